@@ -1,0 +1,62 @@
+# Everything here works on a fresh clone with only make and a Python >= 3.10 (with venv); each target sets itself up.
+#
+#   make PYTHON=python3.12 test          use that interpreter for the virtual environment
+#   make test PYTEST_ARGS="-k linear"    pass arguments to pytest instead of the default "-n 2"
+#
+# All paths are relative, so that the name of the checkout's own folder may hold spaces.
+
+PYTHON      ?= python3
+PYTEST_ARGS ?= -n 2 --dist worksteal
+
+VENV  := .venv
+RUN   := $(VENV)/bin/python
+# Present only after a complete install; holds the folder it was made in, as an environment does not survive a move.
+READY := $(VENV)/.ready
+# Present while an install runs; one that is found later means that it was cut short.
+BUSY  := $(VENV)/.installing
+
+# Drop the stamp of an environment that was copied here from elsewhere, or whose interpreter is gone.
+$(shell if [ -e $(READY) ]; then \
+  if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## Create .venv with the pinned dependencies and this package
+	@echo "make: $(VENV) is ready"
+
+demo: $(READY) ## Record three steps of a small GPT-2 and print what was recorded
+	$(RUN) examples/demo.py demo-dump
+
+test: $(READY) ## Run all tests
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+lint: $(READY) ## Check style and format
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(READY) ## Check the types of the package, strictly
+	$(RUN) -m mypy
+
+clean: ## Remove the environment, the demo's dump and caches
+	rm -rf $(VENV) demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
+
+$(READY): pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" >/dev/null || \
+	  { echo "make: no '$(PYTHON)' here; install Python >= 3.10 or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "make: aten_dump needs Python >= 3.10, '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1);" \
+	         "name a newer one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@rm -f $(READY)
+	@if [ -e $(BUSY) ] || { [ -e $(VENV) ] && ! $(RUN) -m pip --version >/dev/null 2>&1; }; then \
+	  echo "make: $(VENV) is incomplete, was moved or lost its interpreter; starting it afresh"; rm -rf $(VENV); fi
+	@[ -e $(RUN) ] || "$(PYTHON)" -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "make: could not create a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+	@touch $(BUSY)
+	@echo "make: installing into $(VENV); the first time this takes minutes"
+	$(RUN) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
+	@pwd > $(READY)
+	@rm -f $(BUSY)

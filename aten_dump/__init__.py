@@ -1,0 +1,48 @@
+"""Record every op of a PyTorch program, and find the one that is wrong.
+
+>>> with DumpMode(DumpConfig(path="dump"), model=model) as dump:
+...     loss = model(batch); loss.backward(); optimizer.step(); dump.step()
+>>> open_dump("dump").step(0).rank(0)["Aten.addmm.0.forward"].outputs.tensor()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .config import DumpConfig
+from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, StoreError
+
+if TYPE_CHECKING:
+    from .capture.mode import DumpMode
+    from .dump import Call, Dump, RankDump, Step, Value, open_dump
+
+__version__ = "0.1.0"
+__all__ = [
+    "AtenDumpError",
+    "Call",
+    "CaptureError",
+    "ConfigError",
+    "Dump",
+    "DumpConfig",
+    "DumpMode",
+    "FormatError",
+    "MissingDataError",
+    "RankDump",
+    "Step",
+    "StoreError",
+    "Value",
+    "open_dump",
+]
+
+# Imported when first asked for: the configuration and the command line's help need no torch.
+_LAZY = {name: "dump" for name in ("Call", "Dump", "RankDump", "Step", "Value", "open_dump")} | {
+    "DumpMode": "capture.mode"
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,138 @@
+"""The backward of an API or module call: gradients arriving at its outputs, gradients sent to its inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, Tree
+from .calls import NODE, Edge, OpenCall, ThreadState
+from .quiet import quiet
+from .trees import Path, mirror
+
+if TYPE_CHECKING:
+    from .recorder import StepRecorder
+
+
+class BackwardCall:
+    """One run of the backward of one forward API or module call."""
+
+    __slots__ = (
+        "_partial",
+        "end_ns",
+        "id",
+        "owner",
+        "parent_id",
+        "received",
+        "repeat",
+        "sent",
+        "stack",
+        "start_ns",
+        "thread",
+        "visible",
+    )
+
+    def __init__(self, number: int, owner: OpenCall, parent_id: int, thread: ThreadState, start_ns: int) -> None:
+        self.id = number
+        self.owner = owner
+        self.parent_id = parent_id
+        self.visible = number if owner.recorded else parent_id
+        self.repeat = owner.backwards
+        owner.backwards += 1
+        self.thread = thread.number
+        self.stack = thread.stack[-1].stack if thread.stack else 0
+        self.start_ns = self.end_ns = start_ns
+        self.received: dict[Path, Tree] = {}  # gradients of the outputs
+        self.sent: dict[Edge, Tree] = {}  # gradients of the inputs
+        self._partial: dict[Edge, tuple[int, torch.Tensor | None]] = {}  # sums not complete yet: terms seen, sum so far
+
+    def send(self, edge: Edge, gradient: torch.Tensor | None, tree: Tree, recorder: StepRecorder) -> None:
+        """Add a gradient that a node sends along `edge`; the sum of all that the call sends there is its gradient."""
+        expected = self.owner.expected.get(edge, 1)
+        if expected == 1:
+            self.sent[edge] = tree
+            return
+        if not recorder.computes or (gradient is not None and type(gradient) is not torch.Tensor):
+            if gradient is not None and self.sent.get(edge) is None:
+                self.sent[edge] = recorder.unknown_sum(gradient)
+            return
+        seen, total = self._partial.pop(edge, (0, None))
+        if gradient is not None:
+            total = _add(total, gradient)
+        if seen + 1 < expected:
+            self._partial[edge] = (seen + 1, total)
+        else:
+            self.sent[edge] = None if total is None else recorder.tree(total, is_input=False)
+
+    def complete(self, recorder: StepRecorder) -> None:
+        """Take sums whose last terms never came: those nodes were not part of this backward."""
+        for edge, (_, total) in self._partial.items():
+            self.sent[edge] = None if total is None else recorder.tree(total, is_input=False)
+        self._partial.clear()
+
+    def arguments(self) -> tuple[list[Tree], dict[str, Tree] | None]:
+        """Return the gradients of the outputs, in the shape of the outputs."""
+        grown = mirror(self.owner.outputs, self.received)
+        if isinstance(self.owner.outputs, list) and isinstance(grown, list):
+            if self.owner.outputs[0] in (TREE_LIST, TREE_TUPLE):
+                return grown[1:], None
+            if self.owner.outputs[0] == TREE_DICT:
+                return [], {str(k): v for k, v in zip(grown[1::2], grown[2::2], strict=True)}
+        return [grown], None
+
+    def results(self) -> Tree:
+        """Return the gradients of the inputs, in the shape of the inputs; keyed where keywords have gradients."""
+        found = {path: self.sent.get(edge) for edge, paths in self.owner.input_edges.items() for path in paths}
+        positional = [mirror(tree, found, (i,)) for i, tree in enumerate(self.owner.args)]
+        keywords = {k: mirror(tree, found, (k,)) for k, tree in (self.owner.kwargs or {}).items()}
+        if not any(tree is not None for tree in keywords.values()):
+            return [TREE_TUPLE, *positional]
+        keyed: list[Tree] = [TREE_DICT]
+        for key, tree in [*enumerate(positional), *keywords.items()]:
+            keyed += (key, tree)
+        return keyed
+
+
+def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
+    """Add a term, in autograd's order. The sum is the recorder's own memory: holding the program's tensors would change how autograd adds."""
+    with quiet():
+        return term.clone() if total is None else total.add_(term)
+
+
+class BackwardTask:
+    """One pass of the autograd engine: the calls whose backward it runs."""
+
+    __slots__ = ("_calls", "_recorder", "_root", "leaves")
+
+    def __init__(self, recorder: StepRecorder, thread: ThreadState) -> None:
+        self._recorder = recorder
+        self._calls: dict[int, BackwardCall] = {}
+        self._root = thread.stack[-1].visible if thread.stack else recorder.main_parent()
+        self.leaves: dict[int, int] = {}  # id of a leaf tensor -> its AccumulateGrad call
+
+    def call_of(self, owner: OpenCall | None, thread: ThreadState) -> BackwardCall | None:
+        """Return the backward of `owner` in this pass, begun now if need be, and so its parents'."""
+        if owner is None or owner.kind == NODE:
+            return None
+        call = self._calls.get(owner.id)
+        if call is None:
+            parent = self.call_of(owner.parent, thread)
+            parent_id = self._root if parent is None else parent.visible
+            call = BackwardCall(self._recorder.next_id(), owner, parent_id, thread, self._recorder.now_ns())
+            self._calls[owner.id] = call
+        now = self._recorder.now_ns()
+        ancestor: OpenCall | None = owner
+        while ancestor is not None and ancestor.id in self._calls:
+            self._calls[ancestor.id].end_ns = now
+            ancestor = ancestor.parent
+        return call
+
+    def finish(self) -> None:
+        """Record every backward call of the pass, and the gradients of the leaves it reached."""
+        for call in sorted(self._calls.values(), key=lambda c: c.id):
+            call.complete(self._recorder)
+            self._recorder.backward_ended(call)
+        self._calls.clear()
+        self._recorder.gradients(self.leaves)
+        self.leaves = {}

@@ -1,0 +1,287 @@
+"""`DumpMode`: the context manager that a program is recorded in."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import _pop_mode, _push_mode
+from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
+
+from ..config import DumpConfig
+from ..errors import AtenDumpError, CaptureError
+from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
+from ..store.sink import Sink
+from .calls import MODULE, CallName
+from .modes import ApiMode, OpMode, finish
+from .modules import ModuleCalls, ModulePaths
+from .ranks import rank_and_world_size
+from .recorder import StepRecorder
+from .run import open_writer
+
+_live: weakref.WeakSet[DumpMode] = weakref.WeakSet()
+
+
+class DumpMode:
+    """Record what runs inside the block.
+
+    Args:
+        config: what to record; None reads the file that ATEN_DUMP_CONFIG names.
+        model: the model, or a mapping of names to models, to give module paths. Without it the first module called is
+            taken as the model. It is not changed and not kept alive.
+        sink: where records go instead of files; for tests.
+
+    Raises:
+        StoreError: on entering, when the dump cannot be written there.
+        CaptureError: when the recorder fails and ``on_error="raise"``.
+
+    Example:
+        >>> with DumpMode(DumpConfig(path="dump", steps="0|5-8"), model=model) as dump:
+        ...     for batch in loader:
+        ...         loss = model(batch)
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         dump.step()
+    """
+
+    def __init__(
+        self,
+        config: DumpConfig | None = None,
+        *,
+        model: nn.Module | Mapping[str, nn.Module] | None = None,
+        sink: Sink | None = None,
+    ) -> None:
+        self.config = DumpConfig.from_environment() if config is None else config
+        self.recorder: StepRecorder | None = None
+        self.current_step = 0
+        self._paths = ModulePaths(model)
+        self._sink = sink
+        self._step_recorder: StepRecorder | None = None  # of the step in progress, also while paused
+        self._api_mode = ApiMode(self)
+        self._op_mode = OpMode(self)
+        self._modules = ModuleCalls(self._module_call)
+        self._hooks: list[Any] = []
+        self._entered = False
+        self._failed: Exception | None = None
+        self._rank, self._world_size = 0, 1
+
+    # -- the block
+
+    def __enter__(self) -> DumpMode:
+        if self._entered:
+            raise CaptureError("this DumpMode is already entered; make a new DumpMode for another block")
+        self._rank, self._world_size = rank_and_world_size()
+        self._entered = True
+        if self._rank not in self.config.rank_selection:
+            self._failed = CaptureError("rank not selected")
+            return self
+        try:
+            if self._sink is None:
+                self._sink = open_writer(self.config, self._rank, self._world_size)
+            self._begin_step()
+        except Exception as error:
+            self._entered = self.config.on_error == "warn"
+            self._give_up(error)
+        _live.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except AtenDumpError as own:
+            if error is None:
+                raise
+            warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
+
+    def step(self) -> None:
+        """End the step in progress and begin the next one."""
+        self._end_step()
+        self.current_step += 1
+        if self._entered and self._failed is None:
+            self._guarded(self._begin_step)
+
+    def pause(self) -> None:
+        """Stop recording until `resume`; the step goes on."""
+        if self.recorder is not None:
+            self._uninstall()
+
+    def resume(self) -> None:
+        """Record again after `pause`, within the same step."""
+        if self.recorder is None and self._step_recorder is not None and self._failed is None:
+            self._step_recorder.values.invalidate()
+            self._install(self._step_recorder)
+
+    def close(self) -> None:
+        """Commit the step in progress and wait until all of it is on file. Idempotent."""
+        if not self._entered:
+            return
+        self._end_step()
+        self._entered = False
+        _live.discard(self)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            self._guarded(sink.close)
+
+    # -- steps
+
+    def _begin_step(self) -> None:
+        if self.current_step not in self.config.step_selection or self._sink is None:
+            return
+        header = Header(
+            HEADER,
+            FORMAT_VERSION,
+            self.current_step,
+            self._rank,
+            self._world_size,
+            time.time_ns(),
+            os.getpid(),
+            self.config.as_dict(),
+        )
+        self._paths.refresh()
+        self._sink.begin_step(header)
+        self._step_recorder = StepRecorder(self.config, self._sink, self._paths)
+        self._install(self._step_recorder)
+
+    def _end_step(self) -> None:
+        recorder = self._step_recorder
+        if recorder is None:
+            return
+        self._uninstall()
+        self._step_recorder = None
+        self._guarded(lambda: self._finish_step(recorder))
+
+    def _finish_step(self, recorder: StepRecorder) -> None:
+        recorder.close()
+        if self._sink is not None:
+            self._sink.end_step(recorder.calls, recorder.values.count, recorder.seconds)
+
+    # -- on and off
+
+    def _install(self, recorder: StepRecorder) -> None:
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ended),
+        ]
+        self._modules.install()
+        _push_mode(self._api_mode)
+        _push_dispatch_mode(self._op_mode)
+        self.recorder = recorder
+
+    def _uninstall(self) -> None:
+        if self.recorder is None and not self._hooks:
+            return
+        self.recorder = None
+        _take_out(self._op_mode, _pop_dispatch_mode, _push_dispatch_mode)
+        _take_out(self._api_mode, _pop_mode, _push_mode)
+        self._modules.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _module_call(
+        self, original: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
+    ) -> Any:
+        recorder = self.recorder
+        if recorder is None or torch._C._len_torch_dispatch_stack() == 0 or recorder.thread().busy:
+            return original(module, *args, **kwargs)
+        try:
+            kind = type(module)
+            path = self._paths.path(module)
+            name = CallName(f"{kind.__module__}.{kind.__qualname__}", "Module", path or kind.__name__)
+            call = recorder.begin(MODULE, name, args, kwargs, frame, path)
+        except Exception as error:
+            self.failed(error)
+            return original(module, *args, **kwargs)
+        try:
+            result = original(module, *args, **kwargs)
+        except BaseException as error:
+            finish(self, recorder, call, None, error)
+            raise
+        finish(self, recorder, call, result, None)
+        return result
+
+    def _optimizer_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.recorder is not None:
+            self.recorder.thread().optimizer_depth += 1
+
+    def _optimizer_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.recorder is not None:
+            thread = self.recorder.thread()
+            thread.optimizer_depth = max(0, thread.optimizer_depth - 1)
+
+    # -- failures
+
+    def failed(self, error: Exception) -> None:
+        """The recorder failed: raise the error, or warn once and record no more."""
+        self.recorder = None  # the modes stay until the step ends, and pass everything through
+        self._give_up(error)
+
+    def _guarded(self, action: Any) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._give_up(error)
+
+    def failed_quietly(self, error: Exception) -> None:
+        """The recorder failed while an error of the program is on its way: stop recording and warn, never raise."""
+        self.recorder = None
+        self._give_up(error, may_raise=False)
+
+    def _give_up(self, error: Exception, may_raise: bool = True) -> None:
+        first = self._failed is None
+        self._failed = error
+        if not isinstance(error, AtenDumpError):
+            where = f"step {self.current_step}, rank {self._rank}"
+            found = f"{type(error).__name__}: {error}"
+            wrapped = CaptureError(
+                f"the recorder failed at {where}: {found}; please report this, the program is not at fault"
+            )
+            wrapped.__cause__ = error
+            error = wrapped
+        if self.config.on_error == "raise" and may_raise:
+            raise error
+        if first:
+            self._note(str(error))
+            warnings.warn(f"aten_dump records no more, the program goes on: {error}", stacklevel=3)
+
+    def _note(self, message: str) -> None:
+        if self._sink is not None and self._step_recorder is not None:
+            try:
+                self._sink.emit(Note(NOTE, "failed", message, 1))
+            except AtenDumpError:
+                pass  # it is the sink that failed; the warning says so
+
+
+def _take_out(mode: Any, pop: Any, push: Any) -> None:
+    """Take `mode` off a stack of modes, also when others were pushed above it and not yet popped."""
+    above = []
+    while True:
+        top = pop()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        push(other)
+
+
+def _forget_in_child() -> None:
+    """A forked child (a DataLoader's worker) inherits the modes but not the writer's thread: it records nothing."""
+    for mode in list(_live):
+        mode.recorder = None
+        mode._step_recorder = None
+        mode._sink = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

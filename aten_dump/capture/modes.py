@@ -1,0 +1,162 @@
+"""The two modes on torch's stacks: one sees Python-level calls, the other aten ops.
+
+Each asks its `Watch` what to do. An error of the program passes through untouched; an error of the recorder's own goes to
+`Watch.failed`, which raises it or lets the program run on unrecorded.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .calls import API, OpenCall, ThreadState
+from .names import name_of_api
+from .ops import PendingOp, begin_op, end_op
+from .recorder import StepRecorder
+from .schemas import OpPlan, plan_of
+
+
+class Watch(Protocol):
+    """Who the modes work for."""
+
+    recorder: StepRecorder | None  # None while nothing is recorded
+
+    def failed(self, error: Exception) -> None:
+        """The recorder failed: raise, or stop recording."""
+
+    def failed_quietly(self, error: Exception) -> None:
+        """The recorder failed while an error of the program is on its way: stop recording and warn, never raise."""
+
+
+class ApiMode(TorchFunctionMode):
+    """Records the outermost Python-level torch calls."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        recorder = self._watch.recorder
+        name = name_of_api(func) if recorder is not None else None
+        if recorder is None or name is None or recorder.thread().busy:
+            return func(*args, **kwargs)
+        try:
+            call = recorder.begin(API, name, args, kwargs, sys._getframe(1))
+        except Exception as error:
+            self._watch.failed(error)
+            return func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            finish(self._watch, recorder, call, None, error)
+            raise
+        finish(self._watch, recorder, call, result, None)
+        return result
+
+
+def finish(watch: Watch, recorder: StepRecorder, call: OpenCall, result: Any, error: BaseException | None) -> None:
+    """Close an API or module call, unless recording stopped meanwhile. Never hides `error`."""
+    if watch.recorder is not recorder:
+        return
+    try:
+        recorder.end(call, result, error)
+    except Exception as own:
+        watch.failed(own) if error is None else watch.failed_quietly(own)
+
+
+class OpMode(TorchDispatchMode):
+    """Records every aten op."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._watch = watch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        recorder = self._watch.recorder
+        if recorder is None:
+            return func(*args, **kwargs)
+        thread = recorder.thread()
+        if thread.busy:
+            return func(*args, **kwargs)
+        plan = plan_of(func)
+        op = self._begin(recorder, thread, plan, args, kwargs)
+        if op is None:
+            return func(*args, **kwargs)
+        if _dispatches_itself(types):
+            self._end(recorder, thread, plan, op, args, kwargs, None, None)
+            return NotImplemented  # its own __torch_dispatch__ runs next, and its inner ops come back to us
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self._end(recorder, thread, plan, op, args, kwargs, None, error)
+            raise
+        self._end(recorder, thread, plan, op, args, kwargs, result, None)
+        return result
+
+    def _begin(
+        self, recorder: StepRecorder, thread: ThreadState, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PendingOp | None:
+        start = perf_counter()
+        thread.busy = True
+        try:
+            return begin_op(recorder, thread, plan, args, kwargs)
+        except Exception as error:
+            self._watch.failed(error)
+            return None
+        finally:
+            thread.busy = False
+            recorder.seconds["capture"] += perf_counter() - start
+
+    def _end(
+        self,
+        recorder: StepRecorder,
+        thread: ThreadState,
+        plan: OpPlan,
+        op: PendingOp,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        error: BaseException | None,
+    ) -> None:
+        if self._watch.recorder is not recorder:
+            return  # recording stopped while the op ran
+        start = perf_counter()
+        thread.busy = True
+        try:
+            end_op(recorder, thread, plan, op, args, kwargs, result, error)
+        except Exception as own:
+            self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
+        finally:
+            thread.busy = False
+            recorder.seconds["capture"] += perf_counter() - start
+
+
+_own_dispatch: dict[type, bool] = {}
+
+
+def _dispatches_itself(types: Any) -> bool:
+    """Tell whether one of the argument types is a subclass that handles ops in Python."""
+    for kind in types:
+        known = _own_dispatch.get(kind)
+        if known is None:
+            known = _own_dispatch[kind] = (
+                getattr(kind, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl
+                and kind is not torch.Tensor
+                and kind.__module__ != "torch._subclasses.fake_tensor"
+            )
+        if known:
+            return True
+    return False

@@ -1,0 +1,347 @@
+"""One recorded step: turns what the modes and hooks see into records.
+
+Theory of operation
+    A thread has a stack of open calls (modules, Python-level calls, autograd nodes). An aten op, seen at dispatch, is
+    a leaf under the top of that stack. Inputs become values before the op runs, outputs after it, and one Call
+    record is emitted at the end. A StepRecorder lives for one step: every table, id and hook in it ends with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+
+from ..config import DumpConfig
+from ..store.records import CALL, GRADIENT, OPEN, SAVED, TREE_VALUE, Call, Gradient, Open, Saved, Tree
+from ..store.sink import Sink
+from .autograd import GraphLinks, NodeTag, running_node
+from .backward import BackwardCall
+from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, CallName, OpenCall, ThreadState
+from .interning import Interner
+from .modules import ModulePaths
+from .selection import CallFilter
+from .trees import encode, tensors_in
+from .values import ValueTable
+
+_SECONDS: Final = ("capture", "statistics", "hash", "copy")
+
+
+class StepRecorder:
+    """Records one step of one rank into a sink."""
+
+    def __init__(self, config: DumpConfig, sink: Sink, paths: ModulePaths) -> None:
+        self._config = config
+        self.emit = sink.emit
+        self._sink = sink
+        self._paths = paths
+        self._ids = itertools.count(1)
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._threads = threading.local()
+        self._thread_count = itertools.count()
+        self._start_ns = perf_counter_ns()
+        self.seconds = dict.fromkeys(_SECONDS, 0.0)
+        self.interner = Interner(sink.emit)
+        self.values = ValueTable(config, sink, self.interner, self.seconds)
+        self.filter = CallFilter(config)
+        self.links = GraphLinks(self)
+        self.calls = 0
+        self.computes = config.data != "structure"
+        self.stacks = config.stacks
+        self.keep_inputs = config.io in ("all", "input")
+        self.keep_outputs = config.io in ("all", "output")
+        self._main = self._new_thread()
+
+    # -- threads and time
+
+    def thread(self) -> ThreadState:
+        """Return the state of the running thread."""
+        try:
+            state: ThreadState = self._threads.state
+        except AttributeError:
+            state = self._new_thread()
+        return state
+
+    def _new_thread(self) -> ThreadState:
+        state = self._threads.state = ThreadState(next(self._thread_count), _get_sequence_nr())
+        return state
+
+    @contextmanager
+    def own_code(self, thread: ThreadState) -> Iterator[None]:
+        """Mark the thread as running the recorder's own code: what it calls is not recorded."""
+        thread.busy = True
+        start = perf_counter_ns()
+        try:
+            yield
+        finally:
+            thread.busy = False
+            self.seconds["capture"] += (perf_counter_ns() - start) * 1e-9
+
+    def now_ns(self) -> int:
+        """Return nanoseconds since the step began."""
+        return perf_counter_ns() - self._start_ns
+
+    def next_id(self) -> int:
+        """Return the id of a call that begins now."""
+        return next(self._ids)
+
+    def main_parent(self) -> int:
+        """Return the open call of the thread that entered the mode: the parent of what other threads do for it."""
+        return self._main.stack[-1].visible if self._main.stack else 0
+
+    # -- names and trees
+
+    def number(self, call: OpenCall) -> int:
+        """Return the n of a call's name, given at the first question."""
+        if call.n < 0:
+            call.n = self.count(call.name)
+        return call.n
+
+    def count(self, name: CallName) -> int:
+        """Return how many calls of this prefix and api came before, and count one more."""
+        key = (name.prefix, name.api)
+        n = self._numbers.get(key, 0)
+        self._numbers[key] = n + 1
+        return n
+
+    def tree(self, item: Any, is_input: bool, keep: bool = True) -> Tree:
+        """Return an argument or result as a tree, and keep the data of its tensors if the configuration asks for it."""
+        return encode(item, self.values.value_of, keep and (self.keep_inputs if is_input else self.keep_outputs))
+
+    def unknown_sum(self, like: torch.Tensor) -> Tree:
+        """Return a value that stands for a sum of gradients which was not computed."""
+        return [TREE_VALUE, self.values.synthetic(like)]
+
+    # -- Python-level calls and modules
+
+    def begin(
+        self,
+        kind: int,
+        name: CallName,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+        fqn: str | None = None,
+    ) -> OpenCall:
+        """Open an API or module call. `frame` is the program's calling frame; `fqn` is the path of a module."""
+        thread = self.thread()
+        with self.own_code(thread):
+            top = self.top(thread)
+            call = OpenCall(self.next_id(), kind, name, top)
+            if fqn is not None:
+                call.fqn, call.module = fqn, self.interner.text(fqn)
+            self._place(call, top, frame, thread)
+            call.args = [self.tree(a, True, call.recorded) for a in args]
+            call.kwargs = {k: self.tree(v, True, call.recorded) for k, v in kwargs.items()} or None
+            inputs = [*tensors_in(args), *tensors_in(kwargs)]
+            self._note_versions(call, inputs)
+            if torch.is_grad_enabled():
+                self.links.note_inputs(call, inputs)
+            else:
+                call.sequence_start = _get_sequence_nr()
+            thread.stack.append(call)
+            if kind == MODULE and call.recorded:
+                n = self.number(call)
+                op = self.interner.op(kind, name)
+                self.emit(
+                    Open(
+                        OPEN,
+                        call.id,
+                        call.parent_id,
+                        op,
+                        n,
+                        call.phase,
+                        thread.number,
+                        call.start_ns,
+                        call.stack,
+                        call.module,
+                    )
+                )
+        call.start_ns = self.now_ns()
+        return call
+
+    def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
+        """Set phase, forward link, stack and visibility of a call that begins."""
+        call.start_ns = self.now_ns()
+        node = running_node()
+        if node is not None:
+            _, call.forward, _ = self.links.run_of(node)
+            call.phase = BACKWARD
+        elif thread.optimizer_depth and not torch.is_grad_enabled():
+            call.phase = OPTIMIZER
+        call.recorded = self.filter.records(call.kind, call.name, call.fqn)
+        if not call.recorded:
+            call.visible = call.parent_id
+        if self.stacks:
+            anchor = self.anchor(thread)
+            call.stack = self.interner.stack(frame, anchor.frame if anchor else None, anchor.stack if anchor else 0)
+        if call.kind == MODULE:
+            call.frame = frame
+
+    @staticmethod
+    def anchor(thread: ThreadState) -> OpenCall | None:
+        """Return the innermost open call whose frame, and so the stack up to it, is known."""
+        for call in reversed(thread.stack):
+            if call.frame is not None:
+                return call
+        return None
+
+    def _note_versions(self, call: OpenCall, inputs: list[tuple[tuple[Any, ...], torch.Tensor]]) -> None:
+        for path, tensor in inputs:
+            known = self.values.version_of(tensor)
+            if known is not None:
+                call.versions.append((".".join(map(str, path)), tensor, *known))
+
+    def end(self, call: OpenCall, result: Any, error: BaseException | None) -> None:
+        """Close an API or module call with its result or with the error it raised."""
+        end_ns = self.now_ns()
+        thread = self.thread()
+        with self.own_code(thread):
+            self._unwind(thread, call)
+            call.outputs = self.tree(result, False, call.recorded)
+            outputs = list(tensors_in(result))
+            if torch.is_grad_enabled() and error is None:
+                self.links.track(call, outputs, thread)
+            written: list[Tree] = []
+            for name, tensor, state, version in call.versions:
+                if state.version != version:
+                    written += (name, self.tree(tensor, False, call.recorded))
+            call.versions, call.frame = [], None
+            if call.kind == API and not outputs and error is None and next(self._ids) == call.id + 1:
+                return  # it ran no op and made no tensor: a question, not a computation
+            if call.recorded:
+                self._emit_open(call, end_ns, call.outputs, written or None, _text_of(error))
+
+    def _unwind(self, thread: ThreadState, call: OpenCall) -> None:
+        """Take `call` off the stack, with calls above it that ended without our being told (they raised)."""
+        if call not in thread.stack:
+            return
+        while (top := thread.stack.pop()) is not call:
+            top.versions, top.frame = [], None
+            if top.recorded:
+                self._emit_open(top, self.now_ns(), None, None, "ended by an error in or around it")
+
+    def _emit_open(
+        self, call: OpenCall, end_ns: int, outputs: Tree, written: list[Tree] | None, error: str | None
+    ) -> None:
+        self.emit_call(
+            call.id,
+            call.parent_id,
+            self.interner.op(call.kind, call.name),
+            self.number(call),
+            0,
+            call.phase,
+            self.thread().number,
+            call.start_ns,
+            end_ns - call.start_ns,
+            call.sequence_nr,
+            call.stack,
+            call.module,
+            call.forward,
+            call.args,
+            call.kwargs,
+            outputs,
+            written,
+            error,
+        )
+
+    def emit_call(self, *fields: Any) -> None:
+        """Emit a Call record of these fields."""
+        self.calls += 1
+        self.emit(Call(CALL, *fields))
+
+    def top(self, thread: ThreadState) -> OpenCall | None:
+        """Return the innermost open call, after dropping nodes that raised: no node runs outside a backward pass."""
+        stack = thread.stack
+        if stack and stack[-1].kind == NODE and running_node() is None:
+            first = next(i for i, c in enumerate(stack) if c.kind == NODE)
+            self._unwind(thread, stack[first])
+        return stack[-1] if stack else None
+
+    # -- autograd
+
+    def begin_node(self, thread: ThreadState, tag: NodeTag, parent: BackwardCall | None) -> OpenCall:
+        """Open the run of an autograd node."""
+        top = thread.stack[-1] if thread.stack else None
+        call = OpenCall(self.next_id(), NODE, CallName(tag.name, "Node", tag.name), top)
+        call.parent_id = parent.visible if parent is not None else (top.visible if top else self.main_parent())
+        call.phase, call.forward, call.sequence_nr = BACKWARD, tag.forward, tag.sequence_nr
+        if tag.leaf is not None:
+            call.sequence_nr = None
+        if tag.owner is not None:
+            call.fqn, call.module = tag.owner.fqn, tag.owner.module
+        call.stack = top.stack if top else 0
+        call.recorded = self.filter.records(NODE, call.name, call.fqn)
+        if not call.recorded:
+            call.visible = call.parent_id
+        call.sequence_start = _get_sequence_nr()
+        call.start_ns = self.now_ns()
+        thread.stack.append(call)
+        return call
+
+    def end_node(self, thread: ThreadState, call: OpenCall, outputs: list[Tree]) -> None:
+        """Close the run of an autograd node."""
+        end_ns = self.now_ns()
+        self._unwind(thread, call)
+        if call.recorded:
+            self._emit_open(call, end_ns, [2, *outputs], None, None)
+
+    def backward_ended(self, call: BackwardCall) -> None:
+        """Record the backward of an API or module call."""
+        owner = call.owner
+        if not owner.recorded:
+            return
+        args, kwargs = call.arguments()
+        self.emit_call(
+            call.id,
+            call.parent_id,
+            self.interner.op(owner.kind, owner.name),
+            self.number(owner),
+            call.repeat,
+            BACKWARD,
+            call.thread,
+            call.start_ns,
+            call.end_ns - call.start_ns,
+            None,
+            call.stack,
+            owner.module,
+            owner.id,
+            args,
+            kwargs,
+            call.results(),
+            None,
+            None,
+        )
+
+    def saved(self, call: int, node: str, tensors: list[torch.Tensor]) -> None:
+        """Record the tensors that the node of a forward call saved for its backward."""
+        self.emit(Saved(SAVED, call, node, [self.values.value_of(t, False) for t in tensors]))
+
+    def gradients(self, leaves: dict[int, int]) -> None:
+        """Record the gradients of parameters that a backward pass has accumulated into."""
+        for leaf, call in leaves.items():
+            found = self._paths.parameter(leaf)
+            gradient = None if found is None else found[1].grad
+            if found is not None and gradient is not None:
+                self.emit(Gradient(GRADIENT, found[0], self.values.value_of(gradient, self.keep_outputs), call))
+
+    def close(self) -> None:
+        """End the step: finish what is open and let go of everything."""
+        thread = self.thread()
+        with self.own_code(thread):
+            self.links.close()
+            if thread.stack:
+                first = thread.stack[0]
+                self._unwind(thread, first)
+            self.values.clear()
+
+
+def _text_of(error: BaseException | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"

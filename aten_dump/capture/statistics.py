@@ -1,0 +1,170 @@
+"""Statistics of a tensor's elements, defined for every dtype torch has.
+
+Theory of operation
+    Everything is accumulated in float64 (integers exactly in Python ints where float64 would round), in chunks that stay
+    in cache, so that fp16 sums cannot overflow and bf16 means keep their digits. As in torch, NaN in a
+    floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
+
+    ========  ==========================================================================================
+    count     number of elements
+    min, max  smallest and greatest element; of the absolute values for complex dtypes; None when empty
+    mean      sum / count; a pair [re, im] for complex dtypes; None when empty
+    l2norm    sqrt(sum |x|^2); 0.0 when empty
+    std       sqrt(sum |x - mean|^2 / (count - 1)), torch.std's default; None for fewer than two elements
+    nan, posinf, neginf, zero, negative, positive
+              numbers of such elements; a complex element is nan or inf if a part is, zero if both are,
+              posinf counts its infinities, and neginf, negative and positive are None
+    ========  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+
+_CHUNK_ELEMENTS: Final = 1 << 17
+_EXACT_IN_INT64: Final = 1 << 31
+_UNSIGNED_WIDE: Final = frozenset(
+    d for d in (getattr(torch, n, None) for n in ("uint16", "uint32", "uint64")) if d is not None
+)
+# Two numbers to a byte, or bits without a meaning: there is nothing to compute.
+_PACKED: Final = frozenset(
+    getattr(torch, name)
+    for name in ("float4_e2m1fn_x2", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "quint4x2", "quint2x4")
+    if hasattr(torch, name)
+) | frozenset(getattr(torch, f"{sign}int{n}") for sign in ("", "u") for n in range(1, 8) if hasattr(torch, f"{sign}int{n}"))
+
+Number = Any  # int, float, None, or [re, im]
+
+
+def flat_elements(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the elements of `tensor` as a 1-D tensor of a dtype that torch can compute with.
+
+    Expanded and permuted tensors are copied; None for dtypes whose elements are no numbers to torch.
+    """
+    if tensor.dtype in _PACKED:
+        return None
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.dtype == torch.bool:
+        tensor = tensor.to(torch.uint8)
+    elif tensor.dtype in _UNSIGNED_WIDE:
+        tensor = tensor.to(torch.int64) if tensor.dtype != torch.uint64 else tensor.to(torch.float64)
+    elif tensor.dtype == torch.complex32:
+        tensor = tensor.to(torch.complex64)
+    elif tensor.dtype.is_floating_point and tensor.element_size() == 1:
+        tensor = tensor.to(torch.float32)
+    return tensor.reshape(-1)
+
+
+def compute(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Number]:
+    """Return the statistics `names` of `tensor`, in that order. Call inside `quiet()`.
+
+    Args:
+        tensor: any strided tensor of any dtype and device.
+        names: of `config.STATISTICS`.
+    """
+    flat = flat_elements(tensor)
+    if flat is None:
+        found: dict[str, Number] = {"count": tensor.numel()}
+    elif flat.numel() == 0:
+        found = {"count": 0, "l2norm": 0.0} | dict.fromkeys(
+            ("nan", "posinf", "neginf", "zero", "negative", "positive"), 0
+        )
+    elif flat.is_complex():
+        found = _of_complex(flat, names)
+    elif flat.is_floating_point():
+        found = _of_float(flat, names)
+    else:
+        found = _of_int(flat, names)
+    return [found.get(name) for name in names]
+
+
+def _of_float(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
+    count = flat.numel()
+    low, high = torch.aminmax(flat)
+    found: dict[str, Number] = {"count": count, "min": low.item(), "max": high.item()}
+    finite = math.isfinite(found["min"]) and math.isfinite(found["max"])
+    chunks = flat.split(_CHUNK_ELEMENTS)
+    if "mean" in names or "std" in names:
+        total = (
+            math.fsum(c.sum(dtype=torch.float64).item() for c in chunks)
+            if finite
+            else flat.sum(dtype=torch.float64).item()
+        )
+        found["mean"] = total / count
+    if "l2norm" in names:
+        found["l2norm"] = math.sqrt(sum(_square_sum(c) for c in chunks))
+    if "std" in names and count > 1:
+        mean = found["mean"]
+        found["std"] = math.sqrt(sum(_square_sum(c.double() - mean) for c in chunks) / (count - 1))
+    found.update(nan=0, posinf=0, neginf=0)
+    if not finite:
+        found["nan"] = int(torch.isnan(flat).sum().item())
+        found["posinf"] = int((flat == math.inf).sum().item())
+        found["neginf"] = int((flat == -math.inf).sum().item())
+    _count_signs(flat, names, found)
+    return found
+
+
+def _square_sum(chunk: torch.Tensor) -> float:
+    """Sum of squares in float64; of the squares of the parts for complex."""
+    return float(torch.linalg.vector_norm(chunk, dtype=torch.float64).item()) ** 2
+
+
+def _count_signs(flat: torch.Tensor, names: tuple[str, ...], found: dict[str, Number]) -> None:
+    """Fill in zero, negative and positive; two passes at the most, as the rest follows."""
+    if not {"zero", "negative", "positive"} & set(names):
+        return
+    low, high, count = found["min"], found["max"], found["count"]
+    found["zero"] = count - int(torch.count_nonzero(flat).item())
+    if low >= 0:
+        found["negative"] = 0
+    elif high < 0:
+        found["negative"] = count
+    else:
+        found["negative"] = int((flat < 0).sum().item())
+    found["positive"] = count - found["zero"] - found["negative"] - found.get("nan", 0)
+
+
+def _of_int(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
+    count = flat.numel()
+    low, high = torch.aminmax(flat)
+    found: dict[str, Number] = {
+        "count": count,
+        "min": int(low.item()),
+        "max": int(high.item()),
+        "nan": 0,
+        "posinf": 0,
+        "neginf": 0,
+    }
+    chunks = flat.split(_CHUNK_ELEMENTS)
+    if max(-found["min"], found["max"]) < _EXACT_IN_INT64:  # then the sum of a chunk of 2^17 fits in int64
+        total: float = sum(int(c.sum(dtype=torch.int64).item()) for c in chunks)
+    else:
+        total = math.fsum(c.sum(dtype=torch.float64).item() for c in chunks)
+    mean = found["mean"] = total / count
+    if "l2norm" in names:
+        found["l2norm"] = math.sqrt(sum(_square_sum(c.double()) for c in chunks))
+    if "std" in names and count > 1:
+        found["std"] = math.sqrt(sum(_square_sum(c.double() - mean) for c in chunks) / (count - 1))
+    _count_signs(flat, names, found)
+    return found
+
+
+def _of_complex(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
+    count = flat.numel()
+    parts = torch.view_as_real(flat.resolve_conj().resolve_neg())
+    size = torch.hypot(parts[:, 0].double(), parts[:, 1].double())
+    mean = [parts[:, i].sum(dtype=torch.float64).item() / count for i in (0, 1)]
+    found: dict[str, Number] = {"count": count, "min": size.min().item(), "max": size.max().item(), "mean": mean}
+    found["l2norm"] = math.sqrt(sum(_square_sum(c) for c in size.split(_CHUNK_ELEMENTS)))
+    if "std" in names and count > 1:
+        spread = sum(_square_sum(parts[:, i].double() - mean[i]) for i in (0, 1))
+        found["std"] = math.sqrt(spread / (count - 1))
+    found["nan"] = int(torch.isnan(parts).any(dim=1).sum().item())
+    found["posinf"] = int(torch.isinf(parts).any(dim=1).sum().item())
+    found["zero"] = int((size == 0).sum().item())
+    return found

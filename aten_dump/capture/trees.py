@@ -1,0 +1,142 @@
+"""Arguments and results of calls as trees that msgpack can write; see TREE_* in store/records.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+
+from ..store.records import (
+    TREE_BYTES,
+    TREE_COMPLEX,
+    TREE_DEVICE,
+    TREE_DICT,
+    TREE_DTYPE,
+    TREE_GENERATOR,
+    TREE_LAYOUT,
+    TREE_LIST,
+    TREE_MEMORY_FORMAT,
+    TREE_OBJECT,
+    TREE_TUPLE,
+    TREE_VALUE,
+    Tree,
+)
+
+ValueOf = Callable[[torch.Tensor, bool], int]
+Path = tuple[Any, ...]  # steps from the root of a tree: positions and keys
+
+_AS_THEY_ARE: Final = frozenset((type(None), bool, float, str))
+_INT64: Final = 1 << 63
+
+
+def encode(item: Any, value_of: ValueOf, keep: bool) -> Tree:
+    """Return `item` as a tree; every tensor in it becomes a value.
+
+    Args:
+        item: what a call was given or returned. Containers that are not lists, tuples, mappings or dataclasses are named, not entered.
+        value_of: maps a tensor to its value id.
+        keep: whether the data of its tensors are kept.
+    """
+    kind = type(item)
+    if kind in _AS_THEY_ARE:
+        return item
+    if kind is int:
+        return item if -_INT64 <= item < _INT64 else [TREE_BYTES, repr(item)]
+    if isinstance(item, torch.Tensor):
+        return [TREE_VALUE, value_of(item, keep)]
+    if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
+        tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
+        return [tag, *[encode(i, value_of, keep) for i in item]]
+    if isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type)):
+        return _encode_mapping(item, value_of, keep)
+    return _encode_other(item)
+
+
+def _encode_mapping(item: Any, value_of: ValueOf, keep: bool) -> Tree:
+    tree: list[Tree] = [TREE_DICT]
+    for key, entry in _items_of(item):
+        tree += (key, encode(entry, value_of, keep))
+    return tree
+
+
+def _items_of(item: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(item, Mapping):
+        for key in item:
+            plain = isinstance(key, (str, int)) and not isinstance(key, bool)
+            yield (key if plain else repr(key)), item[key]
+    else:
+        for field in dataclasses.fields(item):
+            yield field.name, getattr(item, field.name, None)
+
+
+def _encode_other(item: Any) -> Tree:
+    if isinstance(item, torch.dtype):
+        return [TREE_DTYPE, str(item)[len("torch.") :]]
+    if isinstance(item, torch.device):
+        return [TREE_DEVICE, str(item)]
+    if isinstance(item, torch.memory_format):
+        return [TREE_MEMORY_FORMAT, str(item)[len("torch.") :]]
+    if isinstance(item, torch.layout):
+        return [TREE_LAYOUT, str(item)[len("torch.") :]]
+    if isinstance(item, torch.Generator):
+        return [TREE_GENERATOR, str(item.device), _seed_of(item)]
+    if isinstance(item, complex):
+        return [TREE_COMPLEX, item.real, item.imag]
+    if isinstance(item, (bool, int, float, str)) and not isinstance(item, (torch.SymInt, torch.SymFloat)):
+        return _plain_of(item)
+    if isinstance(item, (slice, range, type(Ellipsis))):
+        return [TREE_BYTES, repr(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
+    kind = type(item)
+    return [TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}"]
+
+
+def _plain_of(item: Any) -> Tree:
+    """A subclass of a plain type, an enum among them, as that plain type."""
+    for plain in (bool, int, float, str):
+        if isinstance(item, plain):
+            return plain(item) if plain is not str else str.__str__(item)
+    raise AssertionError(item)
+
+
+def _holds_tensor(item: Any) -> bool:
+    return isinstance(item, slice) and any(
+        isinstance(part, torch.Tensor) for part in (item.start, item.stop, item.step)
+    )
+
+
+def _seed_of(generator: torch.Generator) -> int | None:
+    try:
+        return int(generator.initial_seed())
+    except RuntimeError:  # a device whose generator is not initialised
+        return None
+
+
+def tensors_in(item: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
+    """Yield the tensors of what `encode` enters, each with its path."""
+    if isinstance(item, torch.Tensor):
+        yield path, item
+    elif isinstance(item, (list, tuple)):
+        for i, entry in enumerate(item):
+            yield from tensors_in(entry, (*path, i))
+    elif isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type)):
+        for key, entry in _items_of(item):
+            yield from tensors_in(entry, (*path, key))
+
+
+def mirror(tree: Tree, found: Mapping[Path, Tree], path: Path = ()) -> Tree:
+    """Return the shape of `tree` with `found[path]` in place of each value, and None in place of all else."""
+    if not isinstance(tree, list):
+        return None
+    tag = tree[0]
+    if tag == TREE_VALUE:
+        return found.get(path)
+    if tag in (TREE_LIST, TREE_TUPLE):
+        return [tag, *[mirror(entry, found, (*path, i)) for i, entry in enumerate(tree[1:])]]
+    if tag == TREE_DICT:
+        entries: list[Tree] = [TREE_DICT]
+        for key, entry in zip(tree[1::2], tree[2::2], strict=True):
+            entries += (key, mirror(entry, found, (*path, key)))
+        return entries
+    return None

@@ -1,0 +1,92 @@
+"""Where output goes: text and tables to stdout, progress to stderr, both plain in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..errors import AtenDumpError
+
+_PIPE_WIDTH: Final = 100_000  # no name is cut in a pipe
+_TERMINAL_LINES: Final = 200
+
+Item = TypeVar("Item")
+
+
+class Update(Protocol):
+    """Takes how much is done, of how much."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+def is_terminal() -> bool:
+    """Tell whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def line_limit(limit: int | None, default: int = _TERMINAL_LINES) -> int | None:
+    """Return the most lines to print; None is all. Nothing is left out in a pipe unless asked for."""
+    if limit is None:
+        return default if is_terminal() else None
+    return limit or None
+
+
+def print_table(table: Table) -> None:
+    """Print a table to stdout; in a pipe without colours, cuts or trailing spaces."""
+    if is_terminal():
+        Console(markup=False, highlight=False).print(table)
+        return
+    console = Console(width=_PIPE_WIDTH, markup=False, highlight=False, no_color=True, file=sys.stdout)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def print_lines(lines: Iterable[str], limit: int | None = None) -> None:
+    """Print lines to stdout, and to stderr how many `limit` left out."""
+    left_out = 0
+    for number, line in enumerate(lines):
+        if limit is None or number < limit:
+            click.echo(line)
+        else:
+            left_out += 1
+    say_left_out(left_out, "lines")
+
+
+def say_left_out(count: int, what: str) -> None:
+    """Say on stderr that something was not printed."""
+    if count:
+        click.echo(f"... {count} more {what}; --limit 0 prints all", err=True)
+
+
+@contextmanager
+def byte_progress(title: str) -> Iterator[Update]:
+    """Show a bar of bytes on stderr while a block runs, if stderr is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(title, total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update
+
+
+def with_progress(title: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Yield items with a bar on stderr, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        yield from bar.track(items, description=title)
+
+
+def warn(error: AtenDumpError) -> None:
+    """Print an error to stderr and go on."""
+    click.echo(f"Error: {error}", err=True)

@@ -1,0 +1,69 @@
+"""The command line's front door: one table of subcommands, and errors as one clear message."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from ..errors import AtenDumpError
+
+# name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used: torch takes a second.
+COMMANDS: Final = {
+    "ls": "What a dump holds: steps, ranks, calls, bytes.",
+    "show": "The tree of calls, or one call or tensor in full.",
+    "stats": "A table of all values and their statistics, also as CSV or JSON.",
+    "saved": "Memory that forward keeps alive for backward, by call and module.",
+    "verify": "Check every checksum of a dump.",
+    "recover": "Finish an interrupted dump.",
+}
+
+
+class Failure(click.ClickException):
+    """An error of aten_dump, as a message and exit code 2."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """Subcommands that are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found = import_module(f".{cmd_name}", __package__).command
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a subcommand; an error of aten_dump becomes a message."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # click ends quietly
+        except AtenDumpError as error:
+            raise Failure(str(error)) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aten-dump", prog_name="aten-dump")
+def main() -> None:
+    """Read what aten_dump recorded of a PyTorch program.
+
+    DUMP is the directory that DumpConfig.path named. No accelerator is needed.
+
+    \b
+    Start with
+      aten-dump ls dump
+      aten-dump show dump --depth 2
+      aten-dump show dump Aten.addmm.3.forward
+    """

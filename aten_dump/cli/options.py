@@ -1,0 +1,85 @@
+"""Arguments and options that several subcommands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..dump import Calls, RankDump, open_dump
+from ..errors import MissingDataError
+from ..store.records import CALL_KINDS, PHASES
+
+if TYPE_CHECKING:
+    from ..dump import Dump
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+dump_argument = click.argument("dump", type=click.Path(path_type=Path))
+
+_PLACE = (
+    click.option("--step", type=int, help="Step to read.  [default: the first recorded]"),
+    click.option("--rank", type=int, help="Rank to read.  [default: the first recorded]"),
+)
+_FILTERS = (
+    click.option("--op", help="Exact op or api (aten::addmm, Functional.linear), a part of it, or regex:..."),
+    click.option("--kind", type=click.Choice(CALL_KINDS), help="Only calls of this kind."),
+    click.option("--phase", type=click.Choice(PHASES), help="Only calls of this phase."),
+    click.option("--module", help="Glob on the module path: 'transformer.h.*.attn'; takes in what is inside."),
+    click.option("--name", "call_name", help="A part of the call's name, or regex:..."),
+)
+
+
+def place_options(function: Function) -> Function:
+    """Add --step and --rank."""
+    return _add(function, _PLACE)
+
+
+def filter_options(function: Function) -> Function:
+    """Add --op, --kind, --phase, --module and --name."""
+    return _add(function, _FILTERS)
+
+
+def _add(function: Function, options: tuple[Callable[[Function], Function], ...]) -> Function:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def limit_option(default: int | None, what: str) -> Callable[[Function], Function]:
+    """Add --limit: most of `what` to print, 0 for all."""
+    shown = f"{default} on a terminal, all in a pipe" if default else "all"
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=0),
+        default=None,
+        help=f"Most {what} to print, 0 for all.  [default: {shown}]",
+    )
+
+
+def open_rank(path: Path, step: int | None, rank: int | None) -> RankDump:
+    """Open one step and rank of a dump, by default the first of each.
+
+    Raises:
+        MissingDataError: the dump has no steps, or not this one.
+    """
+    dump = open_dump(path)
+    found = dump.step(_first(dump) if step is None else step)
+    return found.rank(found.ranks[0] if rank is None else rank)
+
+
+def _first(dump: Dump) -> int:
+    if not dump.steps:
+        raise MissingDataError(
+            f"{dump.path} has no recorded steps; was one selected by DumpConfig.steps, and dump.step() called?"
+        )
+    return dump.steps[0]
+
+
+def selected(rank: RankDump, filters: dict[str, str | None]) -> Calls | None:
+    """Return the calls that the filter options select; None when none was given."""
+    if all(text is None for text in filters.values()):
+        return None
+    return rank.calls.filter(**filters)

@@ -1,0 +1,281 @@
+"""What to record: one frozen dataclass, checked when it is made.
+
+Every error names the field, the value that was found and what is allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Union, get_args
+
+from .errors import ConfigError
+
+Level = Literal["aten", "api", "module", "mix"]
+DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
+IO = Literal["all", "input", "output"]
+HashName = Literal["xxh3", "md5", "crc32", "sha256"]
+OnError = Literal["raise", "warn"]
+Numbers = Union[str, int, Iterable[int]]
+
+STATISTICS: Final = (
+    "count",
+    "min",
+    "max",
+    "mean",
+    "l2norm",
+    "std",
+    "nan",
+    "posinf",
+    "neginf",
+    "zero",
+    "negative",
+    "positive",
+)
+CONFIG_VARIABLE: Final = "ATEN_DUMP_CONFIG"
+_RANGES = re.compile(r"\s*\d+\s*(-\s*\d+\s*)?(\|\s*\d+\s*(-\s*\d+\s*)?)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A set of numbers from the grammar ``"all" | "0|5-8|100-120"``, or from ints."""
+
+    ranges: tuple[tuple[int, int], ...] | None  # None is all of them
+
+    def __contains__(self, number: int) -> bool:
+        return self.ranges is None or any(low <= number <= high for low, high in self.ranges)
+
+    @classmethod
+    def parse(cls, name: str, value: object) -> Selection:
+        """Read a selection; `name` is the field that an error names."""
+        if isinstance(value, bool):
+            raise _bad(name, value, _NUMBERS)
+        if isinstance(value, int):
+            value = [value]
+        if isinstance(value, str):
+            return cls._parse_text(name, value)
+        if isinstance(value, Iterable):
+            numbers = list(value)
+            if numbers and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
+                return cls(tuple((n, n) for n in sorted(set(numbers))))
+            raise _bad(name, numbers, _NUMBERS)
+        raise _bad(name, value, _NUMBERS)
+
+    @classmethod
+    def _parse_text(cls, name: str, text: str) -> Selection:
+        if text.strip() == "all":
+            return cls(None)
+        if not _RANGES.fullmatch(text):
+            raise _bad(name, text, _NUMBERS)
+        ranges = []
+        for part in text.split("|"):
+            low, _, high = part.partition("-")
+            ranges.append((int(low), int(high or low)))
+            if ranges[-1][0] > ranges[-1][1]:
+                raise _bad(name, text, f"ranges that go up; {part.strip()!r} goes down")
+        return cls(tuple(sorted(ranges)))
+
+
+_NUMBERS = '"all", numbers and ranges such as "0|5-8|100-120", an int of 0 or more, or a non-empty list of them'
+
+
+def _bad(name: str, found: object, allowed: str) -> ConfigError:
+    return ConfigError(f"DumpConfig.{name} is {found!r}; allowed: {allowed}")
+
+
+@dataclass(frozen=True)
+class DumpConfig:
+    """What a DumpMode records and where it writes it.
+
+    Args:
+        path: directory of the dump; made if missing.
+        steps: steps to record, counted from 0 by ``dump.step()``: ``"all"``, ``"0|5-8"``, an int or ints.
+        ranks: ranks that record, in the same grammar.
+        level: which kinds of call: ``"aten"`` (aten ops and autograd nodes), ``"api"``, ``"module"``, ``"mix"`` (all).
+        data: what is kept of a tensor: ``"structure"`` (dtype, shape, stride, device), ``"hash"``,
+            ``"statistic"``, ``"tensor"`` (its bytes), ``"full"`` (bytes, statistics and hash).
+        statistics: which statistics, of `STATISTICS`.
+        io: whose data is kept: of ``"input"`` values, ``"output"`` values or ``"all"``. Structure is always kept.
+        ops: record only calls whose op or API matches one of these: an exact name (``"aten::addmm"``,
+            ``"Functional.linear"``), a part of a name in any case, or ``"regex:..."``. Modules are then left out
+            unless `modules` is given. Empty means all.
+        exclude_ops: leave out calls that match one of these.
+        modules: record only calls inside modules whose path matches one of these globs.
+        stacks: record the source stack of calls.
+        hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
+        sample: keep only the first so many elements of a tensor's bytes; None keeps all.
+        trigger: None records every selected step.
+        queue_bytes: host memory for bytes on their way to the file; the program waits when it is full.
+        shard_bytes: size at which a new shard file is begun.
+        max_bytes: stop storing tensor bytes after so many (the index goes on); None is no limit.
+        on_error: when the recorder itself fails: ``"raise"``, or ``"warn"`` once and let the program run on unrecorded.
+        overwrite: replace an existing dump at `path`.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+
+    path: str | os.PathLike[str]
+    steps: Numbers = "all"
+    ranks: Numbers = "all"
+    level: Level = "mix"
+    data: DataKind = "statistic"
+    statistics: tuple[str, ...] = STATISTICS
+    io: IO = "all"
+    ops: tuple[str, ...] = ()
+    exclude_ops: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    stacks: bool = True
+    hash: HashName = "xxh3"
+    sample: int | None = None
+    trigger: None = None
+    queue_bytes: int = 512 << 20
+    shard_bytes: int = 4 << 30
+    max_bytes: int | None = None
+    on_error: OnError = "raise"
+    overwrite: bool = False
+    step_selection: Selection = field(init=False, repr=False, compare=False)
+    rank_selection: Selection = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, (str, os.PathLike)) or not os.fspath(self.path):
+            raise _bad("path", self.path, "a directory's path")
+        self._put("step_selection", Selection.parse("steps", self.steps))
+        self._put("rank_selection", Selection.parse("ranks", self.ranks))
+        for name in ("steps", "ranks"):
+            value = getattr(self, name)
+            self._put(name, value if isinstance(value, (str, int)) else tuple(value))
+        for name, kind in (("level", Level), ("data", DataKind), ("io", IO), ("hash", HashName), ("on_error", OnError)):
+            if getattr(self, name) not in get_args(kind):
+                raise _bad(name, getattr(self, name), ", ".join(repr(a) for a in get_args(kind)))
+        for name in ("statistics", "ops", "exclude_ops", "modules"):
+            self._put(name, self._names(name))
+        self._check_values()
+
+    def _put(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # the dataclass is frozen once it is made
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        value = getattr(self, name)
+        names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+        if not all(isinstance(n, str) and n for n in names):
+            raise _bad(name, value, "a string or a list of non-empty strings")
+        for n in names:
+            if name in ("ops", "exclude_ops") and n.startswith("regex:"):
+                try:
+                    re.compile(n[len("regex:") :])
+                except re.error as error:
+                    raise _bad(name, n, f"a regular expression that compiles ({error})") from None
+        return names
+
+    def _check_values(self) -> None:
+        unknown = [n for n in self.statistics if n not in STATISTICS]
+        if unknown or not self.statistics:
+            raise _bad("statistics", list(self.statistics), "one or more of " + ", ".join(STATISTICS))
+        for name in ("stacks", "overwrite"):
+            if not isinstance(getattr(self, name), bool):
+                raise _bad(name, getattr(self, name), "True or False")
+        for name, least, optional in (
+            ("sample", 1, True),
+            ("max_bytes", 0, True),
+            ("queue_bytes", 1 << 20, False),
+            ("shard_bytes", 1 << 16, False),
+        ):
+            value = getattr(self, name)
+            if optional and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise _bad(name, value, f"an int of {least} or more" + (" or None" if optional else ""))
+        if self.trigger is not None:
+            raise _bad("trigger", self.trigger, "None: this version records every selected step")
+
+    @property
+    def wants_tensor(self) -> bool:
+        return self.data in ("tensor", "full")
+
+    @property
+    def wants_statistics(self) -> bool:
+        return self.data in ("statistic", "full")
+
+    @property
+    def wants_hash(self) -> bool:
+        return self.data in ("hash", "full")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, as the index header and run.json hold them."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+        fields["path"] = os.fspath(self.path)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any], source: str = "the mapping") -> DumpConfig:
+        """Make a config from plain values; `source` is named in errors."""
+        allowed = [f.name for f in dataclasses.fields(cls) if f.init]
+        unknown = sorted(set(fields) - set(allowed))
+        if unknown:
+            raise ConfigError(f"{source} has unknown fields {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+        if "path" not in fields:
+            raise ConfigError(f"{source} has no field 'path'; it is the directory to write the dump to")
+        return cls(**fields)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> DumpConfig:
+        """Read a config from a JSON, TOML or YAML file, told by its suffix.
+
+        Raises:
+            ConfigError: the file is missing, is not valid, or holds a field or value that is not allowed.
+        """
+        file = Path(path)
+        parse = _PARSERS.get(file.suffix.lower())
+        if parse is None:
+            raise ConfigError(f"config file {file} has suffix {file.suffix!r}; allowed: {', '.join(_PARSERS)}")
+        try:
+            fields = parse(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read config file {file}: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"config file {file} is not valid {file.suffix[1:].upper()}: {error}") from error
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"config file {file} holds a {type(fields).__name__}; it must hold named fields")
+        return cls.from_dict(fields, f"config file {file}")
+
+    @classmethod
+    def from_environment(cls) -> DumpConfig:
+        """Read the config file that the variable ATEN_DUMP_CONFIG names."""
+        path = os.environ.get(CONFIG_VARIABLE)
+        if not path:
+            raise ConfigError(
+                f"DumpMode got no config and {CONFIG_VARIABLE} is not set; pass a DumpConfig or set it to a file"
+            )
+        return cls.from_file(path)
+
+
+def _parse_toml(text: str) -> Any:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
+
+
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    ".json": json.loads,
+    ".toml": _parse_toml,
+    ".yaml": _parse_yaml,
+    ".yml": _parse_yaml,
+}

@@ -1,0 +1,31 @@
+"""The reader: a lazy, memory-mapped view of a dump that every tool stands on.
+
+``open_dump`` gives Dump → Step → RankDump; a RankDump reads its index at first use and hands out Call and Value,
+light handles over records. Relations (names, children, producers, consumers, backward) are indexed when first
+asked for, bytes are read by ``Value.tensor``. No accelerator is needed to read a dump made on one.
+"""
+
+from .calls import Call, Calls
+from .rank import RankDump
+from .root import Dump, Step, open_dump
+from .saved import SavedForBackward, SavedValues
+from .trees import Frame, GeneratorRef, ObjectRef, ReprRef
+from .values import Stats, Value, Values
+
+__all__ = [
+    "Call",
+    "Calls",
+    "Dump",
+    "Frame",
+    "GeneratorRef",
+    "ObjectRef",
+    "RankDump",
+    "ReprRef",
+    "SavedForBackward",
+    "SavedValues",
+    "Stats",
+    "Step",
+    "Value",
+    "Values",
+    "open_dump",
+]

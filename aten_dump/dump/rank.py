@@ -1,0 +1,264 @@
+"""RankDump: everything that one rank recorded in one step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import FormatError, MissingDataError
+from ..store import records
+from .absence import missing_parts, no_such_call
+from .calls import Call, Calls
+from .links import Links
+from .saved import SavedForBackward, SavedValues, distinct_nbytes
+from .source import Source
+from .tables import Tables
+from .trees import decode, items, walk
+from .values import Value, Values
+
+
+class RankDump:
+    """What one rank recorded in one step. Its index is read at first use, its shards where a tensor is asked for."""
+
+    def __init__(self, directory: Path, step: int, rank: int) -> None:
+        self.directory = directory
+        self.step = step
+        self.rank = rank
+        self._source = Source(directory)
+
+    @property
+    def where(self) -> str:
+        """Path, step and rank, as errors name them."""
+        return f"{self.directory.parent.parent} (step {self.step}, rank {self.rank})"
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The records of the index by kind and id, for tools that work on ids."""
+        return self._source.tables(self.where)
+
+    @cached_property
+    def links(self) -> Links:
+        """The relations between calls and values, for tools that work on ids."""
+        return Links(self.tables)
+
+    @property
+    def header(self) -> records.Header:
+        return self.tables.header
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The DumpConfig it was recorded with, as plain values."""
+        return self.tables.header.config
+
+    @property
+    def complete(self) -> bool:
+        """True when the step was committed; `missing` says what lacks otherwise."""
+        return self.tables.commit is not None
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """What an interrupted dump lacks, in sentences; empty for a whole one."""
+        return missing_parts(self.tables, self._source.lost_blobs(self.tables))
+
+    @property
+    def notes(self) -> list[records.Note]:
+        """What was not seen, not stored, or went wrong while recording."""
+        return list(self.tables.notes)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What recording cost, by part; empty without a commit record."""
+        return {} if self.tables.commit is None else dict(self.tables.commit.seconds)
+
+    @cached_property
+    def calls(self) -> Calls:
+        """All calls, in execution order."""
+        return Calls(self, range(len(self.tables.calls)))
+
+    def calls_by_kind(self) -> Counter[str]:
+        """Count the calls of each kind."""
+        kinds = {number: records.CALL_KINDS[op.call_kind] for number, op in self.tables.ops.items()}
+        return Counter(kinds.get(call.op, "unknown") for call in self.tables.calls)
+
+    @property
+    def roots(self) -> list[Call]:
+        """The calls that ran in no other recorded call."""
+        return self.children_of(0)
+
+    @cached_property
+    def values(self) -> Values:
+        """All values, in order of id."""
+        return Values(self, sorted(self.tables.values))
+
+    @cached_property
+    def gradients(self) -> dict[str, Value]:
+        """The gradient of each parameter at the end of the last backward, by the parameter's path."""
+        return {record.name: self.value_by_id(record.value) for record in self.tables.gradients}
+
+    def __getitem__(self, name: str) -> Call:
+        """Return a call by name.
+
+        Raises:
+            MissingDataError: there is none; the message has the nearest names.
+        """
+        position = self.links.names.get(name)
+        if position is None:
+            raise MissingDataError(no_such_call(name, self.links.names, self.where))
+        return self.call_at(position)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.links.names
+
+    def call(self, id: int) -> Call:
+        """Return a call by id.
+
+        Raises:
+            MissingDataError: there is none.
+        """
+        found = self.find(id)
+        if found is None:
+            last = self.tables.calls[-1].id if self.tables.calls else 0
+            raise MissingDataError(
+                f"no call {id} in {self.where}; ids go from 1 to {last}: list them with `aten-dump show`"
+            )
+        return found
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read a tensor by name.
+
+        Args:
+            name: a call's name and a slot: ``Aten.addmm.3.forward.output.0``, ``….input.1``, ``….input.0.2``
+                (item of a list), ``….input.alpha``, ``….mutated.self`` (after the write).
+
+        Returns:
+            A tensor on the CPU with the recorded shape, dtype and stride.
+
+        Raises:
+            MissingDataError: no such call or slot, no tensor there, or no bytes of it; the message says why.
+        """
+        return self.value(name).tensor()
+
+    def value(self, name: str) -> Value:
+        """Return a value by the same names as `tensor`."""
+        call, slot = self._split(name)
+        group, _, steps = slot.partition(".")
+        tree = _group_tree(call, group, steps)
+        try:
+            found = decode(walk(tree, _named_step(call, group, steps, tree)), self.value_by_id)
+        except KeyError:
+            raise MissingDataError(self._no_slot(call, slot)) from None
+        if isinstance(found, Value):
+            return found
+        kind = "a tree of several values" if isinstance(found, (list, tuple, dict)) else f"{found!r}, not a tensor"
+        raise MissingDataError(f"{name} in {self.where} is {kind}; {_slots_text(call)}")
+
+    def _split(self, name: str) -> tuple[Call, str]:
+        """Split a tensor's name into the longest call name that begins it, and the slot."""
+        names = self.links.names
+        head, dot, _ = name.rpartition(".")
+        while dot:
+            if head in names:
+                return self.call_at(names[head]), name[len(head) + 1 :]
+            head, dot, _ = head.rpartition(".")
+        if name in names:
+            raise MissingDataError(f"{name} in {self.where} is a call, not a tensor; {_slots_text(self[name])}")
+        raise MissingDataError(no_such_call(name, names, self.where))
+
+    def _no_slot(self, call: Call, slot: str) -> str:
+        return f"no {slot!r} in call {call.name} of {self.where}; {_slots_text(call)}"
+
+    def saved_for_backward(self) -> SavedForBackward:
+        """Return which forward calls keep which values alive for backward, and how many bytes."""
+        found = []
+        for record in self.tables.saved:
+            values = tuple(self.value_by_id(number) for number in record.values)
+            found.append(SavedValues(self.call(record.call), record.node, values, distinct_nbytes(values)))
+        return SavedForBackward(found)
+
+    def read_blob(self, blob: int, start: int, stop: int) -> bytearray:
+        """Read bytes [start, stop) of a blob, into memory of their own."""
+        return self._source.read(self.tables, self.tables.blobs[blob], start, stop)
+
+    def call_at(self, position: int) -> Call:
+        """Return the call at a position of `calls`."""
+        return Call(self, self.tables.calls[position])
+
+    def find(self, id: int) -> Call | None:
+        """Return a call by id, or None."""
+        position = self.tables.positions.get(id)
+        return None if position is None else self.call_at(position)
+
+    def value_by_id(self, id: int) -> Value:
+        """Return a value by id.
+
+        Raises:
+            FormatError: the index has none of that id.
+        """
+        record = self.tables.values.get(id)
+        if record is None:
+            raise FormatError(f"{self.where} names value {id}, which its index does not hold; run `aten-dump verify`")
+        return Value(self, record)
+
+    def children_of(self, id: int) -> list[Call]:
+        """Return the calls that ran directly in a call; in none for id 0."""
+        return [self.call_at(position) for position in self.links.children.get(id, ())]
+
+    def belonging_to(self, id: int) -> list[Call]:
+        """Return the backward and recomputed calls of a forward call."""
+        return [self.call_at(position) for position in self.links.belonging.get(id, ())]
+
+    def producer_of(self, value: int) -> tuple[Call, str] | None:
+        """Return the call that made a value, and its slot there."""
+        position = self.links.producers.get(value)
+        if position is None:
+            return None
+        call = self.call_at(position)
+        made = [*call.output_slots(), *call.written_slots()]
+        return call, next(slot for slot, number in made if number == value)
+
+    def consumers_of(self, value: int) -> list[tuple[Call, str]]:
+        """Return the calls that read a value, with the slots."""
+        calls = (self.call_at(position) for position in self.links.consumers.get(value, ()))
+        return [(call, slot) for call in calls for slot, number in call.input_slots() if number == value]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, RankDump) and self.directory == other.directory)
+
+    def __hash__(self) -> int:
+        return hash(self.directory)
+
+    def __repr__(self) -> str:
+        return f"<RankDump {self.where}>"
+
+
+def _group_tree(call: Call, group: str, steps: str) -> Any:
+    """Return the tree that a slot's steps lead into, as a tagged tree."""
+    record = call.record
+    if group == "output":
+        return record.outputs if items(record.outputs) is not None else (records.TREE_TUPLE, record.outputs)
+    if group == "input":
+        named = [item for pair in enumerate(record.args) for item in pair]
+        named += [item for pair in (record.kwargs or {}).items() for item in pair]
+        return (records.TREE_DICT, *named)
+    return (records.TREE_DICT, *(record.written or ())) if group == "mutated" else None
+
+
+def _named_step(call: Call, group: str, steps: str, tree: Any) -> str:
+    """Turn the schema's name of a positional argument into its number."""
+    if group != "input":
+        return steps
+    name, dot, rest = steps.partition(".")
+    given = {key for key, _ in items(tree) or ()}
+    if name not in given and name in call.arguments:
+        return f"{call.arguments.index(name)}{dot}{rest}"
+    return steps
+
+
+def _slots_text(call: Call) -> str:
+    """Return the slots of a call's tensors, for an error."""
+    found = [slot for part in (call.input_slots(), call.output_slots(), call.written_slots()) for slot, _ in part]
+    return f"its tensors are {', '.join(found)}" if found else "it has no tensors"

@@ -1,0 +1,150 @@
+"""Dump and Step: the directories of a dump. Opening one reads run.json and directory names, no index."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import FormatError, MissingDataError, StoreError
+from ..store.index_writer import INDEX_FILE
+from ..store.run import RUN_FILE, read_run
+from .rank import RankDump
+
+_NUMBERED = {kind: re.compile(rf"{kind}(\d+)") for kind in ("step", "rank")}
+_SHOWN = 20
+
+
+class Step:
+    """One recorded step."""
+
+    def __init__(self, dump: Dump, step: int, ranks: Mapping[int, RankDump]) -> None:
+        self.dump = dump
+        self.step = step
+        self._ranks = dict(ranks)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that recorded this step."""
+        return list(self._ranks)
+
+    def rank(self, rank: int) -> RankDump:
+        """Return what a rank recorded in this step.
+
+        Raises:
+            MissingDataError: it recorded nothing; the message names the ranks that did.
+        """
+        try:
+            return self._ranks[rank]
+        except KeyError:
+            raise MissingDataError(
+                f"rank {rank} is not in step {self.step} of {self.dump.path}; recorded ranks: {_numbers(self._ranks)}. "
+                "Was it selected by DumpConfig.ranks, and was its directory copied?"
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"<Step {self.step} of {self.dump.path}, ranks {_numbers(self._ranks)}>"
+
+
+class Dump:
+    """A dump directory."""
+
+    def __init__(self, path: Path, run: dict[str, Any], indexes: Mapping[int, Mapping[int, Path]]) -> None:
+        self.path = path
+        self.run = run  # what run.json says; {} where there is none
+        self._steps = {
+            step: Step(self, step, {rank: RankDump(directory, step, rank) for rank, directory in sorted(ranks.items())})
+            for step, ranks in sorted(indexes.items())
+        }
+
+    @property
+    def steps(self) -> list[int]:
+        """The recorded steps, in order."""
+        return list(self._steps)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that recorded any step, in order."""
+        return sorted({rank for step in self._steps.values() for rank in step.ranks})
+
+    def step(self, step: int) -> Step:
+        """Return a recorded step.
+
+        Raises:
+            MissingDataError: it was not recorded; the message names those that were.
+        """
+        try:
+            return self._steps[step]
+        except KeyError:
+            raise MissingDataError(
+                f"step {step} is not in {self.path}; recorded steps: {_numbers(self._steps)}. "
+                "Was it selected by DumpConfig.steps?"
+            ) from None
+
+    def rank(self, step: int, rank: int) -> RankDump:
+        """Return what a rank recorded in a step."""
+        return self.step(step).rank(rank)
+
+    def all_ranks(self) -> list[RankDump]:
+        """Return every step and rank, by step, then rank."""
+        return [step.rank(rank) for step in self._steps.values() for rank in step.ranks]
+
+    def __repr__(self) -> str:
+        return f"<Dump {self.path}, steps {_numbers(self._steps)}, ranks {_numbers(self.ranks)}>"
+
+
+def open_dump(path: str | os.PathLike[str]) -> Dump:
+    """Open a dump for reading. No accelerator is needed, and no index is read yet.
+
+    Args:
+        path: the directory that DumpConfig.path named.
+
+    Raises:
+        StoreError: there is no such directory, or it cannot be read.
+        FormatError: it is not a dump, or run.json is damaged.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise StoreError(f"cannot open dump {root}: it {what}; give the directory that DumpConfig.path named")
+    try:
+        indexes = {
+            step: {rank: inner for rank, inner in _numbered(outer, "rank").items() if (inner / INDEX_FILE).exists()}
+            for step, outer in _numbered(root, "step").items()
+        }
+    except OSError as error:
+        raise StoreError(f"cannot read dump {root}: {error.strerror or error}") from error
+    indexes = {step: ranks for step, ranks in indexes.items() if ranks}
+    if not indexes and not (root / RUN_FILE).exists():
+        raise FormatError(
+            f"{root} is not a dump: it has neither {RUN_FILE} nor step*/rank*/{INDEX_FILE}; "
+            "give the directory that holds step0, ..."
+        )
+    return Dump(root, _read_run(root), indexes)
+
+
+def _read_run(root: Path) -> dict[str, Any]:
+    try:
+        return read_run(root)
+    except MissingDataError:
+        return {}  # interrupted at the very start, or only some ranks were copied: the indexes are enough
+
+
+def _numbered(directory: Path, kind: str) -> dict[int, Path]:
+    """Return the subdirectories named `kind` and a number, by number."""
+    found = {}
+    for entry in os.scandir(directory):
+        match = _NUMBERED[kind].fullmatch(entry.name)
+        if match and entry.is_dir():
+            found[int(match[1])] = Path(entry.path)
+    return found
+
+
+def _numbers(numbers: Mapping[int, Any] | list[int]) -> str:
+    """Return numbers as text, shortened in the middle of a long list."""
+    texts = [str(number) for number in numbers]
+    if len(texts) > _SHOWN:
+        texts = [*texts[: _SHOWN // 2], "...", *texts[-_SHOWN // 2 :]]
+    return ", ".join(texts) or "none"

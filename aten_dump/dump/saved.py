@@ -1,0 +1,83 @@
+"""What forward calls keep alive for backward, with each storage counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from .calls import Call
+from .values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class SavedValues:
+    """The values that the autograd node of one forward call keeps alive; `nbytes` counts a storage once."""
+
+    call: Call
+    node: str
+    values: tuple[Value, ...]
+    nbytes: int
+
+
+class SavedForBackward(Sequence[SavedValues]):
+    """All saved values of a step and rank, in the order in which they were saved."""
+
+    def __init__(self, saved: Sequence[SavedValues]) -> None:
+        self._saved = saved
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all saved storages, each counted once however many calls and views keep it."""
+        return distinct_nbytes(self._values())
+
+    @property
+    def outside_nbytes(self) -> int:
+        """Those of `nbytes` in storages that no recorded call made: parameters, buffers and inputs of the step."""
+        return distinct_nbytes(value for value in self._values() if value.from_outside)
+
+    def _values(self) -> Iterator[Value]:
+        return (value for saved in self._saved for value in saved.values)
+
+    def by_call(self) -> dict[Call, int]:
+        """Return the bytes that each call keeps; a storage that two calls keep counts for both."""
+        found: dict[Call, list[Value]] = {}
+        for saved in self._saved:
+            found.setdefault(saved.call, []).extend(saved.values)
+        return {call: distinct_nbytes(values) for call, values in found.items()}
+
+    def by_module(self, depth: int | None = None) -> dict[str, int]:
+        """Return the bytes that the calls in each module keep; a storage counts once per module.
+
+        Args:
+            depth: cut module paths to so many names, so that inner modules count for the outer one.
+        """
+        found: dict[str, list[Value]] = {}
+        for saved in self._saved:
+            fqn = ".".join(saved.call.module.split(".")[:depth])
+            found.setdefault(fqn, []).extend(saved.values)
+        return {fqn: distinct_nbytes(values) for fqn, values in found.items()}
+
+    @overload
+    def __getitem__(self, at: int) -> SavedValues: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> SavedForBackward: ...
+
+    def __getitem__(self, at: int | slice) -> SavedValues | SavedForBackward:
+        return SavedForBackward(self._saved[at]) if isinstance(at, slice) else self._saved[at]
+
+    def __len__(self) -> int:
+        return len(self._saved)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} saved entries, {self.nbytes} bytes>"
+
+
+def distinct_nbytes(values: Iterable[Value]) -> int:
+    """Return the bytes of the storages of some values, each storage counted once."""
+    sizes: dict[int, int] = {}
+    for value in values:
+        for part in [value] if value.storage else value.parts.values():
+            sizes[part.storage] = max(sizes.get(part.storage, 0), part.storage_nbytes)
+    return sum(sizes.values())

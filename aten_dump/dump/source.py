@@ -1,0 +1,41 @@
+"""The one place where the reader meets the store: records of an index and bytes of shards of one step and rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..store import records
+from ..store.index import read_index
+from ..store.shards import ShardReader, partial_name, shard_name
+from .tables import Tables
+
+
+class Source:
+    """The files of one step and rank."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._shards: ShardReader | None = None
+
+    def tables(self, where: str) -> Tables:
+        """Read the index; `where` names it in errors."""
+        return Tables(read_index(self.directory), where)
+
+    def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> bytearray:
+        """Read bytes [start, stop) of a blob, into memory of their own."""
+        if self._shards is None:
+            self._shards = ShardReader(self.directory, tables.shards.values())
+        return bytearray(self._shards.blob(blob)[start:stop].data)
+
+    def lost_blobs(self, tables: Tables) -> int:
+        """Count the blobs that reach beyond the end of their shard."""
+        ends = {shard.number: self._size(shard.number) - shard.header_bytes for shard in tables.shards.values()}
+        return sum(blob.offset + blob.nbytes > ends.get(blob.shard, -1) for blob in tables.blobs.values())
+
+    def _size(self, number: int) -> int:
+        for name in (shard_name(number), partial_name(number)):
+            try:
+                return (self.directory / name).stat().st_size
+            except FileNotFoundError:
+                continue
+        return 0

@@ -1,0 +1,155 @@
+"""Tables: the records of one index, by kind and id, as every handle looks them up.
+
+Theory of operation
+    The store hands over verified rows by kind; here they become plain dicts and lists of typed records, and
+    nothing inside them is decoded that is not asked for. Later records of the same id replace earlier ones.
+    ``Open`` records whose ``Call`` never came are kept as calls that did not finish, so that an interrupted
+    dump has the same shape as a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from ..errors import FormatError
+from ..store import records
+from ..store.index import IndexData, paused_gc
+from .trees import Frame
+
+
+class Tables:
+    """The records of one index by kind and id."""
+
+    def __init__(self, data: IndexData, where: str) -> None:
+        """Sort rows into tables; `where` names the index in errors.
+
+        Raises:
+            FormatError: a record has too few fields.
+        """
+        self.where = where
+        self.path: Path = data.path
+        self.dropped_bytes = data.dropped_bytes  # torn, at the end of the index
+        self.header: records.Header = data.header or _NO_HEADER
+        self.has_header = data.header is not None
+        self.commit: records.Commit | None = data.commit
+        self._names: dict[int, str] = {}
+        with paused_gc():
+            try:
+                self._sort(data)
+            except TypeError as error:
+                raise FormatError(
+                    f"{data.path} has a record with too few fields ({error}); run `aten-dump verify`"
+                ) from error
+
+    def _sort(self, data: IndexData) -> None:
+        of = data.records
+        self.texts: dict[int, str] = {record.id: record.text for record in of(records.TEXT)}
+        self.ops: dict[int, records.Op] = {record.id: record for record in of(records.OP)}
+        self.frames: dict[int, records.Frame] = {record.id: record for record in of(records.FRAME)}
+        self.stacks: dict[int, records.Stack] = {record.id: record for record in of(records.STACK)}
+        self.storages: dict[int, records.Storage] = {record.id: record for record in of(records.STORAGE)}
+        self.values: dict[int, records.Value] = {record.id: record for record in of(records.VALUE)}
+        self.shards: dict[int, records.Shard] = {record.number: record for record in of(records.SHARD)}
+        self.blobs: dict[int, records.Blob] = {record.id: record for record in of(records.BLOB)}
+        self.data: dict[int, records.Data] = {record.value: record for record in of(records.DATA)}
+        self.statistics: dict[int, tuple[Any, ...]] = {row[1]: row[2] for row in data.rows[records.STATISTICS]}
+        self.hashes: dict[int, bytes] = {row[1]: row[2] for row in data.rows[records.HASH]}
+        self.same: dict[int, list[records.Same]] = {}
+        for record in of(records.SAME):
+            self.same.setdefault(record.value, []).append(record)
+        self.saved: list[records.Saved] = list(of(records.SAVED))
+        self.gradients: list[records.Gradient] = list(of(records.GRADIENT))
+        self.notes: list[records.Note] = list(of(records.NOTE))
+        self._sort_calls(data)
+
+    def _sort_calls(self, data: IndexData) -> None:
+        self.calls: list[records.Call] = list(data.records(records.CALL))  # in order of id
+        finished = {call.id for call in self.calls}
+        cut_short = {record.id: record for record in data.records(records.OPEN) if record.id not in finished}
+        self.unfinished = frozenset(cut_short)
+        self.calls.extend(_call_of(record) for record in cut_short.values())
+        self.calls.sort(key=attrgetter("id"))
+
+    @cached_property
+    def positions(self) -> dict[int, int]:
+        """Position in `calls` by call id."""
+        return {call.id: position for position, call in enumerate(self.calls)}
+
+    def text(self, number: int) -> str:
+        """Return an interned text; ``""`` for none."""
+        return self.texts.get(number, "")
+
+    def op(self, number: int) -> records.Op:
+        """Return an op.
+
+        Raises:
+            FormatError: a call names an op that the index does not have.
+        """
+        try:
+            return self.ops[number]
+        except KeyError:
+            raise FormatError(
+                f"{self.where} names op {number}, which it does not hold; run `aten-dump verify`"
+            ) from None
+
+    def call_name(self, call: records.Call) -> str:
+        """Render ``{Prefix}.{api}.{n}.{phase}`` and, for a further backward, ``.{repeat}``."""
+        head = self._names.get(call.op)
+        if head is None:
+            op = self.op(call.op)
+            head = self._names[call.op] = f"{op.prefix}.{op.api}"
+        name = f"{head}.{call.n}.{records.PHASES[call.phase]}"
+        return f"{name}.{call.repeat}" if call.repeat else name
+
+    def stack(self, number: int) -> list[Frame]:
+        """Return the frames of a stack, innermost first."""
+        frames: list[Frame] = []
+        while number:
+            link = self.stacks.get(number)
+            frame = None if link is None else self.frames.get(link.frame)
+            if link is None or frame is None:
+                break
+            frames.append(Frame(self.text(frame.file), frame.line, self.text(frame.function), bool(frame.user)))
+            number = link.parent
+        return frames
+
+    def same_as(self, value: int, fact: int, known: Container[int]) -> int:
+        """Return the value that holds a fact (bit of ``Same.facts``) of `value`: itself, or one it shares it with."""
+        seen: set[int] = set()
+        while value not in known and value not in seen:
+            seen.add(value)
+            others = [record.other for record in self.same.get(value, ()) if record.facts & fact]
+            value = others[-1] if others else value
+        return value
+
+
+_NO_HEADER = records.Header(records.HEADER, records.FORMAT_VERSION, -1, -1, 0, 0, 0, {})
+
+
+def _call_of(record: records.Open) -> records.Call:
+    """Return the call that an ``Open`` record began, as far as it is known."""
+    return records.Call(
+        records.CALL,
+        id=record.id,
+        parent=record.parent,
+        op=record.op,
+        n=record.n,
+        repeat=0,
+        phase=record.phase,
+        thread=record.thread,
+        start_ns=record.start_ns,
+        duration_ns=0,
+        sequence_nr=None,
+        stack=record.stack,
+        module=record.module,
+        forward=0,
+        args=[],
+        kwargs=None,
+        outputs=None,
+        written=None,
+        error=None,
+    )

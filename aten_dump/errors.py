@@ -1,0 +1,28 @@
+"""Every error of aten_dump, under one base.
+
+A message tells what happened, where, what was found, what is allowed and what to do next.
+"""
+
+
+class AtenDumpError(Exception):
+    """Base of all errors that aten_dump raises on purpose."""
+
+
+class ConfigError(AtenDumpError, ValueError):
+    """A configuration field has a value that is not allowed."""
+
+
+class CaptureError(AtenDumpError, RuntimeError):
+    """The recorder itself failed; the program it records is not at fault."""
+
+
+class StoreError(AtenDumpError, OSError):
+    """Writing or reading a file of a dump failed (disk full, no permission, existing dump)."""
+
+
+class FormatError(AtenDumpError, ValueError):
+    """A file is not what docs/format.md describes, or was damaged."""
+
+
+class MissingDataError(AtenDumpError, LookupError):
+    """What was asked for was not recorded: a name, a step, a tensor's bytes, a statistic."""

@@ -1,0 +1,126 @@
+"""One call, or one value, in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..dump import Call, Value
+from ..errors import MissingDataError
+from .units import argument, format_bytes, format_ns, format_number, tensor_type
+
+_MAX_PARTNERS = 20
+
+
+def call_details(call: Call) -> Iterator[str]:
+    """Yield the lines of one call: facts, source, inputs, outputs, writes, partners, neighbours."""
+    yield call.name
+    yield from _facts(call)
+    yield from _stack(call)
+    yield from _arguments(call)
+    yield from _written(call)
+    yield from _partners("forward", [call.forward] if call.forward is not None else [])
+    yield from _partners("backward", call.backward)
+    yield from _partners("recomputed by", call.recomputed)
+    yield from _partners("children", call.children)
+
+
+def _facts(call: Call) -> Iterator[str]:
+    facts = {
+        "op": call.op,
+        "kind": call.kind,
+        "phase": call.phase,
+        "module": call.module or None,
+        "call id": call.id,
+        "parent": None if call.parent is None else call.parent.name,
+        "sequence_nr": call.sequence_nr,
+        "thread": call.thread,
+        "duration": format_ns(call.duration_ns) if call.finished else "unknown: the call was cut short",
+        "error": call.error,
+    }
+    for name, fact in facts.items():
+        if fact is not None:
+            yield f"  {name:<12} {fact}"
+
+
+def _stack(call: Call) -> Iterator[str]:
+    stack = call.stack
+    if stack:
+        yield "source, innermost first (> marks your code)"
+    for frame in stack:
+        yield f"  {'>' if frame.user else ' '} {frame.file}:{frame.line} in {frame.function}"
+
+
+def _arguments(call: Call) -> Iterator[str]:
+    args, kwargs = call.inputs
+    yield "inputs"
+    names = call.arguments
+    for number, arg in enumerate(args):
+        name = f"{number} {names[number]}" if number < len(names) else str(number)
+        yield f"  {name:<12} {argument(arg)}"
+    for name, arg in kwargs.items():
+        yield f"  {name:<12} {argument(arg)}"
+    yield from _values(call.input_values(), with_producer=True)
+    yield "outputs"
+    yield f"  {argument(call.outputs)}"
+    yield from _values(call.output_values(), with_producer=False)
+
+
+def _written(call: Call) -> Iterator[str]:
+    if call.mutated:
+        yield f"written in place: {', '.join(call.mutated)}"
+        yield from _values(call.written_values(), with_producer=False)
+
+
+def _values(found: Iterable[tuple[str, Value]], *, with_producer: bool) -> Iterator[str]:
+    for slot, value in found:
+        yield f"  {slot}: {_value_facts(value)}"
+        if value.stats:
+            yield "    " + "  ".join(f"{name} {format_number(number)}" for name, number in value.stats.items())
+        if value.hash:
+            yield f"    hash {value.hash}"
+        if with_producer:
+            made = value.producer
+            yield f"    made by {_place(*made)}" if made else "    from outside the step"
+        else:
+            yield from _consumers(value)
+
+
+def _value_facts(value: Value) -> str:
+    grad = ", requires grad" if value.requires_grad else ""
+    return (
+        f"{tensor_type(value)} stride {list(value.stride)}, {value.device_name}, {format_bytes(value.nbytes)}, "
+        f"value {value.id}, storage {value.storage} version {value.version}{grad}"
+    )
+
+
+def _consumers(value: Value) -> Iterator[str]:
+    found = value.consumers
+    for call, slot in found[:_MAX_PARTNERS]:
+        yield f"    read by {_place(call, slot)}"
+    if len(found) > _MAX_PARTNERS:
+        yield f"    ... and {len(found) - _MAX_PARTNERS} more"
+
+
+def _place(call: Call, slot: str) -> str:
+    return f"{call.name}.{slot}"
+
+
+def _partners(title: str, calls: list[Call]) -> Iterator[str]:
+    if not calls:
+        return
+    yield title
+    for call in calls[:_MAX_PARTNERS]:
+        yield f"  {call.name}"
+    if len(calls) > _MAX_PARTNERS:
+        yield f"  ... and {len(calls) - _MAX_PARTNERS} more"
+
+
+def value_details(name: str, value: Value) -> Iterator[str]:
+    """Yield the lines of one value: facts, statistics, who made and who reads it, its first elements."""
+    yield name
+    yield from _values([("value", value)], with_producer=True)
+    yield from _consumers(value)
+    try:
+        yield f"  {value.tensor()}"
+    except MissingDataError as error:
+        yield f"  {error}"

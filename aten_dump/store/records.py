@@ -1,0 +1,311 @@
+"""The records of an index file, each a tuple that msgpack writes as it stands.
+
+Theory of operation
+    An index (``index.msgpack``) is a stream of msgpack arrays. Element 0 of each is its kind, the
+    rest are the fields below in order. Capture makes these tuples on the training thread, so they are
+    ``NamedTuple``s of plain ints, strings, lists and None: making one costs a tuple, and packing one
+    is a single C call on the writer's thread. Text that repeats (op names, paths, devices) is interned
+    once in a ``Text`` or ``Op`` record and named by id afterwards; ids count from 1 within the
+    file, 0 stands for "none". A reader MUST skip kinds it does not know and ignore elements
+    beyond the fields it knows: that is how the format grows.
+
+``docs/format.md`` specifies the same table for readers in other languages; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+FORMAT_VERSION: Final = 1
+
+HEADER: Final = 1
+TEXT: Final = 2
+OP: Final = 3
+FRAME: Final = 4
+STACK: Final = 5
+STORAGE: Final = 6
+VALUE: Final = 7
+SHARD: Final = 8
+BLOB: Final = 9
+DATA: Final = 10
+STATISTICS: Final = 11
+HASH: Final = 12
+SAME: Final = 13
+OPEN: Final = 14
+CALL: Final = 15
+SAVED: Final = 16
+GRADIENT: Final = 17
+NOTE: Final = 18
+CHECK: Final = 19
+COMMIT: Final = 20
+
+# Codes inside records. The position in the tuple is the code on disk.
+CALL_KINDS: Final = ("aten", "api", "module", "node")
+PHASES: Final = ("forward", "recompute", "backward", "optimizer")
+LAYOUTS: Final = ("strided", "compact", "sample")
+
+# Bits of Value.flags.
+UNDEFINED: Final = 1  # memory that nothing has written yet (torch.empty): it has no contents to record
+CONJUGATE: Final = 2  # the conj bit is set: the stored bytes are not yet conjugated
+NEGATIVE: Final = 4  # the neg bit is set: the stored bytes are not yet negated
+REQUIRES_GRAD: Final = 8
+OPAQUE: Final = 16  # no bytes of its own to read: meta, fake, a subclass with its own dispatch
+
+# Bits of Same.facts.
+SAME_STATISTICS: Final = 1
+SAME_HASH: Final = 2
+
+# Tags of the argument trees in Call.args, Call.kwargs, Call.outputs and Call.written. A tree is None, a
+# bool, int, float or str as they are, or a list whose element 0 is one of these.
+TREE_VALUE: Final = 0  # [0, value id]
+TREE_LIST: Final = 1  # [1, item, ...]
+TREE_TUPLE: Final = 2  # [2, item, ...]
+TREE_DICT: Final = 3  # [3, key, item, key, item, ...]; a key is a str, or an int, or the repr of another key
+TREE_DTYPE: Final = 4  # [4, "float32"]
+TREE_DEVICE: Final = 5  # [5, "cuda:0"]
+TREE_MEMORY_FORMAT: Final = 6  # [6, "channels_last"]
+TREE_LAYOUT: Final = 7  # [7, "strided"]
+TREE_GENERATOR: Final = 8  # [8, device, seed]; seed is an int or None where it cannot be asked for
+TREE_COMPLEX: Final = 9  # [9, real, imag]
+TREE_OBJECT: Final = 10  # [10, "package.Class"]: seen, not recorded further
+TREE_BYTES: Final = 11  # [11, repr of a value that has no form of its own: an int over 64 bit, an enum, a slice]
+
+Tree = Any  # a recursive msgpack value; see TREE_* above
+
+
+class Header(NamedTuple):
+    """First record of an index."""
+
+    kind: int
+    format_version: int
+    step: int
+    rank: int
+    world_size: int
+    start_unix_ns: int
+    pid: int
+    config: dict[str, Any]  # the DumpConfig as plain values: level, data, io, hash, statistics (names in order), ...
+
+
+class Text(NamedTuple):
+    kind: int
+    id: int
+    text: str
+
+
+class Op(NamedTuple):
+    """What a call calls. Names of calls are rendered from ``prefix`` and ``api``."""
+
+    kind: int
+    id: int
+    call_kind: int  # index into CALL_KINDS
+    op: str  # "aten::add_.Tensor", "torch.nn.functional.linear", class of a module, name of an autograd node
+    prefix: str  # "Aten", "Functional", "Module", "Node", ...
+    api: str  # "add_", "linear", the fqn of a module, the node's name
+    arguments: list[str]  # argument names of the schema, in order; empty where unknown
+
+
+class Frame(NamedTuple):
+    kind: int
+    id: int
+    file: int  # Text id
+    line: int
+    function: int  # Text id
+    user: bool  # False for frames of torch, of installed packages and of the standard library
+
+
+class Stack(NamedTuple):
+    """A source stack as a linked list from the innermost frame outwards."""
+
+    kind: int
+    id: int
+    parent: int  # Stack id of the caller, 0 at the outermost frame
+    frame: int
+
+
+class Storage(NamedTuple):
+    kind: int
+    id: int
+    nbytes: int  # when first seen
+    device: int  # Text id
+
+
+class Value(NamedTuple):
+    """One tensor at one moment: a storage, its write version, and a geometry on it."""
+
+    kind: int
+    id: int
+    storage: int  # Storage id, 0 where the tensor has none (sparse, opaque)
+    version: int  # writes to the storage seen before this moment
+    offset: int  # storage offset in elements of dtype
+    dtype: int  # Text id, "float32"
+    shape: list[int]
+    stride: list[int]  # in elements
+    flags: int  # bits UNDEFINED ... OPAQUE
+    extra: dict[str, Any] | None  # {"layout": "sparse_coo", "parts": {"indices": value id}, "class": ..., ...}
+
+
+class Shard(NamedTuple):
+    """A shard file was begun: its data starts at byte ``header_bytes`` of the file."""
+
+    kind: int
+    number: int  # file shard-%05d.safetensors; while it grows the name ends in .partial
+    header_bytes: int  # 8 + N of the safetensors format
+
+
+class Blob(NamedTuple):
+    """Bytes that were written to a shard. In the shard's header the tensor is named str(id)."""
+
+    kind: int
+    id: int
+    shard: int
+    offset: int  # bytes from the start of the shard's data
+    nbytes: int
+    dtype: str  # safetensors' name: "F32"; bytes without such a dtype are "U8" or split in parts
+    shape: list[int]
+    checksum: bytes  # xxh3_64 of the bytes, big endian
+
+
+class Data(NamedTuple):
+    """Where the bytes of a value are."""
+
+    kind: int
+    value: int
+    blob: int
+    offset: int  # bytes into the blob of the value's first element
+    layout: int  # 0 strided: apply the value's stride; 1 compact: elements in row-major order; 2: the first N of those
+
+
+class Statistics(NamedTuple):
+    kind: int
+    value: int
+    numbers: list[Any]  # in the order of Header.config["statistics"]; None where not defined; [re, im] for complex
+
+
+class Hash(NamedTuple):
+    kind: int
+    value: int
+    digest: bytes  # of the elements in row-major order; algorithm in Header.config["hash"]
+
+
+class Same(NamedTuple):
+    """A value has the statistics and/or hash of another one, as it has the same elements."""
+
+    kind: int
+    value: int
+    other: int
+    facts: int  # bits SAME_STATISTICS, SAME_HASH
+
+
+class Open(NamedTuple):
+    """A module call began. Its ``Call`` record follows when it ends; without one it was cut short."""
+
+    kind: int
+    id: int
+    parent: int
+    op: int
+    n: int
+    phase: int
+    thread: int
+    start_ns: int
+    stack: int
+    module: int
+
+
+class Call(NamedTuple):
+    """One execution of an op, a Python API, a module or an autograd node, written when it ended."""
+
+    kind: int
+    id: int  # counts from 1 in the order in which calls began
+    parent: int  # Call id, 0 at the root
+    op: int  # Op id
+    n: int  # the n of the call's name
+    repeat: int  # 0, or k for the k-th further backward of the same forward call; then ".k" ends the name
+    phase: int  # index into PHASES
+    thread: int  # small number, 0 is the thread that entered the mode
+    start_ns: int  # from the step's start
+    duration_ns: int
+    sequence_nr: int | None  # autograd's: of the node made (forward) or running (backward)
+    stack: int  # Stack id, 0 none
+    module: int  # Text id of the fqn of the innermost module, 0 none
+    forward: int  # Call id of the forward call that this one belongs to, 0 none
+    args: list[Tree]
+    kwargs: dict[str, Tree] | None
+    outputs: Tree
+    written: list[Tree] | None  # [name, tree of the values after the write, ...] of arguments written in place
+    error: str | None  # "RuntimeError: ..." when the call raised
+
+
+class Saved(NamedTuple):
+    """Values that the autograd node of a forward call keeps alive until its backward."""
+
+    kind: int
+    call: int
+    node: str
+    values: list[int]
+
+
+class Gradient(NamedTuple):
+    """The gradient of a parameter when a backward ended."""
+
+    kind: int
+    name: str  # fqn of the parameter
+    value: int
+    call: int  # the AccumulateGrad call, 0 unknown
+
+
+class Note(NamedTuple):
+    """Something the reader of the dump must know: what was not seen, not stored, or went wrong."""
+
+    kind: int
+    code: str
+    message: str
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+class Check(NamedTuple):
+    """All bytes of the index before this record are whole; written after every batch."""
+
+    kind: int
+    nbytes: int  # bytes of the index before this record
+    checksum: bytes  # xxh3_64 of the bytes since the previous check record (its own bytes included), big endian
+
+
+class Commit(NamedTuple):
+    """Last record: the step is complete."""
+
+    kind: int
+    calls: int
+    values: int
+    blobs: int
+    blob_bytes: int
+    shards: list[int]  # bytes of each shard file, in order of number
+    seconds: dict[str, float]  # what the dump cost: capture, statistics, copy, wait, write
+
+
+Record: TypeAlias = (
+    Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
+    | Open | Call | Saved | Gradient | Note | Check | Commit
+)  # fmt: skip
+
+RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = {
+    HEADER: Header,
+    TEXT: Text,
+    OP: Op,
+    FRAME: Frame,
+    STACK: Stack,
+    STORAGE: Storage,
+    VALUE: Value,
+    SHARD: Shard,
+    BLOB: Blob,
+    DATA: Data,
+    STATISTICS: Statistics,
+    HASH: Hash,
+    SAME: Same,
+    OPEN: Open,
+    CALL: Call,
+    SAVED: Saved,
+    GRADIENT: Gradient,
+    NOTE: Note,
+    CHECK: Check,
+    COMMIT: Commit,
+}

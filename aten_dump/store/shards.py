@@ -1,0 +1,164 @@
+"""Shard files: names, the safetensors header, and reading bytes back without a copy.
+
+Theory of operation
+    A shard is a safetensors file: 8 bytes with N (little endian), N bytes of JSON padded with spaces,
+    then the data. The data are streamed, so N is fixed when the shard is begun and the JSON is written when it
+    ends; until then the name ends in ``.partial``. safetensors allows no holes, so bytes between two blobs
+    (for alignment) are a U8 tensor named ``pad.<offset>``: a header follows from the Blob records alone, and
+    recovery builds the very header that the writer would have written.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import FormatError, MissingDataError, StoreError
+from .records import Blob, Shard
+
+ALIGNMENT: Final = 64  # of the data's start in the file
+MAX_HEADER_BYTES: Final = 64 << 20  # safetensors refuses headers above 100,000,000 bytes
+HEADER_START: Final = '{"__metadata__":{"format":"pt"}'
+HEADER_END: Final = "}"
+PAD_PREFIX: Final = "pad."
+
+# Bits per element of safetensors' dtypes.
+DTYPE_BITS: Final[dict[str, int]] = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
+    "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64, "F4": 4,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+}  # fmt: skip
+
+
+def shard_name(number: int) -> str:
+    """Return the file name of a finished shard."""
+    return f"shard-{number:05d}.safetensors"
+
+
+def partial_name(number: int) -> str:
+    """Return the file name of a shard while it grows."""
+    return shard_name(number) + ".partial"
+
+
+def header_entry(name: str, dtype: str, shape: Sequence[int], start: int, end: int) -> str:
+    """Return one item of a shard's JSON header, with the comma before it."""
+    return f',"{name}":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"data_offsets":[{start},{end}]}}'
+
+
+def pad_entry(start: int, end: int) -> str:
+    """Return the header item of the bytes between two blobs."""
+    return header_entry(f"{PAD_PREFIX}{start}", "U8", (end - start,), start, end)
+
+
+def header_entries(blobs: Iterable[Blob]) -> tuple[list[str], int]:
+    """Return the header items of journaled blobs, pads between them included, and the data's length."""
+    entries: list[str] = []
+    end = 0
+    for blob in sorted(blobs, key=lambda blob: (blob.offset, blob.nbytes, blob.id)):
+        if blob.offset < end:
+            raise FormatError(
+                f"blob {blob.id} starts at byte {blob.offset} of shard {blob.shard}, "
+                f"inside the blob before it, which ends at {end}"
+            )
+        if blob.offset > end:
+            entries.append(pad_entry(end, blob.offset))
+        end = blob.offset + blob.nbytes
+        entries.append(header_entry(str(blob.id), blob.dtype, blob.shape, blob.offset, end))
+    return entries, end
+
+
+def encode_header(entries: Iterable[str], header_bytes: int) -> bytes:
+    """Return the first `header_bytes` bytes of a shard: length, JSON, spaces."""
+    text = "".join((HEADER_START, *entries, HEADER_END)).encode()
+    if len(text) + 8 > header_bytes:
+        raise FormatError(f"the header of a shard needs {len(text) + 8} bytes, {header_bytes} are reserved")
+    return (header_bytes - 8).to_bytes(8, "little") + text.ljust(header_bytes - 8)
+
+
+def read_header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Return the bytes before the data and the JSON header of a finished shard."""
+    try:
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            text = file.read(size) if size <= 100_000_000 else b""
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise FormatError(f"{path} has no safetensors header ({error}); run `aten-dump recover` on its dump") from error
+    if not isinstance(header, dict):
+        raise FormatError(f"{path} has a JSON {type(header).__name__} as its header; an object is expected")
+    return size + 8, header
+
+
+class ShardReader:
+    """Reads blobs of one step and rank through memory maps, from finished shards and ``.partial`` ones alike.
+
+    Maps are private: a write to a returned array changes neither the file nor other processes.
+    """
+
+    def __init__(self, directory: Path, shards: Iterable[Sequence[Any]]) -> None:
+        self._directory = Path(directory)
+        self._header_bytes: dict[int, int] = {}
+        for row in shards:
+            shard = Shard._make(row[:3])
+            self._header_bytes[shard.number] = shard.header_bytes
+        self._maps: dict[int, NDArray[np.uint8]] = {}
+
+    def blob(self, blob: Sequence[Any]) -> NDArray[np.uint8]:
+        """Return the bytes of a Blob record (typed or a raw row) as an array over the file, not a copy.
+
+        Raises:
+            MissingDataError: the shard or its last bytes are not there (interrupted, moved, cut off).
+            FormatError: the record or the shard is not what docs/format.md describes.
+        """
+        item = Blob._make(blob[:8])
+        where = f"blob {item.id} in {self._directory}"
+        if item.offset < 0 or item.nbytes < 0:
+            raise FormatError(f"{where} has offset {item.offset} and {item.nbytes} bytes; neither may be negative")
+        if item.shard not in self._header_bytes:
+            raise FormatError(f"{where} names shard {item.shard}, which has no Shard record")
+        if item.nbytes == 0:
+            return np.empty(0, np.uint8)
+        data = self._maps.get(item.shard)
+        end = self._header_bytes[item.shard] + item.offset + item.nbytes
+        if data is None or len(data) < end:  # a shard that still grows is mapped again
+            data = self._maps[item.shard] = self._map(item.shard)
+        if len(data) < end:
+            raise MissingDataError(
+                f"{where} lies at bytes {end - item.nbytes}-{end} of shard {item.shard}, which has {len(data)} bytes: "
+                "they were lost when the run or its machine was cut short"
+            )
+        return data[end - item.nbytes : end]
+
+    def close(self) -> None:
+        """Let go of the maps; arrays already returned stay valid."""
+        self._maps.clear()
+
+    def _map(self, number: int) -> NDArray[np.uint8]:
+        finished = self._directory / shard_name(number)
+        # The finished name twice: a growing shard may be renamed between the first look and the second.
+        for path in (finished, self._directory / partial_name(number), finished):
+            try:
+                with open(path, "rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    start = int.from_bytes(file.read(8), "little") + 8
+                    if path is finished and start != self._header_bytes[number]:
+                        expected = self._header_bytes[number]
+                        raise FormatError(f"{path} has {start} bytes before its data, the index says {expected}")
+                    if size == 0:
+                        return np.empty(0, np.uint8)
+                    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
+        raise MissingDataError(f"{finished} does not exist, nor its .partial: copy it next to the index it belongs to")

@@ -1,0 +1,325 @@
+"""The Sink that keeps a rank's records and bytes in files.
+
+Theory of operation
+    The training thread only appends: `emit` is `list.append` itself, `store` copies bytes into arena memory and
+    queues pieces. A daemon thread encodes and writes. It takes what is there when half a chunk of bytes
+    has come, when `store` waits for room, and every 50 ms otherwise. Records are drained from the list into
+    the job queue before each piece, so jobs are in the order in which things were said: FIFO.
+
+    `_store_lock` keeps the pieces of a blob together and steps whole; `_order_lock` makes "drain the list,
+    then queue a job" one act, and is held for microseconds. The writer's thread takes only the latter.
+
+    After an error the thread goes on emptying the queue, writing nothing; `store`, `begin_step`, `end_step` and
+    `close` raise it. A forked child has neither the thread nor a say: its calls do nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import FormatError, StoreError
+from .arena import LEAST_QUEUE_BYTES, Allocate, Arena
+from .existing import prepare_root
+from .records import NOTE, Header, Note
+from .shard_writer import HeaderBudget
+from .shards import DTYPE_BITS
+from .sink import Fill
+from .step_files import BlobStart, Piece, StepEnd, StepFiles
+
+INTERVAL_SECONDS: Final = 0.05
+
+
+class Writer:
+    """Writes the dump of one rank below `root`. All methods may be called from several threads."""
+
+    def __init__(
+        self,
+        root: Path,
+        rank: int,
+        *,
+        queue_bytes: int,
+        shard_bytes: int,
+        max_bytes: int | None = None,
+        overwrite: bool = False,
+        world_size: int = 1,
+        allocate: Allocate | None = None,
+    ) -> None:
+        """Prepare the folder and start the thread.
+
+        Args:
+            root: folder of the dump; created if missing.
+            rank: whose files are written.
+            queue_bytes: most bytes of host memory that wait for the disk.
+            shard_bytes: size at which a new shard is begun; a longer blob gets a shard of its own.
+            max_bytes: most bytes of blobs to keep in all steps together; None for no limit.
+            overwrite: replace an earlier dump of this rank instead of refusing to start.
+            world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
+            allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
+
+        Raises:
+            StoreError: the folder holds a dump already, or cannot be written.
+        """
+        for name, value, least in (("queue_bytes", queue_bytes, LEAST_QUEUE_BYTES), ("shard_bytes", shard_bytes, 1)):
+            if value < least:
+                raise StoreError(f"{name} is {value}; it must be {least} or more")
+        self._root = Path(root).absolute()  # the program may change its folder later
+        self._rank = rank
+        self._shard_bytes = shard_bytes
+        self._max_bytes = max_bytes
+        prepare_root(self._root, rank, world_size, overwrite)
+        self._pid = os.getpid()
+        self._pending: list[tuple[Any, ...]] = []
+        self.emit = self._pending.append
+        self._jobs: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._store_lock = threading.RLock()
+        self._order_lock = threading.Lock()
+        self._signal = threading.Event()
+        self._arena = Arena(queue_bytes, self._before_wait, allocate)
+        self._storing = False
+        self._open_step: int | None = None
+        self._blob_id = 0
+        self._stored_bytes = 0
+        self._skipped = [0, 0]  # blobs and bytes of this step beyond max_bytes
+        self._unsignaled = 0
+        self._error: StoreError | None = None
+        self._reported = False
+        self._closed = False
+        # The thread's own.
+        self._header: Header | None = None
+        self._step: StepFiles | None = None
+        self._late_records = 0
+        self._header_budget = HeaderBudget()
+        self._thread = threading.Thread(target=self._run, name=f"aten_dump-writer-{rank}", daemon=True)
+        self._thread.start()
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of host memory held for blobs that wait; at most queue_bytes."""
+        return self._arena.allocated_bytes
+
+    def begin_step(self, header: Header) -> None:
+        """Start a step; its folder is made with its first record or blob."""
+        if os.getpid() != self._pid:
+            return
+        with self._store_lock:
+            self._raise_error()
+            if self._closed or self._open_step is not None:
+                state = "the writer is closed" if self._closed else f"call end_step for step {self._open_step} first"
+                raise StoreError(f"cannot begin step {header.step} of rank {self._rank}: {state}")
+            self._open_step = header.step
+            self._blob_id = 0
+            self._skipped = [0, 0]
+            self._queue(self._do_begin, header)
+
+    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill) -> int:
+        """Keep `nbytes` bytes and return the blob's id; 0 when max_bytes is spent. See `Sink.store`.
+
+        Raises:
+            FormatError: shape and dtype do not make nbytes.
+            StoreError: an earlier write failed.
+        """
+        if os.getpid() != self._pid:
+            return 0
+        bits = DTYPE_BITS.get(dtype)
+        if bits is None or math.prod(shape) * bits != nbytes * 8:
+            raise FormatError(
+                f"a blob of dtype {dtype!r} and shape {shape} cannot have {nbytes} bytes; "
+                f"dtypes are {', '.join(DTYPE_BITS)}"
+            )
+        with self._store_lock:
+            self._raise_error()
+            if self._open_step is None or self._storing:
+                place = "by a fill" if self._storing else "outside of a step"
+                raise StoreError(f"store of rank {self._rank} was called {place}")
+            if self._max_bytes is not None and (self._skipped[0] or self._stored_bytes + nbytes > self._max_bytes):
+                self._stored_bytes = max(self._stored_bytes, self._max_bytes)  # once spent, it stays spent
+                self._skipped[0] += 1
+                self._skipped[1] += nbytes
+                return 0
+            self._stored_bytes += nbytes
+            self._blob_id += 1
+            blob = BlobStart(self._blob_id, dtype, list(shape), nbytes)
+            self._storing = True
+            try:
+                self._store_pieces(blob, fill)
+            except BaseException:
+                self._stored_bytes -= nbytes
+                raise
+            finally:
+                self._storing = False
+            return blob.id
+
+    def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
+        """Complete the step; does not wait for the files."""
+        if os.getpid() != self._pid:
+            return
+        with self._store_lock:
+            self._raise_error()
+            if self._open_step is None:
+                raise StoreError(f"end_step of rank {self._rank} was called outside of a step")
+            self._open_step = None
+            seconds = dict(seconds)
+            seconds["wait"] = seconds.get("wait", 0.0) + self._arena.waited_seconds
+            self._arena.waited_seconds = 0.0
+            self._queue(self._do_end, StepEnd(calls, values, seconds, self._budget_notes()))
+
+    def close(self) -> None:
+        """Write all that was said and let go of the thread and the files. Idempotent.
+
+        Raises:
+            StoreError: the thread failed and no call has said so yet.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._store_lock:
+            if not self._closed:
+                self._closed = True
+                self._open_step = None
+                self._queue(self._do_close, self._budget_notes())
+        self._signal.set()
+        self._thread.join()
+        if not self._reported:
+            self._raise_error()
+
+    def _budget_notes(self) -> list[Note]:
+        blobs, nbytes = self._skipped
+        if not blobs:
+            return []
+        self._skipped = [0, 0]
+        message = f"max_bytes={self._max_bytes} was spent: {blobs} blobs of {nbytes} bytes in this step were not kept"
+        return [Note(NOTE, "max_bytes", message, blobs)]
+
+    def _store_pieces(self, blob: BlobStart, fill: Fill) -> None:
+        if blob.nbytes == 0:
+            self._queue(self._do_piece, Piece(blob, None, 0, 0, True, True, None))
+        offset = 0
+        chunk = None
+        try:
+            while offset < blob.nbytes:
+                chunk, start, nbytes = self._arena.reserve(blob.nbytes - offset)
+                ready = fill(offset, chunk.address + start, nbytes)
+                is_last = offset + nbytes == blob.nbytes
+                piece = Piece(blob, chunk, start, nbytes, offset == 0, is_last, ready)
+                chunk = None
+                self._queue(self._do_piece, piece)
+                offset += nbytes
+                self._unsignaled += nbytes
+                if self._unsignaled >= self._arena.chunk_bytes // 2:
+                    self._unsignaled = 0
+                    self._signal.set()
+        finally:
+            if chunk is not None:  # the fill raised; the next blob takes the place of pieces already queued
+                self._arena.release([chunk])
+
+    def _raise_error(self) -> None:
+        error = self._error
+        if error is not None:
+            self._reported = True
+            raise StoreError(*error.args) from error
+
+    def _before_wait(self) -> None:
+        self._raise_error()
+        self._signal.set()
+
+    def _queue(self, action: Callable[[Any], None], argument: Any) -> None:
+        """Queue a job behind all records emitted before it."""
+        with self._order_lock:
+            self._drain()
+            self._jobs.append((action, argument))
+
+    def _drain(self) -> None:
+        pending = self._pending
+        count = len(pending)
+        if count:  # another thread may append meanwhile: take exactly `count`
+            batch = pending[:count]
+            del pending[:count]
+            self._jobs.append((self._do_records, batch))
+
+    # From here on: the writer's thread.
+
+    def _run(self) -> None:
+        while True:
+            self._signal.wait(INTERVAL_SECONDS)
+            self._signal.clear()
+            with self._order_lock:
+                self._drain()
+            while self._jobs:
+                action, argument = self._jobs.popleft()
+                if self._error is None:
+                    self._try(action, argument)
+                if action == self._do_close:
+                    return
+                del argument
+            if self._step is not None:
+                self._try(self._step_flush, None)
+
+    def _try(self, action: Callable[[Any], None], argument: Any) -> None:
+        try:
+            action(argument)
+        except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
+            step = self._header.step if self._header else None
+            self._error = _as_store_error(error, self._root, step, self._rank)
+            if self._step is not None:
+                self._step.abandon()
+                self._step = None
+            self._arena.wake_waiting()
+
+    def _step_flush(self, _: None) -> None:
+        if self._step is not None:
+            self._step.flush()
+
+    def _do_begin(self, header: Header) -> None:
+        self._header = header
+
+    def _files(self) -> StepFiles | None:
+        """Return the files of the step that is open, made now if there are none yet."""
+        header = self._header
+        if self._step is None and header is not None:
+            directory = self._root / f"step{header.step}" / f"rank{self._rank}"
+            self._step = StepFiles(directory, header, self._shard_bytes, self._header_budget, self._arena.release)
+            if self._late_records:
+                message = f"{self._late_records} records came after the step before had ended and were left out"
+                self._step.records([Note(NOTE, "late_records", message, self._late_records)])
+                self._late_records = 0
+        return self._step
+
+    def _do_records(self, batch: list[tuple[Any, ...]]) -> None:
+        files = self._files()
+        if files is None:
+            self._late_records += len(batch)
+        else:
+            files.records(batch)
+
+    def _do_piece(self, piece: Piece) -> None:
+        files = self._files()
+        assert files is not None, "store refuses outside of a step"
+        files.piece(piece)
+
+    def _do_end(self, end: StepEnd) -> None:
+        if self._step is not None:
+            self._step.finish(end)
+        self._step = self._header = None
+
+    def _do_close(self, notes: list[Note]) -> None:
+        if self._step is not None:
+            self._step.records(list(notes))
+            self._step.interrupt()
+        self._step = self._header = None
+
+
+def _as_store_error(error: BaseException, root: Path, step: int | None, rank: int) -> StoreError:
+    where = f"step {step} of rank {rank} in {root}"
+    rest = "what was written before stays readable (`aten-dump recover` completes it)"
+    if isinstance(error, OSError) and error.errno is not None:
+        message = f"cannot write {where}: {error.strerror}; {rest}; free space or choose another path"
+        result = StoreError(error.errno, message)
+    else:
+        result = StoreError(f"cannot write {where}: {error if isinstance(error, StoreError) else repr(error)}; {rest}")
+    result.__cause__ = error
+    return result

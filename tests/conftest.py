@@ -1,0 +1,19 @@
+"""Settings of the test session."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported: several workers on few cores must not spin, and no test may reach for a model hub.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+
+torch.set_num_threads(2)  # the same everywhere, as sums depend on it
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)

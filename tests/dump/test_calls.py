@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aten_dump.dump import Frame, GeneratorRef, ObjectRef, RankDump, ReprRef, open_dump
+from aten_dump.errors import ConfigError, MissingDataError
+from aten_dump.store import records as r
+
+from .building import START_NS, Builder, value
+from .scenario import Scenario
+
+NAMES = [
+    "Module.net.fc.0.forward",
+    "Functional.linear.0.forward",
+    "Aten.t.0.forward",
+    "Aten.addmm.0.forward",
+    "Functional.relu_.0.forward",
+    "Aten.relu_.0.forward",
+    "Node.AddmmBackward0.0.backward",
+    "Aten.mm.0.backward",
+    "Functional.linear.0.backward",
+    "Aten._foreach_add_.0.optimizer",
+]
+
+
+def test_calls_are_in_execution_order(rank: RankDump) -> None:
+    assert [call.name for call in rank.calls] == NAMES
+    assert [call.id for call in rank.calls] == list(range(1, 11))
+    assert len(rank.calls) == 10
+    assert [call.id for call in rank.calls[2:4]] == [3, 4]
+    assert rank.calls[-1].id == 10
+    assert rank.calls[3] in rank.calls
+    assert rank.calls[3] not in rank.calls[4:]
+
+
+def test_a_call_by_name_and_id(rank: RankDump) -> None:
+    call = rank["Aten.addmm.0.forward"]
+    assert call == rank.call(4) == rank.calls[3]
+    assert len({call, rank.call(4), rank.call(5)}) == 2
+    assert call != 4
+    assert "Aten.addmm.0.forward" in rank
+    assert "Aten.addmm.1.forward" not in rank
+
+
+def test_fields(rank: RankDump) -> None:
+    call = rank["Aten.addmm.0.forward"]
+    assert (call.op, call.kind, call.phase, call.module) == ("aten::addmm", "aten", "forward", "net.fc")
+    assert (call.sequence_nr, call.error, call.finished, call.thread, call.n, call.repeat) == (11, None, True, 0, 0, 0)
+    assert (call.start_ns, call.duration_ns) == (START_NS + 40_000, 1000)
+    assert call.stack[0] == Frame("/venv/torch/nn/functional.py", 10, "linear", False)
+    assert call.source == Frame("/home/me/train.py", 42, "forward", True)
+    assert [frame.line for frame in call.stack] == [10, 42, 7]
+    assert rank["Aten.relu_.0.forward"].stack == []
+    assert rank["Aten.relu_.0.forward"].source is None
+    assert rank["Module.net.fc.0.forward"].kind == "module"
+
+
+def test_inputs_outputs_and_writes(rank: RankDump, scenario: Scenario) -> None:
+    args, kwargs = rank["Aten.addmm.0.forward"].inputs
+    assert [arg.id for arg in args] == [scenario.ids["bias"], scenario.ids["x"], scenario.ids["wt"]]
+    assert kwargs == {"alpha": 2}
+    assert rank["Aten.addmm.0.forward"].outputs.id == scenario.ids["y0"]
+    relu = rank["Aten.relu_.0.forward"]
+    assert relu.mutated == ("self",)
+    assert relu.mutated_values["self"].id == relu.outputs.id == scenario.ids["y1"]
+    assert rank["Aten.addmm.0.forward"].mutated == ()
+    outputs = rank["Functional.linear.0.backward"].outputs
+    assert isinstance(outputs, tuple)
+    assert [None if out is None else out.id for out in outputs] == [
+        scenario.ids["grad_x"],
+        scenario.ids["grad_w"],
+        None,
+    ]
+
+
+def test_tree_and_partners(rank: RankDump) -> None:
+    linear = rank["Functional.linear.0.forward"]
+    assert linear.parent == rank["Module.net.fc.0.forward"]
+    assert [child.id for child in linear.children] == [3, 4]
+    assert linear.parent.parent is None
+    assert [call.id for call in rank.roots] == [1, 5, 7, 9, 10]
+    addmm = rank["Aten.addmm.0.forward"]
+    assert [call.id for call in addmm.backward] == [7, 8]
+    assert [call.id for call in linear.backward] == [9]
+    assert rank["Aten.mm.0.backward"].forward == addmm
+    assert addmm.forward is None
+
+
+def test_recomputed_calls_are_not_backward(builder: Builder) -> None:
+    op = builder.op("aten", "aten::exp", "Aten", "exp")
+    builder.call(op, id=1)
+    builder.call(op, id=2, phase="recompute", forward=1)
+    builder.call(op, id=3, phase="backward", forward=1, n=0)
+    builder.call(op, id=4, phase="backward", forward=1, n=0, repeat=1)
+    rank = open_dump(builder.finish()).rank(0, 0)
+    call = rank["Aten.exp.0.forward"]
+    assert [c.name for c in call.backward] == ["Aten.exp.0.backward", "Aten.exp.0.backward.1"]
+    assert [c.name for c in call.recomputed] == ["Aten.exp.0.recompute"]
+    assert rank["Aten.exp.0.backward.1"].repeat == 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "ids"),
+    [
+        ({"op": "aten::t"}, [3]),  # exact: not _foreach_add_.List, not ...::mm
+        ({"op": "aten::_foreach_add_"}, [10]),
+        ({"op": "Functional.linear"}, [2, 9]),
+        ({"op": "LINEAR"}, [1, 2, 9]),
+        ({"op": "regex:mm$"}, [4, 8]),
+        ({"kind": "node"}, [7]),
+        ({"phase": "optimizer"}, [10]),
+        ({"module": "net"}, [1, 2, 3, 4, 9]),
+        ({"module": "*.fc"}, [1, 2, 3, 4, 9]),
+        ({"module": "fc"}, []),
+        ({"name": "linear.0"}, [2, 9]),
+        ({"name": "regex:^Aten.*backward$"}, [8]),
+        ({"op": "linear", "kind": "api", "phase": "backward", "module": "net.fc"}, [9]),
+    ],
+)
+def test_filter(rank: RankDump, filters: dict[str, str], ids: list[int]) -> None:
+    assert [call.id for call in rank.calls.filter(**filters)] == ids
+
+
+def test_filter_of_a_filter(rank: RankDump) -> None:
+    assert [call.id for call in rank.calls.filter(kind="aten").filter(phase="forward")[1:]] == [4, 6]
+
+
+@pytest.mark.parametrize("filters", [{"kind": "op"}, {"phase": "Forward"}, {"op": "regex:("}, {"module": ""}])
+def test_a_bad_filter_is_refused(rank: RankDump, filters: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"filter {next(iter(filters))}"):
+        rank.calls.filter(**filters)
+
+
+def test_a_wrong_name_names_the_nearest(rank: RankDump) -> None:
+    with pytest.raises(MissingDataError, match=r"nearest: .*Aten\.addmm\.0\.forward") as caught:
+        rank["Aten.addm.0.forward"]
+    assert "step 0, rank 0" in str(caught.value)
+    with pytest.raises(MissingDataError, match="ids go from 1 to 10"):
+        rank.call(99)
+
+
+def test_literals(builder: Builder) -> None:
+    op = builder.op("aten", "aten::empty", "Aten", "empty")
+    trees = [
+        None, True, 3, 2.5, "same",
+        [r.TREE_LIST, 1, [r.TREE_TUPLE, 2]],
+        [r.TREE_DICT, "a.b", 1, 7, [r.TREE_LIST]],
+        [r.TREE_DTYPE, "bfloat16"],
+        [r.TREE_DEVICE, "cpu"],
+        [r.TREE_DEVICE, "npu:3"],
+        [r.TREE_MEMORY_FORMAT, "channels_last"],
+        [r.TREE_LAYOUT, "sparse_csr"],
+        [r.TREE_GENERATOR, "cpu", 5],
+        [r.TREE_COMPLEX, 1.0, -2.0],
+        [r.TREE_OBJECT, "a.B"],
+        [r.TREE_BYTES, "slice(1, 2, None)"],
+        [r.TREE_DTYPE, "float3"],
+    ]  # fmt: skip
+    builder.call(op, args=trees, kwargs={"size": [r.TREE_LIST, 1]})
+    args, kwargs = open_dump(builder.finish()).rank(0, 0).calls[0].inputs
+    assert args == (
+        None, True, 3, 2.5, "same", [1, (2,)], {"a.b": 1, 7: []}, torch.bfloat16, torch.device("cpu"), "npu:3",
+        torch.channels_last, torch.sparse_csr, GeneratorRef(torch.device("cpu"), 5), complex(1, -2), ObjectRef("a.B"),
+        ReprRef("slice(1, 2, None)"), ReprRef("torch.float3"),
+    )  # fmt: skip
+    assert kwargs == {"size": [1]}
+
+
+def test_records_of_a_newer_writer(builder: Builder) -> None:
+    op = builder.op("aten", "aten::exp", "Aten", "exp")
+    builder.emit([99, "a kind of the future"])
+    builder.call(op)
+    builder.records[-1] = [*builder.records[-1], "a field of the future"]
+    rank = open_dump(builder.finish()).rank(0, 0)
+    assert rank["Aten.exp.0.forward"].error is None
+
+
+def test_names_are_resolved_without_parsing(builder: Builder) -> None:
+    """A module path may look like a call name, and dict keys may hold dots."""
+    x = builder.value(torch.arange(3.0))
+    y = builder.value(torch.arange(4.0))
+    inner = builder.op("module", "M", "Module", "a.0.forward.output.0")
+    outer = builder.op("module", "M", "Module", "a")
+    builder.call(outer, outputs=[r.TREE_DICT, "k", value(x), "k.v", value(y)])
+    builder.call(inner, outputs=value(y))
+    rank = open_dump(builder.finish()).rank(0, 0)
+    assert rank.value("Module.a.0.forward.output.k").id == x
+    assert rank.value("Module.a.0.forward.output.k.v").id == y
+    assert rank.value("Module.a.0.forward.output.0.0.forward.output.0").id == y

@@ -1,0 +1,118 @@
+"""What a user meets first: the import, the public names, the requirements and the README's first example."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PUBLIC = ["DumpMode", "DumpConfig", "open_dump", "AtenDumpError"]
+
+IMPORT_PROBE = """
+import json, sys, time
+import torch, numpy
+start = time.perf_counter()
+from aten_dump import DumpConfig, DumpMode, open_dump
+print(json.dumps({"seconds": time.perf_counter() - start, "modules": sorted(sys.modules)}))
+"""
+
+
+def run_python(*arguments: str, cwd: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_import_is_quick_and_light(tmp_path: Path) -> None:
+    probes = [json.loads(run_python("-c", IMPORT_PROBE, cwd=tmp_path)) for _ in range(3)]
+    foreign = {"torch_npu", "transformers", "pytest", "torch._inductor", "torch._dynamo"}
+    assert foreign.isdisjoint(probes[0]["modules"])
+    assert min(probe["seconds"] for probe in probes) < 0.5, "beyond torch and numpy, the import takes too long"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_exists(name: str) -> None:
+    import aten_dump
+
+    assert hasattr(aten_dump, name)
+    assert name in aten_dump.__all__
+
+
+def test_every_name_in_all_exists() -> None:
+    import aten_dump
+
+    assert [name for name in aten_dump.__all__ if not hasattr(aten_dump, name)] == []
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    import aten_dump
+
+    assert aten_dump.__version__ == PROJECT["version"] == importlib.metadata.version("aten-dump")
+
+
+@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
+def test_no_dependency_is_pinned(requirement: str) -> None:
+    assert "==" not in requirement.split(";")[0]
+    assert "<" not in requirement.split(";")[0]
+
+
+def test_constraints_are_exact_and_name_no_place() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pin = re.compile(r'[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*(; python_version (<|>=) "3\.1\d")?')
+    assert [line for line in lines if not pin.fullmatch(line)] == []
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("command", [["-m", "aten_dump"], ["-c", "from aten_dump.cli.main import main; main()"]])
+def test_command_line_starts(command: list[str], tmp_path: Path) -> None:
+    assert "show" in run_python(*command, "--help", cwd=tmp_path)
+
+
+def test_installed_command_is_the_one_in_pyproject() -> None:
+    scripts = importlib.metadata.entry_points(group="console_scripts", name="aten-dump")
+    assert [script.value for script in scripts] == [PROJECT["scripts"]["aten-dump"]]
+    assert all(callable(script.load()) for script in scripts)
+
+
+def readme_blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+def test_readme_python_blocks_run_in_order(tmp_path: Path) -> None:
+    blocks = readme_blocks("python")
+    assert blocks
+    assert "with DumpMode(" in blocks[0]
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    run_python(str(script), cwd=tmp_path)
+    assert (tmp_path / "dump" / "run.json").is_file()
+
+
+def test_readme_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+    assert {"docs/format.md", "docs/architecture.md", "docs/limitations.md"} <= set(targets)
+
+
+def test_what_readme_says_to_make_can_be_made() -> None:
+    made = set(re.findall(r"\bmake (\w+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    assert {"demo", "test"} <= made <= targets
