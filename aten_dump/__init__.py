@@ -35,9 +35,7 @@ __all__ = [
 ]
 
 # Imported when first asked for: the configuration and the command line's help need no torch.
-_LAZY = {name: "dump" for name in ("Call", "Dump", "RankDump", "Step", "Value", "open_dump")} | {
-    "DumpMode": "capture.mode"
-}
+_LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump"), "dump") | {"DumpMode": "capture.mode"}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Union, get_args
+from typing import Any, Final, Literal, get_args
 
 from .errors import ConfigError
 
@@ -22,7 +22,7 @@ DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
 IO = Literal["all", "input", "output"]
 HashName = Literal["xxh3", "md5", "crc32", "sha256"]
 OnError = Literal["raise", "warn"]
-Numbers = Union[str, int, Iterable[int]]
+Numbers = str | int | Iterable[int]
 
 STATISTICS: Final = (
     "count",

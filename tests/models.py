@@ -168,12 +168,24 @@ def train_step(program: Program, micro_batches: int = 1) -> Tensor:
     return total
 
 
-def train(program: Program, steps: int, after_step: Callable[[], object] = lambda: None, micro_batches: int = 1) -> Outcome:
-    """Run `steps` steps and return what they left."""
-    outcome = Outcome()
+def run_steps(program: Program, steps: int, after_step: Callable[[], object] = lambda: None, micro_batches: int = 1) -> list[Tensor]:
+    """Run `steps` steps and return their losses."""
+    losses = []
     for _ in range(steps):
-        outcome.losses.append(train_step(program, micro_batches).clone())
+        losses.append(train_step(program, micro_batches))
         after_step()
+    return losses
+
+
+def train(program: Program, steps: int, micro_batches: int = 1) -> Outcome:
+    """Run `steps` steps and return what they left."""
+    return outcome_of(program, run_steps(program, steps, micro_batches=micro_batches))
+
+
+def outcome_of(program: Program, losses: list[Tensor]) -> Outcome:
+    """Everything that `run_steps` left, with the generators as they are now."""
+    outcome = Outcome(losses)
+    outcome.torch_rng, outcome.python_rng, outcome.numpy_rng = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
     model = program.model
     outcome.gradients = {n: _keep(p.grad) for n, p in model.named_parameters() if p.grad is not None}
     outcome.parameters = {n: _keep(p) for n, p in model.named_parameters()}
@@ -181,7 +193,6 @@ def train(program: Program, steps: int, after_step: Callable[[], object] = lambd
     names = {id(p): n for n, p in model.named_parameters()}
     for parameter, state in program.optimizer.state.items():
         outcome.optimizer.update({f"{names[id(parameter)]}.{k}": _keep(v) for k, v in state.items() if isinstance(v, Tensor)})
-    outcome.torch_rng, outcome.python_rng, outcome.numpy_rng = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
     return outcome
 
 

@@ -1,15 +1,17 @@
 """Ties every autograd node, and so every op of a backward pass, to the forward call that made it.
 
 Theory of operation
-    Autograd numbers its nodes per thread. At dispatch time the number before the counter is that of the node which the
-    running op has just made: `SequenceClaims` keeps that. When a Python-level call or a module ends, `GraphLinks.track`
-    walks the graph from its outputs over the nodes not seen before and puts a `NodeTag` on each: in the node's own
-    ``metadata``, so the identity is exact, and with a hook before and one after its run. The tag knows the forward call,
-    and which of the node's edges leave an API call or module for one of its inputs: what is sent along
-    those edges is the gradient of that input.
-    No saved-tensor hooks are used: they change what they watch (they hide "modified by an inplace operation", are refused by
-    torch.func, and push aside checkpoint's). What a node saved is read from its ``_raw_saved_*`` attributes, which unpack nothing.
-    Nothing here keeps a gradient, a graph or an activation alive: hooks hold ids; values are recorded when seen.
+    Autograd numbers its nodes per thread. At dispatch time the number before the counter is that of the node which
+    the running op has just made: `SequenceClaims` keeps that. When a Python-level call or a module ends,
+    `GraphLinks.track` walks the graph from its outputs over the nodes not seen before and puts a `NodeTag` on each:
+    in the node's own ``metadata``, so the identity is exact, and with a hook before and one after its run. The tag
+    knows the forward call, and which of the node's edges leave an API call or module for one of its inputs: what is
+    sent along those edges is the gradient of that input.
+
+    No saved-tensor hooks are used: they change what they watch (they hide "modified by an inplace operation", are
+    refused by torch.func, and push aside checkpoint's). What a node saved is read from its ``_raw_saved_*``
+    attributes, which unpack nothing. Nothing here keeps a gradient, a graph or an activation alive: hooks hold ids;
+    values are recorded when seen.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class SequenceClaims:
         self._previous: dict[int, int] = {}  # for numbers that may belong to the call before: made after its kernel
 
     def claim(self, thread: ThreadState, call: int) -> int | None:
-        """Give the nodes made since the thread's last call to `call`; return the number of its own node, if it made one."""
+        """Give the nodes made since the thread's last call to `call`; return the number of the one it made itself."""
         now: int = _get_sequence_nr()
         first = thread.claimed
         if now == first:
@@ -57,7 +59,9 @@ class SequenceClaims:
         """Return the aten call that made node `number`; 0 when it was made before the step.
 
         Args:
-            node: the node's name. ``CopySlices`` is made after the in-place op on a view has run, so the next call claimed it.
+            number: sequence number of the node.
+            node: the node's name. ``CopySlices`` is made after the in-place op on a view has run, so the next call
+                claimed it.
             last_call: the thread's last aten call: nodes that no later call claimed are its own.
         """
         if number not in self._calls:
@@ -68,7 +72,20 @@ class SequenceClaims:
 class NodeTag:
     """What the recorder knows of one autograd node; lives in the node's metadata and in its hooks."""
 
-    __slots__ = ("call", "forward", "leaf", "links", "name", "owner", "receives", "running", "sends", "sequence_nr")
+    __slots__ = (
+        "call",
+        "creates_graph",
+        "forward",
+        "leaf",
+        "pushed",
+        "links",
+        "name",
+        "owner",
+        "receives",
+        "running",
+        "sends",
+        "sequence_nr",
+    )
 
     def __init__(self, links: GraphLinks, name: str, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
         self.links = links
@@ -81,6 +98,8 @@ class NodeTag:
         self.receives: list[tuple[int, OpenCall, Path]] = []  # input slot -> output of that call
         self.call: OpenCall | None = None  # its present or last run
         self.running = False
+        self.pushed = False  # the function mode was put back on the stack for its run
+        self.creates_graph = False  # its run is itself differentiated (create_graph=True)
 
     def enter(self, grad_outputs: tuple[torch.Tensor | None, ...]) -> None:
         self.links.enter(self, grad_outputs)
@@ -188,7 +207,8 @@ class GraphLinks:
             parent = task.call_of(tag.owner, thread)
             call = self._recorder.begin_node(thread, tag, parent)
             call.args = [self._recorder.tree(g, is_input=True) for g in grad_outputs]
-            tag.call, tag.running = call, True
+            tag.call, tag.running, tag.creates_graph = call, True, torch.is_grad_enabled()
+            tag.pushed = self._recorder.push_function_mode()
             for slot, owner, path in tag.receives:
                 received = task.call_of(owner, thread)
                 if received is not None and slot < len(call.args):
@@ -201,6 +221,8 @@ class GraphLinks:
         if self.closed or thread is None or thread.busy or call is None or not tag.running:
             return
         tag.running = False
+        if tag.pushed:
+            self._recorder.pop_function_mode()
         with self._recorder.own_code(thread):
             trees = [self._recorder.tree(g, is_input=False) for g in grad_inputs]
             self._recorder.end_node(thread, call, trees)
@@ -230,13 +252,18 @@ class GraphLinks:
                 task.finish()
 
     def run_of(self, node: Any) -> tuple[OpenCall | None, int, bool]:
-        """Return the run of an autograd node that is executing: its call, the forward call it belongs to, and if it still runs."""
+        """Return of a node that the engine runs: its call, the forward call it belongs to, and if it still runs."""
         tag = self.tag_of(node)
         if tag is None:
             number = node._sequence_nr()
             known = number != _ACCUMULATE_GRAD and number >= self._first_sequence
             return None, self.claims.made_by(number, node.name(), 0) if known else 0, False
         return tag.call, tag.forward, tag.running
+
+    def recomputes(self, node: Any) -> bool:
+        """Tell whether what runs under `node` is a forward run again: a graph is made in a pass that makes none itself."""
+        tag = self.tag_of(node)
+        return torch.is_grad_enabled() and not (tag is not None and tag.creates_graph)
 
     def close(self) -> None:
         """Finish backward calls that were cut short, and take every hook away."""

@@ -95,7 +95,9 @@ class BackwardCall:
 
 
 def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
-    """Add a term, in autograd's order. The sum is the recorder's own memory: holding the program's tensors would change how autograd adds."""
+    """Add a term, in autograd's order. The sum is the recorder's own memory: holding the program's tensors would
+    change how autograd adds.
+    """
     with quiet():
         return term.clone() if total is None else total.add_(term)
 

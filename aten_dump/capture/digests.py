@@ -68,7 +68,7 @@ def statistics_of(
 
 
 def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, seconds: dict[str, float]) -> None:
-    """Compute and emit the hash of a value's elements in row-major order (conj and neg bits not applied)."""
+    """Compute and emit the hash of a value's elements in row-major order (conj and neg bits applied)."""
     start = perf_counter()
     with quiet():
         owner, data = host_bytes(tensor)

@@ -52,9 +52,10 @@ def blob_dtype(dtype: torch.dtype, nbytes: int) -> tuple[str, int]:
 
 
 def row_major(tensor: torch.Tensor, first: int | None) -> torch.Tensor:
-    """Return the raw elements of `tensor` (conj and neg bits not applied) in row-major order, 1-D. Call inside `quiet()`.
+    """Return the raw elements of `tensor`, conj and neg bits not applied, in row-major order. Call inside `quiet()`.
 
     Args:
+        tensor: any strided tensor.
         first: only so many elements; None for all.
     """
     if tensor.dtype.is_complex and tensor.is_conj():
@@ -101,8 +102,10 @@ def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> C
 
 
 def host_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, memoryview]:
-    """Return the elements of `tensor` in row-major order as bytes, with the tensor that owns them. Call inside `quiet()`."""
-    flat = row_major(tensor, None)
+    """Return the elements of `tensor` in row-major order as bytes, with the tensor that owns them. Call inside
+    `quiet()`.
+    """
+    flat = row_major(tensor.resolve_conj().resolve_neg(), None)
     if flat.device.type != "cpu":
         flat = flat.cpu()
     nbytes = flat.numel() * flat.element_size()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
@@ -88,7 +89,7 @@ class DumpMode:
             if self._sink is None:
                 self._sink = open_writer(self.config, self._rank, self._world_size)
             self._begin_step()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._entered = self.config.on_error == "warn"
             self._give_up(error)
         _live.add(self)
@@ -98,6 +99,8 @@ class DumpMode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if error is not None:
+                self._note("exception", f"{type(error).__name__}: {error} ended the block")
             self.close()
         except AtenDumpError as own:
             if error is None:
@@ -150,7 +153,7 @@ class DumpMode:
         )
         self._paths.refresh()
         self._sink.begin_step(header)
-        self._step_recorder = StepRecorder(self.config, self._sink, self._paths)
+        self._step_recorder = StepRecorder(self.config, self._sink, self._paths, self._api_mode)
         self._install(self._step_recorder)
 
     def _end_step(self) -> None:
@@ -200,7 +203,7 @@ class DumpMode:
             path = self._paths.path(module)
             name = CallName(f"{kind.__module__}.{kind.__qualname__}", "Module", path or kind.__name__)
             call = recorder.begin(MODULE, name, args, kwargs, frame, path)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.failed(error)
             return original(module, *args, **kwargs)
         try:
@@ -230,7 +233,7 @@ class DumpMode:
     def _guarded(self, action: Any) -> None:
         try:
             action()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._give_up(error)
 
     def failed_quietly(self, error: Exception) -> None:
@@ -252,15 +255,13 @@ class DumpMode:
         if self.config.on_error == "raise" and may_raise:
             raise error
         if first:
-            self._note(str(error))
+            self._note("failed", str(error))
             warnings.warn(f"aten_dump records no more, the program goes on: {error}", stacklevel=3)
 
-    def _note(self, message: str) -> None:
+    def _note(self, code: str, message: str) -> None:
         if self._sink is not None and self._step_recorder is not None:
-            try:
-                self._sink.emit(Note(NOTE, "failed", message, 1))
-            except AtenDumpError:
-                pass  # it is the sink that failed; the warning says so
+            with contextlib.suppress(AtenDumpError):  # it may be the sink that failed; the warning says so
+                self._sink.emit(Note(NOTE, code, message, 1))
 
 
 def _take_out(mode: Any, pop: Any, push: Any) -> None:

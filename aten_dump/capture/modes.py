@@ -1,7 +1,7 @@
 """The two modes on torch's stacks: one sees Python-level calls, the other aten ops.
 
-Each asks its `Watch` what to do. An error of the program passes through untouched; an error of the recorder's own goes to
-`Watch.failed`, which raises it or lets the program run on unrecorded.
+Each asks its `Watch` what to do. An error of the program passes through untouched; an error of the recorder's own
+goes to `Watch.failed`, which raises it or lets the program run on unrecorded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ApiMode(TorchFunctionMode):
             return func(*args, **kwargs)
         try:
             call = recorder.begin(API, name, args, kwargs, sys._getframe(1))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(error)
             return func(*args, **kwargs)
         try:
@@ -68,7 +68,7 @@ def finish(watch: Watch, recorder: StepRecorder, call: OpenCall, result: Any, er
         return
     try:
         recorder.end(call, result, error)
-    except Exception as own:
+    except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
         watch.failed(own) if error is None else watch.failed_quietly(own)
 
 
@@ -113,7 +113,7 @@ class OpMode(TorchDispatchMode):
         thread.busy = True
         try:
             return begin_op(recorder, thread, plan, args, kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(error)
             return None
         finally:
@@ -137,7 +137,7 @@ class OpMode(TorchDispatchMode):
         thread.busy = True
         try:
             end_op(recorder, thread, plan, op, args, kwargs, result, error)
-        except Exception as own:
+        except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
         finally:
             thread.busy = False

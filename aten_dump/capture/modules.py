@@ -23,7 +23,8 @@ class ModulePaths:
 
     Args:
         model: the model, or several under names of their own; None learns models as they are called. The first
-            gets plain paths; a model learnt later has its class's name in front, as its paths could meet the first one's.
+            gets plain paths; a model learnt later has its class's name in front, as its paths could meet the first
+            one's.
     """
 
     def __init__(self, model: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
@@ -83,14 +84,16 @@ class ModuleCalls:
         original = self._original = nn.Module.__call__
         watch = self._watch
 
-        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return watch(original, self, args, kwargs, sys._getframe(1))
 
         self._wrapper = __call__
         nn.Module.__call__ = __call__  # type: ignore[method-assign]
 
     def remove(self) -> None:
-        """Put back what was there; if somebody wrapped our wrapper since, it stays below theirs and only passes through."""
+        """Put back what was there; if somebody wrapped our wrapper since, it stays below theirs and only passes
+        through.
+        """
         if self._original is not None and nn.Module.__call__ is self._wrapper:
             nn.Module.__call__ = self._original  # type: ignore[method-assign]
         self._original = self._wrapper = None

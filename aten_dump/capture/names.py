@@ -33,7 +33,8 @@ _names: dict[Any, CallName | None] = {}
 def name_of_api(func: Any) -> CallName | None:
     """Return the name of a function that a TorchFunctionMode was handed; None when it is not recorded as a call.
 
-    Not recorded: reads of attributes that compute nothing, and ops called as ``torch.ops``, which are seen as aten calls.
+    Not recorded: reads of attributes that compute nothing, and ops called as ``torch.ops``, which are seen as aten
+    calls.
     """
     try:
         return _names[func]
@@ -59,10 +60,21 @@ def _resolve(func: Any) -> CallName | None:
     if full is None:
         module = getattr(func, "__module__", None) or type(owner).__module__
         full = f"{module}.{getattr(func, '__qualname__', plain)}"
+    else:
+        full = _own_name(func, full, plain)
     for start, prefix in _PREFIXES:
         if full.startswith(start):
             return CallName(full, prefix, full[len(start) :])
     return CallName(full, "Torch", full)
+
+
+def _own_name(func: Any, full: str, plain: str) -> str:
+    """Return `full`, or the same function's own name where `full` is an alias of it (torch.spmm is torch.mm)."""
+    owner, _, last = full.rpartition(".")
+    found: Any = torch
+    for part in f"{owner}.{plain}".split(".")[1:]:
+        found = getattr(found, part, None)
+    return f"{owner}.{plain}" if last != plain and found is func else full
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -71,11 +71,13 @@ def begin_op(
 def _place(recorder: StepRecorder, thread: ThreadState, op: PendingOp, top: OpenCall | None) -> None:
     """Set phase, forward link and stack, and the parent where it is not the top of the thread's stack."""
     node = running_node()
-    if node is not None:
+    if node is not None and (recorder.links.recomputes(node) or (top is not None and top.phase == RECOMPUTE)):
+        op.phase = RECOMPUTE  # the reader finds the original call: it has the same inputs
+    elif node is not None:
         call, op.forward, running = recorder.links.run_of(node)
-        op.phase = RECOMPUTE if top is not None and top.phase == RECOMPUTE else BACKWARD
+        op.phase = BACKWARD
         if call is None:
-            op.sequence_nr = op.sequence_nr if op.phase == RECOMPUTE else node._sequence_nr() & (2**63 - 1)
+            op.sequence_nr = node._sequence_nr() & (2**63 - 1)
         else:
             op.sequence_nr = call.sequence_nr
             op.module, op.fqn = call.module, call.fqn
@@ -151,11 +153,11 @@ def _written(
     written: list[Tree] = []
     for position, name in plan.writes:
         target = args[position] if position < len(args) else kwargs.get(name)
-        if target is None:
-            continue
-        for tensor in target if isinstance(target, (list, tuple)) else (target,):
-            if isinstance(tensor, torch.Tensor):
-                recorder.values.written(tensor)
-        if record:
+        tensors = [
+            t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, torch.Tensor)
+        ]
+        for tensor in tensors:
+            recorder.values.written(tensor)
+        if record and tensors:
             written += (name, encode(target, recorder.values.value_of, recorder.keep_outputs))
     return written or None

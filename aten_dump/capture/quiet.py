@@ -37,7 +37,7 @@ def _key_set() -> torch._C.DispatchKeySet:
 _EXCLUDED = _key_set()
 
 
-class quiet:  # noqa: N801 - used as a statement
+class quiet:
     """Context in which the recorder's torch ops are invisible and without gradient."""
 
     __slots__ = ("_autograd", "_function", "_keys")

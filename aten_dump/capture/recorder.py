@@ -18,13 +18,14 @@ from typing import Any, Final
 
 import torch
 from torch._C._autograd import _get_sequence_nr
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from ..config import DumpConfig
 from ..store.records import CALL, GRADIENT, OPEN, SAVED, TREE_VALUE, Call, Gradient, Open, Saved, Tree
 from ..store.sink import Sink
 from .autograd import GraphLinks, NodeTag, running_node
 from .backward import BackwardCall
-from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, CallName, OpenCall, ThreadState
+from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, RECOMPUTE, CallName, OpenCall, ThreadState
 from .interning import Interner
 from .modules import ModulePaths
 from .selection import CallFilter
@@ -37,11 +38,12 @@ _SECONDS: Final = ("capture", "statistics", "hash", "copy")
 class StepRecorder:
     """Records one step of one rank into a sink."""
 
-    def __init__(self, config: DumpConfig, sink: Sink, paths: ModulePaths) -> None:
+    def __init__(self, config: DumpConfig, sink: Sink, paths: ModulePaths, function_mode: TorchFunctionMode) -> None:
         self._config = config
         self.emit = sink.emit
         self._sink = sink
         self._paths = paths
+        self._function_mode = function_mode
         self._ids = itertools.count(1)
         self._numbers: dict[tuple[str, str], int] = {}
         self._threads = threading.local()
@@ -171,7 +173,9 @@ class StepRecorder:
         """Set phase, forward link, stack and visibility of a call that begins."""
         call.start_ns = self.now_ns()
         node = running_node()
-        if node is not None:
+        if node is not None and (self.links.recomputes(node) or (top is not None and top.phase == RECOMPUTE)):
+            call.phase = RECOMPUTE
+        elif node is not None:
             _, call.forward, _ = self.links.run_of(node)
             call.phase = BACKWARD
         elif thread.optimizer_depth and not torch.is_grad_enabled():
@@ -292,6 +296,24 @@ class StepRecorder:
         self._unwind(thread, call)
         if call.recorded:
             self._emit_open(call, end_ns, [2, *outputs], None, None)
+
+    def push_function_mode(self) -> bool:
+        """Let a node's Python code (hooks, custom functions, recompute) be seen; tell whether there was a need to.
+
+        ``Tensor.backward`` is itself a call that the function mode sees, so the mode is off the stack in it. Should the
+        node raise, the engine puts the stack back as it was.
+        """
+        stack = range(torch._C._len_torch_function_stack())
+        if any(torch._C._get_function_stack_at(i) is self._function_mode for i in stack):
+            return False
+        _push_mode(self._function_mode)
+        return True
+
+    def pop_function_mode(self) -> None:
+        """Take the mode away again after the node's run."""
+        stack = torch._C._len_torch_function_stack()
+        if stack and torch._C._get_function_stack_at(stack - 1) is self._function_mode:
+            _pop_mode()
 
     def backward_ended(self, call: BackwardCall) -> None:
         """Record the backward of an API or module call."""

@@ -11,7 +11,7 @@ from .calls import API, ATEN, MODULE, NODE, CallName
 
 _KINDS_OF_LEVEL = {"aten": (ATEN, NODE), "api": (API,), "module": (MODULE,), "mix": (ATEN, API, MODULE, NODE)}
 
-_PREFIXES = frozenset("Tensor Torch Functional NPU VF Aten Distributed Custom Node".split())
+_PREFIXES = frozenset(["Tensor", "Torch", "Functional", "NPU", "VF", "Aten", "Distributed", "Custom", "Node"])
 
 
 class CallFilter:

@@ -1,9 +1,9 @@
 """Statistics of a tensor's elements, defined for every dtype torch has.
 
 Theory of operation
-    Everything is accumulated in float64 (integers exactly in Python ints where float64 would round), in chunks that stay
-    in cache, so that fp16 sums cannot overflow and bf16 means keep their digits. As in torch, NaN in a
-    floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
+    Everything is accumulated in float64 (integers exactly in Python ints where float64 would round), in chunks that
+    stay in cache, so that fp16 sums cannot overflow and bf16 means keep their digits. As in torch, NaN in a floating
+    tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
 
     ========  ==========================================================================================
     count     number of elements
@@ -34,7 +34,9 @@ _PACKED: Final = frozenset(
     getattr(torch, name)
     for name in ("float4_e2m1fn_x2", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "quint4x2", "quint2x4")
     if hasattr(torch, name)
-) | frozenset(getattr(torch, f"{sign}int{n}") for sign in ("", "u") for n in range(1, 8) if hasattr(torch, f"{sign}int{n}"))
+) | frozenset(
+    getattr(torch, f"{sign}int{n}") for sign in ("", "u") for n in range(1, 8) if hasattr(torch, f"{sign}int{n}")
+)
 
 Number = Any  # int, float, None, or [re, im]
 
@@ -48,10 +50,11 @@ def flat_elements(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     if tensor.is_quantized:
         tensor = tensor.dequantize()
+    tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype == torch.bool:
         tensor = tensor.to(torch.uint8)
     elif tensor.dtype in _UNSIGNED_WIDE:
-        tensor = tensor.to(torch.int64) if tensor.dtype != torch.uint64 else tensor.to(torch.float64)
+        tensor = tensor.to(torch.int64) if tensor.dtype != torch.uint64 else tensor
     elif tensor.dtype == torch.complex32:
         tensor = tensor.to(torch.complex64)
     elif tensor.dtype.is_floating_point and tensor.element_size() == 1:
@@ -131,32 +134,34 @@ def _count_signs(flat: torch.Tensor, names: tuple[str, ...], found: dict[str, Nu
 
 def _of_int(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
     count = flat.numel()
-    low, high = torch.aminmax(flat)
-    found: dict[str, Number] = {
-        "count": count,
-        "min": int(low.item()),
-        "max": int(high.item()),
-        "nan": 0,
-        "posinf": 0,
-        "neginf": 0,
-    }
+    low, high = _limits(flat)
+    found: dict[str, Number] = {"count": count, "min": low, "max": high, "nan": 0, "posinf": 0, "neginf": 0}
     chunks = flat.split(_CHUNK_ELEMENTS)
-    if max(-found["min"], found["max"]) < _EXACT_IN_INT64:  # then the sum of a chunk of 2^17 fits in int64
+    if max(-low, high) < _EXACT_IN_INT64:  # then the sum of a chunk of 2^17 fits in int64
         total: float = sum(int(c.sum(dtype=torch.int64).item()) for c in chunks)
     else:
-        total = math.fsum(c.sum(dtype=torch.float64).item() for c in chunks)
+        total = math.fsum(c.double().sum().item() for c in chunks)
     mean = found["mean"] = total / count
     if "l2norm" in names:
         found["l2norm"] = math.sqrt(sum(_square_sum(c.double()) for c in chunks))
     if "std" in names and count > 1:
         found["std"] = math.sqrt(sum(_square_sum(c.double() - mean) for c in chunks) / (count - 1))
-    _count_signs(flat, names, found)
+    _count_signs(flat.view(torch.int64) if flat.dtype == torch.uint64 else flat, names, found)
     return found
+
+
+def _limits(flat: torch.Tensor) -> tuple[int, int]:
+    """Smallest and greatest integer; torch has no aminmax for uint64, so its order is mapped to int64's."""
+    if flat.dtype != torch.uint64:
+        low, high = torch.aminmax(flat)
+        return int(low.item()), int(high.item())
+    low, high = torch.aminmax(flat.view(torch.int64).bitwise_xor(-(2**63)))
+    return int(low.item()) + 2**63, int(high.item()) + 2**63
 
 
 def _of_complex(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
     count = flat.numel()
-    parts = torch.view_as_real(flat.resolve_conj().resolve_neg())
+    parts = torch.view_as_real(flat)
     size = torch.hypot(parts[:, 0].double(), parts[:, 1].double())
     mean = [parts[:, i].sum(dtype=torch.float64).item() / count for i in (0, 1)]
     found: dict[str, Number] = {"count": count, "min": size.min().item(), "max": size.max().item(), "mean": mean}

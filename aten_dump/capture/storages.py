@@ -1,12 +1,12 @@
 """Which memory a tensor stands on, how often it was written, and which of it is defined.
 
 Theory of operation
-    A storage is known by the address of its StorageImpl. A weak reference keeps that address from being reused
-    while a step is recorded; it does not keep the data. Every write that dispatch sees makes a new
-    version; what is known of a version (its values, its stored bytes) is forgotten with it.
-    Memory from ``torch.empty`` is undefined until written: the byte ranges written so far are kept as
-    sorted intervals. Writes through a view with gaps cannot be kept so; they are remembered by geometry, and by
-    number of bytes, so that a buffer filled column by column counts as defined when as many bytes were written as it has.
+    A storage is known by the address of its StorageImpl. A weak reference keeps that address from being reused while
+    a step is recorded; it does not keep the data. Every write that dispatch sees makes a new version; what is known
+    of a version (its values, its stored bytes) is forgotten with it. Memory from ``torch.empty`` is undefined until
+    written: the byte ranges written so far are kept as sorted intervals. Writes through a view with gaps cannot be
+    kept so; they are remembered by geometry, and by number of bytes, so that a buffer filled column by column counts
+    as defined when as many bytes were written as it has.
 """
 
 from __future__ import annotations

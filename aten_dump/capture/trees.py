@@ -35,7 +35,8 @@ def encode(item: Any, value_of: ValueOf, keep: bool) -> Tree:
     """Return `item` as a tree; every tensor in it becomes a value.
 
     Args:
-        item: what a call was given or returned. Containers that are not lists, tuples, mappings or dataclasses are named, not entered.
+        item: what a call was given or returned. Containers other than lists, tuples, mappings and dataclasses are
+            named, not entered.
         value_of: maps a tensor to its value id.
         keep: whether the data of its tensors are kept.
     """

@@ -1,12 +1,12 @@
 """Tensors become values: one id per (storage, write version, geometry), and their data are kept once.
 
 Theory of operation
-    `ValueTable.value_of(tensor, keep)` is asked for every tensor of every call, before the op for its inputs and after it
-    for its outputs. A geometry seen before at this version costs a dictionary look-up. A new one
-    emits a Value record. With `keep`, the data that the configuration asks for are kept there and then, since the
-    next op may write or free the memory: bytes go to the sink, statistics and hashes are computed.
-    Bytes are kept by storage, not by view: the whole storage if the value covers half of it or more, the value's
-    extent if that is not mostly gaps, else its elements alone; later views on kept bytes cost a Data record.
+    `ValueTable.value_of(tensor, keep)` is asked for every tensor of every call, before the op for its inputs and
+    after it for its outputs. A geometry seen before at this version costs a dictionary look-up. A new one emits a
+    Value record. With `keep`, the data that the configuration asks for are kept there and then, since the next op may
+    write or free the memory: bytes go to the sink, statistics and hashes are computed. Bytes are kept by storage, not
+    by view: the whole storage if the value covers half of it or more, the value's extent if that is not mostly gaps,
+    else its elements alone; later views on kept bytes cost a Data record.
 """
 
 from __future__ import annotations
@@ -35,12 +35,18 @@ from .interning import Interner
 from .memory import blob_dtype, copy_bytes, row_major
 from .names import dtype_name
 from .quiet import quiet
-from .storages import StorageState, StorageTable, WrittenRanges, byte_extent
+from .storages import Geometry, StorageState, StorageTable, WrittenRanges, byte_extent
 
 _KEPT_TENSOR: Final = 1
 _KEPT_STATISTICS: Final = 2
 _KEPT_HASH: Final = 4
 _STRIDED, _COMPACT, _SAMPLE = 0, 1, 2
+
+
+def _geometry_of(tensor: torch.Tensor) -> Geometry:
+    dtype = tensor.dtype
+    conjugate = dtype.is_complex and tensor.is_conj()
+    return tensor.storage_offset(), tensor.shape, tensor.stride(), dtype, conjugate, tensor.is_neg()
 
 
 class ValueInfo:
@@ -83,18 +89,10 @@ class ValueTable:
             return self._opaque(tensor)
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse layouts, functorch wrappers: no storage of their own
+            geometry = _geometry_of(tensor)
+        except (NotImplementedError, RuntimeError):  # sparse, nested, functorch wrappers: no storage or shape to name
             return self._without_storage(tensor, keep)
         state = self._state_of(storage, tensor)
-        dtype = tensor.dtype
-        geometry = (
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-            dtype,
-            dtype.is_complex and tensor.is_conj(),
-            tensor.is_neg(),
-        )
         info = state.values.get(geometry)
         if info is None:
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
@@ -203,7 +201,7 @@ class ValueTable:
         strided = tensor.layout is torch.strided
         try:
             return self._emit_value(0, 0, 0, tensor, OPAQUE, extra, strided)
-        except (RuntimeError, TypeError):  # symbolic or nested sizes
+        except (RuntimeError, TypeError, AttributeError):  # symbolic or nested sizes
             return self._emit_nothing(extra)
 
     def _emit_nothing(self, extra: dict[str, Any]) -> int:

@@ -35,7 +35,7 @@ def command(dump: Path, details: bool | None) -> None:
     Examples
       aten-dump ls dump
       aten-dump ls dump --details
-    """
+    """  # noqa: D301 - \b keeps click from filling lines
     opened = open_dump(dump)
     print_lines(run_lines(opened))
     ranks = opened.all_ranks()

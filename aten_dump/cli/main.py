@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import click
 
+from .. import __version__
 from ..errors import AtenDumpError
 
-# name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used: torch takes a second.
+# name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used, as torch
+# takes a second to import.
 COMMANDS: Final = {
     "ls": "What a dump holds: steps, ranks, calls, bytes.",
     "show": "The tree of calls, or one call or tensor in full.",
@@ -55,7 +57,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="aten-dump", prog_name="aten-dump")
+@click.version_option(__version__, prog_name="aten-dump")
 def main() -> None:
     """Read what aten_dump recorded of a PyTorch program.
 
@@ -66,4 +68,4 @@ def main() -> None:
       aten-dump ls dump
       aten-dump show dump --depth 2
       aten-dump show dump Aten.addmm.3.forward
-    """
+    """  # noqa: D301 - \b keeps click from filling lines

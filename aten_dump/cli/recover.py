@@ -24,7 +24,7 @@ def command(dump: Path) -> None:
     \b
     Examples
       aten-dump recover dump && aten-dump verify dump
-    """
+    """  # noqa: D301 - \b keeps click from filling lines
     ranks = open_dump(dump).all_ranks()
     changed, failed = 0, 0
     for rank in with_progress("recovering", ranks):

@@ -27,12 +27,14 @@ def command(dump: Path, step: int | None, rank: int | None, depth: int | None, l
     Examples
       aten-dump saved dump
       aten-dump saved dump --depth 3 --limit 10
-    """
+    """  # noqa: D301 - \b keeps click from filling lines
     saved = open_rank(dump, step, rank).saved_for_backward()
     most = line_limit(limit, default=30)
     total, outside = saved.nbytes, saved.outside_nbytes
     click.echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
     click.echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
     if saved:
+        click.echo()
         print_table(saved_by_module(saved, depth, most, is_terminal=is_terminal()))
+        click.echo()
         print_table(saved_by_call(saved, most, is_terminal=is_terminal()))

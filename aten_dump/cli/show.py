@@ -45,7 +45,7 @@ def command(
       aten-dump show dump --module 'transformer.h.0.*' --step 3
       aten-dump show dump Aten.addmm.3.forward
       aten-dump show dump Aten.addmm.3.forward.output.0
-    """
+    """  # noqa: D301 - \b keeps click from filling lines
     opened = open_rank(dump, step, rank)
     if name is not None:
         print_lines(_details(opened, name), line_limit(limit))

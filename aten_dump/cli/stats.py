@@ -50,7 +50,7 @@ def command(
       aten-dump stats dump --op layer_norm
       aten-dump stats dump --phase backward --kind api --format csv --output backward.csv
       aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
-    """
+    """  # noqa: D301 - \b keeps click from filling lines
     opened = open_rank(dump, step, rank)
     matched = selected(opened, {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name})
     calls = opened.calls if matched is None else matched

@@ -22,7 +22,7 @@ def command(dump: Path) -> None:
     \b
     Examples
       aten-dump verify dump && echo whole
-    """
+    """  # noqa: D301 - \b keeps click from filling lines
     ranks = open_dump(dump).all_ranks()
     problems: list[str] = []
     for rank in ranks:

@@ -34,6 +34,8 @@ def _reason(rank: RankDump, value: Value) -> str:
             "it is memory that nothing had written yet (torch.empty), so it has no contents; "
             "read the value after its first write"
         )
+    if value.extra.get("sum"):
+        return "it stands for a sum that autograd made out of sight; read the values that went into it"
     if value.opaque:
         return (
             "the tensor has no bytes of its own (meta, fake, or a subclass with its own dispatch); "
@@ -113,7 +115,7 @@ def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
         found.append(f"{len(orphans)} calls that others ran in were cut short before they were recorded")
     if lost_blobs:
         found.append(f"the bytes of {lost_blobs} of {len(tables.blobs)} stored tensors are not in their shards")
-    unstored = sum(data.blob not in tables.blobs for data in tables.data.values())
+    unstored = sum(data.blob not in tables.blobs for data in tables.data.records())
     if unstored:
         found.append(f"{unstored} values name stored bytes that the index does not describe")
     return found

@@ -40,8 +40,7 @@ class Links:
         found: dict[int, list[int]] = {}
         with paused_gc():
             for position, call in enumerate(self._tables.calls):
-                parent = call.parent if call.parent in known else 0
-                found.setdefault(parent, []).append(position)
+                found.setdefault(call.parent if call.parent in known else 0, []).append(position)
         return found
 
     @cached_property
@@ -71,7 +70,7 @@ class Links:
         The producer is the innermost, then earliest call that has the value among its outputs or written
         arguments and not among its inputs.
         """
-        depths = {op.id: _INNERMOST_FIRST[records.CALL_KINDS[op.call_kind]] for op in self._tables.ops.values()}
+        depths = {op.id: _INNERMOST_FIRST[records.CALL_KINDS[op.call_kind]] for op in self._tables.ops.records()}
         producers: dict[int, int] = {}
         producer_depths: dict[int, int] = {}
         consumers: dict[int, list[int]] = {}
@@ -91,7 +90,7 @@ class Links:
     def first_values(self) -> dict[int, int]:
         """Least value id of a storage, by storage id: the value that the storage was first seen as."""
         found: dict[int, int] = {}
-        for value in self._tables.values.values():
+        for value in self._tables.values.records():
             if value.storage and value.id < found.get(value.storage, value.id + 1):
                 found[value.storage] = value.id
         return found

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .tables import Tables
 
 REGEX: Final = "regex:"
+_OP: Final = records.Call._fields.index("op")
 
 
 class CallFilter:
@@ -39,7 +40,7 @@ class CallFilter:
     def _matching_ops(self, op: str | None, kind: str | None) -> set[int] | None:
         if op is None and kind is None:
             return None
-        found = list(self._tables.ops.values())
+        found = list(self._tables.ops.records())
         if kind is not None:
             code = _code("kind", kind, records.CALL_KINDS)
             found = [record for record in found if record.call_kind == code]
@@ -54,7 +55,7 @@ class CallFilter:
         calls = self._tables.calls
         if self._ops is not None:
             ops = self._ops
-            positions = [p for p in positions if calls[p].op in ops]
+            positions = [p for p in positions if calls.rows[p][_OP] in ops]
         if self._phase is not None:
             positions = [p for p in positions if calls[p].phase == self._phase]
         if self._modules is not None:

@@ -29,8 +29,8 @@ class Source:
 
     def lost_blobs(self, tables: Tables) -> int:
         """Count the blobs that reach beyond the end of their shard."""
-        ends = {shard.number: self._size(shard.number) - shard.header_bytes for shard in tables.shards.values()}
-        return sum(blob.offset + blob.nbytes > ends.get(blob.shard, -1) for blob in tables.blobs.values())
+        ends = {shard.number: self._size(shard.number) - shard.header_bytes for shard in tables.shards.records()}
+        return sum(blob.offset + blob.nbytes > ends.get(blob.shard, -1) for blob in tables.blobs.records())
 
     def _size(self, number: int) -> int:
         for name in (shard_name(number), partial_name(number)):

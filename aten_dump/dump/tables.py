@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Container
 from functools import cached_property
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError
 from ..store import records
-from ..store.index import IndexData, paused_gc
+from ..store.index import IndexData, Row, paused_gc
+from .rows import Records, RecordTable, check_sizes
 from .trees import Frame
 
 
@@ -37,47 +38,42 @@ class Tables:
         self.has_header = data.header is not None
         self.commit: records.Commit | None = data.commit
         self._names: dict[int, str] = {}
+        for kind, record_type in records.RECORD_TYPES.items():
+            check_sizes(data.rows[kind], record_type, str(data.path))
         with paused_gc():
-            try:
-                self._sort(data)
-            except TypeError as error:
-                raise FormatError(
-                    f"{data.path} has a record with too few fields ({error}); run `aten-dump verify`"
-                ) from error
+            self._sort(data.rows)
 
-    def _sort(self, data: IndexData) -> None:
-        of = data.records
-        self.texts: dict[int, str] = {record.id: record.text for record in of(records.TEXT)}
-        self.ops: dict[int, records.Op] = {record.id: record for record in of(records.OP)}
-        self.frames: dict[int, records.Frame] = {record.id: record for record in of(records.FRAME)}
-        self.stacks: dict[int, records.Stack] = {record.id: record for record in of(records.STACK)}
-        self.storages: dict[int, records.Storage] = {record.id: record for record in of(records.STORAGE)}
-        self.values: dict[int, records.Value] = {record.id: record for record in of(records.VALUE)}
-        self.shards: dict[int, records.Shard] = {record.number: record for record in of(records.SHARD)}
-        self.blobs: dict[int, records.Blob] = {record.id: record for record in of(records.BLOB)}
-        self.data: dict[int, records.Data] = {record.value: record for record in of(records.DATA)}
-        self.statistics: dict[int, tuple[Any, ...]] = {row[1]: row[2] for row in data.rows[records.STATISTICS]}
-        self.hashes: dict[int, bytes] = {row[1]: row[2] for row in data.rows[records.HASH]}
-        self.same: dict[int, list[records.Same]] = {}
-        for record in of(records.SAME):
-            self.same.setdefault(record.value, []).append(record)
-        self.saved: list[records.Saved] = list(of(records.SAVED))
-        self.gradients: list[records.Gradient] = list(of(records.GRADIENT))
-        self.notes: list[records.Note] = list(of(records.NOTE))
-        self._sort_calls(data)
+    def _sort(self, rows: dict[int, list[Row]]) -> None:
+        self.texts: dict[int, str] = {row[1]: row[2] for row in rows[records.TEXT]}
+        self.ops = RecordTable(rows[records.OP], records.Op)
+        self.frames = RecordTable(rows[records.FRAME], records.Frame)
+        self.stacks = RecordTable(rows[records.STACK], records.Stack)
+        self.storages = RecordTable(rows[records.STORAGE], records.Storage)
+        self.values = RecordTable(rows[records.VALUE], records.Value)
+        self.shards = RecordTable(rows[records.SHARD], records.Shard)
+        self.blobs = RecordTable(rows[records.BLOB], records.Blob)
+        self.data = RecordTable(rows[records.DATA], records.Data)  # by value id
+        self.statistics: dict[int, tuple[Any, ...]] = {row[1]: row[2] for row in rows[records.STATISTICS]}
+        self.hashes: dict[int, bytes] = {row[1]: row[2] for row in rows[records.HASH]}
+        self.same: dict[int, list[Row]] = {}
+        for row in rows[records.SAME]:
+            self.same.setdefault(row[1], []).append(row)
+        self.saved = Records(rows[records.SAVED], records.Saved)
+        self.gradients = Records(rows[records.GRADIENT], records.Gradient)
+        self.notes = Records(rows[records.NOTE], records.Note)
+        self._sort_calls(rows)
 
-    def _sort_calls(self, data: IndexData) -> None:
-        self.calls: list[records.Call] = list(data.records(records.CALL))  # in order of id
-        finished = {call.id for call in self.calls}
-        cut_short = {record.id: record for record in data.records(records.OPEN) if record.id not in finished}
-        self.unfinished = frozenset(cut_short)
-        self.calls.extend(_call_of(record) for record in cut_short.values())
-        self.calls.sort(key=attrgetter("id"))
+    def _sort_calls(self, rows: dict[int, list[Row]]) -> None:
+        finished = {row[1] for row in rows[records.CALL]}
+        begun = RecordTable(rows[records.OPEN], records.Open)
+        self.unfinished = frozenset(begun) - finished  # ids
+        cut_short = [tuple(_call_of(begun[id])) for id in self.unfinished]
+        self.calls = Records(sorted(rows[records.CALL] + cut_short, key=itemgetter(1)), records.Call)  # in order of id
 
     @cached_property
     def positions(self) -> dict[int, int]:
         """Position in `calls` by call id."""
-        return {call.id: position for position, call in enumerate(self.calls)}
+        return {row[1]: position for position, row in enumerate(self.calls.rows)}
 
     def text(self, number: int) -> str:
         """Return an interned text; ``""`` for none."""
@@ -122,7 +118,7 @@ class Tables:
         seen: set[int] = set()
         while value not in known and value not in seen:
             seen.add(value)
-            others = [record.other for record in self.same.get(value, ()) if record.facts & fact]
+            others = [other for _, _, other, facts, *_ in self.same.get(value, ()) if facts & fact]
             value = others[-1] if others else value
         return value
 

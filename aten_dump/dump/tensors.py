@@ -37,7 +37,7 @@ def load(rank: RankDump, value: Value) -> torch.Tensor:
     if value.negative:
         raw = torch._neg_view(raw)
     quantized = value.extra.get("quantized")
-    return _quantize(value, raw, quantized) if quantized else raw
+    return _quantize(raw, quantized) if quantized else raw
 
 
 def _read(rank: RankDump, value: Value, data: records.Data, blob: records.Blob) -> torch.Tensor:
@@ -62,6 +62,11 @@ def _read(rank: RankDump, value: Value, data: records.Data, blob: records.Blob) 
 
 def _stored_dtype(value: Value) -> torch.dtype:
     """Return the dtype of the stored elements: of a quantized tensor that of its integers."""
+    if value.dtype in _PACKED:
+        raise MissingDataError(
+            f"value {value.id} of {value.where} has dtype {value.dtype_name}, several elements to a byte, which torch "
+            "cannot make a tensor of again; its raw bytes are in the shard (see docs/format.md)"
+        )
     return _INTEGERS.get(value.dtype, value.dtype)
 
 
@@ -70,6 +75,7 @@ _INTEGERS: Final[Mapping[torch.dtype, torch.dtype]] = {
     torch.quint8: torch.uint8,
     torch.qint32: torch.int32,
 }
+_PACKED: Final = frozenset({torch.quint4x2, torch.quint2x4})
 
 
 def _reach(value: Value) -> int:
@@ -122,23 +128,14 @@ def _overlaps(shape: torch.Size, stride: tuple[int, ...]) -> bool:
 _SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _quantize(value: Value, integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor:
-    """Make a quantized tensor of its integers, scale and zero point."""
-    name = str(scheme.get("scheme", "per_tensor_affine"))
-    scale, zero_point = _plain(value, scheme["scale"]), _plain(value, scheme["zero_point"])
-    if name.startswith("per_channel"):
-        scales, zero_points = torch.as_tensor(scale, dtype=torch.float64), torch.as_tensor(zero_point)
-        if zero_points.dtype != torch.float32:
-            zero_points = zero_points.to(torch.int64)
-        return torch._make_per_channel_quantized_tensor(integers, scales, zero_points, int(scheme["axis"]))
-    return torch._make_per_tensor_quantized_tensor(integers, float(scale), int(zero_point))
-
-
-def _plain(value: Value, found: Any) -> Any:
-    """Return a scale or zero point: a number, a list of them, or the tensor of the part it names."""
-    if isinstance(found, str) and found in value.parts:
-        return value.parts[found].tensor()
-    return found
+def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor:
+    """Make a quantized tensor of its integers and the scheme in ``Value.extra["quantized"]``."""
+    if str(scheme["scheme"]).startswith("per_tensor"):
+        return torch._make_per_tensor_quantized_tensor(integers, float(scheme["scale"]), int(scheme["zero_point"]))
+    points_dtype = getattr(torch, str(scheme.get("points_dtype", "int64")), torch.int64)
+    scales = torch.tensor(scheme["scales"], dtype=torch.float64)
+    zero_points = torch.tensor(scheme["zero_points"], dtype=points_dtype)
+    return torch._make_per_channel_quantized_tensor(integers, scales, zero_points, int(scheme["axis"]))
 
 
 def _sparse_coo(value: Value) -> torch.Tensor:

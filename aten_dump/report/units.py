@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..dump import Value
+from ..dump import GeneratorRef, ObjectRef, ReprRef, Value
 
 _DTYPES: Final = {
     "float64": "f64",
@@ -24,7 +24,8 @@ _DTYPES: Final = {
     "uint16": "u16",
     "uint8": "u8",
 }
-_MAX_ITEMS: Final = 3
+_MAX_TENSORS: Final = 3
+_MAX_LITERALS: Final = 8
 
 
 def format_bytes(nbytes: float) -> str:
@@ -55,7 +56,7 @@ def format_number(number: Any) -> str:
 
 def tensor_type(value: Value) -> str:
     """Return ``"f32[8, 128]"``, with what is unusual about the tensor after it."""
-    name = _DTYPES.get(value.dtype_name, value.dtype_name)
+    name = _DTYPES.get(value.dtype_name, value.dtype_name) or "?"
     text = f"{name}[{', '.join(map(str, value.shape))}]"
     marks = [value.layout_name] if value.layout_name != "strided" else []
     marks += [mark for mark, is_set in (("undefined", value.undefined), ("opaque", value.opaque)) if is_set]
@@ -67,15 +68,22 @@ def argument(tree: Any) -> str:
     if isinstance(tree, Value):
         return tensor_type(tree)
     if isinstance(tree, (list, tuple)):
-        texts = _cut([argument(item) for item in tree[: _MAX_ITEMS + 1]], len(tree))
+        texts = _cut(list(tree), argument)
         return f"[{texts}]" if isinstance(tree, list) else f"({texts})"
     if isinstance(tree, dict):
-        shown = list(tree.items())[: _MAX_ITEMS + 1]
-        return f"{{{_cut([f'{key}: {argument(item)}' for key, item in shown], len(tree))}}}"
+        return f"{{{_cut(list(tree.items()), lambda pair: f'{pair[0]}: {argument(pair[1])}')}}}"
+    if isinstance(tree, ObjectRef):
+        return f"<{tree.type_name.rpartition('.')[2]}>"
+    if isinstance(tree, GeneratorRef):
+        return f"<Generator {tree.device} seed {tree.seed}>"
+    if isinstance(tree, ReprRef):
+        return tree.text
     return repr(tree) if isinstance(tree, str) else str(tree)
 
 
-def _cut(texts: Sequence[str], total: int) -> str:
-    if total <= _MAX_ITEMS:
-        return ", ".join(texts)
-    return ", ".join([*texts[: _MAX_ITEMS - 1], f"... {total - _MAX_ITEMS + 1} more"])
+def _cut(items: Sequence[Any], text: Callable[[Any], str]) -> str:
+    """Return the items as text; of many, the first ones and a count."""
+    most = _MAX_LITERALS if all(isinstance(item, (int, float, str)) for item in items) else _MAX_TENSORS
+    if len(items) <= most:
+        return ", ".join(map(text, items))
+    return ", ".join([*map(text, items[: most - 1]), f"... {len(items) - most + 1} more"])

@@ -80,7 +80,9 @@ class MemorySink:
                     self._left = -1
                     return 0
                 self._left -= nbytes
-            buffer = np.empty(nbytes, np.uint8)
+            memory = np.empty(nbytes + 64, np.uint8)
+            shift = -memory.ctypes.data % 64
+            buffer = memory[shift : shift + nbytes]
             for offset in range(0, nbytes, self._piece_bytes):
                 ready = fill(offset, buffer.ctypes.data + offset, min(self._piece_bytes, nbytes - offset))
                 if ready is not None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aten_dump import DumpConfig, DumpMode
-from tests.models import seed_all
+from tests.models import Program, build, seed_all, train_step
 
 from .bits import assert_same
 
@@ -102,6 +102,15 @@ def module_weight_stepped_between_forward_and_backward() -> None:
     loss.backward()
 
 
+def weights_stepped_by_a_foreach_optimizer() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+    model(torch.randn(3, 4)).sum().backward()
+    loss = model(torch.randn(3, 4)).sum()
+    optimizer.step()
+    loss.backward()
+
+
 def out_argument() -> None:
     y = _x().exp()
     with torch.no_grad():
@@ -174,7 +183,7 @@ def batch_norm_statistics() -> None:
 PROGRAMS: list[Callable[[], None]] = [
     exp_output, sigmoid_output_through_a_view, mul_input, leaf_input, matmul_input_twice, base_of_a_view, layer_norm_input,
     softmax_output, input_without_gradient, cross_entropy_weight, relu_of_a_module_in_place,
-    module_weight_stepped_between_forward_and_backward, out_argument, foreach_write, copy_into, custom_function,
+    module_weight_stepped_between_forward_and_backward, weights_stepped_by_a_foreach_optimizer, out_argument, foreach_write, copy_into, custom_function,
     with_anomaly_detection, backward_twice, leaf_in_place, view_of_leaf_in_place, no_gradient, batch_norm_statistics,
 ]  # fmt: skip
 
@@ -203,6 +212,31 @@ def test_every_kind_of_data(tmp_path: Path, data: str) -> None:
     assert "modified by an inplace operation" in expected[1]
     with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data=data)):
         assert error_of(exp_output) == expected
+
+
+def _versions(model: str, optimizer: str, steps: Callable[[Program], object]) -> dict[str, int]:
+    program = build(model, optimizer)
+    steps(program)
+    tensors = dict(program.model.named_parameters()) | dict(program.model.named_buffers())
+    found = {name: tensor._version for name, tensor in tensors.items()}
+    found |= {f"{n}.grad": p.grad._version for n, p in program.model.named_parameters() if p.grad is not None}
+    names = {id(p): n for n, p in program.model.named_parameters()}
+    for parameter, state in program.optimizer.state.items():
+        found |= {f"{names[id(parameter)]}.{k}": v._version for k, v in state.items() if isinstance(v, Tensor)}
+    return found
+
+
+@pytest.mark.parametrize("level", ["module", "mix"])
+@pytest.mark.parametrize(("model", "optimizer"), [("resnet", "sgd_momentum"), ("resnet", "adamw_foreach"), ("gpt2", "adamw_fused")])
+def test_version_counters_are_those_of_the_bare_program(tmp_path: Path, model: str, optimizer: str, level: str) -> None:
+    """They are what autograd's check stands on. (Any dispatch mode keeps `_foreach_*_` and `_fused_*_` from counting.)"""
+
+    def dumped(program: Program) -> None:
+        with DumpMode(DumpConfig(path=str(tmp_path / "dump"), level=level), model=program.model) as dump:
+            train_step(program, 2)
+            dump.step()
+
+    assert _versions(model, optimizer, dumped) == _versions(model, optimizer, lambda program: train_step(program, 2))
 
 
 def test_graph_made_inside_and_run_outside(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import DumpConfig, DumpMode
-from tests.models import build, train, train_step
+from tests.models import build, outcome_of, run_steps, train, train_step
 
 from .bits import raw, tensors
 
@@ -74,7 +74,8 @@ def measured(options: dict[str, Any]) -> None:
                 if "file_bytes" in options:
                     _limit_files(options["file_bytes"])
                 with DumpMode(DumpConfig(**options["config"]), model=program.model) as dump:
-                    report["digest"] = _digest(train(program, 2, after_step=dump.step))
+                    losses = run_steps(program, 2, dump.step)
+                report["digest"] = _digest(outcome_of(program, losses))
             else:
                 report["digest"] = _digest(train(program, 2))
         except Exception as error:

@@ -110,8 +110,9 @@ def quantized_extra(tensor: torch.Tensor) -> dict[str, object]:
         return {"scheme": "per_tensor_affine", "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
     return {
         "scheme": "per_channel_affine",
-        "scale": tensor.q_per_channel_scales().tolist(),
-        "zero_point": tensor.q_per_channel_zero_points().tolist(),
+        "scales": tensor.q_per_channel_scales().tolist(),
+        "zero_points": tensor.q_per_channel_zero_points().tolist(),
+        "points_dtype": "int64",
         "axis": tensor.q_per_channel_axis(),
     }
 

@@ -42,7 +42,6 @@ class Step:
             self.rows.setdefault(row[0], []).append(row)
         if not self.rows.get(1) or self.rows[1][0][1] != 1:
             raise ValueError("no index of format version 1")
-        self.complete = 20 in self.rows
         self.texts = {row[1]: row[2] for row in self.rows.get(2, [])}
         self.ops = {row[1]: row for row in self.rows.get(3, [])}
         self.values = {row[1]: row for row in self.rows.get(7, [])}
@@ -63,9 +62,9 @@ class Step:
 
     def tree(self, item: Any) -> Any:
         """Section 5.1; a tensor is ("value", id)."""
-        tag, *rest = item if isinstance(item, list) else (None, item)
-        if tag is None:
+        if not isinstance(item, list):
             return item
+        tag, *rest = item
         if tag in (1, 2):
             return [list, tuple][tag - 1](map(self.tree, rest))
         if tag == 3:
@@ -98,4 +97,4 @@ class Step:
     def stock(self, shard: int) -> dict[str, torch.Tensor]:
         """The tensors of a finished shard as stock safetensors gives them."""
         with safe_open(self.folder / f"shard-{shard:05d}.safetensors", "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -42,7 +42,9 @@ def store(sink: Sink, array: np.ndarray[Any, Any], dtype: str, shape: list[int] 
 
 
 def call(number: int, *, args: list[Any] | None = None, outputs: Any = None, op: int = 1, **fields: Any) -> r.Call:
-    base = r.Call(r.CALL, number, 0, op, number, 0, 0, 0, number * 10, 5, number, 0, 0, 0, args or [], None, outputs, None, None)
+    base = r.Call(
+        r.CALL, number, 0, op, number, 0, 0, 0, number * 10, 5, number, 0, 0, 0, args or [], None, outputs, None, None
+    )
     return base._replace(**fields)
 
 

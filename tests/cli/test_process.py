@@ -1,0 +1,64 @@
+"""The command as a process: pipes, encodings, exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.dump.building import Builder, value
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "aten_dump", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_output_in_a_pipe_is_plain_and_whole(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "dump")
+    long = "transformer." + ".".join(f"layer{i}" for i in range(60))
+    builder.call(builder.op("module", "M", "Module", long), outputs=value(builder.value(torch.zeros(2))))
+    root = builder.finish()
+    for command in (["show"], ["stats"]):
+        process = start(*command, root, env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "COLUMNS": "80"})
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, b"")
+        assert f"Module.{long}.0.forward" in out.decode("ascii")
+        assert b"\x1b" not in out
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "dump")
+    op, x = builder.op("aten", "aten::exp", "Aten", "exp"), value(builder.value(torch.zeros(2)))
+    for n in range(20_000):
+        builder.call(op, n=n, args=[x], outputs=x)
+    process = start("show", builder.finish())
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(b"Aten.exp.0.forward")
+    process.stdout.close()
+    process.wait(timeout=60)
+    assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["ls", "/nowhere"], 2), (["--help"], 0), (["--version"], 0)])
+def test_exit_codes(arguments: list[str], code: int) -> None:
+    process = start(*arguments)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert b"Traceback" not in err
+
+
+def test_help_does_not_import_torch() -> None:
+    script = (
+        "import sys; from aten_dump.cli.main import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

@@ -1,0 +1,168 @@
+"""Shards: when a new one begins, how long headers are, reading with and without a finished header."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from aten_dump.errors import FormatError, MissingDataError
+from aten_dump.store import records as r
+from aten_dump.store.index import read_index
+from aten_dump.store.recovery import verify
+from aten_dump.store.shard_writer import FIRST_HEADER_BYTES, HeaderBudget
+from aten_dump.store.shards import MAX_HEADER_BYTES, ShardReader, shard_name
+from tests.store.recording import RANK, header, noise, store, writer
+
+
+def tensors_step(root: Path, steps: list[int], nbytes: int = 8, **options: int) -> list[list[r.Shard]]:
+    """Write steps of so many tensors each; return their Shard records."""
+    sink = writer(root, queue_bytes=64 << 20, **options)
+    array = noise(nbytes)
+    for step, count in enumerate(steps):
+        sink.begin_step(header(step))
+        for _ in range(count):
+            store(sink, array.view(np.float32), "F32")
+        sink.end_step(0, 0, {})
+    sink.close()
+    return [list(read_index(root / f"step{step}/rank0").records(r.SHARD)) for step in range(len(steps))]
+
+
+def test_shards_roll_at_shard_bytes(tmp_path: Path) -> None:
+    sink = writer(tmp_path, shard_bytes=1000)
+    sink.begin_step(header())
+    for seed, size in enumerate([400, 600, 1, 5000, 999, 1, 2, 1000]):
+        store(sink, noise(size, seed), "U8")
+    sink.end_step(0, 0, {})
+    sink.close()
+    data = read_index(tmp_path / RANK)
+    assert [(blob.shard, blob.offset) for blob in data.records(r.BLOB)] == [
+        (0, 0), (0, 400), (1, 0), (2, 0), (3, 0), (3, 999), (4, 0), (5, 0),
+    ]  # fmt: skip
+    sizes = [(tmp_path / RANK / shard_name(number)).stat().st_size for number in range(6)]
+    assert data.commit is not None and list(data.commit.shards) == sizes
+    headers = {shard.number: shard.header_bytes for shard in data.records(r.SHARD)}
+    assert [size - headers[number] for number, size in enumerate(sizes)] == [1000, 1, 5000, 1000, 2, 1000]
+    assert verify(tmp_path / RANK) == []
+
+
+def test_the_data_start_at_a_multiple_of_64(tmp_path: Path) -> None:
+    for shards in tensors_step(tmp_path, [10, 900, 10, 10]):
+        assert all(shard.header_bytes % 64 == 0 for shard in shards)
+
+
+def test_a_step_like_gpt2_is_one_shard_from_the_start(tmp_path: Path) -> None:
+    first, second = tensors_step(tmp_path, [600, 600], nbytes=500_000, shard_bytes=4 << 30)
+    assert [shard.header_bytes for shard in first] == [FIRST_HEADER_BYTES]
+    assert len(second) == 1
+
+
+def test_headers_grow_within_a_step_and_are_remembered(tmp_path: Path) -> None:
+    steps = tensors_step(tmp_path, [6000, 6000, 6000, 20, 20, 20, 20, 150])
+    first = [shard.header_bytes for shard in steps[0]]
+    assert first == [64 << 10, 256 << 10, 1 << 20]
+    assert [len(shards) for shards in steps[1:]] == [1] * 7
+    assert steps[2][0].header_bytes < steps[1][0].header_bytes
+    assert steps[6][0].header_bytes == 16 << 10  # small steps do not waste room
+    assert all(verify(tmp_path / f"step{step}/rank0") == [] for step in range(8))
+
+
+def test_no_header_is_longer_than_safetensors_allows() -> None:
+    budget = HeaderBudget()
+    for _ in range(20):
+        budget.overflowed()
+    assert budget.reserve(80) == MAX_HEADER_BYTES < 100_000_000
+    budget.end_step()
+    assert budget.reserve(80) == MAX_HEADER_BYTES
+
+
+def test_many_empty_blobs_do_not_overflow_the_header(tmp_path: Path) -> None:
+    (shards,) = tensors_step(tmp_path, [3000], nbytes=0)
+    assert len(shards) > 1
+    assert verify(tmp_path / RANK) == []
+
+
+def test_stock_safetensors_reads_names_and_values(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.begin_step(header())
+    arrays = {
+        "F32": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "I64": np.arange(4),
+        "BOOL": np.array([True, False, True]),
+    }
+    ids = {store(sink, array, dtype): array for dtype, array in arrays.items()}
+    sink.end_step(0, 0, {})
+    sink.close()
+    with safe_open(tmp_path / RANK / shard_name(0), "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        for number, array in ids.items():
+            found = file.get_tensor(str(number))
+            assert found.dtype == array.dtype
+            np.testing.assert_array_equal(found, array)
+    size = (tmp_path / RANK / shard_name(0)).stat().st_size
+    assert size == read_index(tmp_path / RANK).rows[r.SHARD][0][2] + 24 + 32 + 3
+
+
+def one_blob(root: Path) -> tuple[Path, ShardReader, r.Blob]:
+    sink = writer(root)
+    sink.begin_step(header())
+    store(sink, noise(100), "U8")
+    sink.end_step(0, 0, {})
+    sink.close()
+    data = read_index(root / RANK)
+    return root / RANK, ShardReader(root / RANK, data.rows[r.SHARD]), next(data.records(r.BLOB))
+
+
+def test_the_reader_neither_copies_nor_writes(tmp_path: Path) -> None:
+    folder, reader, blob = one_blob(tmp_path)
+    found = reader.blob(blob)
+    assert np.shares_memory(found, reader.blob(blob))
+    before = (folder / shard_name(0)).read_bytes()
+    found[:] = 0
+    assert (folder / shard_name(0)).read_bytes() == before
+    reader.close()
+    assert found.sum() == 0  # still mapped
+    assert reader.blob(blob).tobytes() == noise(100).tobytes()
+
+
+def test_the_reader_takes_raw_rows_with_fields_of_newer_versions(tmp_path: Path) -> None:
+    folder, _, blob = one_blob(tmp_path)
+    shards = read_index(folder).rows[r.SHARD]
+    reader = ShardReader(folder, [(*row, "new") for row in shards])
+    assert reader.blob((*blob, "new")).tobytes() == noise(100).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"nbytes": 101}, MissingDataError),
+        ({"offset": 1}, MissingDataError),
+        ({"offset": 1 << 60}, MissingDataError),
+        ({"offset": -5}, FormatError),
+        ({"nbytes": -5}, FormatError),
+        ({"shard": 7}, FormatError),
+    ],
+)
+def test_the_reader_checks_bounds(tmp_path: Path, change: dict[str, int], error: type[Exception]) -> None:
+    folder, reader, blob = one_blob(tmp_path)
+    with pytest.raises(error, match=f"blob 1 in {folder}"):
+        reader.blob(blob._replace(**change))
+
+
+def test_the_reader_says_which_shard_is_missing_or_foreign(tmp_path: Path) -> None:
+    folder, _, blob = one_blob(tmp_path)
+    shards = read_index(folder).rows[r.SHARD]
+    path = folder / shard_name(0)
+    moved = shutil.move(path, tmp_path)
+    with pytest.raises(MissingDataError, match=r"shard-00000.safetensors does not exist"):
+        ShardReader(folder, shards).blob(blob)
+    whole = Path(moved).read_bytes()
+    path.write_bytes((8).to_bytes(8, "little") + whole[8:])
+    with pytest.raises(FormatError, match="16 bytes before its data"):
+        ShardReader(folder, shards).blob(blob)
+    path.write_bytes(b"")
+    with pytest.raises((FormatError, MissingDataError)):
+        ShardReader(folder, shards).blob(blob)
