@@ -114,7 +114,7 @@ class Arena:
             try:
                 while not self._free:
                     self._before_wait()
-                    self._room.wait(1.0)
+                    self._room.wait(10.0)  # a backstop: release and wake_waiting notify
             finally:
                 self.waited_seconds += time.perf_counter() - begun
         if self._free:

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def run(**options: Any) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.capture.training", json.dumps({"run": "measured", "model": "resnet", **options})]
+    command = [sys.executable, "-m", "tests.capture.training", json.dumps({"run": "measured", "model": "resnet"} | options)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -56,7 +56,8 @@ def test_no_error_without_a_limit(tmp_path: Path, bare_digest: str) -> None:
 
 
 def test_what_was_written_before_the_disk_was_full_can_be_read(tmp_path: Path) -> None:
-    report = run(config={"path": str(tmp_path / "dump"), "data": "tensor", "on_error": "warn"}, file_bytes=120_000)
+    config = {"path": str(tmp_path / "dump"), "data": "tensor", "on_error": "warn"}
+    report = run(model="gpt2", config=config, file_bytes=1_000_000)
     assert report["warnings"]
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     assert rank.missing
