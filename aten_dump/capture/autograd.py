@@ -202,7 +202,7 @@ class GraphLinks:
         thread = self._recorder.thread()
         if self.closed or thread is None or thread.busy:
             return
-        with self._recorder.own_code(thread):
+        with self._recorder.hook_code(thread):
             task = self._task(thread)
             parent = task.call_of(tag.owner, thread)
             call = self._recorder.begin_node(thread, tag, parent)
@@ -223,7 +223,7 @@ class GraphLinks:
         tag.running = False
         if tag.pushed:
             self._recorder.pop_function_mode()
-        with self._recorder.own_code(thread):
+        with self._recorder.hook_code(thread):
             trees = [self._recorder.tree(g, is_input=False) for g in grad_inputs]
             self._recorder.end_node(thread, call, trees)
             task = self._task(thread)
@@ -248,7 +248,7 @@ class GraphLinks:
         task = self._tasks.pop(number, None)
         thread = self._recorder.thread()
         if task is not None and thread is not None and not self.closed:
-            with self._recorder.own_code(thread):
+            with self._recorder.hook_code(thread):
                 task.finish()
 
     def run_of(self, node: Any) -> tuple[OpenCall | None, int, bool]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -29,6 +30,7 @@ from .ranks import rank_and_world_size
 from .recorder import StepRecorder
 from .run import open_writer
 
+_FAST_PATH_MODULES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 _live: weakref.WeakSet[DumpMode] = weakref.WeakSet()
 
 
@@ -74,6 +76,7 @@ class DumpMode:
         self._entered = False
         self._failed: Exception | None = None
         self._rank, self._world_size = 0, 1
+        self._thread = 0  # ident of the thread that entered
 
     # -- the block
 
@@ -82,6 +85,7 @@ class DumpMode:
             raise CaptureError("this DumpMode is already entered; make a new DumpMode for another block")
         self._rank, self._world_size = rank_and_world_size()
         self._entered = True
+        self._thread = threading.get_ident()
         if self._rank not in self.config.rank_selection:
             self._failed = CaptureError("rank not selected")
             return self
@@ -109,6 +113,7 @@ class DumpMode:
 
     def step(self) -> None:
         """End the step in progress and begin the next one."""
+        self._check_thread("step")
         self._end_step()
         self.current_step += 1
         if self._entered and self._failed is None:
@@ -116,11 +121,13 @@ class DumpMode:
 
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""
+        self._check_thread("pause")
         if self.recorder is not None:
             self._uninstall()
 
     def resume(self) -> None:
         """Record again after `pause`, within the same step."""
+        self._check_thread("resume")
         if self.recorder is None and self._step_recorder is not None and self._failed is None:
             self._step_recorder.values.invalidate()
             self._install(self._step_recorder)
@@ -129,12 +136,20 @@ class DumpMode:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""
         if not self._entered:
             return
+        self._check_thread("close")
         self._end_step()
         self._entered = False
         _live.discard(self)
         sink, self._sink = self._sink, None
         if sink is not None:
             self._guarded(sink.close)
+
+    def _check_thread(self, what: str) -> None:
+        if self._entered and threading.get_ident() != self._thread:
+            raise CaptureError(
+                f"DumpMode.{what}() was called in thread {threading.current_thread().name!r}; "
+                "call it in the thread that entered the mode: torch keeps its modes per thread"
+            )
 
     # -- steps
 
@@ -153,7 +168,7 @@ class DumpMode:
         )
         self._paths.refresh()
         self._sink.begin_step(header)
-        self._step_recorder = StepRecorder(self.config, self._sink, self._paths, self._api_mode)
+        self._step_recorder = StepRecorder(self.config, self._sink, self._paths, self._api_mode, self.failed)
         self._install(self._step_recorder)
 
     def _end_step(self) -> None:
@@ -207,12 +222,22 @@ class DumpMode:
             self.failed(error)
             return original(module, *args, **kwargs)
         try:
-            result = original(module, *args, **kwargs)
+            with self._fast_path(module):
+                result = original(module, *args, **kwargs)
         except BaseException as error:
             finish(self, recorder, call, None, error)
             raise
         finish(self, recorder, call, result, None)
         return result
+
+    def _fast_path(self, module: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which a module of torch's with a fast path takes it as in the bare program.
+
+        They ask `has_torch_function`, which is true under any function mode; so the mode is off inside them in eval mode.
+        """
+        if isinstance(module, _FAST_PATH_MODULES) and not module.training:
+            return _without(self._api_mode)
+        return contextlib.nullcontext()
 
     def _optimizer_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.recorder is not None:
@@ -274,6 +299,20 @@ def _take_out(mode: Any, pop: Any, push: Any) -> None:
         above.append(top)
     for other in reversed(above):
         push(other)
+
+
+@contextlib.contextmanager
+def _without(mode: ApiMode) -> Iterator[None]:
+    """Take the function mode off the stack for a while, where it is the top one."""
+    stack = torch._C._len_torch_function_stack()
+    if not stack or torch._C._get_function_stack_at(stack - 1) is not mode:
+        yield
+        return
+    _pop_mode()
+    try:
+        yield
+    finally:
+        _push_mode(mode)
 
 
 def _forget_in_child() -> None:

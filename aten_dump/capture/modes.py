@@ -7,7 +7,6 @@ goes to `Watch.failed`, which raises it or lets the program run on unrecorded.
 from __future__ import annotations
 
 import sys
-from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .calls import API, OpenCall, ThreadState
 from .names import name_of_api
 from .ops import PendingOp, begin_op, end_op
+from .own_code import OwnCode
 from .recorder import StepRecorder
 from .schemas import OpPlan, plan_of
 
@@ -109,16 +109,12 @@ class OpMode(TorchDispatchMode):
     def _begin(
         self, recorder: StepRecorder, thread: ThreadState, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> PendingOp | None:
-        start = perf_counter()
-        thread.busy = True
         try:
-            return begin_op(recorder, thread, plan, args, kwargs)
+            with OwnCode(thread, recorder.seconds):
+                return begin_op(recorder, thread, plan, args, kwargs)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(error)
             return None
-        finally:
-            thread.busy = False
-            recorder.seconds["capture"] += perf_counter() - start
 
     def _end(
         self,
@@ -133,15 +129,11 @@ class OpMode(TorchDispatchMode):
     ) -> None:
         if self._watch.recorder is not recorder:
             return  # recording stopped while the op ran
-        start = perf_counter()
-        thread.busy = True
         try:
-            end_op(recorder, thread, plan, op, args, kwargs, result, error)
+            with OwnCode(thread, recorder.seconds):
+                end_op(recorder, thread, plan, op, args, kwargs, result, error)
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
-        finally:
-            thread.busy = False
-            recorder.seconds["capture"] += perf_counter() - start
 
 
 _own_dispatch: dict[type, bool] = {}

@@ -158,6 +158,17 @@ def _written(
         ]
         for tensor in tensors:
             recorder.values.written(tensor)
+        if plan.bumps_versions:
+            _bump_versions(tensors)
         if record and tensors:
             written += (name, encode(target, recorder.values.value_of, recorder.keep_outputs))
     return written or None
+
+
+def _bump_versions(tensors: list[torch.Tensor]) -> None:
+    """Count a write in autograd's version counters, as the bare program does.
+
+    ``aten::_foreach_*_`` ops write through inner in-place ops, which count the write; under any dispatch mode those run
+    below the key that counts. Without this, "modified by an inplace operation" would not be raised.
+    """
+    torch.autograd.graph.increment_version([t for t in tensors if not t.is_inference()])

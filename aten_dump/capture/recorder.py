@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any, Final
@@ -28,6 +27,7 @@ from .backward import BackwardCall
 from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, RECOMPUTE, CallName, OpenCall, ThreadState
 from .interning import Interner
 from .modules import ModulePaths
+from .own_code import HookCode, OwnCode
 from .selection import CallFilter
 from .trees import encode, tensors_in
 from .values import ValueTable
@@ -38,12 +38,29 @@ _SECONDS: Final = ("capture", "statistics", "hash", "copy")
 class StepRecorder:
     """Records one step of one rank into a sink."""
 
-    def __init__(self, config: DumpConfig, sink: Sink, paths: ModulePaths, function_mode: TorchFunctionMode) -> None:
+    def __init__(
+        self,
+        config: DumpConfig,
+        sink: Sink,
+        paths: ModulePaths,
+        function_mode: TorchFunctionMode,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            config: what to record.
+            sink: where the records go.
+            paths: paths of modules and parameters.
+            function_mode: the mode on torch's stack, put back on it while autograd nodes run Python code.
+            failed: is given the recorder's own errors in hooks; raises them or tells the user.
+        """
         self._config = config
         self.emit = sink.emit
         self._sink = sink
         self._paths = paths
         self._function_mode = function_mode
+        self._failed = failed
         self._ids = itertools.count(1)
         self._numbers: dict[tuple[str, str], int] = {}
         self._threads = threading.local()
@@ -75,16 +92,13 @@ class StepRecorder:
         state = self._threads.state = ThreadState(next(self._thread_count), _get_sequence_nr())
         return state
 
-    @contextmanager
-    def own_code(self, thread: ThreadState) -> Iterator[None]:
-        """Mark the thread as running the recorder's own code: what it calls is not recorded."""
-        thread.busy = True
-        start = perf_counter_ns()
-        try:
-            yield
-        finally:
-            thread.busy = False
-            self.seconds["capture"] += (perf_counter_ns() - start) * 1e-9
+    def own_code(self, thread: ThreadState) -> OwnCode:
+        """Return a context for the recorder's own code on this thread; its errors go to the caller."""
+        return OwnCode(thread, self.seconds)
+
+    def hook_code(self, thread: ThreadState) -> HookCode:
+        """Return a context for the recorder's own code that the program runs as a hook."""
+        return HookCode(thread, self.seconds, self._failed)
 
     def now_ns(self) -> int:
         """Return nanoseconds since the step began."""

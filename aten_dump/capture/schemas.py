@@ -43,6 +43,7 @@ class OpPlan(NamedTuple):
     writes: tuple[tuple[int, str], ...]  # (position, name) of arguments written in place
     enabled_by: int | None  # position of the bool argument that enables those writes
     undefined_output: bool
+    bumps_versions: bool = False  # see `ops._bump_versions`
 
 
 _plans: dict[Any, OpPlan] = {}
@@ -73,6 +74,6 @@ def _make_plan(func: Any) -> OpPlan:
     undeclared = _UNDECLARED_WRITES.get(f"{namespace}::{base}")
     if undeclared is not None and not writes:
         writes, enabled_by = tuple((i, arguments[i]) for i in undeclared[0]), undeclared[1]
-    return OpPlan(
-        CallName(op, prefix, base), arguments, writes, enabled_by, f"{namespace}::{base}" in _UNDEFINED_OUTPUT
-    )
+    undefined_output = f"{namespace}::{base}" in _UNDEFINED_OUTPUT
+    bumps_versions = namespace == "aten" and base.startswith("_foreach_") and bool(writes)
+    return OpPlan(CallName(op, prefix, base), arguments, writes, enabled_by, undefined_output, bumps_versions)

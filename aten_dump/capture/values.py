@@ -20,12 +20,14 @@ from ..store.records import (
     CONJUGATE,
     DATA,
     NEGATIVE,
+    NOTE,
     OPAQUE,
     REQUIRES_GRAD,
     STORAGE,
     UNDEFINED,
     VALUE,
     Data,
+    Note,
     Storage,
     Value,
 )
@@ -98,7 +100,10 @@ class ValueTable:
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
         missing = self._wanted & ~info.kept
         if keep and missing and not info.flags & (UNDEFINED | OPAQUE):
-            self._keep(tensor, state, info, missing)
+            try:
+                self._keep(tensor, state, info, missing)
+            except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
+                self._unreadable(tensor, info, error)
         return int(info.id)
 
     def written(self, tensor: torch.Tensor) -> None:
@@ -241,6 +246,11 @@ class ValueTable:
             hash_of(self._emit, tensor, info.id, self._config.hash, self._seconds)
             if whole and tensor.is_contiguous():
                 state.whole_hash[tensor.dtype] = info.id
+
+    def _unreadable(self, tensor: torch.Tensor, info: ValueInfo, error: Exception) -> None:
+        """Say in the dump that data of a value could not be kept; the program does not depend on it."""
+        kind = f"{dtype_name(tensor.dtype)} tensor of shape {tuple(tensor.shape)} on {tensor.device}"
+        self._emit(Note(NOTE, "unreadable", f"value {info.id}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
 
     def _keep_bytes(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
         if self._config.sample is not None:

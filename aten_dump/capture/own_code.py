@@ -1,0 +1,58 @@
+"""Contexts for the recorder's own code on the program's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from types import TracebackType
+
+import torch
+
+from .calls import ThreadState
+
+
+class OwnCode:
+    """While entered, what the thread calls is the recorder's own: not recorded, and unseen by function modes.
+
+    Reading ``tensor.shape`` is a call to a TorchFunctionMode: without this the user's modes would see every look that the
+    recorder takes, and its own mode would be asked as well.
+    """
+
+    __slots__ = ("_functions", "_seconds", "_start", "_thread")
+
+    def __init__(self, thread: ThreadState, seconds: dict[str, float]) -> None:
+        self._thread = thread
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._start = perf_counter()
+        self._thread.busy = True
+        self._functions = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._functions.__exit__(kind, error, trace)
+        self._thread.busy = False
+        self._seconds["capture"] += perf_counter() - self._start
+        return None
+
+
+class HookCode(OwnCode):
+    """`OwnCode` that the program calls as a hook: a failure goes to `failed`, which raises it or tells the user."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(self, thread: ThreadState, seconds: dict[str, float], failed: Callable[[Exception], None]) -> None:
+        super().__init__(thread, seconds)
+        self._failed = failed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, Exception):
+            self._failed(error)
+            return True
+        return None
