@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .capture.devices import keep_torch_importable
 from .config import DumpConfig
 from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, StoreError
 
 if TYPE_CHECKING:
     from .capture.mode import DumpMode
     from .dump import Call, Dump, RankDump, Step, Value, open_dump
+
+keep_torch_importable()
 
 __version__ = "0.1.0"
 __all__ = [

@@ -84,14 +84,21 @@ class BackwardCall:
     def results(self) -> Tree:
         """Return the gradients of the inputs, in the shape of the inputs; keyed where keywords have gradients."""
         found = {path: self.sent.get(edge) for edge, paths in self.owner.input_edges.items() for path in paths}
-        positional = [mirror(tree, found, (i,)) for i, tree in enumerate(self.owner.args)]
-        keywords = {k: mirror(tree, found, (k,)) for k, tree in (self.owner.kwargs or {}).items()}
-        if not any(tree is not None for tree in keywords.values()):
+        positional = [_gradients(tree, found, i) for i, tree in enumerate(self.owner.args)]
+        keywords = {k: g for k, tree in (self.owner.kwargs or {}).items() if (g := _gradients(tree, found, k))}
+        if not keywords:
             return [TREE_TUPLE, *positional]
         keyed: list[Tree] = [TREE_DICT]
         for key, tree in [*enumerate(positional), *keywords.items()]:
             keyed += (key, tree)
         return keyed
+
+
+def _gradients(tree: Tree, found: dict[Path, Tree], step: int | str) -> Tree:
+    """Return the gradients in the shape of one argument; None where it holds no tensor that can have one."""
+    if any(path[0] == step for path in found):
+        return mirror(tree, found, (step,))
+    return None
 
 
 def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
