@@ -44,7 +44,9 @@ class ResNet(nn.Module):
 
     def __init__(self, channels: int = 8, classes: int = 5) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, channels, 3, stride=2, padding=1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, channels, 3, stride=2, padding=1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)
+        )
         self.pool = nn.MaxPool2d(2)
         self.layers = nn.Sequential(Block(channels), Block(channels))
         self.head = nn.Linear(channels, classes)
@@ -168,7 +170,9 @@ def train_step(program: Program, micro_batches: int = 1) -> Tensor:
     return total
 
 
-def run_steps(program: Program, steps: int, after_step: Callable[[], object] = lambda: None, micro_batches: int = 1) -> list[Tensor]:
+def run_steps(
+    program: Program, steps: int, after_step: Callable[[], object] = lambda: None, micro_batches: int = 1
+) -> list[Tensor]:
     """Run `steps` steps and return their losses."""
     losses = []
     for _ in range(steps):
@@ -185,14 +189,20 @@ def train(program: Program, steps: int, micro_batches: int = 1) -> Outcome:
 def outcome_of(program: Program, losses: list[Tensor]) -> Outcome:
     """Everything that `run_steps` left, with the generators as they are now."""
     outcome = Outcome(losses)
-    outcome.torch_rng, outcome.python_rng, outcome.numpy_rng = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+    outcome.torch_rng, outcome.python_rng, outcome.numpy_rng = (
+        torch.get_rng_state(),
+        random.getstate(),
+        numpy.random.get_state(),
+    )
     model = program.model
     outcome.gradients = {n: _keep(p.grad) for n, p in model.named_parameters() if p.grad is not None}
     outcome.parameters = {n: _keep(p) for n, p in model.named_parameters()}
     outcome.buffers = {n: _keep(b) for n, b in model.named_buffers()}
     names = {id(p): n for n, p in model.named_parameters()}
     for parameter, state in program.optimizer.state.items():
-        outcome.optimizer.update({f"{names[id(parameter)]}.{k}": _keep(v) for k, v in state.items() if isinstance(v, Tensor)})
+        outcome.optimizer.update(
+            {f"{names[id(parameter)]}.{k}": _keep(v) for k, v in state.items() if isinstance(v, Tensor)}
+        )
     return outcome
 
 

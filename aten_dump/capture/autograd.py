@@ -77,10 +77,10 @@ class NodeTag:
         "creates_graph",
         "forward",
         "leaf",
-        "pushed",
         "links",
         "name",
         "owner",
+        "pushed",
         "receives",
         "running",
         "sends",
@@ -261,7 +261,7 @@ class GraphLinks:
         return tag.call, tag.forward, tag.running
 
     def recomputes(self, node: Any) -> bool:
-        """Tell whether what runs under `node` is a forward run again: a graph is made in a pass that makes none itself."""
+        """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
         tag = self.tag_of(node)
         return torch.is_grad_enabled() and not (tag is not None and tag.creates_graph)
 

@@ -233,7 +233,7 @@ class DumpMode:
     def _fast_path(self, module: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Return a context in which a module of torch's with a fast path takes it as in the bare program.
 
-        They ask `has_torch_function`, which is true under any function mode; so the mode is off inside them in eval mode.
+        They ask `has_torch_function`, which is true under any function mode; so ours is off inside them in eval mode.
         """
         if isinstance(module, _FAST_PATH_MODULES) and not module.training:
             return _without(self._api_mode)

@@ -14,8 +14,8 @@ from .calls import ThreadState
 class OwnCode:
     """While entered, what the thread calls is the recorder's own: not recorded, and unseen by function modes.
 
-    Reading ``tensor.shape`` is a call to a TorchFunctionMode: without this the user's modes would see every look that the
-    recorder takes, and its own mode would be asked as well.
+    Reading ``tensor.shape`` is a call to a TorchFunctionMode: without this the user's modes would see every look that
+    the recorder takes, and its own mode would be asked as well.
     """
 
     __slots__ = ("_functions", "_seconds", "_start", "_thread")

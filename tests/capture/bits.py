@@ -18,7 +18,11 @@ def raw(tensor: Tensor) -> bytes:
         return b""
     # A dtype without a copy kernel (float4) has no gaps to close when it is contiguous already.
     flat = tensor if tensor.is_contiguous() else tensor.contiguous()
-    return flat.view(-1).view(torch.uint8).numpy().tobytes() if flat.dim() else flat.reshape(1).view(torch.uint8).numpy().tobytes()
+    return (
+        flat.view(-1).view(torch.uint8).numpy().tobytes()
+        if flat.dim()
+        else flat.reshape(1).view(torch.uint8).numpy().tobytes()
+    )
 
 
 def difference(expected: Tensor, found: Tensor, stride: bool = True) -> str | None:
@@ -74,7 +78,9 @@ def calls(rank: Any, kind: str | None = None, phase: str | None = None, op: str 
     return [
         call
         for call in rank.calls
-        if (kind is None or call.kind == kind) and (phase is None or call.phase == phase) and (op is None or call.op == op)
+        if (kind is None or call.kind == kind)
+        and (phase is None or call.phase == phase)
+        and (op is None or call.op == op)
     ]
 
 

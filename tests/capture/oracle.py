@@ -124,7 +124,11 @@ class Contents(TorchDispatchMode):
         kwargs = kwargs or {}
         for tensor in tensors((args, kwargs)):
             self._note(tensor)
-        before = [(t, raw(t)) for t in tensors((args, kwargs)) if "batch_norm" in func.name() and "backward" not in func.name()]
+        before = [
+            (t, raw(t))
+            for t in tensors((args, kwargs))
+            if "batch_norm" in func.name() and "backward" not in func.name()
+        ]
         out = func(*args, **kwargs)
         changed = [t for given in written_arguments(func, args, kwargs).values() for t in tensors(given)]
         changed += [t for t, bits in before if raw(t) != bits]  # batch norm does not declare its running statistics

@@ -40,7 +40,12 @@ _HOOK_TABLES: dict[str, Any] = {
 
 
 def _attributes() -> dict[str, int]:
-    return {f"{space}.{name}": id(value) for space, owner in _NAMESPACES.items() for name, value in list(vars(owner).items()) if callable(value)}
+    return {
+        f"{space}.{name}": id(value)
+        for space, owner in _NAMESPACES.items()
+        for name, value in list(vars(owner).items())
+        if callable(value)
+    }
 
 
 def _files() -> list[str]:
@@ -88,8 +93,13 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def module_hooks(model: torch.nn.Module) -> dict[str, int]:
     """How many hooks stand on each module and parameter."""
     tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    counts = {f"{name}.{table}": len(getattr(module, table)) for name, module in model.named_modules() for table in tables}
+    counts = {
+        f"{name}.{table}": len(getattr(module, table)) for name, module in model.named_modules() for table in tables
+    }
     counts |= {f"{name}.instance": len(vars(module)) for name, module in model.named_modules()}
     counts |= {f"{name}.hooks": len(parameter._backward_hooks or ()) for name, parameter in model.named_parameters()}
-    counts |= {f"{name}.after": len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ()) for name, parameter in model.named_parameters()}
+    counts |= {
+        f"{name}.after": len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ())
+        for name, parameter in model.named_parameters()
+    }
     return counts

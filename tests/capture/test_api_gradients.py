@@ -120,7 +120,11 @@ def test_gradients_equal_those_of_autograd(record: Record, name: str, leaf: bool
 
 
 def test_slot_names_of_gradients(record: Record) -> None:
-    x, w, b = torch.randn(2, 5, requires_grad=True), torch.randn(4, 5, requires_grad=True), torch.randn(4, requires_grad=True)
+    x, w, b = (
+        torch.randn(2, 5, requires_grad=True),
+        torch.randn(4, 5, requires_grad=True),
+        torch.randn(4, requires_grad=True),
+    )
     rank = record(lambda: F.linear(x, w, b).sum().backward(), data="tensor")
     for i, tensor in enumerate((x, w, b)):
         assert_same(tensor.grad, rank.tensor(f"Functional.linear.0.backward.output.{i}"))  # type: ignore[arg-type]
@@ -142,7 +146,9 @@ def test_same_tensor_twice(record: Record) -> None:
     sent = [value.tensor() for value in backward.outputs]
     assert len(sent) == 2
     total = 2 * g * x.detach()
-    assert all(torch.allclose(s, total) for s in sent) or torch.allclose(sent[0] + sent[1], total), f"sent {sent}, total {total}"
+    assert all(torch.allclose(s, total) for s in sent) or torch.allclose(sent[0] + sent[1], total), (
+        f"sent {sent}, total {total}"
+    )
 
 
 def test_two_outputs_of_which_one_is_used(record: Record) -> None:

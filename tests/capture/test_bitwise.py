@@ -42,7 +42,12 @@ def assert_same_outcome(expected: Outcome, found: Outcome) -> None:
 def pairwise(*factors: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Rows in which every pair of values of every two factors occurs."""
     rows: list[tuple[str, ...]] = []
-    missing = {((i, a), (j, b)) for i, j in itertools.combinations(range(len(factors)), 2) for a in factors[i] for b in factors[j]}
+    missing = {
+        ((i, a), (j, b))
+        for i, j in itertools.combinations(range(len(factors)), 2)
+        for a in factors[i]
+        for b in factors[j]
+    }
 
     def pairs(row: tuple[str, ...]) -> set[tuple[tuple[int, str], tuple[int, str]]]:
         return set(itertools.combinations(enumerate(row), 2))  # type: ignore[arg-type]
@@ -68,10 +73,16 @@ def test_gpt2_with_every_level_and_data(tmp_path: Path, level: str, data: str, s
 @pytest.mark.parametrize(
     ("model", "optimizer", "level", "data", "steps"),
     pairwise(
-        ("llama", "bert", "resnet", "resnet_channels_last"), ("sgd_momentum", "adamw_foreach", "adamw_fused"), LEVELS, DATA, SELECTIONS
+        ("llama", "bert", "resnet", "resnet_channels_last"),
+        ("sgd_momentum", "adamw_foreach", "adamw_fused"),
+        LEVELS,
+        DATA,
+        SELECTIONS,
     ),
 )
-def test_models_and_optimizers_pairwise(tmp_path: Path, model: str, optimizer: str, level: str, data: str, steps: str) -> None:
+def test_models_and_optimizers_pairwise(
+    tmp_path: Path, model: str, optimizer: str, level: str, data: str, steps: str
+) -> None:
     found = dumped(tmp_path / "dump", model, optimizer, level=level, data=data, steps=steps)
     assert_same_outcome(bare(model, optimizer), found)
 

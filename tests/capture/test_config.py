@@ -59,7 +59,13 @@ def test_errors_name_field_value_and_what_is_allowed(tmp_path: Path, field: str,
 
 def test_frozen_with_defaults(tmp_path: Path) -> None:
     config = DumpConfig(path=str(tmp_path))
-    assert (config.steps, config.ranks, config.level, config.io, config.on_error) == ("all", "all", "mix", "all", "raise")
+    assert (config.steps, config.ranks, config.level, config.io, config.on_error) == (
+        "all",
+        "all",
+        "mix",
+        "all",
+        "raise",
+    )
     assert config.hash == "xxh3" and config.overwrite is False
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.level = "aten"  # type: ignore[misc]

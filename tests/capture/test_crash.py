@@ -25,14 +25,21 @@ REPOSITORY = Path(__file__).parents[2]
 
 def start(options: dict[str, Any]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.capture.training", json.dumps(options)]
-    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def kill_after(tmp_path: Path, lines: int, delay: float, **config: Any) -> list[tuple[int, str, list[int]]]:
     """Run training until it has logged `lines` ops, and `delay` seconds more; kill it; return its log."""
     log = tmp_path / "log"
     log.touch()
-    options = {"run": "logged", "model": "resnet", "log": str(log), "config": {"path": str(tmp_path / "dump"), **config}}
+    options = {
+        "run": "logged",
+        "model": "resnet",
+        "log": str(log),
+        "config": {"path": str(tmp_path / "dump"), **config},
+    }
     child = start(options)
     try:
         deadline = time.monotonic() + 120
@@ -149,7 +156,14 @@ def test_terminated_by_a_signal_that_python_turns_into_an_exit(tmp_path: Path) -
     """SIGINT: the block is left by KeyboardInterrupt and the dump is committed."""
     log = tmp_path / "log"
     log.touch()
-    child = start({"run": "logged", "model": "resnet", "log": str(log), "config": {"path": str(tmp_path / "dump"), "data": "tensor"}})
+    child = start(
+        {
+            "run": "logged",
+            "model": "resnet",
+            "log": str(log),
+            "config": {"path": str(tmp_path / "dump"), "data": "tensor"},
+        }
+    )
     deadline = time.monotonic() + 120
     while log.read_bytes().count(b"\n") < 300 and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -50,7 +50,11 @@ def test_every_dtype(record: Record, name: str, data: str) -> None:
     before = raw(tensor)
     for value in recorded(record, tensor, data=data):
         assert value.dtype == tensor.dtype
-        assert (tuple(value.shape), tuple(value.stride), value.nbytes) == (tuple(tensor.shape), tensor.stride(), len(before))
+        assert (tuple(value.shape), tuple(value.stride), value.nbytes) == (
+            tuple(tensor.shape),
+            tensor.stride(),
+            len(before),
+        )
         assert_same(tensor, value.tensor(), name, stride=True)
     assert raw(tensor) == before
 
@@ -128,12 +132,14 @@ def _per_channel() -> Tensor:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("data", ["structure", "hash", "statistic", "tensor", "full"])
-@pytest.mark.parametrize("make", [_per_tensor, _per_channel, lambda: torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.qint32)])
+@pytest.mark.parametrize(
+    "make", [_per_tensor, _per_channel, lambda: torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.qint32)]
+)
 def test_quantized(record: Record, make: Callable[[], Tensor], data: str) -> None:
     q = make()
     before = raw(q)
     rank = record(lambda: q.dequantize(), data=data)
-    value = [c for c in calls(rank, kind="aten") if "dequantize" in c.op][0].inputs[0][0]
+    value = next(c for c in calls(rank, kind="aten") if "dequantize" in c.op).inputs[0][0]
     assert raw(q) == before
     assert (value.dtype, tuple(value.shape)) == (q.dtype, tuple(q.shape))
     if data in ("tensor", "full"):
@@ -255,4 +261,6 @@ def test_subclass_with_its_own_dispatch(record: Record, data: str) -> None:
     adds = calls(rank, kind="aten", op="aten::add.Tensor")
     assert len(adds) == 2  # the op on the subclass, and the op on what it holds
     if data == "full":
-        assert any(not isinstance(c.outputs, (list, tuple)) and torch.equal(c.outputs.tensor(), x + x) for c in adds[-1:])
+        assert any(
+            not isinstance(c.outputs, (list, tuple)) and torch.equal(c.outputs.tensor(), x + x) for c in adds[-1:]
+        )

@@ -79,7 +79,9 @@ WAYS: dict[str, tuple[Callable[[nn.Module], None], str]] = {
 def _warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Lazy imports and thread pools of torch are not what is tested."""
     program = build("resnet", "adamw_foreach")
-    with DumpMode(DumpConfig(path=str(tmp_path_factory.mktemp("warm") / "dump"), data="full"), model=program.model) as dump:
+    with DumpMode(
+        DumpConfig(path=str(tmp_path_factory.mktemp("warm") / "dump"), data="full"), model=program.model
+    ) as dump:
         train_step(program)
         dump.step()
 
@@ -90,7 +92,9 @@ RAISED = [(way, error) for way, (_, where) in WAYS.items() for error in (ERRORS 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("way", "error"), RAISED, ids=lambda part: part if isinstance(part, str) else type(part).__name__)
+@pytest.mark.parametrize(
+    ("way", "error"), RAISED, ids=lambda part: part if isinstance(part, str) else type(part).__name__
+)
 def test_nothing_is_left_and_the_error_is_unchanged(tmp_path: Path, way: str, error: BaseException, level: str) -> None:
     run, where = WAYS[way]
     model = Bomb(error, where)
@@ -148,7 +152,9 @@ def test_caught_inside_the_block_and_going_on(tmp_path: Path) -> None:
     exp = rank["Tensor.exp.0.forward"]
     assert exp.parent is None and exp.module in ("", None)
     assert [c.name for c in exp.backward if c.kind == "api"] == ["Tensor.exp.0.backward"]
-    assert [c.parent for c in calls(rank, kind="module", phase="forward") if c.name.startswith("Module.Bomb")] == [None] * 3
+    assert [c.parent for c in calls(rank, kind="module", phase="forward") if c.name.startswith("Module.Bomb")] == [
+        None
+    ] * 3
 
 
 def test_caught_in_backward_and_going_on(tmp_path: Path) -> None:

@@ -227,7 +227,9 @@ def _versions(model: str, optimizer: str, steps: Callable[[Program], object]) ->
 
 
 @pytest.mark.parametrize("level", ["module", "mix"])
-@pytest.mark.parametrize(("model", "optimizer"), [("resnet", "sgd_momentum"), ("resnet", "adamw_foreach"), ("gpt2", "adamw_fused")])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("resnet", "sgd_momentum"), ("resnet", "adamw_foreach"), ("gpt2", "adamw_fused")]
+)
 def test_version_counters_are_those_of_the_bare_program(tmp_path: Path, model: str, optimizer: str, level: str) -> None:
     """They are what autograd's check stands on. (Any dispatch mode keeps `_foreach_*_` and `_fused_*_` from counting.)"""
 
@@ -280,7 +282,9 @@ def test_saved_tensor_hooks_of_the_user_still_run(tmp_path: Path) -> None:
     packed, unpacked = [], []
     with (
         DumpMode(DumpConfig(path=str(tmp_path / "dump"))),
-        torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(1) or t.clone(), lambda t: unpacked.append(1) or t),
+        torch.autograd.graph.saved_tensors_hooks(
+            lambda t: packed.append(1) or t.clone(), lambda t: unpacked.append(1) or t
+        ),
     ):
         x.exp().sum().backward()
     assert (packed, unpacked) == ([1], [1])

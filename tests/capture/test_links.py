@@ -62,7 +62,9 @@ def assert_linked(rank: Any) -> int:
             continue
         forward = call.forward
         assert forward is not None, f"{call.name} ({call.op}) has no forward call"
-        assert forward.phase in ("forward", "recompute"), f"{call.name} belongs to {forward.name} of phase {forward.phase}"
+        assert forward.phase in ("forward", "recompute"), (
+            f"{call.name} belongs to {forward.name} of phase {forward.phase}"
+        )
         assert call.id in [c.id for c in forward.backward], f"{forward.name}.backward lacks {call.name}"
         assert forward.start_ns <= call.start_ns
         checked += 1
@@ -100,7 +102,9 @@ def test_nodes_belong_to_an_op_of_their_family_with_the_same_shapes(record: Reco
             assert node.forward.op in FAMILIES[name], f"{node.name} belongs to {node.forward.name}"
             gradients, outputs = values(node.inputs), values(node.forward.outputs)
             shapes = [tuple(v.shape) for v in outputs]
-            assert all(tuple(g.shape) in shapes for g in gradients), f"{node.name}: gradients do not fit {node.forward.name}"
+            assert all(tuple(g.shape) in shapes for g in gradients), (
+                f"{node.name}: gradients do not fit {node.forward.name}"
+            )
             assert node.sequence_nr == node.forward.sequence_nr
     assert families > 40
 
@@ -110,7 +114,11 @@ def test_nodes_run_in_the_reverse_order_of_their_forward_calls(record: Record, m
     """The engine runs the node with the greatest sequence number that is ready, in one chain of layers."""
     program = build(model)
     rank = record(lambda: train_step(program), program.model, data="structure")
-    nodes = [n for n in calls(rank, kind="node", phase="backward") if n.name.split(".")[1] in ("AddmmBackward0", "ConvolutionBackward0")]
+    nodes = [
+        n
+        for n in calls(rank, kind="node", phase="backward")
+        if n.name.split(".")[1] in ("AddmmBackward0", "ConvolutionBackward0")
+    ]
     forward_ids = [node.forward.id for node in nodes]
     assert len(set(forward_ids)) == len(forward_ids) > 4
     assert forward_ids == sorted(forward_ids, reverse=True)
@@ -152,7 +160,7 @@ def test_links_agree_with_prehooks_on_every_node(record: Record) -> None:
             y.backward()
 
     rank = record(body, data="structure")
-    recorded = [c for c in calls(rank, kind="aten")][1:]  # the first is x * 1
+    recorded = list(calls(rank, kind="aten"))[1:]  # the first is x * 1
     assert [c.op for c in recorded[: len(watch.seen)]] == [op for op, _ in watch.seen]
     linked = 0
     for call, (op, line) in zip(recorded, watch.seen):
@@ -161,7 +169,9 @@ def test_links_agree_with_prehooks_on_every_node(record: Record) -> None:
         made_by = recorded[made[line]]
         if call.forward.op == "aten::mul.Tensor" and line == 0:
             continue  # x * 1, the one node without a prehook
-        assert call.forward.id == made_by.id, f"{op} ran under the node of {made_by.name} but links to {call.forward.name}"
+        assert call.forward.id == made_by.id, (
+            f"{op} ran under the node of {made_by.name} but links to {call.forward.name}"
+        )
         linked += 1
     assert linked >= 15
 

@@ -126,7 +126,9 @@ def test_storages_die_at_the_same_op_as_in_the_bare_program(tmp_path: Path, mode
             found_end = lifetimes.mask()
     assert [op for op, _ in lifetimes.alive] == [op for op, _ in bare.alive]
     for i, ((op, expected), (_, found)) in enumerate(zip(bare.alive, lifetimes.alive)):
-        assert found == expected, f"before op {i} ({op}): {found.bit_count()} storages alive, {expected.bit_count()} in the bare program"
+        assert found == expected, (
+            f"before op {i} ({op}): {found.bit_count()} storages alive, {expected.bit_count()} in the bare program"
+        )
     assert found_end == end
 
 

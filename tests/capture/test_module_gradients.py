@@ -39,7 +39,10 @@ def _gradients_by_hooks(net: nn.Module, run: Callable[[], object]) -> dict[str, 
 
     def keep(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-            found[name] = ([g if g is None else g.clone() for g in grad_output], [g if g is None else g.clone() for g in grad_input])
+            found[name] = (
+                [g if g is None else g.clone() for g in grad_output],
+                [g if g is None else g.clone() for g in grad_input],
+            )
 
         return hook
 
@@ -153,4 +156,13 @@ def test_optimizer_phase(record: Record) -> None:
         assert set(phases[first:]) == {"optimizer"}
         assert "optimizer" not in phases[:first] and first > 300
         names = {c.op for c in calls(rank, kind="aten", phase="optimizer")}
-        assert any(name in ("aten::add_.Tensor", "aten::_fused_adamw_", "aten::_foreach_addcdiv_.ScalarList", "aten::_foreach_mul_.Scalar") for name in names)
+        assert any(
+            name
+            in (
+                "aten::add_.Tensor",
+                "aten::_fused_adamw_",
+                "aten::_foreach_addcdiv_.ScalarList",
+                "aten::_foreach_mul_.Scalar",
+            )
+            for name in names
+        )

@@ -50,8 +50,14 @@ def compare(seen: list[Seen], recorded: list[Any], where: str, allow_undefined: 
         return [f"{where}: {len(recorded)} values, expected {len(seen)}"]
     problems = []
     for i, (expected, value) in enumerate(zip(seen, recorded)):
-        if tuple(value.shape) != tuple(expected.copy.shape) or tuple(value.stride) != expected.stride or value.dtype != expected.copy.dtype:
-            problems.append(f"{where}.{i}: {value.dtype} {value.shape} {value.stride}, expected {expected.copy.dtype} {expected.copy.shape} {expected.stride}")
+        if (
+            tuple(value.shape) != tuple(expected.copy.shape)
+            or tuple(value.stride) != expected.stride
+            or value.dtype != expected.copy.dtype
+        ):
+            problems.append(
+                f"{where}.{i}: {value.dtype} {value.shape} {value.stride}, expected {expected.copy.dtype} {expected.copy.shape} {expected.stride}"
+            )
         elif value.undefined:
             if not allow_undefined:
                 problems.append(f"{where}.{i}: marked undefined")
@@ -72,7 +78,9 @@ def compare_call(step: Step, call: Any) -> list[str]:
         problems.append(f"{call.name}: mutated {call.mutated}, expected {tuple(step.written)}")
     for name, expected in step.written.items():
         if name in call.mutated:
-            problems += compare(expected, values([call.mutated_values[name]]), f"{call.name}.mutated.{name}", allow_undefined=False)
+            problems += compare(
+                expected, values([call.mutated_values[name]]), f"{call.name}.mutated.{name}", allow_undefined=False
+            )
     return problems
 
 
@@ -89,7 +97,9 @@ def test_every_op_and_every_tensor(tmp_path: Path, model: str, optimizer: str, p
 @pytest.mark.parametrize("level", ["aten", "api", "module", "mix"])
 @pytest.mark.parametrize("data", ["statistic", "tensor"])
 @pytest.mark.parametrize(("model", "optimizer"), PROGRAMS[:1] + PROGRAMS[2:4])
-def test_other_modes_see_the_ops_of_the_bare_program(tmp_path: Path, model: str, optimizer: str, level: str, data: str) -> None:
+def test_other_modes_see_the_ops_of_the_bare_program(
+    tmp_path: Path, model: str, optimizer: str, level: str, data: str
+) -> None:
     """Our hooks add no op, remove none and change none (add_ to add, a detach, a clone)."""
     program = build(model, optimizer)
     train_step(program, MICRO_BATCHES)

@@ -44,7 +44,9 @@ def test_a_function_mode_sees_the_calls_of_the_bare_program(tmp_path: Path, plac
         train_step(build("resnet"))
         seen = list(oracle.seen)
     extra = [name for name in seen if name not in bare.seen]
-    assert len(seen) == len(bare.seen), f"{len(seen)} calls seen, {len(bare.seen)} bare; of the recorder's own: {sorted(set(extra))}"
+    assert len(seen) == len(bare.seen), (
+        f"{len(seen)} calls seen, {len(bare.seen)} bare; of the recorder's own: {sorted(set(extra))}"
+    )
     assert seen == bare.seen
 
 

@@ -74,7 +74,9 @@ def vmap_of_grad() -> Any:
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return ((x @ w).tanh() - y).pow(2).sum()
 
-    return torch.func.vmap(torch.func.grad(loss))(torch.randn(7, 5), torch.randn(7, 3)), torch.func.jacrev(lambda x: x.sin())(w)
+    return torch.func.vmap(torch.func.grad(loss))(torch.randn(7, 5), torch.randn(7, 3)), torch.func.jacrev(
+        lambda x: x.sin()
+    )(w)
 
 
 def forward_mode_gradient() -> Any:

@@ -25,7 +25,15 @@ def modes() -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("steps", "recorded"),
-    [("all", range(12)), ("0", [0]), ("0|5-8", [0, 5, 6, 7, 8]), ("2 - 3 | 11", [2, 3, 11]), (4, [4]), ([1, 3], [1, 3]), ("20", [])],
+    [
+        ("all", range(12)),
+        ("0", [0]),
+        ("0|5-8", [0, 5, 6, 7, 8]),
+        ("2 - 3 | 11", [2, 3, 11]),
+        (4, [4]),
+        ([1, 3], [1, 3]),
+        ("20", []),
+    ],
 )
 def test_steps(tmp_path: Path, steps: Any, recorded: Any) -> None:
     on_stack = []
@@ -74,7 +82,9 @@ def test_graph_of_an_idle_step_run_in_a_recorded_one_and_back(tmp_path: Path) ->
     assert "aten::mul.Tensor" in [c.op for c in calls(rank, kind="aten", phase="backward")]
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [("all", True), ("0", True), ("1|3-5", False), (0, True), ([1, 2], False)])
+@pytest.mark.parametrize(
+    ("ranks", "expected"), [("all", True), ("0", True), ("1|3-5", False), (0, True), ([1, 2], False)]
+)
 def test_ranks(tmp_path: Path, ranks: Any, expected: bool) -> None:
     idle = modes()
     with DumpMode(DumpConfig(path=str(tmp_path / "dump"), ranks=ranks)):
@@ -126,7 +136,11 @@ def test_joint_tree_order(record: Record) -> None:
     assert ids == sorted(ids) and len(set(ids)) == len(ids)
     nested = 0
     for call in rank.calls:
-        if call.parent is not None and call.thread == call.parent.thread and not (call.kind == "api" and call.phase == "backward"):
+        if (
+            call.parent is not None
+            and call.thread == call.parent.thread
+            and not (call.kind == "api" and call.phase == "backward")
+        ):
             assert call.parent.id < call.id
             assert call.parent.start_ns <= call.start_ns
             nested += 1
@@ -139,7 +153,10 @@ def test_joint_tree_order(record: Record) -> None:
         (["aten::addmm"], {"aten::addmm"}),
         (["ADDMM"], {"aten::addmm"}),
         (["regex:aten::(addmm|tanh)$"], {"aten::addmm", "aten::tanh"}),
-        (["layer_norm", "aten::_softmax"], {"aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::_softmax"}),
+        (
+            ["layer_norm", "aten::_softmax"],
+            {"aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::_softmax"},
+        ),
     ],
 )
 def test_ops(record: Record, ops: list[str], expected: set[str]) -> None:
@@ -230,7 +247,10 @@ def test_names_count_from_zero_in_every_step(tmp_path: Path) -> None:
             dump.step()
     for step in (0, 1):
         rank = open_dump(str(tmp_path / "dump")).step(step).rank(0)
-        assert [c.name for c in calls(rank, kind="aten", op="aten::exp")] == ["Aten.exp.0.forward", "Aten.exp.1.forward"]
+        assert [c.name for c in calls(rank, kind="aten", op="aten::exp")] == [
+            "Aten.exp.0.forward",
+            "Aten.exp.1.forward",
+        ]
         assert [c.name for c in calls(rank, kind="api")][-2:] == ["Tensor.exp.0.forward", "Tensor.exp.1.forward"]
 
 

@@ -23,7 +23,16 @@ def gpt2_step() -> Iterator[torch.nn.Module]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     seed_all(0)
-    config = GPT2Config(n_embd=256, n_layer=4, n_head=4, n_positions=128, vocab_size=8192, bos_token_id=0, eos_token_id=0, use_cache=False)
+    config = GPT2Config(
+        n_embd=256,
+        n_layer=4,
+        n_head=4,
+        n_positions=128,
+        vocab_size=8192,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+    )
     model = GPT2LMHeadModel(config)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     tokens = torch.randint(0, 8192, (4, 128))
@@ -51,7 +60,9 @@ def test_at_most_a_tenth_more_than_the_distinct_contents(dump_and_bytes: tuple[P
     path, distinct = dump_and_bytes
     on_disk = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert distinct > 150 * MIB
-    assert on_disk <= 1.1 * distinct, f"{on_disk / MIB:.1f} MiB on disk for {distinct / MIB:.1f} MiB of distinct contents"
+    assert on_disk <= 1.1 * distinct, (
+        f"{on_disk / MIB:.1f} MiB on disk for {distinct / MIB:.1f} MiB of distinct contents"
+    )
 
 
 def test_and_not_less_than_all_of_it(dump_and_bytes: tuple[Path, int]) -> None:

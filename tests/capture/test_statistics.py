@@ -14,7 +14,17 @@ from .bits import calls
 
 Record = Callable[..., Any]
 
-FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+FLOATS = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 PRECISION = {"float64": 1e-12}
 COUNTS = ("nan", "posinf", "neginf", "zero", "negative", "positive")
@@ -72,7 +82,9 @@ def test_floats(record: Record, name: str, n: int) -> None:
     check(statistics(record, x), reference(x), PRECISION.get(name, 1e-5), 1.0)
 
 
-@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf, (math.inf, -math.inf), (math.nan, math.inf, -math.inf)])
+@pytest.mark.parametrize(
+    "special", [math.nan, math.inf, -math.inf, (math.inf, -math.inf), (math.nan, math.inf, -math.inf)]
+)
 @pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("n", [10, 200_000])
 def test_nan_and_infinities(record: Record, name: str, special: Any, n: int) -> None:
@@ -212,7 +224,9 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "part": lambda x: x[100:200],
     "channels_last": lambda x: x.view(10, 10, 12, 10).contiguous(memory_format=torch.channels_last),
     "overlapping": lambda x: x.as_strided((50, 4), (2, 1)),
-    "flipped_channels": lambda x: x.view(10, 10, 12, 10).contiguous(memory_format=torch.channels_last).permute(2, 0, 3, 1),
+    "flipped_channels": lambda x: (
+        x.view(10, 10, 12, 10).contiguous(memory_format=torch.channels_last).permute(2, 0, 3, 1)
+    ),
 }
 
 
@@ -251,7 +265,9 @@ def test_selected_statistics(record: Record) -> None:
     assert set(found) == {"max", "zero"}
 
 
-@pytest.mark.parametrize("chosen", [("mean",), ("l2norm",), ("std",), ("nan",), ("min", "nan"), ("count",), ("positive", "negative")])
+@pytest.mark.parametrize(
+    "chosen", [("mean",), ("l2norm",), ("std",), ("nan",), ("min", "nan"), ("count",), ("positive", "negative")]
+)
 def test_each_selection_alone_is_right(record: Record, chosen: tuple[str, ...]) -> None:
     x = sample_of("float32", 1000)
     found, expected = statistics(record, x, statistics=chosen), reference(x)

@@ -19,7 +19,12 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def run(**options: Any) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.capture.training", json.dumps({"run": "measured", "model": "resnet"} | options)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.capture.training",
+        json.dumps({"run": "measured", "model": "resnet"} | options),
+    ]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -32,7 +37,9 @@ def bare_digest() -> str:
 
 @pytest.mark.parametrize("data", ["tensor", "full", "structure"])
 @pytest.mark.parametrize("file_bytes", [0, 40_000])
-def test_full_disk_with_warn_leaves_training_untouched(tmp_path: Path, bare_digest: str, data: str, file_bytes: int) -> None:
+def test_full_disk_with_warn_leaves_training_untouched(
+    tmp_path: Path, bare_digest: str, data: str, file_bytes: int
+) -> None:
     report = run(config={"path": str(tmp_path / "dump"), "data": data, "on_error": "warn"}, file_bytes=file_bytes)
     assert report.get("digest") == bare_digest, report
     assert len(report["warnings"]) == 1, report["warnings"]
@@ -44,7 +51,7 @@ def test_full_disk_with_warn_leaves_training_untouched(tmp_path: Path, bare_dige
 @pytest.mark.parametrize("file_bytes", [0, 40_000])
 def test_full_disk_with_raise_is_a_store_error(tmp_path: Path, data: str, file_bytes: int) -> None:
     report = run(config={"path": str(tmp_path / "dump"), "data": data, "on_error": "raise"}, file_bytes=file_bytes)
-    name, message, bases = report["error"]
+    _name, message, bases = report["error"]
     assert "StoreError" in bases, report
     assert str(tmp_path / "dump") in message and ("large" in message.lower() or "space" in message.lower()), message
     assert report["modes"] == [0, 0]

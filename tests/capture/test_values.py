@@ -145,7 +145,12 @@ def test_empty_is_undefined_until_it_is_written(record: Record) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: torch.empty_like(torch.ones(3)), lambda: torch.ones(3).new_empty(3), lambda: torch.empty_strided((3,), (1,)), lambda: torch.empty(2, 3)[1]],
+    [
+        lambda: torch.empty_like(torch.ones(3)),
+        lambda: torch.ones(3).new_empty(3),
+        lambda: torch.empty_strided((3,), (1,)),
+        lambda: torch.empty(2, 3)[1],
+    ],
     ids=["empty_like", "new_empty", "empty_strided", "view_of_empty"],
 )
 def test_every_kind_of_fresh_memory_is_undefined(record: Record, make: Callable[[], torch.Tensor]) -> None:
@@ -197,7 +202,7 @@ def test_batch_norm_writes_its_statistics_without_saying_so(record: Record) -> N
     assert len(ops) == 3
     for call, mean in zip(ops, kept):
         assert_same(mean, call.inputs[0][3].tensor(), f"running_mean before {call.name}")
-    clones = [c for c in calls(rank, kind="aten", op="aten::clone")]
+    clones = list(calls(rank, kind="aten", op="aten::clone"))
     for call, mean in zip(clones, kept):
         assert_same(mean, call.inputs[0][0].tensor(), f"running_mean at {call.name}")
 
@@ -294,7 +299,13 @@ def test_structure_holds_no_bytes(record: Record, tmp_path: Path) -> None:
 
     rank = record(lambda: torch.ones(3).exp(), data="structure")
     value = op(rank, "aten::exp").outputs
-    assert (tuple(value.shape), value.dtype, tuple(value.stride), str(value.device), value.nbytes) == ((3,), torch.float32, (1,), "cpu", 12)
+    assert (tuple(value.shape), value.dtype, tuple(value.stride), str(value.device), value.nbytes) == (
+        (3,),
+        torch.float32,
+        (1,),
+        "cpu",
+        12,
+    )
     with pytest.raises(MissingDataError):
         value.tensor()
     assert values(op(rank, "aten::exp").inputs)[0].hash is None

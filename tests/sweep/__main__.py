@@ -55,7 +55,7 @@ def main() -> int:
         if options.verbose:
             print(f"{full_name(op)}: {report.counts['samples']} samples, {time.perf_counter() - start:.2f} s", flush=True)
         for problem in report.problems[:3]:
-            print(f"PROBLEM {problem[:1500]}", flush=True)
+            print(f"PROBLEM {problem[:15000]}", flush=True)
     summary = {field.name: getattr(total, field.name) for field in dataclasses.fields(total)}
     if options.json:
         with open(options.json, "w") as file:
