@@ -20,10 +20,10 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types clean
+.PHONY: help setup demo test test-npu lint types clean
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Create .venv with the pinned dependencies and this package
 	@echo "make: $(VENV) is ready"
@@ -34,6 +34,16 @@ demo: $(READY) ## Record three steps of a small GPT-2 and print what was recorde
 test: $(READY) ## Run all tests
 	$(RUN) -m pytest $(PYTEST_ARGS)
 
+test-npu: $(READY) .npu/acl/env ## Run the tests on the real torch_npu over a simulated device (needs gcc)
+	. .npu/acl/env && PYTHONPATH=.npu/site:tests/npu $(RUN) -m pytest tests/npu
+
+.npu/acl/env: $(READY) tests/npu/build_stub_acl.py
+	@rm -rf .npu
+	$(RUN) -m pip install --disable-pip-version-check --quiet --no-deps --target .npu/site torch_npu==2.13.0
+	@mkdir -p .npu/acl
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 PYTHONPATH=.npu/site $(RUN) tests/npu/build_stub_acl.py .npu/acl > .npu/acl/exports
+	@mv .npu/acl/exports $@
+
 lint: $(READY) ## Check style and format
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -42,7 +52,7 @@ types: $(READY) ## Check the types of the package, strictly
 	$(RUN) -m mypy
 
 clean: ## Remove the environment, the demo's dump and caches
-	rm -rf $(VENV) demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .npu demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \

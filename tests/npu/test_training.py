@@ -1,0 +1,93 @@
+"""A training step on the simulated device: recorded truly, and not changed. Run with `make test-npu`."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import simulated_npu  # noqa: F401 - registers the device's kernels
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+
+
+def make_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(8, 16).to("npu"), torch.randint(0, 4, (8,)).to("npu")
+
+
+def train(net: nn.Module, dump: DumpMode | None) -> list[float]:
+    optimizer, (x, y), losses = torch.optim.AdamW(net.parameters(), lr=1e-2), batch(), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if dump is not None:
+            dump.step()
+    return losses
+
+
+def test_a_recorded_training_run_is_the_bare_one(tmp_path: Path) -> None:
+    bare, recorded = make_net().to("npu"), make_net().to("npu")
+    expected = train(bare, None)
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="full"), model=recorded) as dump:
+        assert train(recorded, dump) == expected
+    for a, b in zip(bare.parameters(), recorded.parameters(), strict=True):
+        assert torch.equal(a.cpu(), b.cpu())
+
+
+def test_values_links_and_devices(tmp_path: Path) -> None:
+    net = make_net().to("npu")
+    before = copy.deepcopy(net).cpu()
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="full", steps=0), model=net) as dump:
+        train(net, dump)
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    weight = rank.value("Functional.linear.0.forward.input.1")
+    assert str(weight.device) == "npu:0"
+    assert torch.equal(weight.tensor(), before[0].weight)
+    backward = [call for call in rank.calls if call.phase == "backward" and call.kind in ("aten", "node")]
+    assert backward
+    assert [call.name for call in backward if call.forward is None] == []
+    gradient = rank.gradients["0.weight"].tensor()
+    assert torch.equal(gradient, rank.tensor("Functional.linear.0.backward.output.1"))
+    assert rank.gradients["0.weight"].stats.count == gradient.numel()
+
+
+def test_calls_of_the_package_have_its_prefix(tmp_path: Path) -> None:
+    import torch_npu
+
+    x = torch.randn(4, 4).to("npu")
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="structure")):
+        torch_npu.npu_format_cast(x, 2)
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert [call.name for call in rank.calls] and all(
+        "NPU" in call.name for call in rank.calls if "format" in call.name
+    )
+    assert any(call.name.startswith("NPU.") for call in rank.calls)
+
+
+def test_a_dump_can_be_read_where_the_driver_is_missing(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor")):
+        torch.ones(3).exp()
+    unset = ("LD_LIBRARY_PATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    bare = subprocess.run([sys.executable, "-c", "import torch"], env=environment, capture_output=True, text=True)
+    assert "torch_npu" in bare.stderr  # torch alone does not import here
+    program = "import sys, aten_dump; rank = aten_dump.open_dump(sys.argv[1]).step(0).rank(0); "
+    program += "print(rank.tensor('Aten.exp.0.forward.output.0').sum().item())"
+    read = [sys.executable, "-c", program, str(tmp_path / "dump")]
+    found = subprocess.run(read, env=environment, capture_output=True, text=True, check=True)
+    assert abs(float(found.stdout) - 3 * math.e) < 1e-5
