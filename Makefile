@@ -20,7 +20,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-npu lint types clean
+.PHONY: help setup demo test test-ops test-npu lint types clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ test-npu: $(READY) .npu/acl/env ## Run the tests on the real torch_npu over a si
 	@mkdir -p .npu/acl
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 PYTHONPATH=.npu/site $(RUN) tests/npu/build_stub_acl.py .npu/acl > .npu/acl/exports
 	@mv .npu/acl/exports $@
+
+test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
+	$(RUN) -m tests.sweep --processes 2
 
 lint: $(READY) ## Check style and format
 	$(RUN) -m ruff check .

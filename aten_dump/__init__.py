@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from .capture.devices import keep_torch_importable
 from .config import DumpConfig
-from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, StoreError
+from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, ReplayError, StoreError
 
 if TYPE_CHECKING:
+    from .analysis.replay import replay
     from .capture.mode import DumpMode
     from .dump import Call, Dump, RankDump, Step, Value, open_dump
 
@@ -31,14 +32,17 @@ __all__ = [
     "FormatError",
     "MissingDataError",
     "RankDump",
+    "ReplayError",
     "Step",
     "StoreError",
     "Value",
     "open_dump",
+    "replay",
 ]
 
 # Imported when first asked for: the configuration and the command line's help need no torch.
 _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump"), "dump") | {"DumpMode": "capture.mode"}
+_LAZY["replay"] = "analysis.replay"
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,19 @@ DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
 IO = Literal["all", "input", "output"]
 HashName = Literal["xxh3", "md5", "crc32", "sha256"]
 OnError = Literal["raise", "warn"]
+Dedup = Literal["version", "content"]
+Compile = Literal["eager", "opaque"]
 Numbers = str | int | Iterable[int]
+Trigger = Literal["nonfinite", "loss_spike"] | Callable[[str, list[dict[str, Any]]], bool] | None
+_CHOICES: Final = (
+    ("level", Level),
+    ("data", DataKind),
+    ("io", IO),
+    ("hash", HashName),
+    ("on_error", OnError),
+    ("dedup", Dedup),
+    ("compile", Compile),
+)
 
 STATISTICS: Final = (
     "count",
@@ -110,12 +122,25 @@ class DumpConfig:
         stacks: record the source stack of calls.
         hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
         sample: keep only the first so many elements of a tensor's bytes; None keeps all.
-        trigger: None records every selected step.
+        trigger: None writes every selected step. Otherwise a step is held in memory, and written only when something
+            happens in it: ``"nonfinite"``, a call makes NaN or Inf of finite inputs (masks aside); ``"loss_spike"``,
+            the loss that backward is called on is not finite, or six standard deviations above the last 32; or a
+            function of (op, statistics of its results as a list of dicts) that returns True. Needs data
+            ``"statistic"`` or ``"full"``.
+        trigger_before: how many calls of the step to write from before the trigger.
+        trigger_after: how many calls to write after it.
+        trigger_bytes: most bytes of tensors to hold while waiting for the trigger; the ones used last are kept.
         queue_bytes: host memory for bytes on their way to the file; the program waits when it is full.
         shard_bytes: size at which a new shard file is begun.
         max_bytes: stop storing tensor bytes after so many (the index goes on); None is no limit.
         on_error: when the recorder itself fails: ``"raise"``, or ``"warn"`` once and let the program run on unrecorded.
         overwrite: replace an existing dump at `path`.
+        dedup: how a tensor is known to be unchanged: ``"version"``, no op has written to its memory; ``"content"``,
+            also its bytes are the same, which finds writes that no op tells of (numpy, hand-launched kernels) at the
+            cost of hashing every tensor whenever it is seen.
+        compile: what becomes of functions that torch.compile has wrapped: ``"eager"`` runs them as written, so that
+            their ops are recorded; ``"opaque"`` runs them compiled, and records the inputs, outputs and extern kernels
+            of each call. A note and one warning say so.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
@@ -134,12 +159,17 @@ class DumpConfig:
     stacks: bool = True
     hash: HashName = "xxh3"
     sample: int | None = None
-    trigger: None = None
+    trigger: Trigger = None
+    trigger_before: int = 1000
+    trigger_after: int = 200
+    trigger_bytes: int = 256 << 20
     queue_bytes: int = 512 << 20
     shard_bytes: int = 4 << 30
     max_bytes: int | None = None
     on_error: OnError = "raise"
     overwrite: bool = False
+    dedup: Dedup = "version"
+    compile: Compile = "eager"
     step_selection: Selection = field(init=False, repr=False, compare=False)
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 
@@ -151,7 +181,7 @@ class DumpConfig:
         for name in ("steps", "ranks"):
             value = getattr(self, name)
             self._put(name, value if isinstance(value, (str, int)) else tuple(value))
-        for name, kind in (("level", Level), ("data", DataKind), ("io", IO), ("hash", HashName), ("on_error", OnError)):
+        for name, kind in _CHOICES:
             if getattr(self, name) not in get_args(kind):
                 raise _bad(name, getattr(self, name), ", ".join(repr(a) for a in get_args(kind)))
         for name in ("statistics", "ops", "exclude_ops", "modules"):
@@ -186,14 +216,25 @@ class DumpConfig:
             ("max_bytes", 0, True),
             ("queue_bytes", 1 << 20, False),
             ("shard_bytes", 1 << 16, False),
+            ("trigger_before", 0, False),
+            ("trigger_after", 0, False),
+            ("trigger_bytes", 0, False),
         ):
             value = getattr(self, name)
             if optional and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise _bad(name, value, f"an int of {least} or more" + (" or None" if optional else ""))
-        if self.trigger is not None:
-            raise _bad("trigger", self.trigger, "None: this version records every selected step")
+        self._check_trigger()
+
+    def _check_trigger(self) -> None:
+        if self.trigger is None:
+            return
+        if not callable(self.trigger) and self.trigger not in ("nonfinite", "loss_spike"):
+            raise _bad("trigger", self.trigger, 'None, "nonfinite", "loss_spike", or a function of (op, statistics)')
+        needed = {"nan", "posinf", "neginf", "min", "max"}
+        if not self.wants_statistics or not needed <= set(self.statistics):
+            raise _bad("trigger", self.trigger, f'data "statistic" or "full", with {", ".join(sorted(needed))}')
 
     @property
     def wants_tensor(self) -> bool:
@@ -211,6 +252,8 @@ class DumpConfig:
         """Return the fields as plain values, as the index header and run.json hold them."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
         fields["path"] = os.fspath(self.path)
+        if callable(self.trigger):
+            fields["trigger"] = getattr(self.trigger, "__qualname__", repr(self.trigger))
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     @classmethod

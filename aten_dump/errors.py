@@ -26,3 +26,7 @@ class FormatError(AtenDumpError, ValueError):
 
 class MissingDataError(AtenDumpError, LookupError):
     """What was asked for was not recorded: a name, a step, a tensor's bytes, a statistic."""
+
+
+class ReplayError(AtenDumpError, RuntimeError):
+    """A recorded call cannot be run again; the message says why."""

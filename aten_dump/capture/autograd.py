@@ -16,11 +16,15 @@ Theory of operation
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.utils.checkpoint
 from torch._C._autograd import _get_sequence_nr
+from torch.autograd.function import BackwardCFunction
 
 from .backward import BackwardTask
 from .calls import MODULE, NODE, Edge, OpenCall, ThreadState
@@ -30,18 +34,20 @@ if TYPE_CHECKING:
     from .recorder import StepRecorder
 
 running_node: Final[Callable[[], Any]] = torch._C._current_autograd_node  # None outside of a backward pass
+COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
 _KEY: Final = "aten_dump"  # our entry in a node's metadata
+_CHECKPOINT: Final = str(torch.utils.checkpoint.__file__)
+_ENGINE: Final = str(torch.autograd.graph.__file__)
 _ACCUMULATE_GRAD: Final = 2**64 - 1  # the sequence number of nodes that accumulate into a leaf
 
 
 class SequenceClaims:
-    """Which aten call made which autograd node, by sequence number."""
+    """Which aten call made which autograd node, by thread and sequence number: each thread counts for itself."""
 
-    __slots__ = ("_calls", "_previous")
+    __slots__ = ("_threads",)
 
-    def __init__(self) -> None:
-        self._calls: dict[int, int] = {}
-        self._previous: dict[int, int] = {}  # for numbers that may belong to the call before: made after its kernel
+    def __init__(self, threads: list[ThreadState]) -> None:
+        self._threads = threads
 
     def claim(self, thread: ThreadState, call: int) -> int | None:
         """Give the nodes made since the thread's last call to `call`; return the number of the one it made itself."""
@@ -49,35 +55,60 @@ class SequenceClaims:
         first = thread.claimed
         if now == first:
             return None
+        if not torch.is_grad_enabled():  # it made none: it runs in a pack hook, or in a custom function's forward
+            for number in range(max(first, thread.noted), now):
+                thread.made_around[number] = call
+                thread.made_before[number] = thread.last_call
+            thread.noted = now
+            return None
         thread.claimed = now
         for number in range(first, now):
-            self._calls[number] = call
-            self._previous[number] = thread.last_call
-        return now - 1 if torch.is_grad_enabled() else None
+            thread.made[number] = call
+            thread.made_before.setdefault(number, thread.last_call)
+        return now - 1
 
-    def made_by(self, number: int, node: str, last_call: int) -> int:
-        """Return the aten call that made node `number`; 0 when it was made before the step.
+    def made_by(self, number: int, node: str, thread: ThreadState, own_from: int | None) -> int | None:
+        """Return the aten call that made a node; None when it was made before the step, 0 when nothing tells.
 
         Args:
             number: sequence number of the node.
             node: the node's name. ``CopySlices`` is made after the in-place op on a view has run, so the next call
                 claimed it.
-            last_call: the thread's last aten call: nodes that no later call claimed are its own.
+            thread: the running thread.
+            own_from: nodes of this number and greater are surely the thread's own; None if no node is.
         """
-        if number not in self._calls:
-            return last_call
-        return self._previous[number] if node == "CopySlices" else self._calls[number]
+        own = thread.first <= number < _get_sequence_nr()
+        if len(self._threads) > 1 and not (own and own_from is not None and number >= own_from):
+            makers = [one for one in self._threads if number in one.made]
+            if own and makers not in ([], [thread]):
+                return 0
+            if not own:
+                if len(makers) != 1:
+                    return 0 if makers else None
+                thread = makers[0]
+        elif not own:
+            return None
+        if node == "CopySlices" or number not in thread.made:
+            return thread.made_before.get(number, thread.last_call if own_from is not None else 0)
+        return thread.made[number]
+
+    def made_around(self, number: int, thread: ThreadState) -> int:
+        """Return the first op in the forward of a custom function that has this node; 0 unknown."""
+        return thread.made_around.get(number, 0)
 
 
 class NodeTag:
     """What the recorder knows of one autograd node; lives in the node's metadata and in its hooks."""
 
     __slots__ = (
+        "after",
+        "before",
         "call",
         "creates_graph",
         "forward",
         "leaf",
         "links",
+        "maker",
         "name",
         "owner",
         "pushed",
@@ -93,6 +124,9 @@ class NodeTag:
         self.sequence_nr = sequence_nr
         self.forward = forward
         self.owner = owner  # the innermost API or module call that made the node
+        self.maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
+        self.before: Any = None  # handles of the two hooks
+        self.after: Any = None
         self.leaf: int | None = None  # id of the leaf tensor that this node accumulates into
         self.sends: list[tuple[int, OpenCall, Edge]] = []  # output slot -> input edge of that call
         self.receives: list[tuple[int, OpenCall, Path]] = []  # input slot -> output of that call
@@ -107,7 +141,7 @@ class NodeTag:
     def leave(
         self, grad_inputs: tuple[torch.Tensor | None, ...], grad_outputs: tuple[torch.Tensor | None, ...]
     ) -> None:
-        self.links.leave(self, grad_inputs)
+        self.links.leave(self, grad_inputs, grad_outputs)
 
 
 class GraphLinks:
@@ -115,8 +149,7 @@ class GraphLinks:
 
     def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
-        self.claims = SequenceClaims()
-        self._first_sequence = _get_sequence_nr()
+        self.claims = SequenceClaims(recorder.all_threads)
         self._handles: list[Any] = []
         self._tasks: dict[int, BackwardTask] = {}
         self.closed = False
@@ -126,6 +159,10 @@ class GraphLinks:
     def note_inputs(self, call: OpenCall, tensors: Iterable[tuple[Path, torch.Tensor]]) -> None:
         """Remember through which edges gradients will leave `call`: an in-place op changes them."""
         call.sequence_start = _get_sequence_nr()
+        self.note_edges(call, tensors)
+
+    def note_edges(self, call: OpenCall, tensors: Iterable[tuple[Path, torch.Tensor]]) -> None:
+        """Remember through which edges gradients will leave `call` for these tensors."""
         for path, tensor in tensors:
             if tensor.requires_grad:
                 node = tensor.grad_fn
@@ -134,7 +171,24 @@ class GraphLinks:
 
     def track(self, call: OpenCall, outputs: list[tuple[Path, torch.Tensor]], thread: ThreadState) -> None:
         """Tag the nodes that were made on the way to `outputs`, and note which of them are outputs of `call`."""
-        pending: list[tuple[Any, int]] = [(node, 0) for _, t in outputs if (node := t.grad_fn) is not None]
+        self.track_nodes((t.grad_fn for _, t in outputs), call, thread)
+        for path, tensor in outputs:
+            tag = self.tag_of(tensor.grad_fn)
+            if tag is not None and tag.sequence_nr >= call.sequence_start:
+                tag.receives.append((tensor.output_nr, call, path))
+
+    def track_nodes(
+        self, roots: Iterable[Any], call: OpenCall | None, thread: ThreadState, maker: OpenCall | None = None
+    ) -> None:
+        """Tag the nodes that are new on the way to `roots`.
+
+        Args:
+            roots: autograd nodes; None among them is left out.
+            call: the innermost API or module call that may have made them.
+            thread: the running thread.
+            maker: the autograd node in whose run they were made.
+        """
+        pending: list[tuple[Any, int]] = [(node, 0) for node in roots if node is not None]
         while pending:
             node, consumer = pending.pop()
             known = node.metadata.get(_KEY)
@@ -142,13 +196,9 @@ class GraphLinks:
                 if known.leaf is not None and consumer:
                     known.forward = min(known.forward, consumer)
                 continue
-            tag = self._tag(node, call, consumer, thread)
+            tag = self._tag(node, call, consumer, thread, maker)
             if tag is not None:
                 pending += [(following, tag.forward) for following, _ in node.next_functions if following is not None]
-        for path, tensor in outputs:
-            tag = self.tag_of(tensor.grad_fn)
-            if tag is not None and tag.sequence_nr >= call.sequence_start:
-                tag.receives.append((tensor.output_nr, call, path))
 
     def tag_of(self, node: Any) -> NodeTag | None:
         """Return the tag of an autograd node, if this step has put one on it."""
@@ -157,23 +207,36 @@ class GraphLinks:
         tag: NodeTag | None = node.metadata.get(_KEY)
         return tag if tag is not None and tag.links is self else None
 
-    def _tag(self, node: Any, call: OpenCall, consumer: int, thread: ThreadState) -> NodeTag | None:
+    def _tag(
+        self, node: Any, call: OpenCall | None, consumer: int, thread: ThreadState, maker: OpenCall | None
+    ) -> NodeTag | None:
         number: int = node._sequence_nr()
         name: str = node.name().rpartition("::")[2]
         if number == _ACCUMULATE_GRAD:
+            if not hasattr(node, "variable"):
+                return None  # a node that only raises (once_differentiable)
             tag = NodeTag(self, name, number, consumer, _module_of(call))
             tag.leaf = id(node.variable)
-        elif number < self._first_sequence:
-            return None  # made before the step
         else:
+            begun_by = maker or call
+            own_from = begun_by.sequence_start if begun_by else thread.claimed
+            forward = self.claims.made_by(number, name, thread, own_from)
+            if forward is None:
+                return None  # made before the step
             owner: OpenCall | None = call
             while owner is not None and owner.sequence_start > number:
                 owner = owner.parent
-            tag = NodeTag(self, name, number, self.claims.made_by(number, name, thread.last_call), owner)
+            if owner is not None and owner.recorded and owner.is_function and f"{owner.name.api}Backward" == name:
+                forward = owner.id  # a custom autograd function: its backward is written for all of its forward
+            elif isinstance(node, BackwardCFunction):
+                forward = self.claims.made_around(number, thread) or forward
+            tag = NodeTag(self, name, number, forward, owner)
+            tag.maker = maker if maker is not None and number >= maker.sequence_start else None
             self._note_edges(tag, node)
             self._note_saved(tag, node)
         node.metadata[_KEY] = tag
-        self._handles += (node.register_prehook(tag.enter), node.register_hook(tag.leave))
+        tag.before, tag.after = node.register_prehook(tag.enter), node.register_hook(tag.leave)
+        self._handles += (tag.before, tag.after)
         return tag
 
     def _note_edges(self, tag: NodeTag, node: Any) -> None:
@@ -194,27 +257,42 @@ class GraphLinks:
         tensors = list(saved_tensors_of(node))
         if tensors and tag.forward:
             self._recorder.saved(tag.forward, tag.name, tensors)
+        elif not tensors and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            self._recorder.coverage.add("saved_hooks")
 
     # -- backward
 
     def enter(self, tag: NodeTag, grad_outputs: tuple[torch.Tensor | None, ...]) -> None:
         """A node begins to run with these gradients of its outputs."""
         thread = self._recorder.thread()
-        if self.closed or thread is None or thread.busy:
-            return
+        if self.closed or thread is None or thread.busy or not torch._C._len_torch_dispatch_stack():
+            return  # without a mode on its stack the thread is not recorded
         with self._recorder.hook_code(thread):
+            _move_to_end(tag.after)
             task = self._task(thread)
             parent = task.call_of(tag.owner, thread)
             call = self._recorder.begin_node(thread, tag, parent)
             call.args = [self._recorder.tree(g, is_input=True) for g in grad_outputs]
             tag.call, tag.running, tag.creates_graph = call, True, torch.is_grad_enabled()
-            tag.pushed = self._recorder.push_function_mode()
-            for slot, owner, path in tag.receives:
-                received = task.call_of(owner, thread)
-                if received is not None and slot < len(call.args):
-                    received.received[path] = call.args[slot]
+            if tag.name == COMPILED_NODE:
+                thread.storages_before = self._recorder.values.storages_seen()
+            else:
+                tag.pushed = self._recorder.push_function_mode()
+            self._receive(tag, call, task, thread)
 
-    def leave(self, tag: NodeTag, grad_inputs: tuple[torch.Tensor | None, ...]) -> None:
+    def _receive(self, tag: NodeTag, call: OpenCall, task: BackwardTask, thread: ThreadState) -> None:
+        """Hand the gradients that a node was given on to the calls whose outputs they belong to."""
+        for slot, owner, path in tag.receives:
+            received = task.call_of(owner, thread)
+            if received is not None and slot < len(call.args):
+                received.received[path] = call.args[slot]
+
+    def leave(
+        self,
+        tag: NodeTag,
+        grad_inputs: tuple[torch.Tensor | None, ...],
+        grad_outputs: tuple[torch.Tensor | None, ...],
+    ) -> None:
         """A node has run and sends these gradients on."""
         thread = self._recorder.thread()
         call = tag.call
@@ -224,9 +302,17 @@ class GraphLinks:
         if tag.pushed:
             self._recorder.pop_function_mode()
         with self._recorder.hook_code(thread):
+            if tag.name == COMPILED_NODE:  # the kernels of the compiler write unseen
+                self._recorder.values.invalidate_since(thread.storages_before)
             trees = [self._recorder.tree(g, is_input=False) for g in grad_inputs]
-            self._recorder.end_node(thread, call, trees)
             task = self._task(thread)
+            if len(tag.before.hooks_dict_ref() or ()) > 1:  # a hook of the program's may have replaced them after ours
+                call.args = [self._recorder.tree(g, is_input=True) for g in grad_outputs]
+                self._receive(tag, call, task, thread)
+            self._recorder.end_node(thread, call, trees)
+            if tag.creates_graph:
+                made = (g.grad_fn for g in grad_inputs if g is not None)
+                self.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
             for slot, owner, edge in tag.sends:
                 sender = task.call_of(owner, thread)
                 if sender is not None and slot < len(trees):
@@ -244,7 +330,14 @@ class GraphLinks:
         return task
 
     def _finish(self, number: int) -> None:
-        """The engine has run the last node of a backward pass."""
+        """The engine has run the last node of a backward pass.
+
+        DDP and FSDP reduce what is left in callbacks like this one, some of them queued after it: so it goes to the end
+        of the queue once more, and sees the gradients as the program will.
+        """
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish_last(number))
+
+    def _finish_last(self, number: int) -> None:
         task = self._tasks.pop(number, None)
         thread = self._recorder.thread()
         if task is not None and thread is not None and not self.closed:
@@ -256,14 +349,17 @@ class GraphLinks:
         tag = self.tag_of(node)
         if tag is None:
             number = node._sequence_nr()
-            known = number != _ACCUMULATE_GRAD and number >= self._first_sequence
-            return None, self.claims.made_by(number, node.name(), 0) if known else 0, False
+            if number == _ACCUMULATE_GRAD:
+                return None, 0, False
+            return None, self.claims.made_by(number, node.name(), self._recorder.thread(), None) or 0, False
         return tag.call, tag.forward, tag.running
 
     def recomputes(self, node: Any) -> bool:
         """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
+        if not torch.is_grad_enabled():
+            return False
         tag = self.tag_of(node)
-        return torch.is_grad_enabled() and not (tag is not None and tag.creates_graph)
+        return (tag is not None and not tag.creates_graph) or _checkpoint_runs()
 
     def close(self) -> None:
         """Finish backward calls that were cut short, and take every hook away."""
@@ -282,9 +378,30 @@ def _module_of(call: OpenCall | None) -> OpenCall | None:
     return call
 
 
+def _move_to_end(handle: Any) -> None:
+    """Let our hook on a node run after those that the program put there later: they may replace gradients."""
+    hooks = handle.hooks_dict_ref()
+    if hooks is not None and len(hooks) > 1 and handle.id in hooks:
+        hooks[handle.id] = hooks.pop(handle.id)  # not move_to_end: the engine reads the plain dict underneath
+
+
+def _checkpoint_runs() -> bool:
+    """Tell whether torch's checkpoint is running a function again, where a backward pass is itself differentiated."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == _CHECKPOINT:
+            return True
+        if file == _ENGINE and frame.f_code.co_name == "_engine_run_backward":
+            return False
+        frame = frame.f_back
+    return False
+
+
 def _edge_to(node: Any, output_nr: int) -> Edge:
     number: int = node._sequence_nr()
-    return (-id(node.variable), 0) if number == _ACCUMULATE_GRAD else (number, output_nr)
+    leaf = getattr(node, "variable", None) if number == _ACCUMULATE_GRAD else None
+    return (number, output_nr) if leaf is None else (-id(leaf), 0)
 
 
 _saved_attributes: dict[type, tuple[str, ...]] = {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Final, NamedTuple
+
+import torch
 
 from ..store.records import CALL_KINDS, PHASES, Tree
 from .trees import Path
@@ -44,6 +47,7 @@ class OpenCall:
         "frame",
         "id",
         "input_edges",
+        "is_function",
         "kind",
         "kwargs",
         "module",
@@ -68,6 +72,7 @@ class OpenCall:
         self.name = name
         self.parent = parent
         self.parent_id: int = 0 if parent is None else parent.visible
+        self.is_function = False  # a torch.autograd.Function of the program's
         self.recorded = True
         self.visible: int = number  # what children name as their parent: this call, or an ancestor that is recorded
         self.n = -1  # given when first needed, so that calls that are dropped use up no number
@@ -92,12 +97,43 @@ class OpenCall:
 class ThreadState:
     """What the recorder knows of one thread of the program."""
 
-    __slots__ = ("busy", "claimed", "last_call", "number", "optimizer_depth", "stack")
+    __slots__ = (
+        "aside",
+        "busy",
+        "claimed",
+        "delegated",
+        "first",
+        "last_call",
+        "lock",
+        "made",
+        "made_around",
+        "made_before",
+        "noted",
+        "number",
+        "optimizer_depth",
+        "optimizer_pass",
+        "stack",
+        "storages_before",
+    )
 
     def __init__(self, number: int, claimed: int) -> None:
         self.number = number
+        self.lock: AbstractContextManager[bool] | None = None  # guards the recorder's tables once threads share them
         self.stack: list[OpenCall] = []
         self.busy = False  # inside the recorder's own code
+        self.aside = 0  # compiled calls, and backwards of such, that run compiled
+        self.storages_before = 0  # the mark of the values when the last of those began
+        self.delegated: Any = None  # op that was handed on to a tensor subclass and is about to come back
+        self.first = claimed  # autograd sequence number of this thread when it was first seen in the step
         self.claimed = claimed  # autograd sequence numbers below this were given to calls
+        self.made: dict[int, int] = {}  # autograd sequence number -> the aten call that made the node
+        self.made_before: dict[int, int] = {}  # the same for nodes made after a call's kernel: the call before
+        self.made_around: dict[int, int] = {}  # nodes made before their kernel ran -> the first call in between
+        self.noted = claimed  # numbers below this are in `made` or `made_around`
         self.last_call = 0  # the last aten call
         self.optimizer_depth = 0
+        self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
+
+    def optimizer_runs_in_backward(self) -> bool:
+        """Tell whether an optimizer's step runs in a hook of the present backward pass; not a pass run by a closure."""
+        return self.optimizer_pass == torch._C._current_graph_task_id()

@@ -8,7 +8,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -23,12 +24,19 @@ from ..config import DumpConfig
 from ..errors import AtenDumpError, CaptureError
 from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
-from .calls import MODULE, CallName
+from ..store.writer import Writer
+from .calls import API, MODULE, CallName, OpenCall
+from .collectives import Flight
+from .compiled import CompiledCalls
+from .functions import FunctionCalls
 from .modes import ApiMode, OpMode, finish
-from .modules import ModuleCalls, ModulePaths
+from .modules import ModuleCalls, ModulePaths, PreHooks, has_pre_hooks
 from .ranks import rank_and_world_size
 from .recorder import StepRecorder
-from .run import open_writer
+from .ring import RingSink
+from .run import finish_run, open_writer
+from .tracing import is_traced
+from .waits import Waits
 
 _FAST_PATH_MODULES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 _live: weakref.WeakSet[DumpMode] = weakref.WeakSet()
@@ -68,10 +76,16 @@ class DumpMode:
         self.current_step = 0
         self._paths = ModulePaths(model)
         self._sink = sink
+        self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._step_recorder: StepRecorder | None = None  # of the step in progress, also while paused
         self._api_mode = ApiMode(self)
         self._op_mode = OpMode(self)
         self._modules = ModuleCalls(self._module_call)
+        self._functions = FunctionCalls(self._function_call)
+        self._compiled = CompiledCalls(self)
+        self._unseen: Counter[str] = Counter()  # notes of all steps, by code
+        self._steps = 0
+        self._waits = Waits(lambda: self._step_recorder if self._failed is None else None, self.failed)
         self._hooks: list[Any] = []
         self._entered = False
         self._failed: Exception | None = None
@@ -83,6 +97,11 @@ class DumpMode:
     def __enter__(self) -> DumpMode:
         if self._entered:
             raise CaptureError("this DumpMode is already entered; make a new DumpMode for another block")
+        for other in _live:
+            raise CaptureError(
+                f"a DumpMode that writes to {other.config.path!r} is still entered in this process; leave its block or "
+                "call its close() first: only one can record at a time (dump.thread() records further threads)"
+            )
         self._rank, self._world_size = rank_and_world_size()
         self._entered = True
         self._thread = threading.get_ident()
@@ -92,6 +111,8 @@ class DumpMode:
         try:
             if self._sink is None:
                 self._sink = open_writer(self.config, self._rank, self._world_size)
+            if self.config.trigger is not None:
+                self._sink = RingSink(self._sink, self.config)
             self._begin_step()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._entered = self.config.on_error == "warn"
@@ -129,8 +150,32 @@ class DumpMode:
         """Record again after `pause`, within the same step."""
         self._check_thread("resume")
         if self.recorder is None and self._step_recorder is not None and self._failed is None:
-            self._step_recorder.values.invalidate()
+            self._step_recorder.resume()
             self._install(self._step_recorder)
+
+    @contextlib.contextmanager
+    def thread(self) -> Iterator[None]:
+        """Record the calling thread too, inside this block: torch keeps its modes per thread.
+
+        Steps are ended by the thread that entered the mode; end one while no other thread is inside a call.
+
+        Example:
+            >>> def worker():
+            ...     with dump.thread():
+            ...         model(batch)
+        """
+        modes = range(torch._C._len_torch_function_stack())
+        here = any(torch._C._get_function_stack_at(i) is self._api_mode for i in modes)
+        if here or not self._entered or self._failed is not None:
+            yield
+            return
+        _push_mode(self._api_mode)
+        _push_dispatch_mode(self._op_mode)
+        try:
+            yield
+        finally:
+            _take_out(self._op_mode, _pop_dispatch_mode, _push_dispatch_mode)
+            _take_out(self._api_mode, _pop_mode, _push_mode)
 
     def close(self) -> None:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""
@@ -143,6 +188,8 @@ class DumpMode:
         sink, self._sink = self._sink, None
         if sink is not None:
             self._guarded(sink.close)
+        if isinstance(sink, Writer) and self._failed is None:
+            self._guarded(lambda: finish_run(self.config, self._rank, self._world_size, self._steps, self._unseen))
 
     def _check_thread(self, what: str) -> None:
         if self._entered and threading.get_ident() != self._thread:
@@ -154,6 +201,7 @@ class DumpMode:
     # -- steps
 
     def _begin_step(self) -> None:
+        in_flight, self._in_flight = self._in_flight, []
         if self.current_step not in self.config.step_selection or self._sink is None:
             return
         header = Header(
@@ -169,6 +217,7 @@ class DumpMode:
         self._paths.refresh()
         self._sink.begin_step(header)
         self._step_recorder = StepRecorder(self.config, self._sink, self._paths, self._api_mode, self.failed)
+        self._step_recorder.begin_with(in_flight)
         self._install(self._step_recorder)
 
     def _end_step(self) -> None:
@@ -176,11 +225,16 @@ class DumpMode:
         if recorder is None:
             return
         self._uninstall()
+        self._waits.remove()  # not while paused: what was started before may land then
         self._step_recorder = None
         self._guarded(lambda: self._finish_step(recorder))
 
     def _finish_step(self, recorder: StepRecorder) -> None:
         recorder.close()
+        self._in_flight = recorder.flights.left
+        self._steps += recorder.calls > 0  # a step without calls has no files
+        for note in recorder.coverage.notes():
+            self._unseen[note.code] += note.count
         if self._sink is not None:
             self._sink.end_step(recorder.calls, recorder.values.count, recorder.seconds)
 
@@ -192,6 +246,9 @@ class DumpMode:
             register_optimizer_step_post_hook(self._optimizer_ended),
         ]
         self._modules.install()
+        self._functions.install()
+        self._compiled.install()
+        self._waits.install()
         _push_mode(self._api_mode)
         _push_dispatch_mode(self._op_mode)
         self.recorder = recorder
@@ -203,6 +260,8 @@ class DumpMode:
         _take_out(self._op_mode, _pop_dispatch_mode, _push_dispatch_mode)
         _take_out(self._api_mode, _pop_mode, _push_mode)
         self._modules.remove()
+        self._functions.remove()
+        self._compiled.remove()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -211,7 +270,7 @@ class DumpMode:
         self, original: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
     ) -> Any:
         recorder = self.recorder
-        if recorder is None or torch._C._len_torch_dispatch_stack() == 0 or recorder.thread().busy:
+        if recorder is None or not self._is_seen(recorder, type(module).__qualname__):
             return original(module, *args, **kwargs)
         try:
             kind = type(module)
@@ -222,13 +281,50 @@ class DumpMode:
             self.failed(error)
             return original(module, *args, **kwargs)
         try:
-            with self._fast_path(module):
+            with self._fast_path(module), self._pre_hooks(recorder, module, call):
                 result = original(module, *args, **kwargs)
         except BaseException as error:
             finish(self, recorder, call, None, error)
             raise
         finish(self, recorder, call, result, None)
         return result
+
+    @staticmethod
+    def _is_seen(recorder: StepRecorder, name: str) -> bool:
+        """Tell whether a call that begins here is to be recorded; count it where it cannot be seen."""
+        if torch._C._len_torch_dispatch_stack() == 0:
+            recorder.coverage.add("other_threads", name)
+            return False
+        if recorder.thread().busy:
+            return False
+        if is_traced():
+            recorder.coverage.add("traced")
+            return False
+        return True
+
+    @property
+    def lets_compile(self) -> bool:
+        """Whether dynamo may compile what it is asked to while the modes are on."""
+        return self._compiled.is_watching or self.config.compile == "opaque"
+
+    def step_aside(self) -> Callable[[], None]:
+        """Take everything but the op mode away, for code that the compiler traces; return what puts it back."""
+        recorder = self.recorder
+        position = _position(self._api_mode)
+        self._modules.remove()
+        self._functions.remove()
+        if position is not None:
+            _take_out(self._api_mode, _pop_mode, _push_mode)
+
+        def back() -> None:
+            if self.recorder is not recorder or recorder is None:
+                return  # recording stopped meanwhile, and with it everything was taken away
+            self._modules.install()
+            self._functions.install()
+            if position is not None:
+                _put_back(self._api_mode, position)
+
+        return back
 
     def _fast_path(self, module: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Return a context in which a module of torch's with a fast path takes it as in the bare program.
@@ -239,9 +335,39 @@ class DumpMode:
             return _without(self._api_mode)
         return contextlib.nullcontext()
 
+    def _pre_hooks(
+        self, recorder: StepRecorder, module: nn.Module, call: OpenCall
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the arguments that pre-hooks make are recorded as those of the call."""
+        if not has_pre_hooks(module):
+            return contextlib.nullcontext()
+        return PreHooks(module, lambda args, kwargs: recorder.replace_arguments(call, args, kwargs))
+
+    def _function_call(
+        self, original: Any, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
+    ) -> Any:
+        recorder = self.recorder
+        if recorder is None or not self._is_seen(recorder, name.api):
+            return original(*args, **kwargs)
+        try:
+            call = recorder.begin(API, name, args, kwargs, frame)
+            call.is_function = True
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.failed(error)
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            finish(self, recorder, call, None, error)
+            raise
+        finish(self, recorder, call, result, None)
+        return result
+
     def _optimizer_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.recorder is not None:
-            self.recorder.thread().optimizer_depth += 1
+            thread = self.recorder.thread()
+            thread.optimizer_depth += 1
+            thread.optimizer_pass = torch._C._current_graph_task_id()
 
     def _optimizer_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.recorder is not None:
@@ -301,6 +427,18 @@ def _take_out(mode: Any, pop: Any, push: Any) -> None:
         push(other)
 
 
+def _position(mode: ApiMode) -> int | None:
+    """Return where on the stack of function modes `mode` is, counted from the bottom."""
+    stack = range(torch._C._len_torch_function_stack())
+    return next((i for i in stack if torch._C._get_function_stack_at(i) is mode), None)
+
+
+def _put_back(mode: ApiMode, position: int) -> None:
+    above = [_pop_mode() for _ in range(torch._C._len_torch_function_stack() - position)]
+    for one in (mode, *reversed(above)):
+        _push_mode(one)
+
+
 @contextlib.contextmanager
 def _without(mode: ApiMode) -> Iterator[None]:
     """Take the function mode off the stack for a while, where it is the top one."""
@@ -321,6 +459,7 @@ def _forget_in_child() -> None:
         mode.recorder = None
         mode._step_recorder = None
         mode._sink = None
+    _live.clear()
 
 
 if hasattr(os, "register_at_fork"):

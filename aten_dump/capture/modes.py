@@ -9,22 +9,30 @@ from __future__ import annotations
 import sys
 from typing import Any, Protocol
 
-import torch
+from torch._C import _get_tracing_state as get_tracing_state
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .calls import API, OpenCall, ThreadState
 from .names import name_of_api
+from .nested import open_nested, run_higher_order, run_subclass_op
 from .ops import PendingOp, begin_op, end_op
 from .own_code import OwnCode
 from .recorder import StepRecorder
 from .schemas import OpPlan, plan_of
+from .tracing import OWN_DISPATCH, PLAIN, TRACED, is_compiling, is_traced, kind_of_types, takes_stand_ins
 
 
 class Watch(Protocol):
     """Who the modes work for."""
 
     recorder: StepRecorder | None  # None while nothing is recorded
+
+    @property
+    def lets_compile(self) -> bool:
+        """Whether dynamo may compile what it is asked to while the modes are on."""
 
     def failed(self, error: Exception) -> None:
         """The recorder failed: raise, or stop recording."""
@@ -44,9 +52,14 @@ class ApiMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if is_dynamo_compiling():  # True to dynamo, where it traces this: what it compiles is not recorded
+            return func(*args, **kwargs)
         recorder = self._watch.recorder
         name = name_of_api(func) if recorder is not None else None
         if recorder is None or name is None or recorder.thread().busy:
+            return func(*args, **kwargs)
+        if is_traced() or takes_stand_ins(args):
+            recorder.coverage.add("traced")
             return func(*args, **kwargs)
         try:
             call = recorder.begin(API, name, args, kwargs, sys._getframe(1))
@@ -81,6 +94,10 @@ class OpMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
 
+    def ignore_compile_internals(self) -> bool:  # type: ignore[override]
+        """Tell dynamo whether to compile under this mode: where it asks us first, the answer was given there."""
+        return self._watch.lets_compile
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -92,19 +109,51 @@ class OpMode(TorchDispatchMode):
         if thread.busy:
             return func(*args, **kwargs)
         plan = plan_of(func)
+        kind = PLAIN
+        if types:  # tensor subclasses, which alone ask the questions
+            kind = kind_of_types(types)
+            if kind == TRACED or plan.is_question:
+                return func(*args, **kwargs)
+            if kind == OWN_DISPATCH and thread.delegated is func:
+                thread.delegated = None
+                return NotImplemented  # its own __torch_dispatch__ runs next, and its inner ops come back to us
+        if get_tracing_state() is not None or (len_dispatch_stack() and is_traced()):
+            recorder.coverage.add("traced")
+            return func(*args, **kwargs)
+        if thread.aside and is_compiling():
+            recorder.coverage.add("traced")
+            return func(*args, **kwargs)
         op = self._begin(recorder, thread, plan, args, kwargs)
         if op is None:
             return func(*args, **kwargs)
-        if _dispatches_itself(types):
-            self._end(recorder, thread, plan, op, args, kwargs, None, None)
-            return NotImplemented  # its own __torch_dispatch__ runs next, and its inner ops come back to us
         try:
-            result = func(*args, **kwargs)
+            if kind or plan.is_higher_order:
+                result = self._run_nested(recorder, thread, plan, op, func, args, kwargs)
+            else:
+                result = func(*args, **kwargs)
         except BaseException as error:
             self._end(recorder, thread, plan, op, args, kwargs, None, error)
             raise
         self._end(recorder, thread, plan, op, args, kwargs, result, None)
         return result
+
+    def _run_nested(
+        self,
+        recorder: StepRecorder,
+        thread: ThreadState,
+        plan: OpPlan,
+        op: PendingOp,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        call = open_nested(recorder, thread, plan, op)
+        try:
+            if plan.is_higher_order:
+                return run_higher_order(self, recorder, func, args, kwargs)
+            return run_subclass_op(self, thread, func, args, kwargs)
+        finally:
+            recorder.unwind(thread, call)
 
     def _begin(
         self, recorder: StepRecorder, thread: ThreadState, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -134,21 +183,3 @@ class OpMode(TorchDispatchMode):
                 end_op(recorder, thread, plan, op, args, kwargs, result, error)
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
-
-
-_own_dispatch: dict[type, bool] = {}
-
-
-def _dispatches_itself(types: Any) -> bool:
-    """Tell whether one of the argument types is a subclass that handles ops in Python."""
-    for kind in types:
-        known = _own_dispatch.get(kind)
-        if known is None:
-            known = _own_dispatch[kind] = (
-                getattr(kind, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl
-                and kind is not torch.Tensor
-                and kind.__module__ != "torch._subclasses.fake_tensor"
-            )
-        if known:
-            return True
-    return False

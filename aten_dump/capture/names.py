@@ -13,6 +13,7 @@ from .calls import CallName
 _PREFIXES: Final = (
     ("torch.nn.functional.", "Functional"),
     ("torch._C._nn.", "Functional"),
+    ("torch.distributed.distributed_c10d.", "Distributed"),
     ("torch.distributed.", "Distributed"),
     ("torch._VF.", "VF"),
     ("torch._C._VariableFunctions.", "Torch"),

@@ -18,7 +18,7 @@ class OwnCode:
     the recorder takes, and its own mode would be asked as well.
     """
 
-    __slots__ = ("_functions", "_seconds", "_start", "_thread")
+    __slots__ = ("_functions", "_lock", "_seconds", "_start", "_thread")
 
     def __init__(self, thread: ThreadState, seconds: dict[str, float]) -> None:
         self._thread = thread
@@ -26,7 +26,10 @@ class OwnCode:
 
     def __enter__(self) -> None:
         self._start = perf_counter()
-        self._thread.busy = True
+        self._thread.busy = True  # before the lock is looked at: see `StepRecorder._new_thread`
+        self._lock = self._thread.lock
+        if self._lock is not None:
+            self._lock.__enter__()
         self._functions = torch._C.DisableTorchFunction()
         self._functions.__enter__()
 
@@ -36,6 +39,8 @@ class OwnCode:
         self._functions.__exit__(kind, error, trace)
         self._thread.busy = False
         self._seconds["capture"] += perf_counter() - self._start
+        if self._lock is not None:
+            self._lock.__exit__(None, None, None)
         return None
 
 

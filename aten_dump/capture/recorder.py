@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
@@ -20,18 +21,23 @@ from torch._C._autograd import _get_sequence_nr
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from ..config import DumpConfig
-from ..store.records import CALL, GRADIENT, OPEN, SAVED, TREE_VALUE, Call, Gradient, Open, Saved, Tree
+from ..store.records import CALL, GRADIENT, NOTE, OPEN, SAVED, TREE_VALUE, Call, Gradient, Note, Open, Saved, Tree
 from ..store.sink import Sink
 from .autograd import GraphLinks, NodeTag, running_node
 from .backward import BackwardCall
 from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, RECOMPUTE, CallName, OpenCall, ThreadState
+from .collectives import Flight, Flights
+from .coverage import Coverage
 from .interning import Interner
 from .modules import ModulePaths
 from .own_code import HookCode, OwnCode
+from .random_states import RandomStates
 from .selection import CallFilter
 from .trees import encode, tensors_in
 from .values import ValueTable
 
+_BACKWARD_APIS: Final = frozenset(("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
+EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
 _SECONDS: Final = ("capture", "statistics", "hash", "copy")
 
 
@@ -65,10 +71,16 @@ class StepRecorder:
         self._numbers: dict[tuple[str, str], int] = {}
         self._threads = threading.local()
         self._thread_count = itertools.count()
+        self._lock = threading.RLock()
+        self.all_threads: list[ThreadState] = []  # the one that entered the mode first
         self._start_ns = perf_counter_ns()
         self.seconds = dict.fromkeys(_SECONDS, 0.0)
         self.interner = Interner(sink.emit)
-        self.values = ValueTable(config, sink, self.interner, self.seconds)
+        self.coverage = Coverage()
+        self.values = ValueTable(config, sink, self.interner, self.seconds, self.coverage)
+        self.random_states = RandomStates(config.wants_tensor, sink, self.interner)
+        self._callbacks = 0  # of futures, where their ops are not seen
+        self.flights = Flights(self.values, sink.emit)
         self.filter = CallFilter(config)
         self.links = GraphLinks(self)
         self.calls = 0
@@ -89,7 +101,20 @@ class StepRecorder:
         return state
 
     def _new_thread(self) -> ThreadState:
-        state = self._threads.state = ThreadState(next(self._thread_count), _get_sequence_nr())
+        """Make the state of a thread that is new to the step.
+
+        From the second thread on, all of the recorder's own code takes a lock. What another thread began without
+        one is waited for: it is short, and waits for nothing that this thread does.
+        """
+        state = ThreadState(next(self._thread_count), _get_sequence_nr())
+        with self._lock:
+            others = list(self.all_threads)
+            self.all_threads.append(state)
+            for one in self.all_threads if others else ():
+                one.lock = self._lock
+        while others and others[0].busy:
+            time.sleep(0)
+        self._threads.state = state
         return state
 
     def own_code(self, thread: ThreadState) -> OwnCode:
@@ -154,10 +179,9 @@ class StepRecorder:
             if fqn is not None:
                 call.fqn, call.module = fqn, self.interner.text(fqn)
             self._place(call, top, frame, thread)
-            call.args = [self.tree(a, True, call.recorded) for a in args]
-            call.kwargs = {k: self.tree(v, True, call.recorded) for k, v in kwargs.items()} or None
-            inputs = [*tensors_in(args), *tensors_in(kwargs)]
-            self._note_versions(call, inputs)
+            inputs = self._note_arguments(call, args, kwargs)
+            if name.op in _BACKWARD_APIS:
+                self.links.track_nodes((t.grad_fn for _, t in inputs), top, thread)
             if torch.is_grad_enabled():
                 self.links.note_inputs(call, inputs)
             else:
@@ -183,10 +207,32 @@ class StepRecorder:
         call.start_ns = self.now_ns()
         return call
 
+    def _note_arguments(
+        self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
+        """Record arguments and the versions of their tensors; return these with their paths."""
+        call.args = [self.tree(a, True, call.recorded) for a in args]
+        call.kwargs = {k: self.tree(v, True, call.recorded) for k, v in kwargs.items()} or None
+        inputs = [*tensors_in(args), *tensors_in(kwargs)]
+        call.versions = []
+        self._note_versions(call, inputs)
+        return inputs
+
+    def replace_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
+        thread = self.thread()
+        with self.hook_code(thread):
+            inputs = self._note_arguments(call, args, kwargs)
+            if torch.is_grad_enabled():
+                call.input_edges.clear()
+                self.links.note_edges(call, inputs)
+
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
         """Set phase, forward link, stack and visibility of a call that begins."""
         call.start_ns = self.now_ns()
         node = running_node()
+        if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
+            node = None
         if node is not None and (self.links.recomputes(node) or (top is not None and top.phase == RECOMPUTE)):
             call.phase = RECOMPUTE
         elif node is not None:
@@ -197,6 +243,7 @@ class StepRecorder:
         call.recorded = self.filter.records(call.kind, call.name, call.fqn)
         if not call.recorded:
             call.visible = call.parent_id
+            self.coverage.add("selection")
         if self.stacks:
             anchor = self.anchor(thread)
             call.stack = self.interner.stack(frame, anchor.frame if anchor else None, anchor.stack if anchor else 0)
@@ -223,19 +270,44 @@ class StepRecorder:
         thread = self.thread()
         with self.own_code(thread):
             self._unwind(thread, call)
-            call.outputs = self.tree(result, False, call.recorded)
-            outputs = list(tensors_in(result))
-            if torch.is_grad_enabled() and error is None:
-                self.links.track(call, outputs, thread)
-            written: list[Tree] = []
-            for name, tensor, state, version in call.versions:
-                if state.version != version:
-                    written += (name, self.tree(tensor, False, call.recorded))
-            call.versions, call.frame = [], None
-            if call.kind == API and not outputs and error is None and next(self._ids) == call.id + 1:
-                return  # it ran no op and made no tensor: a question, not a computation
-            if call.recorded:
-                self._emit_open(call, end_ns, call.outputs, written or None, _text_of(error))
+            if self.flights.pending and error is None and call.kind == API and self.flights.of_call(call):
+                self.number(call)
+                self._end_landed(call, result, end_ns)
+            else:
+                self._end_now(call, result, end_ns, error)
+
+    def _end_landed(self, call: OpenCall, result: Any, end_ns: int) -> None:
+        """Close a call when the collectives that it started have ended."""
+        flights = self.flights.of_call(call)
+        if flights:
+            flights[-1].finishers.append(lambda: self._end_landed(call, result, end_ns))
+        else:
+            self._end_now(call, result, end_ns, None)
+
+    def _end_now(self, call: OpenCall, result: Any, end_ns: int, error: BaseException | None) -> None:
+        call.outputs = self.tree(result, False, call.recorded)
+        outputs = list(tensors_in(result))
+        if torch.is_grad_enabled() and error is None:
+            self.links.track(call, outputs, self.thread())
+        written: list[Tree] = []
+        for name, tensor, state, version in call.versions:
+            if state.version != version or self.values.changed_unseen(tensor, state):
+                written += (name, self.tree(tensor, False, call.recorded))
+        call.versions, call.frame = [], None
+        if call.kind == API and not outputs and error is None and next(self._ids) == call.id + 1:
+            if not call.recorded:
+                self.coverage.add("selection", count=-1)
+            return  # it ran no op and made no tensor: a question, not a computation
+        if call.recorded:
+            self._emit_open(call, end_ns, call.outputs, written or None, _text_of(error))
+
+    def unwind(self, thread: ThreadState, call: OpenCall) -> None:
+        """Take `call` off the stack without a record, and end what was left above it."""
+        if thread.stack and thread.stack[-1] is call:
+            thread.stack.pop()
+        elif call in thread.stack:
+            with self.hook_code(thread):
+                self._unwind(thread, call)
 
     def _unwind(self, thread: ThreadState, call: OpenCall) -> None:
         """Take `call` off the stack, with calls above it that ended without our being told (they raised)."""
@@ -293,12 +365,14 @@ class StepRecorder:
         call.phase, call.forward, call.sequence_nr = BACKWARD, tag.forward, tag.sequence_nr
         if tag.leaf is not None:
             call.sequence_nr = None
-        if tag.owner is not None:
-            call.fqn, call.module = tag.owner.fqn, tag.owner.module
+        place = tag.maker or tag.owner
+        if place is not None:
+            call.fqn, call.module = place.fqn, place.module
         call.stack = top.stack if top else 0
         call.recorded = self.filter.records(NODE, call.name, call.fqn)
         if not call.recorded:
             call.visible = call.parent_id
+            self.coverage.add("selection")
         call.sequence_start = _get_sequence_nr()
         call.start_ns = self.now_ns()
         thread.stack.append(call)
@@ -333,6 +407,7 @@ class StepRecorder:
         """Record the backward of an API or module call."""
         owner = call.owner
         if not owner.recorded:
+            self.coverage.add("selection")
             return
         args, kwargs = call.arguments()
         self.emit_call(
@@ -362,11 +437,30 @@ class StepRecorder:
 
     def gradients(self, leaves: dict[int, int]) -> None:
         """Record the gradients of parameters that a backward pass has accumulated into."""
-        for leaf, call in leaves.items():
-            found = self._paths.parameter(leaf)
-            gradient = None if found is None else found[1].grad
-            if found is not None and gradient is not None:
-                self.emit(Gradient(GRADIENT, found[0], self.values.value_of(gradient, self.keep_outputs), call))
+        found = [(named, call) for leaf, call in leaves.items() if (named := self._paths.parameter(leaf)) is not None]
+        found += [(named, 0) for named in self._paths.sharded() if id(named[1]) not in leaves]
+        gradients = [(name, gradient, call) for (name, p), call in found if (gradient := p.grad) is not None]
+        if self.flights.pending:
+            self.flights.backward_ended(gradient for _, gradient, _ in gradients)
+        for name, gradient, call in gradients:
+            self.emit(Gradient(GRADIENT, name, self.values.value_of(gradient, self.keep_outputs), call))
+
+    def begin_with(self, flights: list[Flight]) -> None:
+        """Take over the collectives that the step before has left under way."""
+        if flights:
+            with self.own_code(self.thread()):
+                self.flights.adopt(flights)
+
+    def callback_ran(self) -> None:
+        """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""
+        if torch._C._len_torch_dispatch_stack() == 0:
+            self._callbacks += 1
+            self.resume()
+
+    def resume(self) -> None:
+        """Trust no memory seen so far: the program ran unobserved."""
+        self.values.invalidate()
+        self.flights.hide_again()
 
     def close(self) -> None:
         """End the step: finish what is open and let go of everything."""
@@ -376,8 +470,24 @@ class StepRecorder:
             if thread.stack:
                 first = thread.stack[0]
                 self._unwind(thread, first)
+            self.flights.close()
+            if self._callbacks:
+                message = "callbacks of futures ran on threads of torch's own: the ops in them were not seen"
+                self.emit(Note(NOTE, "unseen", message, self._callbacks))
+            self._tell_coverage()
             self.values.clear()
+
+    def _tell_coverage(self) -> None:
+        """Emit what was not seen, as notes."""
+        for (prefix, api), n in self._numbers.items():
+            if prefix == "Custom" and not api.startswith("_record_function"):
+                self.coverage.add("custom_ops", api, n)
+        self.coverage.add("selection", self.filter.text, 0)
+        for note in self.coverage.notes():
+            self.emit(note)
 
 
 def _text_of(error: BaseException | None) -> str | None:
+    if type(error).__name__ == "_StopRecomputationError":
+        return EARLY_STOP
     return None if error is None else f"{type(error).__name__}: {error}"

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from ..config import DumpConfig
 from ..store.records import FORMAT_VERSION
-from ..store.run import write_run
+from ..store.run import read_run, write_run
 from ..store.writer import Writer
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
@@ -36,14 +37,31 @@ def open_writer(config: DumpConfig, rank: int, world_size: int) -> Writer:
         shard_bytes=config.shard_bytes,
         max_bytes=config.max_bytes,
     )
-    first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
-    if rank in (first, 0):
+    if _writes_run(config, rank, world_size):
         try:
             write_run(root, describe_run(config, world_size))
         except BaseException:
             writer.close()
             raise
     return writer
+
+
+def finish_run(config: DumpConfig, rank: int, world_size: int, steps: int, notes: Mapping[str, int]) -> None:
+    """Add to run.json what this rank could not see, where it is the rank that wrote it; `ls` has that of all ranks.
+
+    Raises:
+        StoreError: run.json cannot be written.
+    """
+    if not _writes_run(config, rank, world_size):
+        return
+    root = Path(os.fspath(config.path))
+    coverage = {"rank": rank, "steps": steps, "notes": dict(notes)}
+    write_run(root, {**read_run(root), "coverage": coverage})
+
+
+def _writes_run(config: DumpConfig, rank: int, world_size: int) -> bool:
+    first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
+    return rank in (first, 0)
 
 
 def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:

@@ -23,6 +23,8 @@ class CallFilter:
         self._exclude = [_matcher(pattern) for pattern in config.exclude_ops]
         self._modules = config.modules
         self._known: dict[tuple[int, CallName, str], bool] = {}
+        chosen = {name: getattr(config, name) for name in ("level", "ops", "exclude_ops", "modules")}
+        self.text = ", ".join(f"{name}={value!r}" for name, value in chosen.items() if value)  # for people
         self._everything = not (config.ops or config.exclude_ops or config.modules)
 
     def records(self, kind: int, name: CallName, fqn: str) -> bool:

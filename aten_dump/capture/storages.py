@@ -4,9 +4,7 @@ Theory of operation
     A storage is known by the address of its StorageImpl. A weak reference keeps that address from being reused while
     a step is recorded; it does not keep the data. Every write that dispatch sees makes a new version; what is known
     of a version (its values, its stored bytes) is forgotten with it. Memory from ``torch.empty`` is undefined until
-    written: the byte ranges written so far are kept as sorted intervals. Writes through a view with gaps cannot be
-    kept so; they are remembered by geometry, and by number of bytes, so that a buffer filled column by column counts
-    as defined when as many bytes were written as it has.
+    written; see `extents`.
 """
 
 from __future__ import annotations
@@ -15,55 +13,7 @@ from typing import Any, cast
 
 import torch
 
-Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, neg bit)
-
-
-def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first and one past the last byte of its storage that `tensor` touches."""
-    size = tensor.element_size()
-    first = int(tensor.storage_offset()) * size
-    if tensor.numel() == 0:
-        return first, first
-    last = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (last + 1) * size
-
-
-class WrittenRanges:
-    """The written part of memory that began undefined."""
-
-    __slots__ = ("_geometries", "_loose_bytes", "_nbytes", "_ranges")
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._ranges: list[tuple[int, int]] = []
-        self._geometries: set[Geometry] = set()
-        self._loose_bytes = 0
-
-    def write(self, tensor: torch.Tensor, geometry: Geometry) -> bool:
-        """Note a write; returns True when all of the memory is defined now."""
-        low, high = byte_extent(tensor)
-        written = tensor.numel() * tensor.element_size()
-        if written >= high - low:
-            self._add(low, high)
-        elif geometry not in self._geometries:
-            self._geometries.add(geometry)
-            self._loose_bytes += written
-        return sum(b - a for a, b in self._ranges) + self._loose_bytes >= self._nbytes
-
-    def covers(self, tensor: torch.Tensor, geometry: Geometry) -> bool:
-        """Tell whether all elements of `tensor` were written."""
-        low, high = byte_extent(tensor)
-        return low == high or geometry in self._geometries or any(a <= low and high <= b for a, b in self._ranges)
-
-    def _add(self, low: int, high: int) -> None:
-        merged = []
-        for a, b in self._ranges:
-            if b < low or a > high:
-                merged.append((a, b))
-            else:
-                low, high = min(a, low), max(b, high)
-        merged.append((low, high))
-        self._ranges = sorted(merged)
+from .extents import Geometry, WrittenRanges
 
 
 class StorageState:
@@ -91,6 +41,35 @@ class StorageState:
         self.whole_hash = {}
 
 
+    def copy(self, tensor: torch.Tensor, other: WrittenRanges, source: torch.Tensor, geometry: Geometry) -> None:
+        """Begin a new version after `source`, on memory of which `other` was written, was copied to `tensor`."""
+        self.bump()
+        if self.written is None:
+            self.written = WrittenRanges(self.nbytes)
+            self.written.define(0, self.nbytes)
+        if self.written.copy(tensor, other, source, geometry):
+            self.written = None
+
+    def hide(self, low: int, high: int) -> None:
+        """Begin a new version in which these bytes are undefined."""
+        self.bump()
+        if self.written is None:
+            self.written = WrittenRanges(self.nbytes)
+            self.written.define(0, self.nbytes)
+        self.written.in_flight = True
+        self.written.forget(low, high)
+
+    def resize(self, before: int, now: int) -> None:
+        """Begin a new version after the storage was resized: what it grew by is undefined."""
+        self.nbytes = now
+        if self.written is None and now > before:
+            self.written = WrittenRanges(now)
+            self.written.define(0, before)
+        elif self.written is not None:
+            self.written.resize(before, now)
+        self.bump()
+
+
 class StorageTable:
     """The storages seen in a step."""
 
@@ -109,9 +88,23 @@ class StorageTable:
             return state, False
         if len(self._states) >= self._purge_at:
             self._purge()
+        nbytes = storage.nbytes()
+        if type(nbytes) is not int:
+            raise NotImplementedError("a storage of symbolic size has no memory")
         self._count += 1
-        state = self._states[address] = StorageState(self._count, storage.nbytes(), cast(int, storage._weak_ref()))
+        state = self._states[address] = StorageState(self._count, nbytes, cast(int, storage._weak_ref()))
         return state, True
+
+    def seen(self) -> int:
+        """Return how many storages were seen so far: later ones have greater ids."""
+        return self._count
+
+    def invalidate_since(self, seen: int) -> None:
+        """Forget the contents of the storages that came after the first so many: they may have been written unseen."""
+        for state in self._states.values():
+            if state.id > seen:
+                state.bump()
+                state.written = None
 
     def invalidate(self) -> None:
         """Forget the contents of every storage: something may have written unseen."""

@@ -23,6 +23,7 @@ from ..store.records import (
     TREE_VALUE,
     Tree,
 )
+from .groups import describe
 
 ValueOf = Callable[[torch.Tensor, bool], int]
 Path = tuple[Any, ...]  # steps from the root of a tree: positions and keys
@@ -89,6 +90,9 @@ def _encode_other(item: Any) -> Tree:
         return _plain_of(item)
     if isinstance(item, (slice, range, type(Ellipsis))):
         return [TREE_BYTES, repr(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
+    described = describe(item)
+    if described is not None:
+        return described
     kind = type(item)
     return [TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}"]
 

@@ -11,6 +11,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -32,12 +33,16 @@ from ..store.records import (
     Value,
 )
 from ..store.sink import Sink
+from .contents import Contents
+from .coverage import Coverage
 from .digests import covers, hash_of, same_hash, same_statistics, statistics_of
+from .extents import Geometry, WrittenRanges, byte_extent
 from .interning import Interner
 from .memory import blob_dtype, copy_bytes, row_major
 from .names import dtype_name
 from .quiet import quiet
-from .storages import Geometry, StorageState, StorageTable, WrittenRanges, byte_extent
+from .storages import StorageState, StorageTable
+from .subclasses import Described, describe_subclass
 
 _KEPT_TENSOR: Final = 1
 _KEPT_STATISTICS: Final = 2
@@ -65,14 +70,19 @@ class ValueInfo:
 class ValueTable:
     """The values of one step."""
 
-    def __init__(self, config: DumpConfig, sink: Sink, interner: Interner, seconds: dict[str, float]) -> None:
+    def __init__(
+        self, config: DumpConfig, sink: Sink, interner: Interner, seconds: dict[str, float], coverage: Coverage
+    ) -> None:
+        self._coverage = coverage
         self._config = config
         self._sink = sink
         self._emit = sink.emit
         self._interner = interner
         self._seconds = seconds
         self._storages = StorageTable()
+        self._contents = Contents(seconds) if config.dedup == "content" else None
         self._plain: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
+        self._composed: dict[tuple[Any, ...], int] = {}  # values of tensors made of other tensors
         self.count = 0
         self._wanted = (
             (_KEPT_TENSOR if config.wants_tensor else 0)
@@ -88,22 +98,30 @@ class ValueTable:
             keep: keep the data that the configuration asks for.
         """
         if not self._plain.get(type(tensor), False) and not self._is_plain(type(tensor)):
-            return self._opaque(tensor)
+            describe = describe_subclass(type(tensor))
+            return self._opaque(tensor) if describe is None else self._made_of(tensor, describe, keep)
         try:
             storage = tensor.untyped_storage()
             geometry = _geometry_of(tensor)
+            state = self._state_of(storage, tensor)
         except (NotImplementedError, RuntimeError):  # sparse, nested, functorch wrappers: no storage or shape to name
             return self._without_storage(tensor, keep)
-        state = self._state_of(storage, tensor)
+        if self._contents is not None:
+            self._contents.check(tensor, state)
         info = state.values.get(geometry)
         if info is None:
+            if torch._is_functional_tensor(tensor):
+                return self._opaque(tensor)  # it has a storage, but no memory
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
         missing = self._wanted & ~info.kept
         if keep and missing and not info.flags & (UNDEFINED | OPAQUE):
             try:
                 self._keep(tensor, state, info, missing)
             except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
-                self._unreadable(tensor, info, error)
+                if tensor._is_zerotensor():
+                    self._keep_zeros(tensor, state, info, missing)
+                else:
+                    self._unreadable(tensor, info, error)
         return int(info.id)
 
     def written(self, tensor: torch.Tensor) -> None:
@@ -118,6 +136,24 @@ class ValueTable:
             if state.written.write(tensor, geometry):
                 state.written = None
 
+    def copied(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        """Begin a new version of the storage of `tensor`: it holds the elements of `source` now, defined or not."""
+        theirs = self.version_of(source)
+        if theirs is None or theirs[0].written is None:
+            self.written(tensor)
+            return
+        ours = self.version_of(tensor)
+        if ours is not None:
+            geometry = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, False, False)
+            ours[0].copy(tensor, theirs[0].written, source, geometry)
+
+    def cloned(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        """Note that `tensor` was just made with the elements of `source`, defined or not."""
+        theirs = self.version_of(source)
+        if theirs is not None and theirs[0].written is not None:
+            self.undefined(tensor)
+            self.copied(tensor, source)
+
     def undefined(self, tensor: torch.Tensor) -> None:
         """Note that the memory of `tensor` was just allocated and holds nothing yet."""
         try:
@@ -127,6 +163,21 @@ class ValueTable:
         if state.version == 0 and not state.values:
             state.written = WrittenRanges(state.nbytes)
 
+    def unwritten(self, tensor: torch.Tensor) -> None:
+        """Note that the memory of `tensor` is about to be written by others, and holds nothing until then."""
+        try:
+            state = self._state_of(tensor.untyped_storage(), tensor)
+        except (NotImplementedError, RuntimeError):
+            return
+        state.hide(*byte_extent(tensor))
+
+    def resized(self, storage: torch.UntypedStorage, before: int) -> None:
+        """Note that the program resized `storage` itself, from so many bytes."""
+        state, new = self._storages.find(storage)
+        if new:
+            self._emit(Storage(STORAGE, state.id, state.nbytes, self._interner.text(str(storage.device))))
+        state.resize(before, storage.nbytes())
+
     def version_of(self, tensor: torch.Tensor) -> tuple[StorageState, int] | None:
         """Return the storage's state and its version now; None where there is no storage."""
         try:
@@ -135,12 +186,31 @@ class ValueTable:
             return None
         return state, state.version
 
+    def storages_seen(self) -> int:
+        """Return a mark for `invalidate_since`."""
+        return self._storages.seen()
+
+    def invalidate_since(self, mark: int) -> None:
+        """Trust no contents of memory that came after `mark`: kernels that no mode sees write to it."""
+        self._storages.invalidate_since(mark)
+
     def invalidate(self) -> None:
         """Trust no contents seen so far: the program ran unobserved."""
         self._storages.invalidate()
 
+    def changed_unseen(self, tensor: torch.Tensor, state: StorageState) -> bool:
+        """Tell whether something that dispatch did not see wrote to `tensor`; looked for with ``dedup="content"``."""
+        if self._contents is None:
+            return False
+        version = state.version
+        self._contents.check(tensor, state)
+        return state.version != version
+
     def clear(self) -> None:
         """Let go of everything."""
+        if self._contents is not None and self._contents.unseen_writes:
+            message = "writes that no op tells of (numpy, a custom kernel) were found by the contents of the memory"
+            self._emit(Note(NOTE, "unseen_writes", message, self._contents.unseen_writes))
         self._storages.clear()
 
     def synthetic(self, like: torch.Tensor) -> int:
@@ -152,8 +222,7 @@ class ValueTable:
         if new:
             self._emit(Storage(STORAGE, state.id, state.nbytes, self._interner.text(str(tensor.device))))
         elif storage.nbytes() != state.nbytes:  # resized, by an op or unseen: the memory may be another
-            state.bump()
-            state.nbytes = storage.nbytes()
+            state.resize(state.nbytes, storage.nbytes())
         return state
 
     # -- new values
@@ -162,6 +231,8 @@ class ValueTable:
         flags = (CONJUGATE if geometry[4] else 0) | (NEGATIVE if geometry[5] else 0)
         if state.written is not None and not state.written.covers(tensor, (*geometry[:4], False, False)):
             flags |= UNDEFINED
+        if state.nbytes == 0 and tensor.numel():
+            flags |= UNDEFINED  # its memory was given back (FSDP's parameters between uses)
         extra = None
         if tensor.device.type == "meta":
             flags |= OPAQUE
@@ -200,9 +271,24 @@ class ValueTable:
         self._plain[kind] = plain
         return plain
 
+    def _made_of(self, tensor: torch.Tensor, describe: Callable[[torch.Tensor], Described], keep: bool) -> int:
+        """Return the value of a tensor that stands on another one (a DTensor), which is kept in its place."""
+        inner, extra, identity = describe(tensor)
+        local = self.value_of(inner, keep)
+        key = (type(tensor), local, tensor.shape, tensor.stride(), tensor.requires_grad, identity)
+        known = self._composed.get(key)
+        if known is None:
+            kind = type(tensor)
+            extra = {"class": f"{kind.__module__}.{kind.__qualname__}", "device": str(tensor.device), **extra}
+            known = self._composed[key] = self._emit_value(0, 0, 0, tensor, OPAQUE, {**extra, "local": local})
+        return known
+
     def _opaque(self, tensor: torch.Tensor) -> int:
         kind = type(tensor)
         extra = {"class": f"{kind.__module__}.{kind.__qualname__}", "device": str(tensor.device)}
+        self._coverage.add("wrapped_tensors", extra["class"])
+        if tensor._has_symbolic_sizes_strides:
+            return self._emit_nothing(extra)  # to ask a symbolic size for its number makes it a constant
         strided = tensor.layout is torch.strided
         try:
             return self._emit_value(0, 0, 0, tensor, OPAQUE, extra, strided)
@@ -246,6 +332,12 @@ class ValueTable:
             hash_of(self._emit, tensor, info.id, self._config.hash, self._seconds)
             if whole and tensor.is_contiguous():
                 state.whole_hash[tensor.dtype] = info.id
+
+    def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo, missing: int) -> None:
+        """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""
+        with quiet():
+            zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
+        self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), info, missing)
 
     def _unreadable(self, tensor: torch.Tensor, info: ValueInfo, error: Exception) -> None:
         """Say in the dump that data of a value could not be kept; the program does not depend on it."""

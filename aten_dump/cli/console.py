@@ -80,6 +80,19 @@ def byte_progress(title: str) -> Iterator[Update]:
         yield update
 
 
+@contextmanager
+def count_progress(title: str) -> Iterator[Update]:
+    """Show a bar of things done on stderr while a block runs, if stderr is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(title, total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update
+
+
 def with_progress(title: str, items: Sequence[Item]) -> Iterator[Item]:
     """Yield items with a bar on stderr, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

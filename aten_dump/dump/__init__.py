@@ -9,6 +9,7 @@ from .calls import Call, Calls
 from .rank import RankDump
 from .root import Dump, Step, open_dump
 from .saved import SavedForBackward, SavedValues
+from .scaling import LossScale
 from .trees import Frame, GeneratorRef, ObjectRef, ReprRef
 from .values import Stats, Value, Values
 
@@ -18,6 +19,7 @@ __all__ = [
     "Dump",
     "Frame",
     "GeneratorRef",
+    "LossScale",
     "ObjectRef",
     "RankDump",
     "ReprRef",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from ..store import records
 from .matching import CallFilter
@@ -12,6 +12,8 @@ from .values import Value
 
 if TYPE_CHECKING:
     from .rank import RankDump
+
+_RECOMPUTE: Final = records.PHASES.index("recompute")
 
 
 class Call:
@@ -160,7 +162,10 @@ class Call:
     @property
     def forward(self) -> Call | None:
         """The forward call that this backward or recomputed call belongs to."""
-        return self._rank.find(self._record.forward)
+        record = self._record
+        if record.phase == _RECOMPUTE and not record.forward:
+            return self._rank.find(self._rank.links.originals.get(record.id, 0))
+        return self._rank.find(record.forward)
 
     @property
     def backward(self) -> list[Call]:
@@ -171,6 +176,16 @@ class Call:
     def recomputed(self) -> list[Call]:
         """The calls that ran it again for checkpointing, in execution order."""
         return [call for call in self._rank.belonging_to(self._record.id) if call.phase == "recompute"]
+
+    @property
+    def random_state(self) -> tuple[str, bytes] | None:
+        """Device and state (bytes of ``Generator.get_state()``) of the generator it drew from; None if not recorded."""
+        tables = self._rank.tables
+        record = tables.random.get(self._record.id)
+        if record is None or record.blob not in tables.blobs:
+            return None
+        nbytes = tables.blobs[record.blob].nbytes
+        return tables.text(record.device), bytes(self._rank.read_blob(record.blob, 0, nbytes))
 
     def input_values(self) -> list[tuple[str, Value]]:
         """Return (slot, value) of every tensor in the inputs."""

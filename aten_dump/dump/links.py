@@ -10,6 +10,7 @@ from typing import Final
 
 from ..store import records
 from ..store.index import paused_gc
+from .recompute import originals_of
 from .tables import Tables
 from .trees import collect
 
@@ -49,9 +50,15 @@ class Links:
         found: dict[int, list[int]] = {}
         with paused_gc():
             for position, call in enumerate(self._tables.calls):
-                if call.forward:
-                    found.setdefault(call.forward, []).append(position)
+                forward = call.forward or self.originals.get(call.id)
+                if forward:
+                    found.setdefault(forward, []).append(position)
         return found
+
+    @cached_property
+    def originals(self) -> dict[int, int]:
+        """Id of the call that a recomputed call runs again, by its id."""
+        return originals_of(self._tables)
 
     @property
     def producers(self) -> dict[int, int]:

@@ -15,6 +15,7 @@ from .absence import missing_parts, no_such_call
 from .calls import Call, Calls
 from .links import Links
 from .saved import SavedForBackward, SavedValues, distinct_nbytes
+from .scaling import LossScale, loss_scales_of
 from .source import Source
 from .tables import Tables
 from .trees import decode, items, walk
@@ -98,6 +99,19 @@ class RankDump:
     def gradients(self) -> dict[str, Value]:
         """The gradient of each parameter at the end of the last backward, by the parameter's path."""
         return {record.name: self.value_by_id(record.value) for record in self.tables.gradients}
+
+    @cached_property
+    def loss_scales(self) -> list[LossScale]:
+        """What gradient scalers did: scale, whether Inf or NaN was found and the optimizer's step skipped, next scale.
+
+        Needs data of the scaler's ops: ``data`` of statistic, tensor or full.
+        """
+        return loss_scales_of(self)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The loss scale of the step, of the last update where there were several; None without one."""
+        return self.loss_scales[-1].scale if self.loss_scales else None
 
     def __getitem__(self, name: str) -> Call:
         """Return a call by name.

@@ -61,6 +61,7 @@ class Tables:
         self.saved = Records(rows[records.SAVED], records.Saved)
         self.gradients = Records(rows[records.GRADIENT], records.Gradient)
         self.notes = Records(rows[records.NOTE], records.Note)
+        self.random = RecordTable(rows[records.RANDOM], records.Random)  # by call id
         self._sort_calls(rows)
 
     def _sort_calls(self, rows: dict[int, list[Row]]) -> None:

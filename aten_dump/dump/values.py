@@ -216,6 +216,16 @@ class Value:
         return None if digest is None else digest.hex()
 
     @property
+    def data(self) -> records.Data | None:
+        """Where its bytes are, or None, for tools that read shards themselves."""
+        return self._rank.tables.data.get(self._record.id)
+
+    @property
+    def rank(self) -> RankDump:
+        """The step and rank it was recorded in."""
+        return self._rank
+
+    @property
     def has_data(self) -> bool:
         """True when its bytes, or those of its parts, were recorded."""
         if self._record.id in self._rank.tables.data:

@@ -38,6 +38,7 @@ GRADIENT: Final = 17
 NOTE: Final = 18
 CHECK: Final = 19
 COMMIT: Final = 20
+RANDOM: Final = 21
 
 # Codes inside records. The position in the tuple is the code on disk.
 CALL_KINDS: Final = ("aten", "api", "module", "node")
@@ -253,6 +254,15 @@ class Gradient(NamedTuple):
     call: int  # the AccumulateGrad call, 0 unknown
 
 
+class Random(NamedTuple):
+    """The state of the random generator that a call was about to draw from."""
+
+    kind: int
+    call: int  # Call id
+    device: int  # Text id, of the generator
+    blob: int  # Blob id: the bytes of torch.Generator.get_state(), 0 where they were not kept
+
+
 class Note(NamedTuple):
     """Something the reader of the dump must know: what was not seen, not stored, or went wrong."""
 
@@ -284,7 +294,7 @@ class Commit(NamedTuple):
 
 Record: TypeAlias = (
     Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
-    | Open | Call | Saved | Gradient | Note | Check | Commit
+    | Open | Call | Saved | Gradient | Note | Check | Commit | Random
 )  # fmt: skip
 
 RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = {
@@ -308,4 +318,5 @@ RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = {
     NOTE: Note,
     CHECK: Check,
     COMMIT: Commit,
+    RANDOM: Random,
 }

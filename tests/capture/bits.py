@@ -18,11 +18,8 @@ def raw(tensor: Tensor) -> bytes:
         return b""
     # A dtype without a copy kernel (float4) has no gaps to close when it is contiguous already.
     flat = tensor if tensor.is_contiguous() else tensor.contiguous()
-    return (
-        flat.view(-1).view(torch.uint8).numpy().tobytes()
-        if flat.dim()
-        else flat.reshape(1).view(torch.uint8).numpy().tobytes()
-    )
+    # as_strided: one element is contiguous whatever its stride, but only stride 1 can be viewed as bytes.
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
 def difference(expected: Tensor, found: Tensor, stride: bool = True) -> str | None:

@@ -44,6 +44,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("overwrite", "yes", "True"),
     ("stacks", 1, "True"),
     ("path", "", "path"),
+    ("dedup", "bytes", "content"),
 ]
 
 

@@ -2,6 +2,77 @@
 
 from __future__ import annotations
 
+# Entries of op_db that are not run at all.
 EXCLUDED: dict[str, str] = {}
 
-SPECIAL: frozenset[str] = frozenset()
+# Entries of op_db whose results are memory that nothing wrote: all but the bits is compared.
+UNDETERMINED: dict[str, str] = dict.fromkeys(
+    (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    ),
+    "returns memory that nothing wrote",
+) | dict.fromkeys(("linalg.lstsq", "linalg.lstsq.grad_oriented"), "two bare runs differ: LAPACK leaves parts unwritten")
+
+# Entries of op_db whose autograd formula, in C++, asks whether a TorchDispatchMode is on and then computes otherwise
+# (isTensorSubclassLike): under any mode, ours or another, the bits are others than bare.
+OTHER_FORMULA: dict[str, str] = dict.fromkeys(
+    (
+        "max.reduction_no_dim",
+        "min.reduction_no_dim",
+        "median",
+        "nanmedian",
+        "prod",
+        "masked.prod",
+        "masked.median",
+        "linalg.pinv",
+        "linalg.pinv.singular",
+        "pinverse",
+    ),
+    "PyTorch takes another formula under any TorchDispatchMode",
+)
+
+# aten ops of whose results parts are never written: the bits there are another in each run.
+PARTLY_WRITTEN: dict[str, str] = dict.fromkeys(
+    ("aten::_ctc_loss", "aten::_ctc_loss.Tensor", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
+    "log_alpha is written up to the length of each target only",
+)
+
+# aten ops that are given memory that nothing wrote, and do not look at it.
+READS_UNDEFINED: dict[str, str] = dict.fromkeys(
+    ("aten::rrelu_with_noise", "aten::rrelu_with_noise_backward"), "writes and reads its noise in training only"
+)
+
+# aten ops that write what their schema does not say, or say what they do not write: argument names.
+WRITES: dict[str, set[str]] = {
+    "aten::native_batch_norm": {"running_mean", "running_var"},
+    "aten::rrelu_with_noise": {"noise"},
+}
+
+# Names in every sample: in-place and hidden writes, views, bits, sparse results, random numbers, memory half written.
+SPECIAL: frozenset[str] = frozenset(
+    (
+        "nn.functional.batch_norm",
+        "nn.functional.rrelu",
+        "nn.functional.dropout",
+        "nn.functional.pad",
+        "empty",
+        "resize_",
+        "as_strided",
+        "conj",
+        "imag",
+        "to_sparse",
+        "sparse.mm",
+        "bernoulli",
+        "index_put",
+        "combinations",
+        "linalg.svd",
+        "add",
+    )
+)

@@ -31,6 +31,8 @@ class Fingerprint(NamedTuple):
 def fingerprint(tensor: Tensor) -> Fingerprint:
     """Of any tensor; runs ops of its own, so call it where no mode looks."""
     tensor = tensor.detach()
+    if tensor._is_zerotensor():
+        tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).zero_()
     if tensor.layout in _PARTS:
         digest = xxhash.xxh3_128_hexdigest(b"".join(raw(getattr(tensor, name)()) for name in _PARTS[tensor.layout]))
         return Fingerprint(tensor.dtype, tuple(tensor.shape), (), (False, False), digest)

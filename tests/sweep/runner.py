@@ -19,6 +19,7 @@ from aten_dump import DumpConfig, DumpMode
 from aten_dump.errors import MissingDataError
 from tests.capture.bits import raw, values
 
+from .exclusions import OTHER_FORMULA, PARTLY_WRITTEN, READS_UNDEFINED, UNDETERMINED, WRITES
 from .fingerprints import Fingerprint, fingerprint
 from .memory_dump import StepSink
 from .samples import DTYPES, Outcome, run, samples_of
@@ -33,6 +34,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
     excluded: dict[str, str] = field(default_factory=dict)
     undetermined: Counter[str] = field(default_factory=Counter)
+    other_formula: Counter[str] = field(default_factory=Counter)
     undefined: Counter[str] = field(default_factory=Counter)
     unlinked: Counter[str] = field(default_factory=Counter)
     hidden_writes: Counter[str] = field(default_factory=Counter)
@@ -41,7 +43,7 @@ class Report:
     def add(self, other: Report) -> None:
         self.problems += other.problems
         self.excluded |= other.excluded
-        for name in ("counts", "undetermined", "undefined", "unlinked", "hidden_writes", "opaque"):
+        for name in ("counts", "undetermined", "other_formula", "undefined", "unlinked", "hidden_writes", "opaque"):
             getattr(self, name).update(getattr(other, name))
 
 
@@ -64,8 +66,11 @@ def full_name(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-def _sweep_dtype(op: Any, dtype: torch.dtype, where: str, limit: int | None, config: DumpConfig, report: Report) -> None:
+def _sweep_dtype(
+    op: Any, dtype: torch.dtype, where: str, limit: int | None, config: DumpConfig, report: Report
+) -> None:
     bare = [run(op, sample) for sample in samples_of(op, dtype, limit)]
+    again = [run(op, sample) for sample in samples_of(op, dtype, limit)]
     traced, traces = [], []
     for sample in samples_of(op, dtype, limit):
         with Trace() as trace:
@@ -77,30 +82,42 @@ def _sweep_dtype(op: Any, dtype: torch.dtype, where: str, limit: int | None, con
             dumped.append(run(op, sample))
             dump.step()
     report.counts["ops and dtypes"] += 1
-    for i, (expected, other, found) in enumerate(zip(bare, traced, dumped)):
-        _compare_outcomes(expected, other, found, f"{where}#{i}", report)
+    for i, runs in enumerate(zip(bare, again, traced, dumped)):
+        _compare_outcomes(*runs, f"{where}#{i}", report)
         rank = sink.rank(i)
         _compare_records(traces[i], rank, f"{where}#{i}", report)
-        _compare_api(op, rank, found, f"{where}#{i}", report)
+        _compare_api(op, rank, dumped[i], f"{where}#{i}", report)
 
 
-def _compare_outcomes(expected: Outcome, other: Outcome, found: Outcome, where: str, report: Report) -> None:
+def _compare_outcomes(
+    expected: Outcome, again: Outcome, traced: Outcome, found: Outcome, where: str, report: Report
+) -> None:
     report.counts["samples"] += 1
+    if expected.error != traced.error:
+        report.problems.append(f"{where}: the trace itself failed: {traced.error}, expected {expected.error}")
     if expected.error != found.error:
         report.problems.append(f"{where}: error {found.error}, expected {expected.error}")
     report.counts["samples that raise"] += expected.error is not None
     assert expected.rng is not None and found.rng is not None
     if not torch.equal(expected.rng, found.rng):
         report.problems.append(f"{where}: the random generator is elsewhere")
+    name = where.partition("[")[0]
     for kind in ("results", "gradients", "inputs"):
         report.counts[kind] += len(getattr(expected, kind))
-        three = [[None if t is None else fingerprint(t) for t in getattr(o, kind)] for o in (expected, other, found)]
-        if three[0] == three[2]:
+        prints = [
+            [None if t is None else fingerprint(t) for t in getattr(run, kind)]
+            for run in (expected, again, traced, found)
+        ]
+        if prints[0] == prints[3]:
             continue
-        if three[0] != three[1] and [_shape(p) for p in three[0]] == [_shape(p) for p in three[2]]:
-            report.undetermined[where.partition("[")[0]] += 1  # two runs without the dump differ as well
+        same_shapes = [_shape(p) for p in prints[0]] == [_shape(p) for p in prints[3]]
+        if same_shapes and (prints[0] != prints[1] or name in UNDETERMINED):
+            report.undetermined[name] += 1  # two bare runs differ as well
+        elif same_shapes and prints[2] == prints[3] and name in OTHER_FORMULA:
+            report.other_formula[f"{name} {kind}"] += 1  # as under any other mode
         else:
-            report.problems.append(f"{where}: {kind} differ: {three[2]}, expected {three[0]}")
+            as_traced = "as under any mode" if prints[2] == prints[3] else "not as under another mode"
+            report.problems.append(f"{where}: {kind} differ, {as_traced}: {prints[3]}, expected {prints[0]}")
 
 
 def _shape(print: Fingerprint | None) -> Fingerprint | None:
@@ -114,19 +131,20 @@ def _compare_records(trace: list[TracedOp], rank: Any, where: str, report: Repor
         return
     for call, traced in zip(calls, trace):
         report.counts["aten ops"] += 1
-        written = traced.written | (traced.changed & set(call.mutated))
-        if hidden := traced.changed - traced.written:
+        hidden = traced.changed - traced.written
+        if hidden:
             report.hidden_writes[f"{traced.op} {sorted(hidden)}"] += 1
-            if not hidden <= set(call.mutated):
-                report.problems.append(f"{where}: {call.name} writes {sorted(hidden)} unsaid; recorded {call.mutated}")
-        quiet = set(call.mutated) - written  # written, but with the bits that were there: batch_norm with momentum 0
-        if call.error is None and (written - set(call.mutated) or (quiet and "batch_norm" not in call.op)):
-            report.problems.append(f"{where}: {call.name} mutated {call.mutated}, expected {sorted(written)}")
-        _compare_values(values(call.inputs), traced.inputs, f"{where}: {call.name}.input", report)
-        _compare_values(values([call.outputs]), traced.outputs, f"{where}: {call.name}.output", report)
+        unsaid = WRITES.get(call.op, set())  # written, or not, depending on an argument
+        if call.error is None and (set(call.mutated) ^ traced.changed) - (unsaid - hidden):
+            report.problems.append(f"{where}: {call.name} mutated {call.mutated}, expected {sorted(traced.changed)}")
+        if call.op not in PARTLY_WRITTEN and where.partition("[")[0] not in UNDETERMINED:
+            _compare_values(values(call.inputs), traced.inputs, f"{where}: {call.name}.input", report)
+            _compare_values(values([call.outputs]), traced.outputs, f"{where}: {call.name}.output", report)
+        _check_undefined(call, where, report)
         if call.phase == "backward":
             report.counts["backward aten ops"] += 1
-            report.unlinked[call.op] += call.forward is None
+            if call.forward is None:
+                report.unlinked[f"{where.partition('#')[0]} {call.op} in {call.parent and call.parent.op}"] += 1
 
 
 def _compare_values(found: list[Any], expected: list[Fingerprint], where: str, report: Report) -> None:
@@ -136,11 +154,29 @@ def _compare_values(found: list[Any], expected: list[Fingerprint], where: str, r
     for i, (value, print) in enumerate(zip(found, expected)):
         report.counts["values"] += 1
         if value.undefined:
-            report.undefined[where.partition(": ")[2].split(".")[1]] += 1
             continue
         problem = _compare_value(value, print, report)
         if problem:
             report.problems.append(f"{where}.{i}: {problem}")
+
+
+def _check_undefined(call: Any, where: str, report: Report) -> None:
+    """Memory that nothing wrote is allocated, viewed and written to, or copied with such memory; nothing computes with it."""
+    inputs, outputs = values(call.inputs), values([call.outputs])
+    if call.op in READS_UNDEFINED or not any(v.undefined for v in inputs + outputs):
+        return
+    named = dict(zip(call.arguments, call.inputs[0])) | call.inputs[1]
+    written = {v.id for name in call.mutated for v in values([named.get(name)])}
+    made = {v.storage for v in outputs}
+    for value in inputs:
+        if value.undefined and value.id not in written and value.storage not in made and "empty" not in call.op:
+            report.problems.append(f"{where}: {call.name} reads undefined memory, value {value.id}")
+            report.undefined[call.op] += 1
+    given = {v.storage for v in inputs if v.undefined}
+    for value in outputs:
+        if value.undefined and "empty" not in call.op and value.storage not in given:
+            report.problems.append(f"{where}: {call.name} makes undefined memory, value {value.id}")
+            report.undefined[call.op] += 1
 
 
 def _compare_value(value: Any, expected: Fingerprint, report: Report) -> str | None:
@@ -161,9 +197,13 @@ def _compare_value(value: Any, expected: Fingerprint, report: Report) -> str | N
 
 def _compare_api(op: Any, rank: Any, outcome: Outcome, where: str, report: Report) -> None:
     """An op that is one Python-level call: its recorded outputs are what it returned."""
-    if outcome.error is not None or not isinstance(op.op, (BuiltinFunctionType, MethodDescriptorType)):
+    if (
+        where.partition("[")[0] in UNDETERMINED
+        or outcome.error is not None
+        or not isinstance(op.op, (BuiltinFunctionType, MethodDescriptorType))
+    ):
         return
-    calls = [c for c in rank.roots if c.kind == "api" and c.phase == "forward"]
+    calls = [c for c in rank.roots if c.kind == "api" and c.phase == "forward" and c.api == op.op.__name__]
     if not calls:
         return
     recorded = values([calls[0].outputs])

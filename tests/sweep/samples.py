@@ -30,7 +30,9 @@ def seed_all(seed: int = 0) -> None:
 def samples_of(op: Any, dtype: torch.dtype, limit: int | None) -> list[Any]:
     """Fresh samples, equal to those of any other call bit by bit."""
     seed_all()
-    requires_grad = op.supports_autograd and op.supports_dtype(dtype, "cpu") and dtype in op.supported_backward_dtypes("cpu")
+    requires_grad = (
+        op.supports_autograd and op.supports_dtype(dtype, "cpu") and dtype in op.supported_backward_dtypes("cpu")
+    )
     found = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
     if limit is None or len(found) <= limit:
         return found

@@ -15,7 +15,7 @@ class TracedOp(NamedTuple):
     inputs: list[Fingerprint]
     outputs: list[Fingerprint]
     written: set[str]  # arguments that the schema says are written
-    changed: set[str]  # arguments whose bits or geometry are others after the op
+    changed: set[str]  # these, and other arguments whose bits are others after the op
 
 
 class Trace(TorchDispatchMode):
@@ -37,8 +37,9 @@ class Trace(TorchDispatchMode):
         with torch._C._DisableTorchDispatch():
             after = {name: list(map(fingerprint, tensors_of(given))) for name, given in named.items()}
             outputs = list(map(fingerprint, tensors_of(out)))
-        changed = {name for name in before if before[name] != after[name]}
-        self.ops.append(TracedOp(func.name(), inputs, outputs, _written(func, named), changed))
+            written = _written(func, named)
+            changed = {name for name in before if before[name] != after[name]} - _aliases(named, written)
+        self.ops.append(TracedOp(func.name(), inputs, outputs, written, changed | written))
         return out
 
 
@@ -53,3 +54,13 @@ def _written(func: Any, named: dict[str, Any]) -> set[str]:
     schema = getattr(func, "_schema", None)
     arguments = schema.arguments if schema is not None else ()
     return {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write and a.name in named}
+
+
+def _aliases(named: dict[str, Any], written: set[str]) -> set[str]:
+    """The arguments that stand on memory of a written one: `x.mul_(y)` may be `mul.out(x, y, out=x)`."""
+    memory = {a for name in written for a in _addresses(named[name])}
+    return {name for name, given in named.items() if memory & _addresses(given)}
+
+
+def _addresses(tree: Any) -> set[int]:
+    return {t.untyped_storage()._cdata for t in tensors_of(tree) if t.layout is torch.strided and not t.is_nested}

@@ -1,0 +1,1 @@
+"""Analysis of recordings: align and compare two dumps, replay ops, find non-finite values."""

@@ -1,0 +1,182 @@
+"""Pair the calls of two recordings.
+
+Theory of operation
+    A call is known by (phase, module, op, shape). Names and counters are of no use: one more op shifts all after it.
+    1. Calls that the user's mapping names are paired as it says.
+    2. Patience: calls whose (phase, module, op, shape) occurs once on both sides are anchors; between two anchors
+       other calls become unique, so it is done again in each gap.
+    3. What is left in a gap is paired by longest common subsequence: first on all of (phase, module, op, shape), then
+       on (phase, op, shape), which renamed modules do not disturb, then on (phase, module, op), so that an op whose
+       shape is wrong is compared, and its shape reported.
+    Calls still alone form regions: a fused op against its parts, an inserted or a missing op. The phase is part of every
+    key: without it, forward ops pair with recomputed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from .subsequence import longest_common, unique_anchors
+
+How = Literal["mapping", "module", "sequence", "order", "shapeless", "recompute"]
+
+HOW_TEXTS: Final[dict[How, str]] = {
+    "mapping": "named by the mapping",
+    "module": "only call of this module, op and shape here",
+    "sequence": "same module, op and shape, in sequence",
+    "order": "same op and shape, in sequence",
+    "shapeless": "same module and op, another shape",
+    "recompute": "recomputed call and its original",
+}
+
+
+class CallKey(NamedTuple):
+    """What a call is known by in both recordings."""
+
+    phase: str
+    module: str
+    op: str
+    shape: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Positions of a pair in the two sequences, and how it was found."""
+
+    target: int
+    baseline: int
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Half-open ranges of positions that lie between the same pairs."""
+
+    target: tuple[int, int]
+    baseline: tuple[int, int]
+
+
+class Aligner:
+    """Aligns two sequences of keys; symbols are numbered once for each way to look at a key."""
+
+    def __init__(self, target: Sequence[CallKey], baseline: Sequence[CallKey]) -> None:
+        self._full = _numbered(target, baseline, lambda key: key)
+        self._short = _numbered(target, baseline, lambda key: (key.phase, key.op, key.shape))
+        self._shapeless = _numbered(target, baseline, lambda key: (key.phase, key.module, key.op))
+        self._sizes = (len(target), len(baseline))
+        self.matches: list[Match] = []
+
+    def run(self, pinned: Iterable[tuple[int, int]] = ()) -> list[Match]:
+        """Return all pairs, in order of the target; `pinned` pairs come from the user's mapping."""
+        pins = list(pinned)
+        self.matches = [Match(i, j, "mapping") for i, j in pins]
+        target, baseline = {i for i, _ in pins}, {j for _, j in pins}
+        left_a = [i for i in range(self._sizes[0]) if i not in target]
+        left_b = [j for j in range(self._sizes[1]) if j not in baseline]
+        self._patience(left_a, left_b)
+        return sorted(self.matches, key=lambda match: match.target)
+
+    def _patience(self, a: list[int], b: list[int]) -> None:
+        """Pair by unique full keys, then again between the pairs found, until none is unique."""
+        waiting = [(a, b)]
+        while waiting:
+            a, b = waiting.pop()
+            found = self._apply(unique_anchors, self._full, a, b)
+            if not found:
+                self._sequences(a, b)
+                continue
+            self._keep(found, a, b, "module")
+            waiting += _between(found, a, b)
+
+    def _sequences(self, a: list[int], b: list[int]) -> None:
+        """Pair by longest common subsequences, each in the gaps of the one before."""
+        waiting = [(a, b)]
+        levels: tuple[tuple[tuple[list[int], list[int]], How], ...] = (
+            (self._full, "sequence"),
+            (self._short, "order"),
+            (self._shapeless, "shapeless"),
+        )
+        for symbols, how in levels:
+            left = []
+            for a, b in waiting:
+                if not a or not b:
+                    continue
+                anchors = self._apply(unique_anchors, symbols, a, b) if how == "order" else []
+                self._keep(anchors, a, b, how)
+                for x, y in _between(anchors, a, b):
+                    found = self._apply(longest_common, symbols, x, y)
+                    self._keep(found, x, y, how)
+                    left += _between(found, x, y)
+            waiting = left
+
+    @staticmethod
+    def _apply(
+        find: Callable[[list[int], list[int]], list[tuple[int, int]]],
+        symbols: tuple[list[int], list[int]],
+        a: list[int],
+        b: list[int],
+    ) -> list[tuple[int, int]]:
+        if not a or not b:
+            return []
+        return find([symbols[0][i] for i in a], [symbols[1][j] for j in b])
+
+    def _keep(self, found: list[tuple[int, int]], a: list[int], b: list[int], how: How) -> None:
+        self.matches += [Match(a[i], b[j], how) for i, j in found]
+
+
+def _between(found: list[tuple[int, int]], a: list[int], b: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Return what lies between the pairs, where both sides have something."""
+    gaps = []
+    i, j = 0, 0
+    for x, y in [*found, (len(a), len(b))]:
+        if x > i and y > j:
+            gaps.append((a[i:x], b[j:y]))
+        i, j = x + 1, y + 1
+    return gaps
+
+
+def _numbered(
+    target: Sequence[CallKey], baseline: Sequence[CallKey], view: Callable[[CallKey], tuple[object, ...]]
+) -> tuple[list[int], list[int]]:
+    """Replace each key, seen through `view`, by a number."""
+    numbers: dict[tuple[object, ...], int] = {}
+    return (
+        [numbers.setdefault(view(key), len(numbers)) for key in target],
+        [numbers.setdefault(view(key), len(numbers)) for key in baseline],
+    )
+
+
+def align(
+    target: Sequence[CallKey], baseline: Sequence[CallKey], pinned: Iterable[tuple[int, int]] = ()
+) -> list[Match]:
+    """Pair two sequences of keys; see the module's theory of operation.
+
+    Args:
+        target: one side, in execution order.
+        baseline: the other side.
+        pinned: pairs of positions that the user has given.
+
+    Returns:
+        The pairs in order of `target`; a position is in one pair at most.
+    """
+    return Aligner(target, baseline).run(pinned)
+
+
+def gaps(matches: Sequence[Match], sizes: tuple[int, int]) -> list[Gap]:
+    """Return the unmatched runs between neighbouring pairs, in order of the target.
+
+    Pairs out of order (named by a mapping) do not bound a run.
+    """
+    found = []
+    i, j = 0, 0
+    taken_a, taken_b = {m.target for m in matches}, {m.baseline for m in matches}
+    for match in [*matches, None]:
+        x, y = (match.target, match.baseline) if match else sizes
+        if y < j:
+            continue
+        if any(p not in taken_a for p in range(i, x)) or any(p not in taken_b for p in range(j, y)):
+            found.append(Gap((i, x), (j, y)))
+        i, j = (x + 1, y + 1) if match else (x, y)
+    return found

@@ -1,0 +1,345 @@
+"""Replay: run recorded aten ops again, each from its own recorded inputs, and find the one that is off.
+
+Theory of operation
+    An op that is wrong makes everything after it wrong, but only its own result is wrong given its own inputs.
+    So each op is run from what it was given: in float64, the reference, and in the recorded dtype, which tells
+    how far an honest implementation is off (`local_error.py`). The op with the greatest error against that
+    floor is the guilty one. One op is in memory at a time. What cannot be run again is listed with the reason.
+    An error in an *argument* (a wrong eps that was passed) is not seen here: `compare` sees it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+
+from ..dump import Call, Dump, RankDump, Value, open_dump
+from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from .buffers import check_readable
+from .execution import Run, recorded_slots, result_slots, run_call, same_bits
+from .graft import Graft, graft
+from .local_error import SUSPECT, LocalError, measure, measure_exact, terms_of
+
+AUTO: Final = "auto"
+Dtype = torch.dtype | None | Literal["auto"]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """One call run again."""
+
+    call: Call
+    outputs: Any  # tree of tensors and plain values, as the op returned it; None where there is a reason
+    mutated: dict[str, Any]  # arguments written in place, after the write, by name
+    reason: str | None  # why it could not be run; None where it was
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedOp:
+    """The local error of one op; plain values, so that it travels between processes."""
+
+    name: str
+    call_id: int
+    op: str
+    phase: str
+    module: str
+    source: str  # "file:line in function" of the user's code, "" where unknown
+    forward: str  # name of the forward call that it belongs to, "" for none
+    reference: str  # "float64", or the recorded dtype where the op has no float64 form
+    results: tuple[LocalError, ...]
+    drew: bool  # it drew random numbers
+
+    @property
+    def worst(self) -> LocalError:
+        """The result that is furthest off."""
+        return max(self.results, key=lambda result: result.ratio)
+
+    @property
+    def ratio(self) -> float:
+        """Error against the floor of an honest implementation; up to 1 is as good as one."""
+        return self.worst.ratio
+
+    @property
+    def bit_equal(self) -> bool:
+        """True when recorded and replayed in the recorded dtype are the same bit by bit."""
+        return all(result.bit_equal for result in self.results)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A call that could not be replayed, and why."""
+
+    name: str
+    op: str
+    phase: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of replaying the aten ops of one step and rank."""
+
+    path: str
+    step: int
+    rank: int
+    device: str
+    dtype: str  # "float64", or "recorded"
+    ops: tuple[ReplayedOp, ...]  # the worst first
+    skipped: tuple[Skipped, ...]  # in execution order
+
+    @property
+    def suspects(self) -> tuple[ReplayedOp, ...]:
+        """The ops that are further off than an honest implementation can be; the worst first."""
+        return tuple(op for op in self.ops if op.ratio > SUSPECT)
+
+    @property
+    def guilty(self) -> ReplayedOp | None:
+        """The worst suspect."""
+        return next(iter(self.suspects), None)
+
+    @property
+    def unequal(self) -> tuple[ReplayedOp, ...]:
+        """The ops whose replay in the recorded dtype is not the same bit by bit, in execution order."""
+        return tuple(sorted((op for op in self.ops if not op.bit_equal), key=lambda op: op.call_id))
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many calls were left out for which reason."""
+        return Counter(call.reason for call in self.skipped)
+
+
+def replay_call(
+    call: Call, dtype: torch.dtype | None = torch.float64, device: torch.device | str = "cpu"
+) -> ReplayResult:
+    """Run one aten call again from its recorded inputs.
+
+    Args:
+        call: an aten call.
+        dtype: ``torch.float64`` casts floating inputs and dtype arguments up; None takes the recorded dtypes.
+        device: where to run it.
+
+    Returns:
+        What it returned and wrote, or the reason why it cannot be run.
+    """
+    try:
+        run = run_call(call, cast=_casts(dtype), device=torch.device(device))
+    except (ReplayError, MissingDataError, FormatError) as error:
+        return ReplayResult(call, None, {}, str(error))
+    return ReplayResult(call, run.outputs, run.mutated, None)
+
+
+def replay(
+    target: Call | Sequence[Call] | RankDump,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: Dtype = AUTO,
+    substitute: Mapping[str, torch.Tensor] | None = None,
+    keep: Iterable[str] = (),
+    progress: Progress | None = None,
+) -> Any:
+    """Run recorded aten ops again, each from its own recorded inputs, or graft a tensor into the recorded forward.
+
+    Args:
+        target: one call, some calls of one step and rank, or a step and rank with all its aten ops: forward,
+            backward and optimizer.
+        device: where to run them.
+        dtype: ``torch.float64``, the default, judges each op against a reference in float64; None runs the recorded
+            dtypes only, to see what is reproduced bit by bit.
+        substitute: tensors to put in place of recorded ones, by name (``"Aten.addmm.3.forward.output.0"``). Then the
+            recorded forward is run again from there by data flow, in the recorded dtypes, and a `Graft` is returned.
+        keep: with `substitute`, names of tensors to return beside those that nothing read further.
+        progress: is told how many ops are done, of how many.
+
+    Returns:
+        A `Replay`, the worst op first; with `substitute` a `Graft`.
+
+    Raises:
+        ReplayError: `substitute` names something that is not the result of a forward op, or does not fit.
+        MissingDataError: no bytes were recorded at all, or a name is unknown.
+    """
+    rank, calls = _calls_of(target)
+    if substitute is not None:
+        if dtype not in (AUTO, None):
+            raise ReplayError(f"substitute runs the recorded dtypes; dtype={dtype} does not go with it, leave it out")
+        return graft(rank, substitute, keep=keep, device=torch.device(device))
+    if rank.config.get("data") not in ("tensor", "full", None):
+        raise MissingDataError(
+            f'{rank.where} was recorded with DumpConfig.data="{rank.config.get("data")}", which keeps no bytes; '
+            'replay needs data="tensor" or "full"'
+        )
+    return _replay_calls(rank, calls, _casts(torch.float64 if dtype == AUTO else dtype), torch.device(device), progress)
+
+
+def _calls_of(target: Call | Sequence[Call] | RankDump) -> tuple[RankDump, list[Call]]:
+    if isinstance(target, RankDump):
+        return target, [call for call in target.calls if call.kind == "aten"]
+    calls = [target] if isinstance(target, Call) else list(target)
+    if not calls:
+        raise ReplayError("no aten calls were given; a call of another kind may have run none (see `aten-dump show`)")
+    return calls[0].rank, calls
+
+
+def replay_all(
+    path: str | Path | Dump,
+    executor: Executor | None = None,
+    *,
+    device: str = "cpu",
+    dtype: Dtype = AUTO,
+) -> list[Replay]:
+    """Replay every step and rank of a dump, one task each on any ``concurrent.futures.Executor``."""
+    dump = path if isinstance(path, Dump) else open_dump(path)
+    casts = _casts(torch.float64 if dtype == AUTO else dtype)
+    places = [(str(dump.path), rank.step, rank.rank, device, casts) for rank in dump.all_ranks()]
+    if executor is None:
+        return [_replay_place(place) for place in places]
+    return list(executor.map(_replay_place, places))
+
+
+def _replay_place(place: tuple[str, int, int, str, bool]) -> Replay:
+    path, step, rank, device, casts = place
+    return replay(open_dump(path).rank(step, rank), device=device, dtype=torch.float64 if casts else None)  # type: ignore[no-any-return]
+
+
+def _casts(dtype: torch.dtype | str | None) -> bool:
+    if dtype not in (torch.float64, None):
+        raise ReplayError(f"dtype is {dtype}; allowed: torch.float64 (the reference), None (as recorded)")
+    return dtype is not None
+
+
+def _replay_calls(
+    rank: RankDump, calls: list[Call], casts: bool, device: torch.device, progress: Progress | None
+) -> Replay:
+    ops: list[ReplayedOp] = []
+    skipped: list[Skipped] = []
+    with _threads_of(rank):
+        for done, call in enumerate(calls):
+            try:
+                ops.append(_judge(call, casts, device))
+            except (ReplayError, MissingDataError, FormatError) as error:
+                skipped.append(Skipped(call.name, call.op, call.phase, _without_value(error)))
+            if progress is not None:
+                progress(done + 1, len(calls))
+    ops.sort(key=lambda op: (-op.ratio, op.call_id))
+    path = str(rank.directory.parent.parent)
+    dtype = "float64" if casts else "recorded"
+    return Replay(path, rank.step, rank.rank, str(device), dtype, tuple(ops), tuple(skipped))
+
+
+def _without_value(error: AtenDumpError) -> str:
+    """Return the reason without the value it names, so that equal reasons are counted together."""
+    head, colon, reason = str(error).partition(": ")
+    return reason if colon and head.startswith("no bytes of value") else str(error)
+
+
+@contextmanager
+def _threads_of(rank: RankDump) -> Iterator[None]:
+    """Use as many threads as the program did: sums depend on how they are split."""
+    recorded = _recorded_threads(rank)
+    before = torch.get_num_threads()
+    if recorded and recorded != before:
+        torch.set_num_threads(recorded)
+    try:
+        yield
+    finally:
+        if recorded and recorded != before:
+            torch.set_num_threads(before)
+
+
+def _recorded_threads(rank: RankDump) -> int | None:
+    root = rank.directory.parent.parent
+    try:
+        threads = open_dump(root).run.get("threads")
+    except AtenDumpError:  # the folder of one rank, copied away from its dump
+        return None
+    return threads if isinstance(threads, int) and 0 < threads < 4096 else None
+
+
+def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
+    """Replay one call in the recorded dtype and in float64, and measure what it got.
+
+    Raises:
+        ReplayError, MissingDataError, FormatError: it cannot be replayed.
+    """
+    native, failure = _attempt(call, False, device)
+    reference, wide_failure = _attempt(call, True, device) if casts else (None, None)
+    if native is None and (reference is None or failure is None or isinstance(failure, MissingDataError)):
+        raise failure or wide_failure or ReplayError("it could not be run")
+    sizes = [value.numel for _, value in call.input_values()]
+    results = tuple(_measured(call, native, reference, sizes))
+    if not results:
+        raise ReplayError("its results are undefined memory, or it has none: there is nothing to compare")
+    source, forward = call.source, call.forward
+    return ReplayedOp(
+        name=call.name,
+        call_id=call.id,
+        op=call.op,
+        phase=call.phase,
+        module=call.module,
+        source="" if source is None else f"{source.file}:{source.line} in {source.function}",
+        forward="" if forward is None else forward.name,
+        reference="recorded dtype" if reference is None else "float64",
+        results=results,
+        drew=native is not None and native.drew,
+    )
+
+
+def _attempt(call: Call, cast: bool, device: torch.device) -> tuple[Run | None, AtenDumpError | None]:
+    try:
+        return run_call(call, cast=cast, device=device), None
+    except (ReplayError, MissingDataError, FormatError) as error:
+        return None, error
+
+
+def _measured(call: Call, native: Run | None, reference: Run | None, sizes: list[int]) -> Iterator[LocalError]:
+    """Yield the error of each result whose bytes were recorded."""
+    plain = {} if native is None else dict(result_slots(native))
+    wide = plain if reference is None else dict(result_slots(reference))
+    for slot, recorded in recorded_slots(call):
+        if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque):
+            continue
+        if isinstance(recorded, Value):
+            check_readable(recorded)
+        item = recorded.tensor() if isinstance(recorded, Value) else recorded
+        if item is None and plain.get(slot) is None:
+            continue
+        if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):
+            yield _floating(call, slot, item, plain.get(slot), wide.get(slot), sizes)
+        elif native is not None:
+            yield _on_cpu_exact(slot, item, plain.get(slot))
+
+
+def _on_cpu_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
+    return measure_exact(slot, recorded, replayed.cpu() if isinstance(replayed, torch.Tensor) else replayed)
+
+
+def _floating(call: Call, slot: str, recorded: torch.Tensor, native: Any, wide: Any, sizes: list[int]) -> LocalError:
+    if not isinstance(wide, torch.Tensor) or wide.shape != recorded.shape:
+        found = tuple(wide.shape) if isinstance(wide, torch.Tensor) else type(wide).__name__
+        raise ReplayError(f"{slot} was recorded with shape {tuple(recorded.shape)}, replay gave {found}")
+    known = native if isinstance(native, torch.Tensor) else None
+    judged = measure(slot, recorded, known, wide, terms_of(call.op, sizes, recorded.numel()))
+    if judged.bit_equal and not math.isnan(judged.ratio):
+        return replace(judged, ratio=min(judged.ratio, 1.0))  # as this machine does it: not the implementation's fault
+    return judged
+
+
+__all__ = [
+    "Graft",
+    "Replay",
+    "ReplayResult",
+    "ReplayedOp",
+    "Skipped",
+    "replay",
+    "replay_all",
+    "replay_call",
+    "same_bits",
+]

@@ -1,0 +1,138 @@
+"""Which bytes of a storage a tensor touches, and which of memory that began undefined were written.
+
+Theory of operation
+    Most writes have no gaps: they are kept as sorted byte ranges. The first write through a view with gaps (a column
+    of a matrix) turns them into a mask with one bool per byte, on which tensors are laid as numpy views; it is exact
+    also where writes overlap, and can be copied as memory is: ``copy_`` from memory that is half undefined defines
+    half of its target. Storages too large for a mask remember such writes by geometry, and count their bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, neg bit)
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
+_MASK_BYTES: Final = 64 << 20
+
+
+def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first and one past the last byte of its storage that `tensor` touches."""
+    if tensor.numel() == 0:
+        return 0, 0  # its offset may lie beyond the end of the storage
+    size = tensor.element_size()
+    first = int(tensor.storage_offset()) * size
+    last = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (last + 1) * size
+
+
+class WrittenRanges:
+    """The written part of memory that began undefined."""
+
+    __slots__ = ("_geometries", "_loose_bytes", "_mask", "_nbytes", "_ranges", "in_flight")
+
+    def __init__(self, nbytes: int) -> None:
+        self.in_flight = False  # others write to it meanwhile, a collective say
+        self._nbytes = nbytes
+        self._ranges: list[tuple[int, int]] = []
+        self._mask: _Mask | None = None  # in place of the ranges
+        self._geometries: set[Geometry] = set()
+        self._loose_bytes = 0
+
+    def write(self, tensor: torch.Tensor, geometry: Geometry) -> bool:
+        """Note a write; returns True when all of the memory is defined now."""
+        low, high = byte_extent(tensor)
+        if low == high:
+            return self._complete()
+        written = tensor.numel() * tensor.element_size()
+        if self._mask is None and written < high - low and self._nbytes <= _MASK_BYTES:
+            self._mask = self._as_mask()
+        if self._mask is not None:
+            _laid_on(self._mask, tensor)[...] = True
+        elif written >= high - low:
+            self._add(low, high)
+        elif geometry not in self._geometries:
+            self._geometries.add(geometry)
+            self._loose_bytes += written
+        return self._complete()
+
+    def copy(self, tensor: torch.Tensor, other: WrittenRanges, source: torch.Tensor, geometry: Geometry) -> bool:
+        """Note a copy of `source`, on the memory of `other`, to `tensor`; returns what `write` does.
+
+        What is defined of the source is defined of the target afterwards, and no more.
+        """
+        if max(self._nbytes, other._nbytes) > _MASK_BYTES:
+            return self.write(tensor, geometry)
+        if self._mask is None:
+            self._mask = self._as_mask()
+        if tensor.numel():
+            theirs = _laid_on(other._as_mask() if other._mask is None else other._mask, source).all(axis=-1)
+            _laid_on(self._mask, tensor)[...] = np.broadcast_to(theirs, tuple(tensor.shape))[..., None]
+        return self._complete()
+
+    def covers(self, tensor: torch.Tensor, geometry: Geometry) -> bool:
+        """Tell whether all elements of `tensor` were written."""
+        low, high = byte_extent(tensor)
+        if low == high:
+            return True
+        if self._mask is not None:
+            return bool(_laid_on(self._mask, tensor).all())
+        return geometry in self._geometries or any(a <= low and high <= b for a, b in self._ranges)
+
+    def define(self, low: int, high: int) -> None:
+        """Note that these bytes are defined."""
+        if self._mask is not None:
+            self._mask[low:high] = True
+        elif low < high:
+            self._add(low, high)
+
+    def resize(self, before: int, now: int) -> None:
+        """Note that the memory has another size; what it grew by is undefined."""
+        self._nbytes = now
+        if self._mask is not None:
+            grown = np.zeros(now, np.bool_)
+            grown[: min(before, now)] = self._mask[:now]
+            self._mask = grown
+        self.forget(min(before, now), max(before, now))
+
+    def forget(self, low: int, high: int) -> None:
+        """Note that these bytes are undefined, whatever was written to them before."""
+        if self._mask is not None:
+            self._mask[low:high] = False
+        kept = [part for a, b in self._ranges for part in ((a, min(b, low)), (max(a, high), b))]
+        self._ranges = [(a, b) for a, b in kept if a < b]
+        self._geometries.clear()
+        self._loose_bytes = 0
+
+    def _complete(self) -> bool:
+        if self._mask is not None:
+            return bool(self._mask.all())
+        return sum(b - a for a, b in self._ranges) + self._loose_bytes >= self._nbytes
+
+    def _as_mask(self) -> _Mask:
+        mask = np.zeros(self._nbytes, np.bool_)
+        for low, high in self._ranges:
+            mask[low:high] = True
+        return mask
+
+    def _add(self, low: int, high: int) -> None:
+        merged = []
+        for a, b in self._ranges:
+            if b < low or a > high:
+                merged.append((a, b))
+            else:
+                low, high = min(a, low), max(b, high)
+        merged.append((low, high))
+        self._ranges = sorted(merged)
+
+
+def _laid_on(mask: _Mask, tensor: torch.Tensor) -> _Mask:
+    """Return the mask's bytes under each element of `tensor`: bool[*shape, element size]."""
+    size = tensor.element_size()
+    first = int(tensor.storage_offset()) * size
+    shape = (*(int(n) for n in tensor.shape), size)
+    strides = (*(int(s) * size for s in tensor.stride()), 1)
+    return np.lib.stride_tricks.as_strided(mask[first:], shape, strides)

@@ -1,0 +1,63 @@
+"""Tells a program that is being traced from one that runs.
+
+Theory of operation
+    torch.jit.trace, make_fx, torch.export and the compiler run the program's ops to learn what they are: on fake or
+    functional tensors, which have no elements, or with a tracer that writes down every op it meets, the recorder's
+    included. Such ops are no computation of the program, and are passed through. The tests are on the path of every
+    op, cheapest first: a tracer is looked for only where another mode is on the stack.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch._C import _get_dispatch_mode as get_dispatch_mode
+from torch._C import _get_tracing_state as get_tracing_state
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
+from torch._C import _TorchDispatchModeKey as ModeKey
+
+PLAIN: Final = 0
+OWN_DISPATCH: Final = 1  # a subclass that handles ops in Python
+TRACED: Final = 2  # a fake or functional tensor: it stands for one
+
+_TRACERS: Final = (ModeKey.FAKE, ModeKey.PROXY, ModeKey.FUNCTIONAL)
+_STAND_INS: Final = ("torch._subclasses.fake_tensor", "torch._subclasses.functional_tensor")
+
+
+def is_traced() -> bool:
+    """Tell whether what runs now is traced."""
+    if get_tracing_state() is not None:
+        return True
+    return len_dispatch_stack() > 0 and any(get_dispatch_mode(key) is not None for key in _TRACERS)
+
+
+def takes_stand_ins(args: tuple[Any, ...]) -> bool:
+    """Tell whether a Python-level call is given a fake or functional tensor."""
+    return any(type(a).__module__ in _STAND_INS for a in args)
+
+
+def is_compiling() -> bool:
+    """Tell whether dynamo or a backend of it is at work on this thread."""
+    return torch._guards.CompileContext.try_get() is not None
+
+
+_kinds: dict[type, int] = {}
+
+
+def kind_of_types(types: Any) -> int:
+    """Return what the subclasses among an op's arguments make of it; TRACED wins over OWN_DISPATCH."""
+    found = PLAIN
+    for kind in types:
+        known = _kinds.get(kind)
+        if known is None:
+            known = _kinds[kind] = _kind_of(kind)
+        found = max(found, known)
+    return found
+
+
+def _kind_of(kind: type) -> int:
+    if kind.__module__ in _STAND_INS:
+        return TRACED
+    dispatch = getattr(kind, "__torch_dispatch__", None)
+    return PLAIN if kind is torch.Tensor or dispatch is torch._C._disabled_torch_dispatch_impl else OWN_DISPATCH

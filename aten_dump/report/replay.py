@@ -1,0 +1,80 @@
+"""A replay as text: the answer in a paragraph, then the table of ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+
+from rich.table import Table
+
+from ..analysis.local_error import SUSPECT, LocalError
+from ..analysis.replay import Replay, ReplayedOp
+from .tables import _table
+
+
+def answer_lines(found: Replay) -> Iterator[str]:
+    """Yield the answer: which op is off, by how much, where; then how many ran and how many could not."""
+    where = f"{found.path} (step {found.step}, rank {found.rank})"
+    guilty = found.guilty
+    if guilty is not None:
+        yield f"{guilty.name} ({guilty.op}) is the first suspect in {where}: {_verdict(guilty.worst)}."
+        yield f"  {_place(guilty)}"
+        others = len(found.suspects) - 1
+        if others:
+            yield f"  {others} other ops are further off than an honest implementation is (more than {SUSPECT:g} times)"
+    elif found.ops and found.dtype == "float64":
+        worst = found.ops[0]
+        yield f"no op of {where} is further off than an honest implementation is"
+        yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
+    yield from _counts(found)
+
+
+def _verdict(result: LocalError) -> str:
+    ratio = "at places that are not finite" if math.isinf(result.ratio) else f"{result.ratio:.3g} times the floor"
+    return (
+        f"{result.slot} has a relative error of {result.error:.3g} from its own inputs, floor {result.floor:.3g}, "
+        f"{ratio}; greatest {result.max_abs:.3g} at {list(result.at)}"
+    )
+
+
+def _place(op: ReplayedOp) -> str:
+    parts = [f"phase {op.phase}"]
+    parts += [f"module {op.module}"] if op.module else []
+    parts += [f"belongs to {op.forward}"] if op.forward else []
+    parts += [op.source] if op.source else []
+    return ", ".join(parts)
+
+
+def _counts(found: Replay) -> Iterator[str]:
+    same = sum(op.bit_equal for op in found.ops)
+    drew = sum(op.drew for op in found.ops)
+    yield (
+        f"{len(found.ops)} ops replayed on {found.device}: {same} bit-equal in the recorded dtype"
+        f"{f' ({drew} of all drew random numbers)' if drew else ''}, {len(found.skipped)} not replayed"
+    )
+    for reason, count in found.reasons.most_common():
+        names = [call.name for call in found.skipped if call.reason == reason]
+        more = f", ... {count - 3} more" if count > 3 else ""
+        yield f"  {count}: {reason} ({', '.join(names[:3])}{more})"
+
+
+def ops_table(found: Replay, limit: int | None, *, is_terminal: bool) -> Table:
+    """Return a row for each op, the worst first."""
+    names = ("call", "slot", "module", "phase", "ratio", "error", "floor", "max abs", "bits", "against")
+    table = _table(None, *names, left=4, is_terminal=is_terminal)
+    for op in islice(found.ops, limit):
+        worst = op.worst
+        table.add_row(
+            op.name,
+            worst.slot,
+            op.module or "-",
+            op.phase,
+            f"{worst.ratio:.3g}",
+            f"{worst.error:.3g}",
+            f"{worst.floor:.3g}",
+            f"{worst.max_abs:.3g}",
+            "equal" if op.bit_equal else "differ",
+            op.reference,
+        )
+    return table

@@ -1,0 +1,85 @@
+"""Starts a program of `tests.distributed.programs` in two real processes that talk over gloo."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump import open_dump
+
+RANKS = 2
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a program left: its dumps, and what each rank returned."""
+
+    folder: Path
+    results: list[dict[str, Any]]
+
+    def rank(self, dump: str, rank: int = 0, step: int = 0) -> Any:
+        return open_dump(str(self.folder / dump)).step(step).rank(rank)
+
+
+def launch_once(program: str, factory: pytest.TempPathFactory) -> Launched:
+    """Run `program` once for all workers of pytest-xdist, which wait for one another."""
+    root = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
+    folder = root / f"distributed-{program}"
+    with (root / f"distributed-{program}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "done").exists():
+            return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)])
+        folder.mkdir()
+        launched = launch(program, folder)
+        (folder / "done").touch()
+        return launched
+
+
+def launch(program: str, folder: Path, timeout: float = 120.0) -> Launched:
+    """Run `program` on all ranks; fails with their output if one of them fails or hangs."""
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(RANKS),
+        "LOCAL_WORLD_SIZE": str(RANKS),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": str(_REPOSITORY),
+    }
+    environment.pop("ATEN_DUMP_CONFIG", None)
+    command = [sys.executable, "-W", "ignore::FutureWarning", "-m", "tests.distributed.programs", program, str(folder)]
+    logs = [folder / f"rank{rank}.log" for rank in range(RANKS)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with log.open("wb") as out:
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    cwd=_REPOSITORY,
+                )
+            )
+    deadline = time.monotonic() + timeout
+    try:
+        codes = [process.wait(timeout=max(0.1, deadline - time.monotonic())) for process in processes]
+    except subprocess.TimeoutExpired:
+        codes = [-1]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    if any(codes):
+        texts = "\n".join(f"--- rank {rank}\n{log.read_text()[-4000:]}" for rank, log in enumerate(logs))
+        raise AssertionError(f"{program} ended with {codes} (-1: it hung)\n{texts}")
+    return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)])
