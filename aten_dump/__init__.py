@@ -14,6 +14,7 @@ from .config import DumpConfig
 from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, ReplayError, StoreError
 
 if TYPE_CHECKING:
+    from .analysis.compare import compare
     from .analysis.replay import replay
     from .capture.mode import DumpMode
     from .dump import Call, Dump, RankDump, Step, Value, open_dump
@@ -36,6 +37,7 @@ __all__ = [
     "Step",
     "StoreError",
     "Value",
+    "compare",
     "open_dump",
     "replay",
 ]
@@ -43,6 +45,7 @@ __all__ = [
 # Imported when first asked for: the configuration and the command line's help need no torch.
 _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump"), "dump") | {"DumpMode": "capture.mode"}
 _LAZY["replay"] = "analysis.replay"
+_LAZY["compare"] = "analysis.compare"
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,8 @@ import torch
 
 from .calls import CallName
 
-# Ops whose schema tells less, or more, than they write: op name -> (arguments written, the bool argument that enables it).
+# Ops whose schema tells less, or more, than they write:
+# op name -> (arguments written, the bool argument that enables it).
 _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten::native_batch_norm": ((3, 4), 5),
     "aten::cudnn_batch_norm": ((3, 4), 5),

@@ -116,12 +116,10 @@ class ValueTable:
         missing = self._wanted & ~info.kept
         if keep and missing and not info.flags & (UNDEFINED | OPAQUE):
             try:
-                self._keep(tensor, state, info, missing)
+                keep_data = self._keep_zeros if tensor._is_zerotensor() else self._keep
+                keep_data(tensor, state, info, missing)
             except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
-                if tensor._is_zerotensor():
-                    self._keep_zeros(tensor, state, info, missing)
-                else:
-                    self._unreadable(tensor, info, error)
+                self._unreadable(tensor, info, error)
         return int(info.id)
 
     def written(self, tensor: torch.Tensor) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from ..analysis.evidence import STATUS_TEXTS, Row
 from ..analysis.rules import parse_rule, read_rules
 from ..report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
 from ..report.rows import write_csv, write_json
-from .console import Update, byte_progress, is_terminal, line_limit, print_table, say_left_out
+from .console import count_progress, is_terminal, line_limit, print_table, say_left_out
 from .files import opened
 
 _FORMATS: Final = ("answer", "table", "csv", "json", "parquet")
@@ -69,7 +68,7 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
 
 def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Comparison:
     workers = nullcontext(None) if options["jobs"] == 1 else ProcessPoolExecutor(options["jobs"])
-    with workers as executor, _progress() as update:
+    with workers as executor, count_progress("comparing") as update:
         if baseline is None:
             return compare_recompute(target, replay=not options["no_replay"], executor=executor, progress=update)
         rules = [parse_rule(text) for text in options["more_rules"]]
@@ -86,12 +85,6 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
             executor=executor,
             progress=update,
         )
-
-
-@contextmanager
-def _progress() -> Iterator[Update]:
-    with step_progress("comparing") as update:
-        yield update
 
 
 def _write(found: Comparison, form: str, status: str | None, output: Path | None, limit: int | None) -> None:

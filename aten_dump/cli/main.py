@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "show": "The tree of calls, or one call or tensor in full.",
     "stats": "A table of all values and their statistics, also as CSV or JSON.",
     "saved": "Memory that forward keeps alive for backward, by call and module.",
+    "compare": "Compare two dumps: the first op that is wrong, and the table.",
     "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",
     "nonfinite": "Where NaN and Inf came from, in execution order.",
     "verify": "Check every checksum of a dump.",

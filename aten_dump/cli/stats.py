@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 import click
 
 from ..dump import Call, RankDump
-from ..errors import StoreError
 from ..report.rows import columns, value_rows, write_csv, write_json
 from ..report.tables import statistics_table
 from .console import is_terminal, line_limit, print_table, say_left_out
+from .files import opened as opened_file
 from .options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
 
 _WRITERS: Final = {"csv": write_csv, "json": write_json}
@@ -60,7 +58,7 @@ def command(
         _print_table(opened, calls, line_limit(limit))
         return
     rows = islice(value_rows(calls), limit or None)
-    with _opened(output) as file:
+    with opened_file(output) as file:
         _WRITERS[form](rows, columns([opened]), file)
 
 
@@ -69,20 +67,3 @@ def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> No
     table, left_out = statistics_table(calls, names, limit, is_terminal=is_terminal())
     print_table(table)
     say_left_out(left_out, "rows")
-
-
-@contextmanager
-def _opened(path: Path | None) -> Iterator[TextIO]:
-    """Open a file to write, or stdout.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
-    if path is None:
-        yield sys.stdout
-        return
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            yield file
-    except OSError as error:
-        raise StoreError(error.errno, f"cannot write {path}: {error.strerror}; name another --output") from error
