@@ -8,8 +8,8 @@ Theory of operation
     3. What is left in a gap is paired by longest common subsequence: first on all of (phase, module, op, shape), then
        on (phase, op, shape), which renamed modules do not disturb, then on (phase, module, op), so that an op whose
        shape is wrong is compared, and its shape reported.
-    Calls still alone form regions: a fused op against its parts, an inserted or a missing op. The phase is part of every
-    key: without it, forward ops pair with recomputed ones.
+    Calls still alone form regions: a fused op against its parts, an inserted or a missing op. The phase is part of
+    every key: without it, forward ops pair with recomputed ones.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def counts(evidence: RankEvidence) -> str:
     levels = ", ".join(f"{count} by {level}" for level, count in evidence.levels.items() if count)
     unmatched = evidence.count("unmatched")
     lines = [
-        f"{evidence.calls[0]} calls against {evidence.calls[1]}: {sum(evidence.pairs.values())} pairs ({pairs or 'none'})",
+        f"{evidence.calls[0]} calls against {evidence.calls[1]}: {sum(evidence.pairs.values())} pairs "
+        f"({pairs or 'none'})",
         f"values compared {levels or 'not at all'}",
     ]
     if unmatched:

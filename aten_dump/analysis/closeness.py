@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, Literal
 
 from ..dump import Value
@@ -18,7 +19,7 @@ _COUNTS: Final = ("nan", "posinf", "neginf")
 
 @dataclass(frozen=True, slots=True)
 class Closeness:
-    """What was found about a pair of values; the facets (dtype, shape, layout) are ``(target, baseline)`` if unequal."""
+    """What was found about a pair of values; dtype, shape and layout are ``(target, baseline)`` where unequal."""
 
     level: Level
     bitwise: bool = False
@@ -33,7 +34,7 @@ class Closeness:
     @property
     def known(self) -> bool:
         """True when the contents were compared, or need not be as the shapes differ."""
-        return self.level != "none" or self.shape is not None
+        return self.level != "none" or self.bitwise or self.shape is not None
 
 
 def closeness(target: Value, baseline: Value, *, data: bool = True) -> Closeness:
@@ -52,7 +53,7 @@ def closeness(target: Value, baseline: Value, *, data: bool = True) -> Closeness
     if shapes[0] != shapes[1]:
         return Closeness("none", dtype=dtype, shape=shapes, layout=layout)
     found = _contents(target, baseline, data)
-    return Closeness(found.level, found.bitwise, found.error, found.metrics, found.nonfinite, dtype, None, layout, found.reason)
+    return replace(found, dtype=dtype, layout=layout)
 
 
 def _contents(target: Value, baseline: Value, data: bool) -> Closeness:
@@ -60,7 +61,9 @@ def _contents(target: Value, baseline: Value, data: bool) -> Closeness:
         if value.undefined or value.opaque:
             what = "is undefined memory" if value.undefined else "has no bytes of its own"
             return Closeness("none", reason=f"the {side}'s tensor {what}")
-    if target.numel == 0 or same_bits(target, baseline):
+    if target.numel == 0:
+        return Closeness("none", bitwise=True, error=0.0, reason="it has no elements")
+    if same_bits(target, baseline):
         return Closeness(_best_level(target, baseline), bitwise=True, error=0.0)
     hashes = target.hash, baseline.hash
     comparable = None not in hashes and _hashes_comparable(target, baseline)
@@ -118,7 +121,8 @@ def _tensors(target: Value, baseline: Value) -> Closeness:
 def _statistics(target: Value, baseline: Value) -> Closeness:
     """Compare statistics: of each the difference, over the root mean square of the baseline."""
     t, b = target.stats, baseline.stats
-    assert t is not None and b is not None
+    assert t is not None
+    assert b is not None
     common = [name for name in b if name in t]
     if all(_equal(t[name], b[name]) for name in common):
         return Closeness("statistic", bitwise=False, error=0.0, reason="equal statistics")
@@ -164,7 +168,7 @@ def stride_class(value: Value) -> str:
     dense, expected = True, 1
     for size, step in sorted(sizes, key=lambda pair: pair[1]):
         dense, expected = dense and step == expected, step * size
-    falling = all(one[1] >= other[1] for one, other in zip(sizes, sizes[1:], strict=False))
+    falling = all(one[1] >= other[1] for one, other in pairwise(sizes))
     if falling:
         return "contiguous" if dense else "with holes"
     order = sorted(range(len(value.shape)), key=lambda dim: -value.stride[dim])

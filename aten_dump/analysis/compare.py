@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping as MappingOf, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping as MappingOf
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from ..dump import Call, Dump, RankDump, open_dump
@@ -46,7 +47,7 @@ _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that bot
 class Settings:
     """How to compare."""
 
-    mapping: Mapping = Mapping()
+    mapping: Mapping = field(default_factory=Mapping)
     rules: tuple[Rule, ...] = ()
     replay: bool = True
     data: bool = True
@@ -75,7 +76,10 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        statuses = Counter(row.status for evidence in self.ranks for row in evidence.rows)
+        statuses: Counter[str] = Counter()
+        for row in self.rows:
+            if row.closeness is None or row.closeness.level != "none" or row.status == "different":
+                statuses[row.status] += 1
         if statuses["different"] or any(evidence.findings for evidence in self.ranks):
             return "different"
         if not (statuses["same"] or statuses["within"]):
@@ -297,9 +301,7 @@ def _positions(rank: RankDump, kinds: Iterable[str]) -> list[int]:
 
 
 def _pair(target: RankDump, baseline: RankDump, positions: list[list[int]], match: Match) -> Pair:
-    return Pair(
-        target.call_at(positions[0][match.target]), baseline.call_at(positions[1][match.baseline]), match.how
-    )
+    return Pair(target.call_at(positions[0][match.target]), baseline.call_at(positions[1][match.baseline]), match.how)
 
 
 def _pinned(
@@ -346,7 +348,8 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
     return RankEvidence(
-        str(task.target), str(task.baseline), task.steps, task.ranks, best, {str(level): count for level, count in levels.items()},
+        task.target, task.baseline, task.steps, task.ranks, best,
+        {str(level): count for level, count in levels.items()},
         (len(target.calls), len(baseline.calls)),
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),

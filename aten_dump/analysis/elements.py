@@ -82,6 +82,14 @@ def pairs(
         yield start, readers[0].read(start, stop), readers[1].read(start, stop)
 
 
+def elements(source: Value | torch.Tensor, order: Order) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (index of the first, elements) of each chunk of one tensor."""
+    reader = ElementReader(source, order)
+    count = prod(order.shape)
+    for start in range(0, count, CHUNK):
+        yield start, reader.read(start, min(start + CHUNK, count))
+
+
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return a strided tensor of the elements: dense, dequantized, resolved."""
     if tensor.layout is not torch.strided:
@@ -93,8 +101,10 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def _memory_order(value: Value) -> tuple[int, ...] | None:
     """Return the dimensions from the outermost inwards if the stored elements have no holes; None otherwise."""
-    data = value._rank.tables.data.get(value.id)
-    if data is None or value.conjugate or value.negative or value.layout_name != "strided" or value.extra.get("quantized"):
+    data = value.data
+    if data is None or value.conjugate or value.negative or value.layout_name != "strided":
+        return None
+    if value.extra.get("quantized"):
         return None
     dims = tuple(range(len(value.shape)))
     layout = records.LAYOUTS[data.layout] if data.layout < len(records.LAYOUTS) else ""
@@ -113,7 +123,7 @@ def _memory_order(value: Value) -> tuple[int, ...] | None:
 
 
 def _read(value: Value, start: int, stop: int) -> torch.Tensor:
-    rank = value._rank
+    rank = value.rank
     data = rank.tables.data[value.id]
     blob = rank.tables.blobs[data.blob]
     size = value.dtype.itemsize

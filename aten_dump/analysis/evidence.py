@@ -10,7 +10,7 @@ from .closeness import Closeness, Level
 from .floors import FloorFrom
 
 Status = Literal["same", "within", "different", "unmatched", "unknown"]
-FindingKind = Literal["source", "op", "argument", "dtype", "shape", "nonfinite", "random", "region", "rewired", "gradient"]
+FindingKind = Literal["source", "op", "argument", "dtype", "shape", "nonfinite", "random", "region", "rewired"]
 
 STATUS_TEXTS: Final[dict[Status, str]] = {
     "same": "bitwise equal",

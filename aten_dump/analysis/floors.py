@@ -84,6 +84,7 @@ class OwnError:
     target: Metrics
     baseline: Metrics
     limits: Limits
+    baseline_limits: Limits  # what the baseline may be off: the target's own error is its floor
 
     @property
     def ratio(self) -> float:
@@ -93,7 +94,7 @@ class OwnError:
     @property
     def baseline_ratio(self) -> float:
         """The baseline's own error over what its dtype explains: it is the baseline that may be wrong."""
-        return self.limits.ratio(self.baseline)
+        return self.baseline_limits.ratio(self.baseline)
 
 
 def summed_terms(call: Call) -> float:
@@ -128,8 +129,13 @@ class Replays:
         errors = {}
         for slot in sides[0].keys() & sides[1].keys():
             t, b = sides[0][slot], sides[1][slot]
-            table = Limits.of(getattr(torch, t.dtype), terms)
-            errors[slot] = OwnError(t, b, Limits(b.rel_l2 * _TIMES, b.max_scaled * _TIMES).above(table))
+            limits = (
+                Limits(other.rel_l2, other.max_scaled)
+                .times(_TIMES)
+                .above(Limits.of(getattr(torch, one.dtype), terms))
+                for one, other in ((t, b), (b, t))
+            )
+            errors[slot] = OwnError(t, b, *limits)
         return errors
 
     def errors(self, call: Call) -> dict[str, Metrics] | str:

@@ -67,7 +67,8 @@ class Judge:
             return None
         metrics = _no_error(found) if found.bitwise else found.metrics
         if rule.met(metrics):
-            return Judgement("same" if found.bitwise else "within", floor_from="rule", note=f"let through by rule {rule}")
+            status: Status = "same" if found.bitwise else "within"
+            return Judgement(status, floor_from="rule", note=f"let through by rule {rule}")
         return Judgement("different", True, floor_from="rule", note=f"rule {rule} is not met")
 
     def outputs(
@@ -100,17 +101,16 @@ class Judge:
         if close.nonfinite:
             return Judgement("different", inputs.agree, floor_from="exact")
         if close.level == "hash":
-            return Judgement("different", inputs.worst == "same", floor_from="exact", note="hashes only tell equal bits")
+            note = "hashes only tell equal bits"
+            return Judgement("different", inputs.worst == "same", floor_from="exact", note=note)
         return None
 
     def _replayed(self, own: OwnError | None, close: Closeness, inputs: Inputs, baseline: Value) -> Judgement | None:
         if own is None:
             return None
-        table = Limits.of(baseline.dtype)
-        limits = Limits(own.target.rel_l2 * 5, own.target.max_scaled * 5).above(table).above(own.limits)
-        honest_baseline = limits.ratio(own.baseline)
-        ratio = max(own.ratio, honest_baseline if honest_baseline > 1 else 0.0)
-        note = "it is the baseline that is off" if honest_baseline > 1 and own.ratio <= 1 else ""
+        theirs = own.baseline_ratio
+        ratio = max(own.ratio, theirs)
+        note = "it is the baseline that is off" if theirs > 1 >= own.ratio else ""
         if ratio > 1:
             return Judgement("different", True, own.limits.rel_l2, "replay", ratio, own, note)
         status: Status = "within" if inputs.agree else self._carried(close, inputs, baseline)

@@ -75,9 +75,7 @@ class Mapping:
             found = ", ".join(map(str, tables)) if isinstance(tables, dict) else type(tables).__name__
             raise ConfigError(f"{source} holds {found}; allowed are the tables {', '.join(_FIELDS)}")
         for name, table in tables.items():
-            texts = isinstance(table, dict) and all(
-                isinstance(text, str) for pair in table.items() for text in pair
-            )
+            texts = isinstance(table, dict) and all(isinstance(text, str) for pair in table.items() for text in pair)
             if table is not None and not texts:
                 raise ConfigError(f"{source}: {name} is {table!r}; it must map texts of the target to the baseline's")
         return cls(**{name: dict(table or {}) for name, table in tables.items()})
@@ -94,7 +92,7 @@ class Mapping:
 
 
 def found_modules(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the renames of modules that pairs of module paths agree on, without those that follow from an outer one."""
+    """Return the renames that pairs of module paths agree on, without those that follow from an outer one."""
     votes: dict[str, Counter[str]] = {}
     for target, baseline in pairs:
         votes.setdefault(target, Counter())[baseline] += 1

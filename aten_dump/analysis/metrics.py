@@ -1,7 +1,7 @@
 """Numbers that say how far two tensors are apart, computed in chunks and in float64.
 
 Theory of operation
-    Tensors of different dtypes are both cast to the coarser one first: a bfloat16 copy of a float32 result is no error.
+    Tensors of unequal dtypes are both cast to the coarser one first: a bfloat16 copy of a float32 result is right.
     Non-finite elements are compared exactly, by kind and place, and left out of the other numbers. ``max_scaled`` is the
     greatest ``|t - b| / (|b| + rms(b))``: a single wrong element shows there that no norm would show, and an element
     near zero does not drown it.
@@ -10,6 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,11 +18,16 @@ import torch
 from torch import Tensor
 
 from ..dump import Value
-from .elements import Order, common_order, pairs
+from .elements import CHUNK, Order, common_order, elements, pairs
 
 ULP_EDGES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # upper edges; one more bin is beyond
 _TINY: Final = 1e-300
-_INTEGERS: Final = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}  # fmt: skip
+_INTEGERS: Final = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 Coordinates = tuple[int, ...]
 
@@ -79,8 +85,13 @@ def measure(target: Value | Tensor, baseline: Value | Tensor) -> Metrics:
     order = common_order(target, baseline)
     total = _Totals(dtype, order)
     count = math.prod(order.shape)
-    total.rms = _rms(target, baseline, order, dtype)
-    for start, t, b in pairs(target, baseline, order):
+    chunks: Iterable[tuple[int, Tensor, Tensor]] = pairs(target, baseline, order)
+    if count <= CHUNK:
+        chunks = list(chunks)  # read once for both passes
+        total.rms = _rms((b for _, _, b in chunks), dtype)
+    else:
+        total.rms = _rms((b for _, b in elements(baseline, order)), dtype)
+    for start, t, b in chunks:
         total.add(start, _cast(t, dtype), _cast(b, dtype))
     return total.metrics(count)
 
@@ -93,13 +104,13 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor
 
 
-def _rms(target: Value | Tensor, baseline: Value | Tensor, order: Order, dtype: torch.dtype) -> float:
-    """Return the root mean square of the finite elements of the baseline."""
+def _rms(chunks: Iterable[Tensor], dtype: torch.dtype) -> float:
+    """Return the root mean square of the finite elements."""
     square, count = 0.0, 0
-    for _, _, b in pairs(baseline, baseline, order):
-        wide = _wide(_cast(b, dtype))
+    for chunk in chunks:
+        wide = _wide(_cast(chunk, dtype))
         finite = wide[torch.isfinite(wide)]
-        square += float(finite.square().sum())
+        square += float(finite.dot(finite))
         count += finite.numel()
     return math.sqrt(square / count) if count else 0.0
 
@@ -178,10 +189,11 @@ class _Totals:
         """Count distances in units of the last place: steps between neighbouring floats, across zero too."""
         least = torch.iinfo(t.dtype).min
         ordered = [torch.where(bits < 0, least - bits.to(torch.int64), bits.to(torch.int64)) for bits in (t, b)]
-        if t.dtype == torch.int64:  # distances may leave int64
-            steps = (ordered[0].double() - ordered[1].double()).abs()
-        else:
-            steps = (ordered[0] - ordered[1]).abs()
+        steps = (ordered[0] - ordered[1]).abs()
+        if t.dtype == torch.int64:  # from one sign to the other the distance may leave int64
+            apart = (ordered[0] < 0) != (ordered[1] < 0)
+            far = apart & ((ordered[0].double() - ordered[1].double()).abs() > 2 * ULP_EDGES[-1])
+            steps = steps.masked_fill(far, 2 * ULP_EDGES[-1])
         edges = torch.tensor(ULP_EDGES, dtype=steps.dtype)
         self.ulp += torch.bincount(torch.bucketize(steps, edges), minlength=len(ULP_EDGES) + 1)
 

@@ -181,7 +181,13 @@ def replay(
 
 def _calls_of(target: Call | Sequence[Call] | RankDump) -> tuple[RankDump, list[Call]]:
     if isinstance(target, RankDump):
-        return target, [call for call in target.calls if call.kind == "aten"]
+        calls = [call for call in target.calls if call.kind == "aten"]
+        if not calls:
+            raise MissingDataError(
+                f'{target.where} has no aten calls (DumpConfig.level="{target.config.get("level")}"); '
+                'record with level="aten" or "mix" to replay'
+            )
+        return target, calls
     calls = [target] if isinstance(target, Call) else list(target)
     if not calls:
         raise ReplayError("no aten calls were given; a call of another kind may have run none (see `aten-dump show`)")

@@ -18,12 +18,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Union
+from typing import Any, Final, TypeAlias
 
 from ..errors import ConfigError
 from .metrics import Metrics
 
-Predicate = Union[str, Callable[[Metrics], bool]]
+Predicate: TypeAlias = "str | Callable[[Metrics], bool]"
 IGNORE: Final = "ignore"
 
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Metrics)) | {"bitwise"}
@@ -54,7 +54,7 @@ class Rule:
             _check(self.predicate)
 
     def __str__(self) -> str:
-        return f"{self.pattern}: {self.predicate if isinstance(self.predicate, str) else self.predicate!r}"
+        return f"{self.pattern}: {self.predicate}"
 
     def met(self, metrics: Metrics | None) -> bool:
         """Tell whether the predicate holds; False where it cannot be told."""
@@ -96,7 +96,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     except yaml.YAMLError as error:
         raise ConfigError(f"rules {file} are not valid YAML: {error}") from error
     if not isinstance(loaded, list) or not all(isinstance(item, dict) for item in loaded):
-        raise ConfigError(f"rules {file} must be a list of '- pattern: predicate', in the order in which they are tried")
+        raise ConfigError(f"rules {file} must be a list of '- pattern: predicate', in the order they are tried in")
     return tuple(Rule(str(pattern), str(predicate)) for item in loaded for pattern, predicate in item.items())
 
 
@@ -124,7 +124,8 @@ def _check(text: str) -> None:
 
 
 _ALLOWED: Final = (
-    ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, *_COMPARE, ast.Name, ast.Load, ast.Constant,
+    ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, *_COMPARE, ast.Name, ast.Load,
+    ast.Constant,
 )  # fmt: skip
 
 

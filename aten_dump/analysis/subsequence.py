@@ -79,9 +79,7 @@ def _split(a: list[int], b: list[int]) -> Pairs:
     else:
         middle = len(b) // 2
         meet = _meeting(a, b, middle)
-        inner = _split(a[:meet], b[:middle]) + [
-            (i + meet, j + middle) for i, j in _split(a[meet:], b[middle:])
-        ]
+        inner = _split(a[:meet], b[:middle]) + [(i + meet, j + middle) for i, j in _split(a[meet:], b[middle:])]
     return head + [(i + start, j + start) for i, j in inner] + tail
 
 

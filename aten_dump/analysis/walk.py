@@ -76,6 +76,7 @@ class Walk:
     _known_baseline: set[int] = field(default_factory=set)
     _matched: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     _precisions: set[tuple[str, str]] = field(default_factory=set)  # dtypes in which sources differ
+    _places: dict[tuple[bool, int], Place] = field(default_factory=dict)
     _suspicions: dict[int, Finding] = field(default_factory=dict)  # by id of a dissolved target call
     _cleared: set[int] = field(default_factory=set)
     _depth: int = 0
@@ -276,7 +277,7 @@ class Walk:
     def _boundary_finding(
         self, kind: FindingKind, row: Row, text: str, cones: tuple[Cone, Cone], pair: Pair
     ) -> Finding:
-        """Return a finding; one about calls without a counterpart is placed at the call that most likely is the reason."""
+        """Return a finding, placed at the call without a counterpart that most likely is the reason."""
         calls = tuple(call.name for cone in cones for call in cone.calls)
         if not calls:
             return Finding(kind, row, text, "", (pair.target.id, 0))
@@ -439,8 +440,17 @@ class Walk:
         limits = _limits(t, b).times(2.0 * math.sqrt(1 + self._depth))
         return "within" if (close.error or 0.0) <= limits.rel_l2 else "different"
 
+    def _both(self, pair: Pair) -> tuple[Place, Place]:
+        return self._place(True, pair.target), self._place(False, pair.baseline)
+
+    def _place(self, is_target: bool, call: Call) -> Place:
+        found = self._places.get((is_target, call.id))
+        if found is None:
+            found = self._places[is_target, call.id] = place_of(call)
+        return found
+
     def _plain_row(self, pair: Pair, slot: str, close: Closeness, status: Status) -> Row:
-        return Row(place_of(pair.target), place_of(pair.baseline), pair.how, slot, status, close, note=close.reason)
+        return Row(*self._both(pair), pair.how, slot, status, close, note=close.reason)
 
     def _row(self, pair: Pair, slot: str, close: Closeness, said: Judgement, inputs: Inputs | None) -> Row:
         amplified = None
@@ -449,7 +459,7 @@ class Walk:
         floor_from: FloorFrom = said.floor_from  # type: ignore[assignment]
         own = said.own.target.rel_l2 if said.own else None
         return Row(
-            place_of(pair.target), place_of(pair.baseline), pair.how, slot, said.status, close, said.floor, floor_from,
+            *self._both(pair), pair.how, slot, said.status, close, said.floor, floor_from,
             said.ratio, own, amplified, said.note or close.reason,
         )  # fmt: skip
 

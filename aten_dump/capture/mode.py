@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -90,6 +91,7 @@ class DumpMode:
         self._entered = False
         self._failed: Exception | None = None
         self._rank, self._world_size = 0, 1
+        self._root = Path(os.fspath(self.config.path))
         self._thread = 0  # ident of the thread that entered
 
     # -- the block
@@ -104,13 +106,14 @@ class DumpMode:
             )
         self._rank, self._world_size = rank_and_world_size()
         self._entered = True
+        self._root = Path(os.fspath(self.config.path)).absolute()  # the program may change its folder later
         self._thread = threading.get_ident()
         if self._rank not in self.config.rank_selection:
             self._failed = CaptureError("rank not selected")
             return self
         try:
             if self._sink is None:
-                self._sink = open_writer(self.config, self._rank, self._world_size)
+                self._sink = open_writer(self.config, self._root, self._rank, self._world_size)
             if self.config.trigger is not None:
                 self._sink = RingSink(self._sink, self.config)
             self._begin_step()
@@ -189,7 +192,12 @@ class DumpMode:
         if sink is not None:
             self._guarded(sink.close)
         if isinstance(sink, Writer) and self._failed is None:
-            self._guarded(lambda: finish_run(self.config, self._rank, self._world_size, self._steps, self._unseen))
+            self._guarded(
+                lambda: finish_run(self.config, self._root, self._rank, self._world_size, self._steps, self._unseen)
+            )
+
+    def _finish_run(self) -> None:
+        finish_run(self.config, self._root, self._rank, self._world_size, self._steps, self._unseen)
 
     def _check_thread(self, what: str) -> None:
         if self._entered and threading.get_ident() != self._thread:

@@ -211,7 +211,7 @@ class RingSink:
             self._drop(self._calls.popleft())
 
     def _drop(self, call: r.Call) -> None:
-        """Forget a call, and of its values those that no call can name any more."""
+        """Forget a call, and what is known of its values where their memory has been written since."""
         self._randoms.pop(call.id, None)
         self._saved.pop(call.id, None)
         for value in (*inputs_of(call), *results_of(call)):
@@ -221,7 +221,7 @@ class RingSink:
             del self._uses[value]
             facts = self._values.get(value)
             if facts and facts[0].version < self._newest.get(facts[0].storage, 0):
-                del self._values[value]
+                del facts[1:]  # its record stays: a call that began before may still name it
 
     def _stats(self, value: int) -> Stats | None:
         seen: set[int] = set()
@@ -270,7 +270,7 @@ class RingSink:
     def _write_saved(self, saved: r.Saved) -> None:
         for value in saved.values:
             self._write_value(value)
-        self._sink.emit(saved)
+        self._sink.emit(saved._replace(values=[value for value in saved.values if value in self._written_values]))
 
     def _write_value(self, value: int) -> None:
         facts = self._values.get(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import sys
 import time
@@ -21,13 +20,12 @@ from ..store.writer import Writer
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
 
-def open_writer(config: DumpConfig, rank: int, world_size: int) -> Writer:
+def open_writer(config: DumpConfig, root: Path, rank: int, world_size: int) -> Writer:
     """Make the directory of the dump, and run.json on the first recorded rank.
 
     Raises:
         StoreError: there is a dump already, or the directory cannot be written.
     """
-    root = Path(os.fspath(config.path))
     writer = Writer(
         root,
         rank,
@@ -46,7 +44,9 @@ def open_writer(config: DumpConfig, rank: int, world_size: int) -> Writer:
     return writer
 
 
-def finish_run(config: DumpConfig, rank: int, world_size: int, steps: int, notes: Mapping[str, int]) -> None:
+def finish_run(
+    config: DumpConfig, root: Path, rank: int, world_size: int, steps: int, notes: Mapping[str, int]
+) -> None:
     """Add to run.json what this rank could not see, where it is the rank that wrote it; `ls` has that of all ranks.
 
     Raises:
@@ -54,7 +54,6 @@ def finish_run(config: DumpConfig, rank: int, world_size: int, steps: int, notes
     """
     if not _writes_run(config, rank, world_size):
         return
-    root = Path(os.fspath(config.path))
     coverage = {"rank": rank, "steps": steps, "notes": dict(notes)}
     write_run(root, {**read_run(root), "coverage": coverage})
 

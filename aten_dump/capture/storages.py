@@ -40,7 +40,6 @@ class StorageState:
         self.whole_statistics = {}
         self.whole_hash = {}
 
-
     def copy(self, tensor: torch.Tensor, other: WrittenRanges, source: torch.Tensor, geometry: Geometry) -> None:
         """Begin a new version after `source`, on memory of which `other` was written, was copied to `tensor`."""
         self.bump()

@@ -16,7 +16,7 @@ from ..errors import MissingDataError, StoreError
 from .tables import _table
 from .units import format_number
 
-ULP_COLUMNS: Final = tuple(f"ulp_to_{edge}" for edge in ULP_EDGES) + ("ulp_beyond",)
+ULP_COLUMNS: Final = (*(f"ulp_to_{edge}" for edge in ULP_EDGES), "ulp_beyond")
 COLUMNS: Final = (
     "step", "rank", "target", "baseline", "matched_by", "kind", "phase", "op", "module", "source", "slot", "status",
     "level", "bitwise", "error", "floor", "floor_from", "ratio", "own_error", "amplification", "target_dtype",
@@ -75,8 +75,8 @@ def _measured(row: Row) -> dict[str, Any]:
 
 def comparison_table(rows: Iterable[Row], limit: int | None, *, is_terminal: bool) -> tuple[Table, int]:
     """Return the table for a terminal, and how many rows `limit` left out."""
-    names = ("status", "target", "slot", "baseline", "matched by", "module", "error", "floor", "ratio", "max abs", "cosine")
-    table = _table(None, *names, left=6, is_terminal=is_terminal)
+    texts = ("status", "target", "slot", "baseline", "matched by", "module")
+    table = _table(None, *texts, "error", "floor", "ratio", "max abs", "cosine", left=6, is_terminal=is_terminal)
     found = iter(rows)
     for row in islice(found, limit):
         close = row.closeness
@@ -108,7 +108,8 @@ def write_parquet(rows: Iterable[dict[str, Any]], names: Sequence[str], path: st
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise MissingDataError("Parquet needs pyarrow: pip install 'aten-dump[parquet]', or take --format csv") from None
+        message = "Parquet needs pyarrow: pip install 'aten-dump[parquet]', or take --format csv"
+        raise MissingDataError(message) from None
     table = pyarrow.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
     try:
         parquet.write_table(table, path)

@@ -39,7 +39,9 @@ def forward(name: str) -> torch.Tensor:
     return program.loss(program.model)
 
 
-@pytest.mark.parametrize(("model", "op", "n"), [("gpt2", "addmm", 3), ("bert", "addmm", 2), ("resnet", "convolution", 1)])
+@pytest.mark.parametrize(
+    ("model", "op", "n"), [("gpt2", "addmm", 3), ("bert", "addmm", 2), ("resnet", "convolution", 1)]
+)
 def test_a_graft_is_what_the_changed_program_computes(record: Callable[..., Any], model: str, op: str, n: int) -> None:
     """Dropout after the graft draws the numbers that it drew; BatchNorm's buffers are written again."""
     rank = record(lambda: forward(model))

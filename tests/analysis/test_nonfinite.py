@@ -80,8 +80,11 @@ def written_in_place() -> None:
     x[1:].sum()
 
 
-def from_outside(weight: Tensor = torch.tensor([1.0, float("nan")])) -> None:
-    (weight * 2).sum()
+OUTSIDE = torch.tensor([1.0, float("nan")])
+
+
+def from_outside() -> None:
+    (OUTSIDE * 2).sum()
 
 
 # name -> (program, op of the first cause, its phase, what `why` says)
@@ -121,7 +124,8 @@ def test_statistics_and_bytes_say_the_same(record: Callable[..., Any]) -> None:
     def kinds(found: NonFinite) -> list[tuple[str, str, list[tuple[int, int, int]]]]:
         events = [*found.producers, *found.propagators, *found.masks, *found.outside]
         return [
-            (e.kind, e.name, [(s.contents.nan, s.contents.posinf, s.contents.neginf) for s in e.results]) for e in events
+            (e.kind, e.name, [(s.contents.nan, s.contents.posinf, s.contents.neginf) for s in e.results])
+            for e in events
         ]
 
     for program in (entirely_masked, gradient_only, half):

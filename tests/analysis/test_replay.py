@@ -111,7 +111,7 @@ def test_strides_aliases_and_in_place_ops(record: Callable[..., Any]) -> None:
         y = torch.randn(6, 4).t()
         torch.add(y, x[:, :6:1][:, :6], out=torch.empty(4, 6))
         torch.cat([x[:, ::2], x[:, 1::2]], dim=1)
-        torch._foreach_mul_([x[0], x[2]], 2.0)
+        torch._foreach_mul_([x[0], x], 2.0)  # doubles the first row twice: they share memory
         big = torch.randn(1000)
         big[::100].mul_(3)  # recorded as elements, not as memory
         torch.ones(3, 1).expand(3, 5) + torch.randn(3, 5).T.contiguous().T
@@ -166,7 +166,10 @@ def test_what_cannot_be_replayed_is_listed(record: Callable[..., Any]) -> None:
 
     found = replay(record(body), dtype=None)
     reasons = {(call.op, call.reason.partition(":")[0]) for call in found.skipped}
-    assert ("aten::add.Tensor", "it reads memory that was undefined (torch.empty), whose contents are not recorded") in reasons
+    assert (
+        "aten::add.Tensor",
+        "it reads memory that was undefined (torch.empty), whose contents are not recorded",
+    ) in reasons
     assert ("aten::empty.memory_format", "it returns undefined memory") in reasons
     assert ("aten::dot", "it raised in the program") in reasons
     assert [op.op for op in found.ops if op.op == "aten::fill_.Scalar"] == ["aten::fill_.Scalar"]
@@ -175,6 +178,8 @@ def test_what_cannot_be_replayed_is_listed(record: Callable[..., Any]) -> None:
 def test_missing_bytes_are_a_reason_or_an_error(record: Callable[..., Any]) -> None:
     with pytest.raises(MissingDataError, match='replay needs data="tensor"'):
         replay(record(lambda: torch.ones(3) * 2, data="statistic"))
+    with pytest.raises(MissingDataError, match='record with level="aten" or "mix"'):
+        replay(record(lambda: torch.ones(3) * 2, level="api"))
     found = replay(record(lambda: torch.ones(300) * 2, sample=10))
     assert all("DumpConfig.sample" in call.reason for call in found.skipped)
     assert found.skipped

@@ -27,9 +27,15 @@ def run(*arguments: object) -> Result:
 
 def alone(script: Path, *arguments: str) -> str:
     """Run a script in a process in which aten_dump cannot be imported."""
-    guard = "import sys, runpy; sys.modules['aten_dump'] = None; sys.argv[:] = sys.argv[1:]; runpy.run_path(sys.argv[0])"
+    guard = (
+        "import sys, runpy; sys.modules['aten_dump'] = None; sys.argv[:] = sys.argv[1:]; runpy.run_path(sys.argv[0])"
+    )
     done = subprocess.run(
-        [sys.executable, "-I", "-c", guard, str(script), *arguments], capture_output=True, text=True, timeout=120, cwd="/"
+        [sys.executable, "-I", "-c", guard, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -104,6 +110,7 @@ def test_errors_of_the_command(record: Callable[..., Any], tmp_path: Path) -> No
     assert run("replay", dump).exit_code == 2
     assert 'replay needs data="tensor"' in run("replay", dump).output
     assert run("replay", dump, "--emit", tmp_path / "x.py").exit_code == 2
-    assert "allowed" in run("replay", dump, "--device", "toaster").output or "--device is" in run(
-        "replay", dump, "--device", "toaster"
-    ).output
+    assert (
+        "allowed" in run("replay", dump, "--device", "toaster").output
+        or "--device is" in run("replay", dump, "--device", "toaster").output
+    )

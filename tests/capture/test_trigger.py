@@ -152,3 +152,28 @@ def test_the_program_is_the_same(tmp_path: Path) -> None:
 def test_errors_name_the_field(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text.replace("(", r"\(")):
         DumpConfig(path="d", **fields)
+
+
+def test_a_dump_of_a_trigger_reads_whole(tmp_path: Path) -> None:
+    """Every value that a written record names is written, also those of calls that began long before."""
+
+    class Writes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(30):
+                x.add_(1)  # the module's own input is gone from the ring when the module ends
+            return x / torch.zeros(4)
+
+    model = Writes()
+    config = DumpConfig(path=str(tmp_path / "d"), data="full", trigger="nonfinite", trigger_before=3, trigger_after=2)
+    with DumpMode(config, model=model) as dump:
+        weight = torch.ones(4, requires_grad=True)
+        model(torch.zeros(4)).mul(weight).exp().sum().backward()
+        dump.step()
+    rank = open_dump(tmp_path / "d").step(0).rank(0)
+    assert rank.complete
+    for call in rank.calls:
+        call.inputs, call.outputs, call.mutated_values, call.source, call.parent
+    rank.saved_for_backward()
+    module = next(call for call in rank.calls if call.kind == "module")
+    assert [value.shape for _, value in module.input_values()] == [(4,)]
+    assert recovery.verify(rank.directory) == []

@@ -1,0 +1,108 @@
+"""Metrics against direct formulas, in one chunk and in many."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from aten_dump import ConfigError, DumpConfig, DumpMode, open_dump
+from aten_dump.analysis import elements
+from aten_dump.analysis import metrics as module
+from aten_dump.analysis.metrics import ULP_EDGES, measure
+from aten_dump.analysis.rules import Rule, find_rule, make_rules, parse_rule, read_rules
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 7])
+def test_numbers_follow_their_formulas(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in (elements, module):
+        monkeypatch.setattr(part, "CHUNK", chunk)
+    b = torch.randn(5, 8, dtype=torch.float64)
+    t = b + 1e-3 * torch.randn_like(b)
+    t[3, 2] += 0.5
+    t[0, 0] = b[0, 0]
+    found = measure(t, b)
+    error = (t - b).abs()
+    assert found.rel_l2 == pytest.approx(float(error.norm() / b.norm()))
+    assert found.rmse == pytest.approx(float(error.square().mean().sqrt()))
+    assert found.max_abs == float(error.max()) and found.max_abs_at == (3, 2)
+    relative = error / b.abs()
+    assert found.max_rel == pytest.approx(float(relative.max()))
+    assert found.max_rel_at == tuple(int(i) for i in (relative == relative.max()).nonzero()[0])
+    assert found.cosine == pytest.approx(float(torch.cosine_similarity(t.flatten(), b.flatten(), 0)))
+    assert found.max_scaled == pytest.approx(float((error / (b.abs() + b.square().mean().sqrt())).max()))
+    assert found.within_1e3 == float((relative <= 1e-3).double().mean())
+    assert found.within_5e3 == float((relative <= 5e-3).double().mean())
+    assert found.exact == 1 / 40 and not found.bitwise
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_ulps_are_steps_between_floats(dtype: torch.dtype) -> None:
+    b = torch.tensor([1.0, 1.0, 0.0, -2.0, 3.0], dtype=dtype)
+    t = b.clone()
+    t[1] = torch.nextafter(t[1], torch.tensor(2.0, dtype=dtype)) if dtype != torch.float16 else 1 + torch.finfo(dtype).eps
+    least = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}[dtype]
+    t[2:3].view(least).fill_(torch.iinfo(least).min + 1)  # the negative number next to zero
+    ulp = measure(t, b).ulp
+    assert ulp[0] == 3 and ulp[1] == 2 and sum(ulp) == 5
+    assert measure(-b, b).ulp[-1] == 4 and ULP_EDGES[0] == 0
+
+
+def test_nonfinite_elements_are_compared_exactly() -> None:
+    b = torch.tensor([1.0, math.nan, math.inf, -math.inf, 2.0])
+    assert measure(b.clone(), b).bitwise
+    t = torch.tensor([1.0, math.nan, -math.inf, -math.inf, math.nan])
+    found = measure(t, b)
+    assert found.nonfinite == 2 and found.nonfinite_at == (2,)
+    assert (found.target_nonfinite, found.baseline_nonfinite) == (4, 3)
+    assert found.rel_l2 == 0.0
+
+
+def test_other_dtypes_are_cast_to_the_coarser() -> None:
+    b = torch.randn(100)
+    found = measure(b.bfloat16(), b)
+    assert found.bitwise and found.dtype == "bfloat16"
+    assert measure(torch.arange(3), torch.arange(3).float()).bitwise
+    assert measure(torch.tensor([1 + 1j]), torch.tensor([1 + 2j])).max_abs_at == (0,)
+    assert measure(torch.tensor([True, False]), torch.tensor([True, True])).exact == 0.5
+    assert measure(torch.empty(0), torch.empty(0)).bitwise
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x.t(), lambda x: x[:, ::2], lambda x: x.expand(3, 40, 30)])
+def test_large_tensors_are_read_in_ranges(tmp_path: Path, view: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(40, 30)
+    for n in range(2):
+        with DumpMode(DumpConfig(path=str(tmp_path / str(n)), data="tensor")) as dump:
+            (view(x) if n == 0 else view(x) + 1).clone()  # type: ignore[operator]
+            dump.step()
+    values = [open_dump(tmp_path / str(n)).rank(0, 0)["Aten.clone.0.forward"].inputs[0][0] for n in range(2)]
+    whole = measure(values[0], values[1])
+    monkeypatch.setattr(elements, "_WHOLE_BYTES", 0)
+    for part in (elements, module):
+        monkeypatch.setattr(part, "CHUNK", 77)
+    ranged = measure(values[0], values[1])
+    assert ranged.rel_l2 == pytest.approx(whole.rel_l2, rel=1e-12)
+    assert (ranged.max_abs, ranged.ulp) == (whole.max_abs, whole.ulp)
+    t, b = values[0].tensor(), values[1].tensor()
+    assert float((t - b).abs()[ranged.max_abs_at]) == pytest.approx(ranged.max_abs)
+
+
+def test_rules_are_tried_in_order_and_fail_closed(tmp_path: Path) -> None:
+    found = measure(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.001]))
+    rules = make_rules([("softmax", "ignore"), parse_rule("mm: rel_l2 <= 1e-3 and cosine > 0.999"), ("mm", "bitwise")])
+    assert find_rule(rules, "Aten.mm.0.forward.output.0") is rules[1]
+    assert find_rule(rules, "Aten.add.0.forward.output.0") is None
+    assert rules[0].met(None) and rules[1].met(found) and not rules[2].met(found)
+    assert not rules[1].met(None)
+    assert not Rule("x", lambda m: 1 / 0).met(found)
+    assert not Rule("x", lambda m: "yes").met(found)  # only True is True
+    assert not Rule("x", "max_abs_at < 3").met(found)
+    for bad in ("rel_l2 <", "rell2 < 1", "__import__('os')", "rel_l2.real < 1"):
+        with pytest.raises(ConfigError):
+            Rule("x", bad)
+    with pytest.raises(ConfigError, match="regular expression"):
+        Rule("(", "ignore")
+    (tmp_path / "rules.yaml").write_text("- softmax: ignore\n- mm: rel_l2 <= 1e-3\n")
+    assert [rule.pattern for rule in read_rules(tmp_path / "rules.yaml")] == ["softmax", "mm"]
