@@ -113,11 +113,11 @@ class Judge:
         note = "it is the baseline that is off" if theirs > 1 >= own.ratio else ""
         if ratio > 1:
             return Judgement("different", True, own.limits.rel_l2, "replay", ratio, own, note)
-        status: Status = "within" if inputs.agree else self._carried(close, inputs, baseline)
+        status: Status = "within" if inputs.agree else self.carried(close, inputs, baseline)
         return Judgement(status, False, own.limits.rel_l2, "replay", ratio, own)
 
     @staticmethod
-    def _carried(close: Closeness, inputs: Inputs, baseline: Value) -> Status:
+    def carried(close: Closeness, inputs: Inputs, baseline: Value) -> Status:
         """Tell whether a result still differs that right ops made from inputs that differ."""
         bound = Limits.of(baseline.dtype).times(_GROWTH * math.sqrt(1 + inputs.depth))
         return "within" if (close.error or 0.0) <= bound.rel_l2 else "different"

@@ -2,9 +2,9 @@
 
 Theory of operation
     Tensors of unequal dtypes are both cast to the coarser one first: a bfloat16 copy of a float32 result is right.
-    Non-finite elements are compared exactly, by kind and place, and left out of the other numbers. ``max_scaled`` is the
-    greatest ``|t - b| / (|b| + rms(b))``: a single wrong element shows there that no norm would show, and an element
-    near zero does not drown it.
+    Non-finite elements are compared exactly, by kind and place, and left out of the other numbers. ``max_scaled``
+    is the greatest ``|t - b| / (|b| + rms(b))``: a single wrong element shows there that no norm would show, and an
+    element near zero does not drown it.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from torch.autograd.function import BackwardCFunction
 
 from .backward import BackwardTask
 from .calls import MODULE, NODE, Edge, OpenCall, ThreadState
+from .own_formulas import OWN_FORMULA_NODES, put_mode_back, take_mode_off
 from .trees import Path
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class NodeTag:
         "leaf",
         "links",
         "maker",
+        "mode_off",
         "name",
         "owner",
         "pushed",
@@ -132,6 +134,7 @@ class NodeTag:
         self.receives: list[tuple[int, OpenCall, Path]] = []  # input slot -> output of that call
         self.call: OpenCall | None = None  # its present or last run
         self.running = False
+        self.mode_off = False  # our dispatch mode is off the stack for its run
         self.pushed = False  # the function mode was put back on the stack for its run
         self.creates_graph = False  # its run is itself differentiated (create_graph=True)
 
@@ -279,6 +282,9 @@ class GraphLinks:
             else:
                 tag.pushed = self._recorder.push_function_mode()
             self._receive(tag, call, task, thread)
+            if tag.name in OWN_FORMULA_NODES:
+                tag.mode_off = take_mode_off(self._recorder.dispatch_mode)
+                self._recorder.coverage.add("own_formula", tag.name, int(tag.mode_off))
 
     def _receive(self, tag: NodeTag, call: OpenCall, task: BackwardTask, thread: ThreadState) -> None:
         """Hand the gradients that a node was given on to the calls whose outputs they belong to."""
@@ -299,6 +305,8 @@ class GraphLinks:
         if self.closed or thread is None or thread.busy or call is None or not tag.running:
             return
         tag.running = False
+        if tag.mode_off:
+            put_mode_back(self._recorder.dispatch_mode)
         if tag.pushed:
             self._recorder.pop_function_mode()
         with self._recorder.hook_code(thread):

@@ -22,6 +22,8 @@ _MESSAGES: Final[dict[str, str]] = {
     "and are not recorded: {names}",
     "saved_hooks": "{n} autograd nodes keep their tensors under saved-tensor hooks, so what they saved is not listed",
     "custom_ops": "{n} calls of custom ops, whose kernels are recorded as one call each: {names}",
+    "own_formula": "{n} calls ran with the mode off, as PyTorch computes otherwise under any dispatch mode; "
+    "the ops inside them are not recorded: {names}",
     "higher_order": "{n} calls of higher-order operators whose inner ops could not be seen: {names}",
 }
 _MOST_NAMES: Final = 5

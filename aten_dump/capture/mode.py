@@ -224,7 +224,9 @@ class DumpMode:
         )
         self._paths.refresh()
         self._sink.begin_step(header)
-        self._step_recorder = StepRecorder(self.config, self._sink, self._paths, self._api_mode, self.failed)
+        self._step_recorder = StepRecorder(
+            self.config, self._sink, self._paths, self._api_mode, self._op_mode, self.failed
+        )
         self._step_recorder.begin_with(in_flight)
         self._install(self._step_recorder)
 

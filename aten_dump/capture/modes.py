@@ -15,11 +15,12 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .calls import API, OpenCall, ThreadState
+from .calls import API, CallName, OpenCall, ThreadState
 from .names import name_of_api
 from .nested import open_nested, run_higher_order, run_subclass_op
 from .ops import PendingOp, begin_op, end_op
 from .own_code import OwnCode
+from .own_formulas import OWN_FORMULA_APIS, without_mode
 from .recorder import StepRecorder
 from .schemas import OpPlan, plan_of
 from .tracing import OWN_DISPATCH, PLAIN, TRACED, is_compiling, is_traced, kind_of_types, takes_stand_ins
@@ -67,12 +68,20 @@ class ApiMode(TorchFunctionMode):
             self._watch.failed(error)
             return func(*args, **kwargs)
         try:
-            result = func(*args, **kwargs)
+            result = self._run(recorder, name, func, args, kwargs)
         except BaseException as error:
             finish(self._watch, recorder, call, None, error)
             raise
         finish(self._watch, recorder, call, result, None)
         return result
+
+    @staticmethod
+    def _run(recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name.op not in OWN_FORMULA_APIS:
+            return func(*args, **kwargs)
+        with without_mode(recorder.dispatch_mode) as off:
+            recorder.coverage.add("own_formula", name.op, int(off))
+            return func(*args, **kwargs)
 
 
 def finish(watch: Watch, recorder: StepRecorder, call: OpenCall, result: Any, error: BaseException | None) -> None:

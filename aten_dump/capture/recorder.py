@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 from torch._C._autograd import _get_sequence_nr
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config import DumpConfig
 from ..store.records import CALL, GRADIENT, NOTE, OPEN, SAVED, TREE_VALUE, Call, Gradient, Note, Open, Saved, Tree
@@ -50,6 +51,7 @@ class StepRecorder:
         sink: Sink,
         paths: ModulePaths,
         function_mode: TorchFunctionMode,
+        dispatch_mode: TorchDispatchMode,
         failed: Callable[[Exception], None],
     ) -> None:
         """Begin a step.
@@ -59,6 +61,7 @@ class StepRecorder:
             sink: where the records go.
             paths: paths of modules and parameters.
             function_mode: the mode on torch's stack, put back on it while autograd nodes run Python code.
+            dispatch_mode: the other mode on torch's stack, off it while PyTorch would compute otherwise under it.
             failed: is given the recorder's own errors in hooks; raises them or tells the user.
         """
         self._config = config
@@ -66,6 +69,7 @@ class StepRecorder:
         self._sink = sink
         self._paths = paths
         self._function_mode = function_mode
+        self.dispatch_mode = dispatch_mode
         self._failed = failed
         self._ids = itertools.count(1)
         self._numbers: dict[tuple[str, str], int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_subsequences_are_the_longest(most_bits: int, monkeypatch: pytest.Monkey
         pairs = subsequence.longest_common(a, b)
         assert len(pairs) == _brute(a, b)
         assert all(a[i] == b[j] for i, j in pairs)
-        assert all(p[0] < q[0] and p[1] < q[1] for p, q in zip(pairs, pairs[1:]))
+        assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
 
 
 def test_anchors_are_unique_and_in_order() -> None:

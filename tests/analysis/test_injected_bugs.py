@@ -135,5 +135,6 @@ def test_hashes_find_the_first_other_bits(tmp_path: Path) -> None:
 
 def test_a_coarser_precision_agrees_within_its_own_noise(baseline: Path, tmp_path: Path) -> None:
     found = compare(record(tmp_path / "dump", dtype=torch.float32), baseline)
+    assert found.verdict == "within", found.answer()
     sources = [row for row in found.rows if row.closeness and row.closeness.dtype]
     assert sources and sources[0].closeness and sources[0].closeness.dtype == ("float32", "bfloat16")
