@@ -33,7 +33,15 @@ class Boundary:
     """Judges pairs of inputs without a state."""
 
     def __init__(
-        self, target: RankDump, baseline: RankDump, kind: str, states: States, replays: Replays, *, exact_sources: bool
+        self,
+        target: RankDump,
+        baseline: RankDump,
+        kind: str,
+        states: States,
+        replays: Replays,
+        *,
+        exact_sources: bool,
+        inherited: bool = False,
     ) -> None:
         self.matched: tuple[set[int], set[int]] = (set(), set())  # ids of calls with a counterpart
         self._makers = Makers(target, kind), Makers(baseline, kind)
@@ -41,6 +49,7 @@ class Boundary:
         self._states = states
         self._replays = replays
         self._exact_sources = exact_sources
+        self._inherited = inherited  # the step before is compared too: what differs then is its affair
 
     def judge(self, t: Value, b: Value, close: Closeness, cones: tuple[Cone, Cone]) -> Said:
         """Return what is to be said of two values of which at least one no matched call made."""
@@ -85,6 +94,8 @@ class Boundary:
             return "source", Judgement("unknown", note=close.reason), text
         if close.bitwise:
             return "source", Judgement("same", floor_from="exact"), text
+        if self._inherited and not close.nonfinite:
+            return "source", Judgement("within", floor_from="depth", note="inherited from the step before"), text
         if self._exact_sources and not (close.level == "statistic" and not close.error):
             return "source", Judgement("different", True, 0.0, "exact", math.inf), text
         limits = limits_of(t, b).times(8.0 * math.sqrt(1 + max(self._steps)))

@@ -166,11 +166,11 @@ def compare(
     settings = Settings(_mapping(mapping), make_rules(rules), replay, data)
     notes: list[str] = []
     tasks = []
-    for steps in _pairs("step", step, one.steps, other.steps, notes):
+    for number, steps in enumerate(_pairs("step", step, one.steps, other.steps, notes)):
         ranks = one.step(steps[0]).ranks, other.step(steps[1]).ranks
         for pair in _pairs("rank", rank, *ranks, notes):
             path = None if noise is None else str(noise.path)
-            tasks.append(Task(str(one.path), str(other.path), path, steps, pair, settings))
+            tasks.append(Task(str(one.path), str(other.path), path, steps, pair, settings, number > 0))
     return Comparison(str(one.path), str(other.path), _run(tasks, executor, progress), tuple(dict.fromkeys(notes)))
 
 

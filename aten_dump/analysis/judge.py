@@ -33,6 +33,7 @@ class Inputs:
     depth: int
     same_shapes: bool
     same_dtypes: bool
+    noise: float = 0.0  # greatest root mean square of a difference among them
 
     @property
     def agree(self) -> bool:
@@ -139,6 +140,10 @@ class Judge:
         bound = local.times(_GROWTH * math.sqrt(1 + inputs.depth))
         carried = _AMPLIFIES * inputs.error + local.rel_l2
         limits = bound.above(Limits(carried, math.inf))
+        # Sums that cancel (the gradient of a bias before a norm) are as large as the noise of what they sum.
+        noise = _AMPLIFIES * inputs.noise * math.sqrt(summed_terms(call))
+        if close.metrics is not None and close.metrics.rmse <= noise:
+            return Judgement("within", floor=limits.rel_l2, floor_from="depth", note="as large as noise that is summed")
         return self._over((close.error or 0.0) / limits.rel_l2, limits, "depth", inputs)
 
     @staticmethod

@@ -21,6 +21,7 @@ class State:
     status: Status
     error: float
     depth: int
+    noise: float = 0.0  # root mean square of the difference
 
 
 class States:
@@ -78,4 +79,5 @@ def inputs_of(states: Sequence[State], same_shapes: bool, same_dtypes: bool) -> 
             worst = state.status
     error = max((state.error for state in states), default=0.0)
     depth = max((state.depth for state in states), default=0)
-    return Inputs(worst, error, depth, same_shapes, same_dtypes)
+    noise = max((state.noise for state in states), default=0.0)
+    return Inputs(worst, error, depth, same_shapes, same_dtypes, noise)

@@ -50,6 +50,7 @@ class Task:
     steps: tuple[int, int]
     ranks: tuple[int, int]
     settings: Settings
+    inherited: bool = False  # an earlier step of the same dumps is compared too
 
 
 def compare_rank(task: Task) -> RankEvidence:
@@ -112,6 +113,7 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     walk = Walk(
         target, baseline, settings.rules, Replays(enabled=settings.replay), control, settings.data,
         exact_sources=_exact_sources(target, baseline),
+        inherited=task.inherited,
     )  # fmt: skip
     walk.run(primary, others)
     gone = {pair.target.id for pair in walk.dissolved}

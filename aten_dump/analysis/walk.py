@@ -56,6 +56,7 @@ class Walk:
     control: ControlLimits | None = None
     read_data: bool = True
     exact_sources: bool = True
+    inherited: bool = False
     rows: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     region_status: dict[tuple[str, int], Status] = field(default_factory=dict)  # by side and id of unmatched calls
@@ -70,7 +71,13 @@ class Walk:
         kind = primary[0].target.kind if primary else ""
         self.states = States(read_data=self.read_data)
         self._edge = Boundary(
-            self.target, self.baseline, kind, self.states, self.replays, exact_sources=self.exact_sources
+            self.target,
+            self.baseline,
+            kind,
+            self.states,
+            self.replays,
+            exact_sources=self.exact_sources,
+            inherited=self.inherited,
         )
         self._edge.matched = {pair.target.id for pair in primary}, {pair.baseline.id for pair in primary}
         for pair in primary:
@@ -104,7 +111,7 @@ class Walk:
         differences = argument_differences(pair.target, pair.baseline)
         for slot, (t, b, close) in found.items():
             said = self._with_arguments(judged[slot], close, inputs, differences)
-            self.states.keep(t, b, State(said.status, close.error or 0.0, inputs.depth + 1))
+            self.states.keep(t, b, State(said.status, close.error or 0.0, inputs.depth + 1, _noise(close)))
             row = self._row(pair, slot, close, said, inputs)
             self.rows.append(row)
             self._blame(pair, row, said, inputs, differences)
@@ -243,7 +250,7 @@ class Walk:
         row = self._row(pair, slot, close, said, None)
         if said.guilty:
             self.findings.append(self._boundary_finding(kind, row, text, cones, pair))
-        return row, State(said.status, close.error or 0.0, self._edge.cut_inputs(cones).depth + 1)
+        return row, State(said.status, close.error or 0.0, self._edge.cut_inputs(cones).depth + 1, _noise(close))
 
     def _boundary_finding(
         self, kind: FindingKind, row: Row, text: str, cones: tuple[Cone, Cone], pair: Pair
@@ -311,6 +318,10 @@ class Walk:
             *self._both(pair), pair.how, slot, said.status, close, said.floor, floor_from,
             said.ratio, own, amplified, said.note or close.reason,
         )  # fmt: skip
+
+
+def _noise(close: Closeness) -> float:
+    return close.metrics.rmse if close.metrics is not None else 0.0
 
 
 def _said_of(inputs: Inputs) -> str:
