@@ -2,9 +2,9 @@
 
     python benchmarks/overhead.py [--workloads gpt2,chain] [--modes structure,tensor] [--repeats 9]
 
-A mode is measured as (bare step, recorded step) pairs in turn; the table gives the median of the recorded steps over the
-median of the bare steps around them, in wall and in CPU time of all threads, so that a machine whose speed drifts does
-not matter.
+A mode is measured as (bare step, recorded step) pairs in turn; the table gives the median of the recorded steps over
+the median of the bare steps around them, in wall and in CPU time of all threads, so that a machine whose speed drifts
+does not matter.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def debug_mode(workload: Workload, folder: Path) -> Iterator[Callable[[], Timing
     yield step
 
 
+_STATISTICS = ("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")
 MODES: dict[str, Callable[..., Any]] = {
     "empty modes": empty_modes,
     "DebugMode": debug_mode,
@@ -103,7 +104,9 @@ MODES: dict[str, Callable[..., Any]] = {
     "structure-no-stacks": dumping(data="structure", stacks=False),
     "structure": dumping(data="structure"),
     "hash": dumping(data="hash"),
-    "statistic": dumping(data="statistic", statistics=("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")),
+    "statistic": dumping(
+        data="statistic", statistics=("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")
+    ),
     "tensor": dumping(data="tensor"),
     "full": dumping(data="full"),
 }
@@ -156,8 +159,10 @@ def main() -> None:
             workload.step()
         ops = count_ops(workload)
         for label in arguments.modes.split(","):
-            ratio, cpu, above, written = measure(workload, MODES[label], arguments.repeats, 10 if name == "chain" else 1)
-            print(f"| {name} ({ops} ops) | {label} | {ratio:.2f} | {cpu:.2f} | {above / ops * 1e6:.1f} | {written / 1e6:.2f} |", flush=True)
+            batch = 10 if name == "chain" else 1
+            ratio, cpu, above, written = measure(workload, MODES[label], arguments.repeats, batch)
+            costs = f"{ratio:.2f} | {cpu:.2f} | {above / ops * 1e6:.1f} | {written / 1e6:.2f}"
+            print(f"| {name} ({ops} ops) | {label} | {costs} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class _Block(nn.Module):
 
 
 def resnet() -> Workload:
-    """A ResNet-like net of 8 blocks, 64 channels, BatchNorm, in-place ReLU; f32[8, 3, 32, 32]; forward, backward, SGD."""
+    """8 residual blocks, 64 channels, BatchNorm, in-place ReLU; f32[8, 3, 32, 32]; forward, backward, SGD."""
     model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *[_Block(64) for _ in range(8)], nn.AdaptiveAvgPool2d(1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     images = torch.randn(8, 3, 32, 32)

@@ -130,9 +130,7 @@ class Replays:
         for slot in sides[0].keys() & sides[1].keys():
             t, b = sides[0][slot], sides[1][slot]
             limits = (
-                Limits(other.rel_l2, other.max_scaled)
-                .times(_TIMES)
-                .above(Limits.of(getattr(torch, one.dtype), terms))
+                Limits(other.rel_l2, other.max_scaled).times(_TIMES).above(Limits.of(getattr(torch, one.dtype), terms))
                 for one, other in ((t, b), (b, t))
             )
             errors[slot] = OwnError(t, b, *limits)

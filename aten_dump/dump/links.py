@@ -75,20 +75,26 @@ class Links:
         """Producers and consumers, in one pass over the argument trees.
 
         The producer is the innermost, then earliest call that has the value among its outputs or written
-        arguments and not among its inputs.
+        arguments and not among its inputs. A value that an op read before any call made it came from outside: a
+        later op that returns it (a parameter transposed twice) only passed it on.
         """
         depths = {op.id: _INNERMOST_FIRST[records.CALL_KINDS[op.call_kind]] for op in self._tables.ops.records()}
         producers: dict[int, int] = {}
         producer_depths: dict[int, int] = {}
         consumers: dict[int, list[int]] = {}
+        from_outside: set[int] = set()
         with paused_gc():
             for position, call in enumerate(self._tables.calls):
                 read = dict.fromkeys(_inputs(call))
                 for value in read:
                     consumers.setdefault(value, []).append(position)
                 depth = depths.get(call.op, len(_INNERMOST_FIRST))
+                if depth == 0:  # only ops run at one moment; what others read may have come while they ran
+                    from_outside.update(value for value in read if value not in producers)
                 for value in _results(call):
-                    if value not in read and depth < producer_depths.get(value, 99):
+                    if value in read or value in from_outside:
+                        continue
+                    if depth < producer_depths.get(value, 99):
                         producers[value] = position
                         producer_depths[value] = depth
         return producers, consumers

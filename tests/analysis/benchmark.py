@@ -20,7 +20,12 @@ _NORM = [("aten::pow", _X), ("aten::mean", (BATCH, SEQUENCE, 1)), ("aten::add", 
 
 
 def _linear(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    return [("aten::t", (HIDDEN, shape[-1])), ("aten::view", _FLAT), ("aten::mm", (BATCH * SEQUENCE, shape[-1])), ("aten::view", shape)]
+    return [
+        ("aten::t", (HIDDEN, shape[-1])),
+        ("aten::view", _FLAT),
+        ("aten::mm", (BATCH * SEQUENCE, shape[-1])),
+        ("aten::view", shape),
+    ]
 
 
 _ROPE = [("aten::mul", _HEADS), ("aten::slice", (*_HEADS[:-1], 16)), ("aten::slice", (*_HEADS[:-1], 16)), ("aten::neg", (*_HEADS[:-1], 16)),
@@ -38,10 +43,21 @@ def _layer(number: int) -> list[tuple[str, str, tuple[int, ...]]]:
     found = [(f"{name}.input_layernorm", op, shape) for op, shape in _NORM]
     for proj in ("q_proj", "k_proj", "v_proj"):
         found += [(f"{name}.self_attn.{proj}", op, shape) for op, shape in _linear(_X)]
-        found += [(f"{name}.self_attn", "aten::view", (BATCH, SEQUENCE, 8, 32)), (f"{name}.self_attn", "aten::transpose", _HEADS)]
+        found += [
+            (f"{name}.self_attn", "aten::view", (BATCH, SEQUENCE, 8, 32)),
+            (f"{name}.self_attn", "aten::transpose", _HEADS),
+        ]
     found += [(f"{name}.self_attn", op, shape) for op, shape in _ROPE * 2]
     found += [(f"{name}.self_attn", op, _SCORES) for op in ("aten::bmm", "aten::div", "aten::add", "aten::_softmax")]
-    found += [(f"{name}.self_attn", op, shape) for op, shape in (("aten::bmm", _HEADS), ("aten::transpose", _HEADS), ("aten::clone", _HEADS), ("aten::view", _X))]
+    found += [
+        (f"{name}.self_attn", op, shape)
+        for op, shape in (
+            ("aten::bmm", _HEADS),
+            ("aten::transpose", _HEADS),
+            ("aten::clone", _HEADS),
+            ("aten::view", _X),
+        )
+    ]
     found += [(f"{name}.self_attn.o_proj", op, shape) for op, shape in _linear(_X)] + [(name, "aten::add", _X)]
     found += [(f"{name}.post_attention_layernorm", op, shape) for op, shape in _NORM]
     for proj in ("gate_proj", "up_proj"):
@@ -55,7 +71,9 @@ def trace(layers: int) -> list[Traced]:
     forward = [("model.embed", "aten::embedding", _X)]
     for number in range(layers):
         forward += _layer(number)
-    forward += [("lm_head", op, shape) for op, shape in _linear((BATCH, SEQUENCE, VOCABULARY))] + [("", "aten::nll_loss", ())]
+    forward += [("lm_head", op, shape) for op, shape in _linear((BATCH, SEQUENCE, VOCABULARY))] + [
+        ("", "aten::nll_loss", ())
+    ]
     calls = [("forward", *call) for call in forward]
     for module, op, shape in reversed(forward):
         calls.append(("backward", module, op if op in ("aten::t", "aten::view") else op + "_backward", shape))
@@ -72,14 +90,25 @@ def changed(calls: list[Traced], seed: int, inserted: float = 0.03, deleted: flo
             continue
         found.append(call)
         if chance.random() < inserted:
-            op, shape = chance.choice((("aten::clone", call.key.shape), ("aten::_to_copy", call.key.shape), ("aten::view", call.key.shape), (call.key.op, call.key.shape)))
+            op, shape = chance.choice(
+                (
+                    ("aten::clone", call.key.shape),
+                    ("aten::_to_copy", call.key.shape),
+                    ("aten::view", call.key.shape),
+                    (call.key.op, call.key.shape),
+                )
+            )
             found.append(Traced(call.key._replace(op=op, shape=shape), 0))
     return found
 
 
 def renamed(calls: list[Traced]) -> list[Traced]:
     def rename(module: str) -> str:
-        return module.replace("model.layers", "transformer.h").replace("self_attn", "attention").replace("mlp", "feed_forward")
+        return (
+            module.replace("model.layers", "transformer.h")
+            .replace("self_attn", "attention")
+            .replace("mlp", "feed_forward")
+        )
 
     return [Traced(call.key._replace(module=rename(call.key.module)), call.identity) for call in calls]
 
@@ -126,7 +155,9 @@ CASES: dict[str, Callable[[list[Traced]], list[Traced]]] = {
 
 def score(target: list[Traced], baseline: list[Traced], pairs: list[tuple[int, int]]) -> tuple[float, float]:
     """Return recall and the share of wrong pairs; an inserted twin of a call counts as wrong."""
-    present = {call.identity for call in target if call.identity} & {call.identity for call in baseline if call.identity}
+    present = {call.identity for call in target if call.identity} & {
+        call.identity for call in baseline if call.identity
+    }
     right = sum(target[i].identity == baseline[j].identity and target[i].identity != 0 for i, j in pairs)
     wrong = len(pairs) - right
     return right / len(present), wrong / len(pairs)

@@ -109,11 +109,18 @@ def test_wrapper_names_are_left_out(fqn: str, normal: str) -> None:
 
 
 def test_renames_are_found_and_read_back(tmp_path: object) -> None:
-    pairs = [("transformer.h.0.attn", "model.layers.0.attn"), ("transformer.h", "model.layers"), ("transformer", "model"), ("head", "head")]
+    pairs = [
+        ("transformer.h.0.attn", "model.layers.0.attn"),
+        ("transformer.h", "model.layers"),
+        ("transformer", "model"),
+        ("head", "head"),
+    ]
     modules = found_modules(pairs)
     assert modules == {"transformer": "model", "transformer.h": "model.layers"}
     path = f"{tmp_path}/map.yaml"
     Mapping(modules=modules, calls={"Aten.a.0.forward": "Aten.a.1.forward"}).write(path)
     read = Mapping.read(path)
-    assert read.module("transformer.h.7.mlp") == "model.layers.7.mlp" and read.module("transformers.h") == "transformers.h"
+    assert (
+        read.module("transformer.h.7.mlp") == "model.layers.7.mlp" and read.module("transformers.h") == "transformers.h"
+    )
     assert read.calls == {"Aten.a.0.forward": "Aten.a.1.forward"}

@@ -25,7 +25,9 @@ from aten_dump.cli.main import main
 class Net(nn.Module):
     def __init__(self, name: str = "layers", checkpointed: bool = False, noisy: bool = False) -> None:
         super().__init__()
-        self.add_module(name, nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)) for _ in range(3)))
+        self.add_module(
+            name, nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)) for _ in range(3))
+        )
         self.name, self.checkpointed, self.noisy = name, checkpointed, noisy
         self.calls = 0
 
@@ -39,7 +41,14 @@ class Net(nn.Module):
         return x
 
 
-def record(path: Path, steps: int = 1, change: Callable[[nn.Module], Any] = lambda m: None, net: Net | None = None, seed: int = 0, **config: Any) -> Path:
+def record(
+    path: Path,
+    steps: int = 1,
+    change: Callable[[nn.Module], Any] = lambda m: None,
+    net: Net | None = None,
+    seed: int = 0,
+    **config: Any,
+) -> Path:
     torch.manual_seed(seed)
     model = net or Net()
     change(model)
@@ -219,7 +228,9 @@ def test_the_command_line_answers_and_writes_tables(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     run(a, b, "--format", "csv", "--output", table, "--write-mapping", tmp_path / "m.yaml")
     rows = list(csv.DictReader(table.open()))
-    first = next(row for row in rows if row["status"] == "different" and row["slot"] == "output.0" and row["kind"] == "aten")
+    first = next(
+        row for row in rows if row["status"] == "different" and row["slot"] == "output.0" and row["kind"] == "aten"
+    )
     assert first["target"] == "Aten.native_layer_norm.0.forward" and float(first["rel_l2"]) > 0
     assert json.loads(run(a, b, "--format", "json").stdout)[0]["target"]
     assert (tmp_path / "m.yaml").exists()

@@ -15,7 +15,9 @@ from tests.models import build, train_step
 from .transformer import OtherDevice
 
 
-def _record(path: Path, name: str, device: OtherDevice | None, change: Callable[[torch.nn.Module], None] = lambda m: None) -> Path:
+def _record(
+    path: Path, name: str, device: OtherDevice | None, change: Callable[[torch.nn.Module], None] = lambda m: None
+) -> Path:
     program = build(name, "adamw_foreach")
     change(program.model)
     with device or nullcontext(), DumpMode(DumpConfig(path=str(path), data="full"), model=program.model) as dump:

@@ -121,7 +121,9 @@ def test_statistics_find_a_large_error_and_let_noise_through(tmp_path: Path) -> 
     base = _statistics(tmp_path, None, "statistic", "base")
     honest = compare(_statistics(tmp_path, OtherDevice(), "statistic", "honest"), base)
     assert honest.verdict == "within" and honest.ranks[0].level == "statistic", honest.answer()
-    wrong: Comparison = compare(_statistics(tmp_path, OtherDevice({("aten::addmm", 20): _scaled}), "statistic", "wrong"), base)
+    wrong: Comparison = compare(
+        _statistics(tmp_path, OtherDevice({("aten::addmm", 20): _scaled}), "statistic", "wrong"), base
+    )
     assert wrong.cause is not None and wrong.cause.row.place.call == "Aten.addmm.20.forward", wrong.answer()
 
 

@@ -42,8 +42,15 @@ def test_numbers_follow_their_formulas(chunk: int, monkeypatch: pytest.MonkeyPat
 def test_ulps_are_steps_between_floats(dtype: torch.dtype) -> None:
     b = torch.tensor([1.0, 1.0, 0.0, -2.0, 3.0], dtype=dtype)
     t = b.clone()
-    t[1] = torch.nextafter(t[1], torch.tensor(2.0, dtype=dtype)) if dtype != torch.float16 else 1 + torch.finfo(dtype).eps
-    least = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}[dtype]
+    t[1] = (
+        torch.nextafter(t[1], torch.tensor(2.0, dtype=dtype)) if dtype != torch.float16 else 1 + torch.finfo(dtype).eps
+    )
+    least = {
+        torch.float16: torch.int16,
+        torch.bfloat16: torch.int16,
+        torch.float32: torch.int32,
+        torch.float64: torch.int64,
+    }[dtype]
     t[2:3].view(least).fill_(torch.iinfo(least).min + 1)  # the negative number next to zero
     ulp = measure(t, b).ulp
     assert ulp[0] == 3 and ulp[1] == 2 and sum(ulp) == 5

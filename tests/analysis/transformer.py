@@ -135,7 +135,9 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, options: Options) -> None:
         super().__init__()
-        honest = Options(chunked=options.chunked, manual_attention=options.manual_attention, fused_norm=options.fused_norm)
+        honest = Options(
+            chunked=options.chunked, manual_attention=options.manual_attention, fused_norm=options.fused_norm
+        )
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.h = nn.ModuleList(Block(options if n == options.layer else honest) for n in range(LAYERS))
         self.norm, self.head = Norm(1e-5, options.fused_norm), nn.Linear(WIDTH, VOCABULARY, bias=False)
@@ -190,7 +192,16 @@ class OtherDevice(TorchDispatchMode):
         return out if change is None else change(out)
 
 
-def record(path: Path, options: Options = Options(), device: OtherDevice | None = None, *, dtype: torch.dtype = torch.bfloat16, data: str = "full", steps: int = 1, **config: Any) -> Path:
+def record(
+    path: Path,
+    options: Options = Options(),
+    device: OtherDevice | None = None,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    data: str = "full",
+    steps: int = 1,
+    **config: Any,
+) -> Path:
     model, tokens, labels = build(options, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

@@ -264,7 +264,9 @@ def test_module_hooks_that_replace_values(record: Record, scope: str) -> None:
     sine = only(calls(rank, kind="aten", op="aten::sin"))
     assert_same(sine.outputs.tensor(), values(call.outputs)[0].tensor(), "the output after the hook")
     backward = rank["Module.Pair.0.backward"]
-    mul = next(c for c in calls(rank, kind="node") if "MulBackward0" in c.name and c.forward.id == _first_aten(doubled).id)
+    mul = next(
+        c for c in calls(rank, kind="node") if "MulBackward0" in c.name and c.forward.id == _first_aten(doubled).id
+    )
     assert_same(values(mul.inputs)[0].tensor(), values(backward.outputs)[0].tensor(), "gradient of the replaced input")
     assert_linked(rank)
 
@@ -383,4 +385,6 @@ def test_saved_tensor_hooks(record: Record, hooks: str) -> None:
         assert node.forward.op == op, f"{name} belongs to an op of the pack hook: {node.forward.op}"
     if hooks == "pack":
         added = [c for c in calls(rank, kind="aten", phase="backward") if c.op == "aten::add.Tensor"]
-        assert added and all(c.forward is not None for c in added), "what unpack hooks run belongs to the node that unpacks"
+        assert added and all(c.forward is not None for c in added), (
+            "what unpack hooks run belongs to the node that unpacks"
+        )

@@ -168,14 +168,23 @@ def test_a_function_that_is_not_deterministic(record: Record, reentrant: bool) -
 
     rank = record(lambda: checkpoint(inner, x, use_reentrant=reentrant).sum().backward(), data="tensor")
     again = assert_recomputed(rank, equal=False)
-    differ = [c.op for c in again if c.forward and any(not torch.equal(a.tensor(), b.tensor()) for a, b in zip(values(c.outputs), values(c.forward.outputs)))]
+    differ = [
+        c.op
+        for c in again
+        if c.forward
+        and any(not torch.equal(a.tensor(), b.tensor()) for a, b in zip(values(c.outputs), values(c.forward.outputs)))
+    ]
     assert differ[0] == "aten::mul.Tensor"
     assert only([c for c in again if c.op == "aten::sin"]).forward.op == "aten::sin"
 
 
 def test_random_state_not_preserved(record: Record) -> None:
     x = torch.ones(64, requires_grad=True)
-    body = lambda: checkpoint(lambda y: F.dropout(y.exp(), 0.5).exp(), x, use_reentrant=False, preserve_rng_state=False).sum().backward()  # noqa: E731
+
+    def body() -> None:
+        y = checkpoint(lambda y: F.dropout(y.exp(), 0.5).exp(), x, use_reentrant=False, preserve_rng_state=False)
+        y.sum().backward()
+
     rank = record(body, data="tensor")
     again = assert_recomputed(rank, equal=False)
     call = next(c for c in again if "dropout" in c.op or "bernoulli" in c.op)
@@ -208,7 +217,14 @@ def test_early_stop_loses_nothing_and_is_no_failure(record: Record) -> None:
     assert cut and all(call.error.startswith("early stop, no failure") for call in cut)
     assert not [c for c in again if c.op == "aten::sum"]
     assert all(call.error is None for call in rank.calls if call.phase != "recompute")
-    assert rank["Module.Block.1.forward" if "Module.Block.1.forward" in rank else calls(rank, kind="module", phase="forward")[-1].name].phase == "forward"
+    assert (
+        rank[
+            "Module.Block.1.forward"
+            if "Module.Block.1.forward" in rank
+            else calls(rank, kind="module", phase="forward")[-1].name
+        ].phase
+        == "forward"
+    )
     sums = calls(rank, op="aten::sum", phase="forward")
     assert len(sums) == 2, "the forward after the early stop was lost"
     assert_recomputed(rank)

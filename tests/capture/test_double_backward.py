@@ -65,7 +65,11 @@ def test_gradient_penalty_of_a_module(record: Record) -> None:
 
     rank = twice(record, program, model)
     backward = only(calls(rank, op="torch.Tensor.backward"))
-    again = [c for c in calls(rank, kind="node") if c.id > backward.id and c.forward is not None and c.forward.phase == "backward"]
+    again = [
+        c
+        for c in calls(rank, kind="node")
+        if c.id > backward.id and c.forward is not None and c.forward.phase == "backward"
+    ]
     assert {n.forward.module for n in again} >= {"0", "1", "2"}
     assert all(n.module == n.forward.module for n in again), [(n.name, n.module, n.forward.module) for n in again]
 
@@ -116,7 +120,9 @@ def test_with_inputs_only_their_part_of_the_graph_runs(record: Record, way: str)
         h = x @ w
         y = h.tanh()
         if way == "grad":
-            return list(torch.autograd.grad([y, h.exp()], [h, w], grad_outputs=[torch.ones(4, 4), torch.full((4, 4), 2.0)]))
+            return list(
+                torch.autograd.grad([y, h.exp()], [h, w], grad_outputs=[torch.ones(4, 4), torch.full((4, 4), 2.0)])
+            )
         torch.autograd.backward([y, h.exp()], [torch.ones(4, 4), torch.full((4, 4), 2.0)], inputs=[w])
         assert x.grad is None
         return [w.grad]  # type: ignore[list-item]
@@ -178,4 +184,6 @@ def test_backward_inside_a_custom_backward(record: Record) -> None:
     assert assert_linked(rank) > 5
     outer = only([c for c in calls(rank, kind="node") if "ImplicitBackward" in c.name])
     inner = [c for c in calls(rank, kind="node") if "LogBackward0" in c.name]
-    assert inner and all(c.forward.op == "aten::log" and outer.start_ns < c.start_ns < outer.start_ns + outer.duration_ns for c in inner)
+    assert inner and all(
+        c.forward.op == "aten::log" and outer.start_ns < c.start_ns < outer.start_ns + outer.duration_ns for c in inner
+    )

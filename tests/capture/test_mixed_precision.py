@@ -59,7 +59,11 @@ def test_autocast_inside_a_checkpoint(record: Record) -> None:
         return [loss, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
 
     rank = twice(record, program, model)
-    again = [c for c in calls(rank, phase="recompute", kind="aten") if c.op in ("aten::_to_copy", "aten::addmm", "aten::gelu")]
+    again = [
+        c
+        for c in calls(rank, phase="recompute", kind="aten")
+        if c.op in ("aten::_to_copy", "aten::addmm", "aten::gelu")
+    ]
     assert len(again) >= 5
     assert all(c.forward is not None and c.forward.op == c.op for c in again)
     assert_linked(rank)

@@ -46,7 +46,9 @@ def test_a_thousand_steps_with_the_dump_on_every_tenth(tmp_path: Path) -> None:
                 assert torch._C._len_torch_dispatch_stack() == 0, "a mode is on in a step that is not recorded"
                 gc.collect()
                 now = {k: v for k, v in picture().items() if k != "attributes"}  # large: keeping them is growth, too
-                assert len(set(now.pop("files")) - set(before["files"])) <= 4, "more files are open than those of the step that is being finished"
+                assert len(set(now.pop("files")) - set(before["files"])) <= 4, (
+                    "more files are open than those of the step that is being finished"
+                )
                 assert not during or changes(during, now) == []
                 during = during or now
             if step % 50 == 44 and step >= 200:

@@ -57,7 +57,9 @@ def test_a_thread_that_does_not_ask_is_not_recorded(tmp_path: Path) -> None:
 
     rank = _dump(tmp_path / "d", lambda dump: (torch.ones(2).exp(), _in_thread(other), torch.ones(2).log()))
     assert seen == [(0, 0)]
-    assert {c.op for c in calls(rank, kind="aten")} == {"aten::ones", "aten::exp", "aten::log"} or not [c for c in rank.calls if c.thread]
+    assert {c.op for c in calls(rank, kind="aten")} == {"aten::ones", "aten::exp", "aten::log"} or not [
+        c for c in rank.calls if c.thread
+    ]
     assert model.weight.grad is not None
 
 
@@ -90,7 +92,14 @@ def test_a_thread_that_asks_is_recorded(tmp_path: Path) -> None:
 
 def test_equal_sequence_numbers_of_two_threads(tmp_path: Path) -> None:
     """Both threads make graphs whose nodes have the same numbers; one backward runs over both."""
-    functions: list[Callable[[Tensor], Tensor]] = [torch.exp, torch.sin, torch.tanh, torch.cos, torch.sigmoid, torch.square]
+    functions: list[Callable[[Tensor], Tensor]] = [
+        torch.exp,
+        torch.sin,
+        torch.tanh,
+        torch.cos,
+        torch.sigmoid,
+        torch.square,
+    ]
 
     def body(dump: DumpMode) -> None:
         made: dict[int, Tensor] = {}
@@ -269,7 +278,10 @@ def test_a_forked_child_may_end_the_block(tmp_path: Path) -> None:
 
 def test_a_second_dump_mode_is_refused_in_plain_words(tmp_path: Path) -> None:
     with DumpMode(DumpConfig(path=str(tmp_path / "a"))) as outer:
-        with pytest.raises(CaptureError, match=r"writes to .*a'.*is still entered.*close\(\)"), DumpMode(DumpConfig(path=str(tmp_path / "b"))):
+        with (
+            pytest.raises(CaptureError, match=r"writes to .*a'.*is still entered.*close\(\)"),
+            DumpMode(DumpConfig(path=str(tmp_path / "b"))),
+        ):
             pass
         with pytest.raises(CaptureError, match="already entered"):
             outer.__enter__()
