@@ -20,7 +20,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ops test-npu lint types clean
+.PHONY: help setup demo bench test test-ops test-npu lint types clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ test-npu: $(READY) .npu/acl/env ## Run the tests on the real torch_npu over a si
 
 test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2
+
+bench: $(READY) ## Measure what recording costs, against the bare step
+	$(RUN) benchmarks/overhead.py
 
 lint: $(READY) ## Check style and format
 	$(RUN) -m ruff check .

@@ -74,7 +74,13 @@ class Backend:
         return run
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+_INDUCTOR = pytest.param(
+    "inductor",
+    marks=pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
+)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", _INDUCTOR])
 def test_opaque_is_bitwise_the_compiled_program(tmp_path: Path, backend: str) -> None:
     model = _model()
     program = _trained(model, torch.compile(model, backend=backend, fullgraph=True))
@@ -98,14 +104,7 @@ def test_eager_is_bitwise_the_program_as_written(tmp_path: Path, backend: str) -
     with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="full"), model=model):
         assert outcome(_trained(model, compiled)) == bare
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
-    assert ops(calls(rank, kind="aten", phase="forward"))[:6] == [
-        "aten::randn.generator",
-        "aten::t",
-        "aten::addmm",
-        "aten::tanh",
-        "aten::t",
-        "aten::addmm",
-    ] or "aten::tanh" in ops(calls(rank, kind="aten"))
+    assert "aten::tanh" in ops(calls(rank, kind="aten", phase="forward"))
     assert [c.module for c in calls(rank, op="aten::addmm")] == ["first", "second"]
     assert note(rank, "compile_eager").count == 1
     assert_linked(rank)
