@@ -1,4 +1,4 @@
-"""Promises 2 and 5 on the gpt2 step of PEERS.md: nothing is stored twice, and stock readers open the files."""
+"""Promises 2 and 5 on the gpt2 step of d=256, 4 layers, vocabulary 8192, batch 4 x 128: nothing is stored twice, and stock readers open the files."""
 
 from __future__ import annotations
 
