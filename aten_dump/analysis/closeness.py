@@ -10,7 +10,7 @@ from typing import Final, Literal
 from ..dump import Value
 from ..errors import MissingDataError
 from ..store.records import LAYOUTS
-from .metrics import Metrics, coarser, measure
+from .metrics import Metrics, measure
 
 Level = Literal["tensor", "statistic", "hash", "none"]
 
@@ -175,8 +175,3 @@ def stride_class(value: Value) -> str:
     if dense and len(order) in (4, 5) and order == [0, *range(2, len(order)), 1]:
         return "channels_last"
     return "permuted" if dense else "permuted, with holes"
-
-
-def common_dtype(target: Value, baseline: Value) -> str:
-    """Return the name of the dtype that two values are compared in."""
-    return str(coarser(target.dtype, baseline.dtype)).removeprefix("torch.")

@@ -19,24 +19,11 @@ import torch
 
 from ..dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from ..store.records import UNDEFINED_OUTPUT_OPS
 from .buffers import Moment, tensors_of, wide
 
 COLLECTIVES: Final = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"))
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
-_UNDEFINED: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "empty_quantized",
-        "_empty_affine_quantized",
-        "_empty_per_channel_affine_quantized",
-        "new_empty",
-        "new_empty_strided",
-    )
-)
 _REINTERPRET: Final = frozenset(
     ("aten::view.dtype", "aten::nextafter", "aten::frexp.Tensor", "aten::_fused_sdp_choice")
 )
@@ -69,7 +56,7 @@ def find_op(call: Call) -> Any:
     if namespace in _NO_COMPUTATION:
         raise ReplayError(f"{namespace} ops compute nothing that is recorded")
     name, _, overload = rest.partition(".")
-    if f"{namespace}::{name}" in _UNDEFINED:
+    if f"{namespace}::{name}" in UNDEFINED_OUTPUT_OPS:
         raise ReplayError("it returns undefined memory: there is nothing to compare")
     packet = getattr(getattr(torch.ops, namespace), name, None)
     found = getattr(packet, overload or "default", None)

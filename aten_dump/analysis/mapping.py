@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError, StoreError
+from .yaml_file import load_yaml
 
 _FIELDS: Final = ("modules", "ops", "calls")
 
@@ -57,15 +58,8 @@ class Mapping:
         Raises:
             ConfigError: it is missing, not valid YAML, or holds something else than the three tables of texts.
         """
-        import yaml
-
         file = Path(path)
-        try:
-            loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read mapping {file}: {error.strerror}") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"mapping {file} is not valid YAML: {error}") from error
+        loaded = load_yaml(file, "mapping", "is")
         return cls.from_dict(loaded or {}, f"mapping {file}")
 
     @classmethod

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 from ..errors import ConfigError
 from .metrics import Metrics
+from .yaml_file import load_yaml
 
 Predicate: TypeAlias = "str | Callable[[Metrics], bool]"
 IGNORE: Final = "ignore"
@@ -86,15 +87,8 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     Raises:
         ConfigError: the file is missing or holds something else.
     """
-    import yaml
-
     file = Path(path)
-    try:
-        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read rules {file}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"rules {file} are not valid YAML: {error}") from error
+    loaded = load_yaml(file, "rules", "are")
     if not isinstance(loaded, list) or not all(isinstance(item, dict) for item in loaded):
         raise ConfigError(f"rules {file} must be a list of '- pattern: predicate', in the order they are tried in")
     return tuple(Rule(str(pattern), str(predicate)) for item in loaded for pattern, predicate in item.items())

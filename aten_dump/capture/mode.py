@@ -192,9 +192,7 @@ class DumpMode:
         if sink is not None:
             self._guarded(sink.close)
         if isinstance(sink, Writer) and self._failed is None:
-            self._guarded(
-                lambda: finish_run(self.config, self._root, self._rank, self._world_size, self._steps, self._unseen)
-            )
+            self._guarded(self._finish_run)
 
     def _finish_run(self) -> None:
         finish_run(self.config, self._root, self._rank, self._world_size, self._steps, self._unseen)

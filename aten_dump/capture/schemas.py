@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from ..store.records import UNDEFINED_OUTPUT_OPS
 from .calls import CallName
 
 # Ops whose schema tells less, or more, than they write:
@@ -19,22 +20,6 @@ _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten::batch_norm_gather_stats_with_counts": ((3, 4), None),
     "aten::rrelu_with_noise": ((1,), 4),  # declared, but it writes the noise in training only
 }
-
-# Ops that return memory nothing has written yet.
-_UNDEFINED_OUTPUT: Final = frozenset(
-    "aten::" + name
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "empty_quantized",
-        "_empty_affine_quantized",
-        "_empty_per_channel_affine_quantized",
-        "new_empty",
-        "new_empty_strided",
-    )
-)
 
 _COPIES: Final = frozenset(("aten::copy_", "aten::clone", "aten::_to_copy"))
 
@@ -107,7 +92,7 @@ def _make_plan(func: Any) -> OpPlan:
     undeclared = _UNDECLARED_WRITES.get(f"{namespace}::{base}")
     if undeclared is not None and len(writes) <= len(undeclared[0]):
         writes, enabled_by = tuple((i, arguments[i]) for i in undeclared[0]), undeclared[1]
-    undefined_output = f"{namespace}::{base}" in _UNDEFINED_OUTPUT
+    undefined_output = f"{namespace}::{base}" in UNDEFINED_OUTPUT_OPS
     bumps_versions = namespace == "aten" and base.startswith("_foreach_") and bool(writes)
     random = _draws(func, schema)
     collective = prefix == "Distributed" or op in WRITES_RESULT

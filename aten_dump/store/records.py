@@ -52,6 +52,22 @@ NEGATIVE: Final = 4  # the neg bit is set: the stored bytes are not yet negated
 REQUIRES_GRAD: Final = 8
 OPAQUE: Final = 16  # no bytes of its own to read: meta, fake, a subclass with its own dispatch
 
+# Ops that return memory nothing has written yet: what they return is flagged UNDEFINED.
+UNDEFINED_OUTPUT_OPS: Final = frozenset(
+    "aten::" + name
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "empty_quantized",
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
+        "new_empty",
+        "new_empty_strided",
+    )
+)
+
 # Bits of Same.facts.
 SAME_STATISTICS: Final = 1
 SAME_HASH: Final = 2
