@@ -16,6 +16,17 @@ import torch
 from .extents import Geometry, WrittenRanges
 
 
+class ValueInfo:
+    """A value that has been emitted, and which of its data are kept."""
+
+    __slots__ = ("flags", "id", "kept")
+
+    def __init__(self, number: int, flags: int) -> None:
+        self.id = number
+        self.flags = flags
+        self.kept = 0
+
+
 class StorageState:
     """What is known of one storage at its present version."""
 

@@ -3,10 +3,7 @@
 Theory of operation
     `ValueTable.value_of(tensor, keep)` is asked for every tensor of every call, before the op for its inputs and
     after it for its outputs. A geometry seen before at this version costs a dictionary look-up. A new one emits a
-    Value record. With `keep`, the data that the configuration asks for are kept there and then, since the next op may
-    write or free the memory: bytes go to the sink, statistics and hashes are computed. Bytes are kept by storage, not
-    by view: the whole storage if the value covers half of it or more, the value's extent if that is not mostly gaps,
-    else its elements alone; later views on kept bytes cost a Data record.
+    Value record. With `keep`, the `Keeper` keeps the data that the configuration asks for.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import torch
 from ..config import DumpConfig
 from ..store.records import (
     CONJUGATE,
-    DATA,
     NEGATIVE,
     NOTE,
     OPAQUE,
@@ -27,7 +23,6 @@ from ..store.records import (
     STORAGE,
     UNDEFINED,
     VALUE,
-    Data,
     Note,
     Storage,
     Value,
@@ -35,36 +30,19 @@ from ..store.records import (
 from ..store.sink import Sink
 from .contents import Contents
 from .coverage import Coverage
-from .digests import covers, hash_of, same_hash, same_statistics, statistics_of
 from .extents import Geometry, WrittenRanges, byte_extent
 from .interning import Interner
-from .memory import blob_dtype, copy_bytes, row_major
+from .keeping import Keeper
 from .names import dtype_name
 from .quiet import quiet
-from .storages import StorageState, StorageTable
+from .storages import StorageState, StorageTable, ValueInfo
 from .subclasses import Described, describe_subclass
-
-_KEPT_TENSOR: Final = 1
-_KEPT_STATISTICS: Final = 2
-_KEPT_HASH: Final = 4
-_STRIDED, _COMPACT, _SAMPLE = 0, 1, 2
 
 
 def _geometry_of(tensor: torch.Tensor) -> Geometry:
     dtype = tensor.dtype
     conjugate = dtype.is_complex and tensor.is_conj()
     return tensor.storage_offset(), tensor.shape, tensor.stride(), dtype, conjugate, tensor.is_neg()
-
-
-class ValueInfo:
-    """A value that has been emitted, and which of its data are kept."""
-
-    __slots__ = ("flags", "id", "kept")
-
-    def __init__(self, number: int, flags: int) -> None:
-        self.id = number
-        self.flags = flags
-        self.kept = 0
 
 
 class ValueTable:
@@ -84,11 +62,8 @@ class ValueTable:
         self._plain: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
         self._composed: dict[tuple[Any, ...], int] = {}  # values of tensors made of other tensors
         self.count = 0
-        self._wanted = (
-            (_KEPT_TENSOR if config.wants_tensor else 0)
-            | (_KEPT_STATISTICS if config.wants_statistics else 0)
-            | (_KEPT_HASH if config.wants_hash else 0)
-        )
+        self._keeper = Keeper(config, sink, seconds)
+        self._wanted = self._keeper.wanted
 
     def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
         """Return the id of the value that `tensor` is at this moment.
@@ -113,13 +88,8 @@ class ValueTable:
             if torch._is_functional_tensor(tensor):
                 return self._opaque(tensor)  # it has a storage, but no memory
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
-        missing = self._wanted & ~info.kept
-        if keep and missing and not info.flags & (UNDEFINED | OPAQUE):
-            try:
-                keep_data = self._keep_zeros if tensor._is_zerotensor() else self._keep
-                keep_data(tensor, state, info, missing)
-            except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
-                self._unreadable(tensor, info, error)
+        if keep and self._wanted & ~info.kept and not info.flags & (UNDEFINED | OPAQUE):
+            self._keeper.keep(tensor, state, info)
         return int(info.id)
 
     def written(self, tensor: torch.Tensor) -> None:
@@ -310,74 +280,6 @@ class ValueTable:
             extra["coalesced"] = tensor.is_coalesced()
             extra["dense_dims"] = tensor.dense_dim()
         return self._emit_value(0, 0, 0, tensor, 0, extra, strided=False)
-
-    # -- their data
-
-    def _keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo, missing: int) -> None:
-        info.kept |= missing
-        if missing & _KEPT_TENSOR:
-            self._keep_bytes(tensor, state, info)
-        whole = (
-            tensor.numel() * tensor.element_size() == state.nbytes
-            and not info.flags & (CONJUGATE | NEGATIVE)
-            and covers(tensor)
-        )
-        if missing & _KEPT_STATISTICS and not (whole and same_statistics(self._emit, tensor, state, info.id)):
-            statistics_of(self._emit, tensor, info.id, self._config.statistics, self._seconds)
-            if whole:
-                state.whole_statistics[tensor.dtype] = info.id
-        if missing & _KEPT_HASH and not (whole and same_hash(self._emit, tensor, state, info.id)):
-            hash_of(self._emit, tensor, info.id, self._config.hash, self._seconds)
-            if whole and tensor.is_contiguous():
-                state.whole_hash[tensor.dtype] = info.id
-
-    def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo, missing: int) -> None:
-        """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""
-        with quiet():
-            zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
-        self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), info, missing)
-
-    def _unreadable(self, tensor: torch.Tensor, info: ValueInfo, error: Exception) -> None:
-        """Say in the dump that data of a value could not be kept; the program does not depend on it."""
-        kind = f"{dtype_name(tensor.dtype)} tensor of shape {tuple(tensor.shape)} on {tensor.device}"
-        self._emit(Note(NOTE, "unreadable", f"value {info.id}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
-
-    def _keep_bytes(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
-        if self._config.sample is not None:
-            self._keep_elements(tensor, info, self._config.sample)
-            return
-        low, high = byte_extent(tensor)
-        if high > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
-            return
-        for first, past, blob in state.blobs:
-            if first <= low and high <= past:
-                self._emit(Data(DATA, info.id, blob, low - first, _STRIDED))
-                return
-        dense = tensor.numel() * tensor.element_size()
-        if high - low > 2 * dense:
-            self._keep_elements(tensor, info, None)
-            return
-        first, past = (0, state.nbytes) if state.nbytes <= 2 * dense and state.written is None else (low, high)
-        dtype, unit = blob_dtype(tensor.dtype, past - first)
-        exact = past - first == dense and tensor.is_contiguous() and unit == tensor.element_size()
-        shape = list(tensor.shape) if exact else [(past - first) // unit]
-        blob = self._sink.store(dtype, shape, past - first, copy_bytes(tensor, first, self._seconds))
-        if blob:
-            state.blobs.append((first, past, blob))
-            self._emit(Data(DATA, info.id, blob, low - first, _STRIDED))
-
-    def _keep_elements(self, tensor: torch.Tensor, info: ValueInfo, first: int | None) -> None:
-        """Keep the elements in row-major order, or only the first so many of them."""
-        with quiet():
-            flat = row_major(tensor, first)
-        sampled = flat.numel() < tensor.numel()
-        nbytes = flat.numel() * flat.element_size()
-        dtype, unit = blob_dtype(flat.dtype, nbytes)
-        exact = unit == flat.element_size() and not sampled
-        shape = list(tensor.shape) if exact else [nbytes // unit]
-        blob = self._sink.store(dtype, shape, nbytes, copy_bytes(flat, 0, self._seconds))
-        if blob:
-            self._emit(Data(DATA, info.id, blob, 0, _SAMPLE if sampled else _COMPACT))
 
 
 _SPARSE_PARTS: Final = {
