@@ -2,6 +2,7 @@
 #
 #   make PYTHON=python3.12 test          use that interpreter for the virtual environment
 #   make test PYTEST_ARGS="-k linear"    pass arguments to pytest instead of the default "-n 2"
+#   make bench BENCH_ARGS="--help"       pass arguments to the benchmarks; without any they take an hour
 #
 # All paths are relative, so that the name of the checkout's own folder may hold spaces.
 
@@ -20,10 +21,10 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-ops test-npu lint types clean
+.PHONY: help setup demo bench bench-peers test test-ops test-npu lint types clean
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Create .venv with the pinned dependencies and this package
 	@echo "make: $(VENV) is ready"
@@ -48,7 +49,18 @@ test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty mi
 	$(RUN) -m tests.sweep --processes 2
 
 bench: $(READY) ## Measure what recording costs, against the bare step
-	$(RUN) benchmarks/overhead.py
+	$(RUN) -m benchmarks $(BENCH_ARGS)
+
+bench-peers: .bench-peers/ready ## Install the recorder that `make bench` compares with and that pip has (msprobe)
+
+# Its own environment, on top of ours: the same torch, and nothing of it is added to .venv.
+.bench-peers/ready: $(READY)
+	@rm -rf .bench-peers
+	$(RUN) -m venv .bench-peers
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.bench-peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	.bench-peers/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt mindstudio-probe
+	@touch $@
 
 lint: $(READY) ## Check style and format
 	$(RUN) -m ruff check .
@@ -58,7 +70,7 @@ types: $(READY) ## Check the types of the package, strictly
 	$(RUN) -m mypy
 
 clean: ## Remove the environment, the demo's dump and caches
-	rm -rf $(VENV) .npu demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .npu .bench-peers demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \

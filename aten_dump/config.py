@@ -122,14 +122,17 @@ class DumpConfig:
         stacks: record the source stack of calls.
         hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
         sample: keep only the first so many elements of a tensor's bytes; None keeps all.
-        trigger: None writes every selected step. Otherwise a step is held in memory, and written only when something
-            happens in it: ``"nonfinite"``, a call makes NaN or Inf of finite inputs (masks aside); ``"loss_spike"``,
-            the loss that backward is called on is not finite, or six standard deviations above the last 32; or a
-            function of (op, statistics of its results as a list of dicts) that returns True. Needs data
-            ``"statistic"`` or ``"full"``.
-        trigger_before: how many calls of the step to write from before the trigger.
-        trigger_after: how many calls to write after it.
+        trigger: None writes every selected step. Otherwise calls are held in memory, and written only around the first
+            call of a step at which something happens: ``"nonfinite"``, NaN or Inf appear that are no masks, made by a
+            call or come from outside; ``"loss_spike"``, the loss that backward is called on is not finite, or six
+            standard deviations above the last 32 (needs level ``"mix"`` or ``"api"``); or a function of (op, statistics
+            of its results as a list of dicts) that returns True (needs data ``"statistic"`` or ``"full"``). When it
+            happens on one rank, all ranks write the same calls.
+        trigger_before: how many calls to write from before the trigger, also of the step before.
+        trigger_after: how many calls to write after it, also of the next step.
         trigger_bytes: most bytes of tensors to hold while waiting for the trigger; the ones used last are kept.
+        trigger_times: in how many steps the same cause (op, phase and module) may make ``"nonfinite"`` or an infinite
+            loss write; None is no limit.
         queue_bytes: host memory for bytes on their way to the file; the program waits when it is full.
         shard_bytes: size at which a new shard file is begun.
         max_bytes: stop storing tensor bytes after so many (the index goes on); None is no limit.
@@ -163,6 +166,7 @@ class DumpConfig:
     trigger_before: int = 1000
     trigger_after: int = 200
     trigger_bytes: int = 256 << 20
+    trigger_times: int | None = 3
     queue_bytes: int = 512 << 20
     shard_bytes: int = 4 << 30
     max_bytes: int | None = None
@@ -219,6 +223,7 @@ class DumpConfig:
             ("trigger_before", 0, False),
             ("trigger_after", 0, False),
             ("trigger_bytes", 0, False),
+            ("trigger_times", 1, True),
         ):
             value = getattr(self, name)
             if optional and value is None:
@@ -232,9 +237,10 @@ class DumpConfig:
             return
         if not callable(self.trigger) and self.trigger not in ("nonfinite", "loss_spike"):
             raise _bad("trigger", self.trigger, 'None, "nonfinite", "loss_spike", or a function of (op, statistics)')
-        needed = {"nan", "posinf", "neginf", "min", "max"}
-        if not self.wants_statistics or not needed <= set(self.statistics):
-            raise _bad("trigger", self.trigger, f'data "statistic" or "full", with {", ".join(sorted(needed))}')
+        if callable(self.trigger) and not self.wants_statistics:
+            raise _bad("trigger", self.trigger, 'data "statistic" or "full" for a function of statistics')
+        if self.trigger == "loss_spike" and self.level not in ("mix", "api"):
+            raise _bad("trigger", self.trigger, f'level "mix" or "api", which see backward; level is {self.level!r}')
 
     @property
     def wants_tensor(self) -> bool:

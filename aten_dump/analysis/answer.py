@@ -93,6 +93,9 @@ def counts(evidence: RankEvidence) -> str:
     ]
     if unmatched:
         lines.append(f"{unmatched} calls have no counterpart, which is never a pass")
+    if evidence.aside:
+        parts = ", ".join(f"{count} {text}" for text, count in evidence.aside.items())
+        lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")
     unknown = evidence.count("unknown")
     if unknown:
         lines.append(f"{unknown} tensors could not be compared")

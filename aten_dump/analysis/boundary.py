@@ -16,16 +16,20 @@ from typing import Final
 import torch
 
 from ..dump import Call, RankDump, Value
+from .arguments import argument_differences
 from .closeness import Closeness
-from .cones import SAME_MEANING, Cone, Makers, cone_of, meaning
+from .cones import SAME_MEANING, Cone, Makers, cone_of, from_common_start, meaning
 from .evidence import FindingKind, Status
-from .floors import Limits, Replays, summed_terms
+from .floors import Limits
 from .judge import Inputs, Judge, Judgement
+from .local_error import SUSPECT
 from .metrics import Metrics
+from .own_errors import Replays
 from .states import States, inputs_of
 
 _SHOWN: Final = 0.2  # a difference of meaning must show in what was recorded at least to this share
 
+Meanings = dict[tuple[object, ...], "tuple[Metrics | str, Limits]"]
 Said = tuple[FindingKind, Judgement, str]
 
 
@@ -42,9 +46,12 @@ class Boundary:
         *,
         exact_sources: bool,
         inherited: bool = False,
+        meanings: Meanings | None = None,
     ) -> None:
+        self._meanings = {} if meanings is None else meanings
         self.matched: tuple[set[int], set[int]] = (set(), set())  # ids of calls with a counterpart
         self._makers = Makers(target, kind), Makers(baseline, kind)
+        self.walks_ops = kind == "aten"
         self._steps = target.step, baseline.step
         self._states = states
         self._replays = replays
@@ -67,6 +74,20 @@ class Boundary:
                 b, self._makers[1], lambda v: v.id in self._states.known_baseline, lambda c: c.id in self.matched[1]
             ),
         )
+
+    def inside_region(self, t: Value, b: Value) -> bool:
+        """Tell whether calls without a counterpart made one of two values."""
+        return any(
+            call is not None and call.id not in ids for call, ids in zip(self.made(t, b), self.matched, strict=True)
+        )
+
+    def made(self, t: Value, b: Value) -> tuple[Call | None, Call | None]:
+        """Return who made each of two values."""
+        return self._makers[0].call(t), self._makers[1].call(b)
+
+    def is_source(self, t: Value, b: Value) -> bool:
+        """Tell whether both values came from outside the step."""
+        return self.made(t, b) == (None, None)
 
     def unrelated(self, cones: tuple[Cone, Cone]) -> bool:
         """Tell whether two cones start from values with counterparts, none of which is the other's."""
@@ -114,31 +135,44 @@ class Boundary:
             return "region", Judgement("unknown", note=close.reason), text
         if close.bitwise:
             return "region", Judgement("same", floor_from="exact"), text
-        meant = meaning(*cones, self._states.partners) if close.level == "tensor" else "no tensors were recorded"
+        meant, limits = self._meaning(cones) if close.level == "tensor" else ("no tensors were recorded", SAME_MEANING)
         if isinstance(meant, str):
             return self._bounded_region(cones, close, b, inputs, text, meant)
-        ratio = SAME_MEANING.ratio(meant)
+        ratio = limits.ratio(meant)
         if ratio > 1 and not _explains(meant, close):
             why = "run again in float64 they differ more than what was recorded"
             return self._bounded_region(cones, close, b, inputs, text, why)
         if ratio > 1 or meant.nonfinite:
             text += f"; in float64 from the same values they differ by {meant.rel_l2:.3g} (relative L2)"
-            return "region", Judgement("different", True, SAME_MEANING.rel_l2, "semantics", max(ratio, 2.0)), text
-        wrong = self._wrong_in(cones[0]) or self._wrong_in(cones[1])
-        if wrong:
-            return "region", Judgement("different", True, None, "replay", 2.0), f"{text}; {wrong}"
+            return "region", Judgement("different", True, limits.rel_l2, "semantics", max(ratio, 2.0)), text
+        wrong = self.wrong_in(cones)
+        if wrong is not None:
+            return "region", Judgement("different", True, None, "replay", 2.0), f"{text}; {wrong[2]}"
         status: Status = "within" if inputs.agree else Judge.carried(close, inputs, b)
-        return "region", Judgement(status, False, SAME_MEANING.rel_l2, "semantics", ratio), text
+        return "region", Judgement(status, False, limits.rel_l2, "semantics", ratio), text
 
-    def _wrong_in(self, cone: Cone) -> str:
-        """Return which call of a cone is off by more than rounding, by a float64 replay; empty for none."""
-        for call in cone.calls:
-            errors = self._replays.errors(call) if self._replays.enabled else ""
-            for slot, error in errors.items() if isinstance(errors, dict) else ():
-                limits = Limits.of(getattr(torch, error.dtype), summed_terms(call)).times(3.0)
-                if limits.ratio(error) > 1:
-                    return f"{call.name}.{slot} is off by {error.rel_l2:.3g} (relative L2) from a float64 replay"
-        return ""
+    def _meaning(self, cones: tuple[Cone, Cone]) -> tuple[Metrics | str, Limits]:
+        """Return how far both cones' meanings are apart, and how far they may be."""
+        partners = self._states.partners
+        widened, limits = from_common_start(cones, self._makers, partners, self._states.known_baseline)
+        key = tuple((c.value.id, tuple(call.id for call in c.calls), tuple(v.id for v in c.cut)) for c in widened)
+        if key not in self._meanings:
+            found = meaning(*widened, partners)
+            if isinstance(found, str) and widened != cones:
+                found, limits = meaning(*cones, partners), SAME_MEANING
+            self._meanings[key] = found, limits
+        return self._meanings[key]
+
+    def wrong_in(self, cones: tuple[Cone, Cone]) -> tuple[Call, int, str] | None:
+        """Return the first call that is off by more than rounding, by a float64 replay, its side, and what is wrong."""
+        for side, cone in enumerate(cones):
+            for call in cone.calls:
+                errors = self._replays.errors(call) if self._replays.enabled else ""
+                for slot, error in errors.items() if isinstance(errors, dict) else ():
+                    if error.ratio > SUSPECT:
+                        text = f"{call.name}.{slot} is off by {error.error:.3g} (relative L2) from a float64 replay"
+                        return call, side, text
+        return None
 
     def _bounded_region(
         self, cones: tuple[Cone, Cone], close: Closeness, b: Value, inputs: Inputs, text: str, why: str
@@ -181,13 +215,16 @@ def _explains(meant: Metrics, close: Closeness) -> bool:
 
 
 def odd_one(cones: tuple[Cone, Cone]) -> tuple[Call, int]:
-    """Return a call whose op the other cone lacks, the target's first, and the side that it is on."""
+    """Return a call whose op the other cone lacks, or else whose arguments differ, and the side that it is on."""
     for side in (0, 1):
         there = {call.op for call in cones[1 - side].calls}
         odd = [call for call in cones[side].calls if call.op not in there]
         odd = [call for call in odd if not looks(call)] or odd
         if odd:
             return odd[-1], side
+    for call, other in zip(cones[0].calls, cones[1].calls, strict=False):
+        if call.op == other.op and argument_differences(call, other):
+            return call, 0
     side = 0 if cones[0].calls else 1
     return cones[side].calls[-1], side
 

@@ -159,7 +159,7 @@ def _write(value: Value, buffer: torch.Tensor, base: int, *, whole: bool) -> Non
     low, high = extent(value)
     if data.layout == LAYOUTS.index("strided"):
         start, stop = data.offset, data.offset + high - low
-        if whole:
+        if whole and data.blob not in value.rank.packed_blobs:
             low, start, stop = low - data.offset, 0, value.rank.tables.blobs[data.blob].nbytes
             stop = min(stop, buffer.numel() + base - low)
         raw = value.rank.read_blob(data.blob, start, stop)

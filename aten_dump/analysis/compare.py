@@ -17,11 +17,13 @@ from typing import Final, Literal
 
 from ..dump import Dump, open_dump
 from ..errors import ConfigError, MissingDataError
+from .across import compare_task
 from .answer import cause_sentences, counts, travel
 from .evidence import Finding, RankEvidence, Row
+from .layouts import layouts_differ
 from .mapping import Mapping
 from .rules import Predicate, Rule, make_rules
-from .tasks import NOT_COMPARED, RECOMPUTE, Settings, Task, compare_rank
+from .tasks import NOT_COMPARED, RECOMPUTE, Settings, Task
 
 Verdict = Literal["same", "within", "different", "incomparable"]
 Progress = Callable[[int, int], None]
@@ -56,6 +58,8 @@ class Comparison:
         if not (statuses["same"] or statuses["within"]):
             return "incomparable"
         if any(row.status == "unmatched" and row.note == NOT_COMPARED for e in self.ranks for row in e.rows):
+            return "incomparable"
+        if any(evidence.incomplete for evidence in self.ranks):
             return "incomparable"
         return "within" if statuses["within"] or statuses["unmatched"] else "same"
 
@@ -102,7 +106,9 @@ class Comparison:
                 lines += [f"  {_where(e)}: first cause {cause.row.place.call} {cause.row.slot}" for e, cause in causes]
                 clean = [_where(e) for e in self.ranks if not e.findings]
                 lines += [f"  no cause in {', '.join(clean)}"] if clean else []
-        lines += [f"{_where(evidence)}: {counts(evidence)}" for evidence in self.ranks]
+        for evidence in self.ranks:
+            lines.append(f"{_where(evidence)}: {counts(evidence)}")
+            lines += [f"  replicas differ: {text}" for text in evidence.replicas]
         lines += [f"Note: {note}" for note in (*self.notes, *(n for e in self.ranks for n in e.notes))]
         return "\n".join(lines)
 
@@ -124,6 +130,8 @@ class Comparison:
 def _where(evidence: RankEvidence) -> str:
     steps, ranks = evidence.steps, evidence.ranks
     step = str(steps[0]) if steps[0] == steps[1] else f"{steps[0]} against {steps[1]}"
+    if evidence.together is not None:
+        return f"step {step}, {evidence.together[0]} ranks against {evidence.together[1]}"
     rank = str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]} against {ranks[1]}"
     return f"step {step} rank {rank}"
 
@@ -139,6 +147,8 @@ def compare(
     rules: Iterable[Rule | tuple[str, Predicate]] = (),
     replay: bool = True,
     data: bool = True,
+    together: bool | None = None,
+    batch_shard: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -155,6 +165,8 @@ def compare(
         rules: `Rule`s, or pairs of a regular expression and a predicate, tried in order.
         replay: measure noise floors by float64 replays.
         data: read tensors; False compares hashes and statistics only.
+        together: put the ranks of each dump together before comparing; None does where their layouts differ.
+        batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
 
@@ -163,13 +175,22 @@ def compare(
     """
     one, other = _opened(target), _opened(baseline)
     noise = None if control is None else _opened(control)
-    settings = Settings(_mapping(mapping), make_rules(rules), replay, data)
+    settings = Settings(_mapping(mapping), make_rules(rules), replay, data, batch_shard)
+    if rank is not None and (together or batch_shard is not None):
+        raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     notes: list[str] = []
     tasks = []
     for number, steps in enumerate(_pairs("step", step, one.steps, other.steps, notes)):
-        ranks = one.step(steps[0]).ranks, other.step(steps[1]).ranks
-        for pair in _pairs("rank", rank, *ranks, notes):
-            path = None if noise is None else str(noise.path)
+        sides = one.step(steps[0]), other.step(steps[1])
+        path = None if noise is None else str(noise.path)
+        as_one = batch_shard is not None if together is None else together
+        if as_one or (together is None and rank is None and layouts_differ(*sides)):
+            if noise is not None:
+                notes.append("the control dump was not used: ranks were put together")
+            leads = sides[0].ranks[0], sides[1].ranks[0]
+            tasks.append(Task(str(one.path), str(other.path), None, steps, leads, settings, number > 0, True))
+            continue
+        for pair in _pairs("rank", rank, sides[0].ranks, sides[1].ranks, notes):
             tasks.append(Task(str(one.path), str(other.path), path, steps, pair, settings, number > 0))
     return Comparison(str(one.path), str(other.path), _run(tasks, executor, progress), tuple(dict.fromkeys(notes)))
 
@@ -190,7 +211,7 @@ def compare_recompute(
 
 
 def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | None) -> tuple[RankEvidence, ...]:
-    results = map(compare_rank, tasks) if executor is None else executor.map(compare_rank, tasks)
+    results = map(compare_task, tasks) if executor is None else executor.map(compare_task, tasks)
     found = []
     for evidence in results:
         found.append(evidence)

@@ -5,11 +5,16 @@ Theory of operation
     cone of the value is walked back to values that have a counterpart: the cut. Numbers at the boundary differ by
     noise of all that came before, so they are not judged by themselves: both cones are run in float64 from the
     *baseline's* values at the cut. What is left of a difference is one of meaning: a missing bias, another scale.
+
+    That holds if both start from the same values. Where one side starts from x and the other from a rounded silu(x),
+    the rounding would show; so the value that was made last is replaced by what its call read, on the side
+    that has it alone, until both start alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -26,6 +31,8 @@ from .floors import Limits
 from .metrics import Metrics, measure
 
 SAME_MEANING: Final = Limits(1e-8, 1e-7)  # of two float64 computations
+_MOST_WIDENED: Final = 60  # calls with a counterpart that may be added so that both cones start alike
+_ROUNDINGS: Final = 4.0  # of the values that only one side starts from, where they cannot be traced back
 _MOST_CALLS: Final = 2000
 _MOST_ELEMENTS: Final = 32 << 20
 _RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
@@ -76,6 +83,8 @@ class Makers:
         found = by_id.get(value.id)
         if found is None and value.storage and value.version:
             found = by_moment.get((value.storage, value.version))
+            if found is not None and any(number == value.id for _, number in self._rank.call_at(found).input_slots()):
+                return None  # it only looked at memory that was written where nobody saw it
         return None if found is None else self._rank.call_at(found)
 
 
@@ -106,6 +115,78 @@ def cone_of(value: Value, makers: Makers, known: Callable[[Value], bool], matche
     return Cone(value, tuple(calls[id] for id in sorted(calls)), tuple(cut.values()))
 
 
+def from_common_start(
+    cones: tuple[Cone, Cone], makers: tuple[Makers, Makers], partner: Mapping[int, Value], serial: Mapping[int, int]
+) -> tuple[tuple[Cone, Cone], Limits]:
+    """Widen two cones until they start from the same values.
+
+    Args:
+        cones: the target's and the baseline's.
+        makers: of both sides.
+        partner: the baseline's counterpart of a target's value, by value id.
+        serial: numbers of the baseline's values with counterparts, in execution order.
+
+    Returns:
+        The cones, and how far apart two computations of the same may then be.
+    """
+    calls = [{call.id: call for call in cone.calls} for cone in cones]
+    cuts = [{value.id: value for value in cone.cut} for cone in cones]
+    for _ in range(_MOST_WIDENED):
+        odd = _odd(cuts, partner)
+        made = [(side, value, call) for side, value in odd for call in [makers[side].call(value)] if call is not None]
+        made = [item for item in made if _can_run(item[2])]
+        if not made:
+            break
+        side, value, call = max(made, key=lambda item: serial.get(_other(item[0], item[1], partner), -1))
+        calls[side][call.id] = call
+        del cuts[side][value.id]
+        given = [item for _, item in call.input_values() if not _is_inside(item, makers[side], calls[side])]
+        cuts[side] |= {item.id: item for item in given}
+    odd = _odd(cuts, partner)
+    rest = [value for side, value in odd if makers[side].call(value) is not None and _is_floating(value)]
+    widened = tuple(
+        Cone(cone.value, tuple(inside[id] for id in sorted(inside)), tuple(cut.values()))
+        for cone, inside, cut in zip(cones, calls, cuts, strict=True)
+    )
+    if not rest:
+        return (widened[0], widened[1]), SAME_MEANING
+    coarsest = max((value.dtype for value in rest), key=lambda dtype: torch.finfo(dtype).eps)
+    return cones, Limits.of(coarsest).times(_ROUNDINGS)
+
+
+def _odd(cuts: list[dict[int, Value]], partner: Mapping[int, Value]) -> list[tuple[int, Value]]:
+    """Return the values that only one side starts from, with the side."""
+    starts = {_other(0, value, partner) for value in cuts[0].values()}
+    alone = [(0, value) for value in cuts[0].values() if _other(0, value, partner) not in cuts[1]]
+    return alone + [(1, value) for value in cuts[1].values() if value.id not in starts]
+
+
+def _other(side: int, value: Value, partner: Mapping[int, Value]) -> int:
+    """Return the id of a value in the baseline; -1 if it has none there."""
+    if side == 1:
+        return value.id
+    return partner[value.id].id if value.id in partner else -1
+
+
+def _is_inside(value: Value, maker: Makers, calls: Mapping[int, Call]) -> bool:
+    call = maker.call(value)
+    return call is not None and call.id in calls
+
+
+def _can_run(call: Call) -> bool:
+    """Tell whether a call can be run again; one that draws random numbers turns out when it is."""
+    try:
+        find_op(call)
+    except UNREPLAYABLE:
+        return False
+    return call.error is None
+
+
+def _is_floating(value: Value) -> bool:
+    dtype = getattr(torch, value.dtype_name, None)
+    return isinstance(dtype, torch.dtype) and dtype.is_floating_point
+
+
 def meaning(target: Cone, baseline: Cone, partner: Mapping[int, Value]) -> Metrics | str:
     """Run both cones in float64 from the same values.
 
@@ -128,6 +209,25 @@ def meaning(target: Cone, baseline: Cone, partner: Mapping[int, Value]) -> Metri
     if one.shape != other.shape:
         return f"in float64 the results have shapes {list(one.shape)} and {list(other.shape)}"
     return measure(_widened(one), _widened(other))
+
+
+def means_the_same(target: Call, baseline: Call) -> bool:
+    """Tell whether two calls are the same function at the baseline's inputs: ``dim=-1`` or ``dim=2``, say."""
+    inputs = dict(baseline.input_values())
+    partner = {value.id: inputs[slot] for slot, value in target.input_values() if slot in inputs}
+    results = dict([*baseline.output_values(), *baseline.written_values()])
+    ours = [*target.output_values(), *target.written_values()]
+    for slot, value in ours:
+        if slot not in results:
+            return False
+        found = meaning(_alone(value, target), _alone(results[slot], baseline), partner)
+        if isinstance(found, str) or found.nonfinite or SAME_MEANING.ratio(found) > 1:
+            return False
+    return bool(ours)
+
+
+def _alone(value: Value, call: Call) -> Cone:
+    return Cone(value, (call,), tuple(given for _, given in call.input_values()))
 
 
 def _run(cone: Cone, starts: Mapping[int, Value]) -> torch.Tensor:
@@ -174,15 +274,15 @@ def _check_size(cone: Cone, starts: Mapping[int, Value]) -> None:
 
 def _run_call(call: Call, known: _Known) -> None:
     op = find_op(call)
-    if call.op.partition("::")[0] in COLLECTIVES or torch.Tag.nondeterministic_seeded in op.tags:
-        raise ReplayError(f"{call.name} draws random numbers or needs other ranks")
+    if call.op.partition("::")[0] in COLLECTIVES:
+        raise ReplayError(f"{call.name} needs other ranks")
     args, kwargs = call.inputs
     made = [_argument(item, known) for item in args]
     named = {name: _argument(item, known) for name, item in kwargs.items()}
     if call.op in ("aten::_softmax", "aten::_log_softmax") and len(made) > 2:
         made[2] = False  # half_to_float
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _drawing_nothing(call, op):
             outputs = op(*made, **named)
     except _RUN_ERRORS as error:
         text = str(error).strip().partition("\n")[0]
@@ -192,6 +292,19 @@ def _run_call(call: Call, known: _Known) -> None:
     for name, item in call.mutated_values.items():
         position = names.index(name) if name in names else len(made)
         _keep(item, made[position] if position < len(made) else named.get(name), known)
+
+
+@contextmanager
+def _drawing_nothing(call: Call, op: Any) -> Iterator[None]:
+    """Check that an op that may draw random numbers (attention with dropout 0, say) draws none."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        yield
+        return
+    before = torch.get_rng_state()
+    yield
+    if not torch.equal(before, torch.get_rng_state()):
+        torch.set_rng_state(before)
+        raise ReplayError(f"{call.name} draws random numbers")
 
 
 def _keep(recorded: Any, made: Any, known: _Known) -> None:

@@ -21,7 +21,7 @@ from ..errors import MissingDataError
 from ..store import records
 from ..store.shards import partial_name, shard_name
 
-CHUNK: Final = 1 << 20  # elements
+CHUNK: Final = 1 << 17  # elements: in float64 they stay in the cache
 _WHOLE_BYTES: Final = 32 << 20
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from .align import How
 from .closeness import Closeness, Level
 from .floors import FloorFrom
 
-Status = Literal["same", "within", "different", "unmatched", "unknown"]
-FindingKind = Literal["source", "op", "argument", "dtype", "shape", "nonfinite", "random", "region", "rewired"]
+Status = Literal["same", "within", "different", "unmatched", "unknown", "layout"]
+FindingKind = Literal[
+    "source", "op", "argument", "dtype", "shape", "nonfinite", "random", "region", "rewired", "moved", "gradient"
+]
 
 STATUS_TEXTS: Final[dict[Status, str]] = {
     "same": "bitwise equal",
@@ -18,6 +20,7 @@ STATUS_TEXTS: Final[dict[Status, str]] = {
     "different": "different",
     "unmatched": "without a counterpart",
     "unknown": "not compared",
+    "layout": "part of the parallel layout",
 }
 
 
@@ -91,6 +94,10 @@ class RankEvidence:
     modules: dict[str, str]  # renames of modules that were found
     paired: dict[str, str]  # names of calls: target to baseline
     notes: tuple[str, ...] = ()
+    together: tuple[int, int] | None = None  # ranks of both sides that were put together; None: rank by rank
+    incomplete: bool = False  # ranks are missing, so that nothing is the same
+    aside: dict[str, int] = field(default_factory=dict)  # calls that only serve the layout, by what they are
+    replicas: tuple[str, ...] = ()  # replicas that are not bitwise equal, in sentences
 
     def count(self, status: Status) -> int:
         return sum(row.status == status for row in self.rows)

@@ -12,14 +12,16 @@ import torch
 from ..dump import Call, Value
 from .closeness import Closeness
 from .evidence import Status
-from .floors import FloorFrom, Limits, OwnError, Replays, summed_terms
+from .floors import FloorFrom, Limits, summed_terms
 from .metrics import Metrics
+from .own_errors import OwnError, Replays
 from .rules import Rule, find_rule
 
 _GROWTH: Final = 2.0  # of the bound, times the root of the depth
 _AMPLIFIES: Final = 8.0  # an honest op may turn an error of its inputs into one so many times larger
 _FLIPPED: Final = 0.1  # share of elements of an integer or bool result that noise in the inputs may change
 _CONTROL_TIMES: Final = 4.0
+_QUOTIENTS: Final = ("div", "reciprocal", "rsqrt", "log", "pow")  # in names of ops; m / sqrt(v) of noise is 1 or -1
 
 ControlLimits = Callable[[Call, str], "Limits | None"]
 
@@ -113,9 +115,9 @@ class Judge:
         ratio = max(own.ratio, theirs)
         note = "it is the baseline that is off" if theirs > 1 >= own.ratio else ""
         if ratio > 1:
-            return Judgement("different", True, own.limits.rel_l2, "replay", ratio, own, note)
+            return Judgement("different", True, own.floor, "replay", ratio, own, note)
         status: Status = "within" if inputs.agree else self.carried(close, inputs, baseline)
-        return Judgement(status, False, own.limits.rel_l2, "replay", ratio, own)
+        return Judgement(status, False, own.floor, "replay", ratio, own)
 
     @staticmethod
     def carried(close: Closeness, inputs: Inputs, baseline: Value) -> Status:
@@ -144,7 +146,11 @@ class Judge:
         noise = _AMPLIFIES * inputs.noise * math.sqrt(summed_terms(call))
         if close.metrics is not None and close.metrics.rmse <= noise:
             return Judgement("within", floor=limits.rel_l2, floor_from="depth", note="as large as noise that is summed")
-        return self._over((close.error or 0.0) / limits.rel_l2, limits, "depth", inputs)
+        ratio = (close.error or 0.0) / limits.rel_l2
+        if ratio > 1 and inputs.agree and _is_quotient(call):
+            note = "a quotient of noise has no bound: only a replay can tell"
+            return Judgement("within", False, limits.rel_l2, "depth", ratio, note=note)
+        return self._over(ratio, limits, "depth", inputs)
 
     @staticmethod
     def _over(ratio: float, limits: Limits, source: FloorFrom, inputs: Inputs) -> Judgement:
@@ -168,6 +174,10 @@ def _ratio(close: Closeness, limits: Limits) -> float:
     if close.metrics is not None:
         return limits.ratio(close.metrics)
     return (close.error or 0.0) / limits.rel_l2 if limits.rel_l2 else math.inf if close.error else 0.0
+
+
+def _is_quotient(call: Call) -> bool:
+    return any(name in call.op for name in _QUOTIENTS)
 
 
 def _is_real(value: Value) -> bool:

@@ -59,6 +59,8 @@ def _module(text: str, mapping: Mapping | None) -> str:
 def _op(op: records.Op, mapping: Mapping | None) -> str:
     """Return the op with its kind; a module counts by its path, a node by its name."""
     if records.CALL_KINDS[op.call_kind] == "module":
+        if op.op.rpartition(".")[2] == op.api:  # the model itself, known by its class: wrappers are other classes
+            return "module "
         return f"module {_module(op.api, mapping)}"
     text = op.op if mapping is None else mapping.op(op.op)
     return f"{records.CALL_KINDS[op.call_kind]} {text}"

@@ -6,7 +6,8 @@ Theory of operation
     there on purpose are a *mask*: written as a literal (masked_fill, full, where with -inf), or -inf alone that
     came from outside, and what moves or adds to such values without making NaN of them. An op that makes NaN of
     a mask (softmax of a row that is masked entirely, 0 * -inf) is a producer again. What is known of a value
-    follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it.
+    follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it. Gradients
+    that overflow under the loss scale of a gradient scaler, which then skips the optimizer's step, are *scaled*.
     Statistics are enough; bytes are read only where there are none.
 """
 
@@ -15,28 +16,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
-
-import torch
 
 from ..dump import Call, RankDump, Value
 from ..errors import MissingDataError
-from .contents import Contents, ContentsTable
+from .causes import Slot, explain, explain_scaled, greatest_of
+from .contents import ContentsTable
 
-Kind = Literal["producer", "propagator", "mask", "outside"]
+Kind = Literal["producer", "propagator", "mask", "outside", "scaled"]
 NEAR: Final = 0.1  # a value beyond this share of its dtype's greatest number is near overflow
 _MASK_FILL: Final = 0.45  # a share of the lowest number from which on a negative value is a mask, or half of one
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One tensor of a call, and what is known of it."""
-
-    name: str
-    value: int
-    dtype: str
-    contents: Contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +72,8 @@ class NonFinite:
     near_overflow: tuple[NearOverflow, ...]
     calls: int  # looked at
     unknown: int  # floating results that nothing is known of
+    scaled: tuple[Event, ...] = ()  # gradients that overflowed under a loss scale, which the gradient scaler found
+    has_scaler: bool = False  # a gradient scaler was at work, as far as the dump tells
 
     @property
     def first(self) -> Event | None:
@@ -114,6 +106,7 @@ class _Search:
         self._contents = ContentsTable(rank)
         self._masks: set[tuple[int, int]] = set()  # (storage, version), or (0, -value) for what has none
         self._made: set[tuple[int, int]] = set()  # the same, of everything non-finite that a call made
+        self._storages: set[int] = set()  # of those
         self._events: dict[Kind, list[Event]] = {"producer": [], "propagator": [], "mask": [], "outside": []}
         self._near_overflow: list[NearOverflow] = []
         self._seen: set[int] = set()
@@ -123,6 +116,7 @@ class _Search:
         calls = _innermost(self._rank)
         for call in calls:
             self._look(call)
+        scaled = self._take_scaled()
         found = {kind: tuple(events) for kind, events in self._events.items()}
         path = str(self._rank.directory.parent.parent)
         return NonFinite(
@@ -136,7 +130,21 @@ class _Search:
             tuple(self._near_overflow),
             len(calls),
             self._unknown,
+            tuple(scaled),
+            any(note.code == "gradient_scaler" for note in self._rank.notes),
         )
+
+    def _take_scaled(self) -> list[Event]:
+        """Take the events that are the doing of a gradient scaler out of the producers, with its word for it."""
+        producers, scaled = self._events["producer"], []
+        if any(event.phase == "backward" for event in producers):
+            for update in self._rank.loss_scales:
+                for event in [event for event in producers if event.phase == "backward"]:
+                    why = explain_scaled(event.why, event.results, event.inputs, update)
+                    if why is not None:
+                        producers.remove(event)
+                        scaled.append(replace(event, kind="scaled", why=why))
+        return scaled
 
     def _look(self, call: Call) -> None:
         inputs, undefined = self._slots(call.input_values())
@@ -163,9 +171,9 @@ class _Search:
             kind = "producer"
         for slot in bad:
             key = self._key(slot.value)
-            self._made.add(key)
+            self._note_made(key)
             (self._masks.add if kind == "mask" else self._masks.discard)(key)
-        why = _explain(call, inputs, bad, given, undefined) if kind == "producer" else ""
+        why = explain(call, inputs, bad, given, undefined) if kind == "producer" else ""
         self._events[kind].append(_event(kind, call, bad, inputs, why))
 
     def _slots(self, values: list[tuple[str, Value]]) -> tuple[list[Slot], bool]:
@@ -183,6 +191,10 @@ class _Search:
         record = self._rank.tables.values[value]
         return (record.storage, record.version) if record.storage else (0, -value)
 
+    def _note_made(self, key: tuple[int, int]) -> None:
+        self._made.add(key)
+        self._storages.add(key[0] or key[1])
+
     def _note_outside(self, call: Call, given: list[Slot], inputs: list[Slot]) -> None:
         """Note non-finite inputs that no call looked at has made: -inf alone is taken as a mask."""
         strange = []
@@ -190,13 +202,16 @@ class _Search:
             key = self._key(slot.value)
             if key in self._made:
                 continue
-            self._made.add(key)
-            if slot.contents.nan or slot.contents.posinf:
-                strange.append(slot)
-            else:
+            was_bad = (key[0] or key[1]) in self._storages  # and then something else in it was written
+            self._note_made(key)
+            if _is_constant(call, slot) or not (slot.contents.nan or slot.contents.posinf):
                 self._masks.add(key)
+            elif not was_bad:
+                strange.append(slot)
         if strange:
             why = "the values came from outside of what was recorded: a parameter, a buffer, an input, an unseen write"
+            if self._rank.config.get("trigger"):
+                why += ", or a call before those that the trigger had written"
             self._events["outside"].append(_event("outside", call, strange, inputs, why))
 
     def _adds_masks(self, inputs: list[Slot], bad: list[Slot]) -> bool:
@@ -204,13 +219,13 @@ class _Search:
         if any(slot.contents.nan or slot.contents.posinf for slot in bad):
             return False
         return any(
-            slot.contents.low is not None and slot.contents.low <= -_MASK_FILL * _greatest(slot.dtype)
+            slot.contents.low is not None and slot.contents.low <= -_MASK_FILL * greatest_of(slot.dtype)
             for slot in inputs
         )
 
     def _note_near(self, call: Call, results: list[Slot]) -> None:
         for slot in results:
-            greatest = _greatest(slot.dtype)
+            greatest = greatest_of(slot.dtype)
             if slot.value in self._seen or greatest is math.inf:
                 continue
             self._seen.add(slot.value)
@@ -233,17 +248,15 @@ def _innermost(rank: RankDump) -> list[Call]:
     return [call for call in rank.calls if call.id not in parents]
 
 
-def _greatest(dtype: str) -> float:
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not (found.is_floating_point or found.is_complex):
-        return math.inf
-    return float(torch.finfo(found).max)
-
-
 def _places(call: Call) -> bool:
     """Tell whether a call was given an infinity or NaN as a literal: it puts it there on purpose."""
     args, kwargs = call.inputs
     return any(isinstance(item, (float, complex)) and _odd(item) for item in _literals([*args, *kwargs.values()]))
+
+
+def _is_constant(call: Call, slot: Slot) -> bool:
+    """Tell whether the program wrote an infinity as a tensor of its own: ``best = torch.tensor(float("inf"))``."""
+    return call.op == "aten::lift_fresh" and slot.contents.count == 1 and not slot.contents.nan
 
 
 def _odd(number: float | complex) -> bool:
@@ -276,41 +289,3 @@ def _event(kind: Kind, call: Call, bad: list[Slot], inputs: list[Slot], why: str
         tuple(inputs),
         why,
     )
-
-
-def _explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], undefined: bool) -> str:
-    """Say what the numbers suggest."""
-    base = call.op.partition("::")[2].partition(".")[0].strip("_")
-    if given:
-        return "it makes NaN of a mask: a row that is masked entirely, or 0 * inf"
-    if undefined:
-        return "it was given memory that nothing had written (torch.empty)"
-    low = min((slot.contents.low for slot in inputs if slot.contents.low is not None), default=None)
-    for names, test, text in _CAUSES:
-        if base in names and (low is None or test(low)):
-            return text
-    infinite = next((slot for slot in bad if slot.contents.posinf or slot.contents.neginf), None)
-    if infinite is not None:
-        limit = _greatest(infinite.dtype)
-        sizes = [max(abs(s.contents.low or 0.0), abs(s.contents.high or 0.0)) for s in inputs]
-        return (
-            f"overflow of {infinite.dtype}, whose greatest number is {limit:.3g}; "
-            f"the greatest input is {max(sizes, default=0.0):.3g}"
-        )
-    return "an operation that has no result: 0/0, or inf - inf on the way"
-
-
-_CAUSES: Final = (
-    (frozenset(("log", "log2", "log10")), lambda low: low <= 0, "a logarithm of zero or less"),
-    (frozenset(("log1p",)), lambda low: low <= -1, "a logarithm of zero or less: log1p of -1 or less"),
-    (frozenset(("sqrt",)), lambda low: low < 0, "a square root of a negative number"),
-    (frozenset(("rsqrt",)), lambda low: low <= 0, "an inverse square root of zero or less"),
-    (frozenset(("reciprocal",)), lambda low: True, "the reciprocal of zero"),
-    (frozenset(("div", "foreach_div")), lambda low: low <= 0, "a division by zero"),
-    (
-        frozenset(("pow",)),
-        lambda low: low <= 0,
-        "a power that has no result: zero to a negative, or a root of a negative",
-    ),
-    (frozenset(("acos", "asin", "atanh")), lambda low: True, "an argument outside of [-1, 1]"),
-)

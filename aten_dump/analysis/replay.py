@@ -10,23 +10,23 @@ Theory of operation
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
 
-from ..dump import Call, Dump, RankDump, Value, open_dump
+from ..dump import Call, Dump, RankDump, open_dump
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
-from .buffers import check_readable
-from .execution import Run, recorded_slots, result_slots, run_call, same_bits
+from .each_rank import each_rank
+from .execution import run_call, same_bits
 from .graft import Graft, graft
-from .local_error import SUSPECT, LocalError, measure, measure_exact, terms_of
+from .local_error import SUSPECT, LocalError
+from .own_errors import attempt, measured
 
 AUTO: Final = "auto"
 Dtype = torch.dtype | None | Literal["auto"]
@@ -200,14 +200,16 @@ def replay_all(
     *,
     device: str = "cpu",
     dtype: Dtype = AUTO,
+    progress: Progress | None = None,
 ) -> list[Replay]:
-    """Replay every step and rank of a dump, one task each on any ``concurrent.futures.Executor``."""
+    """Replay every step and rank of a dump, one task each on any ``concurrent.futures.Executor``.
+
+    `progress` is told how many of them are done, of how many.
+    """
     dump = path if isinstance(path, Dump) else open_dump(path)
     casts = _casts(torch.float64 if dtype == AUTO else dtype)
     places = [(str(dump.path), rank.step, rank.rank, device, casts) for rank in dump.all_ranks()]
-    if executor is None:
-        return [_replay_place(place) for place in places]
-    return list(executor.map(_replay_place, places))
+    return each_rank(_replay_place, places, executor, progress)
 
 
 def _replay_place(place: tuple[str, int, int, str, bool]) -> Replay:
@@ -275,12 +277,11 @@ def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
     Raises:
         ReplayError, MissingDataError, FormatError: it cannot be replayed.
     """
-    native, failure = _attempt(call, False, device)
-    reference, wide_failure = _attempt(call, True, device) if casts else (None, None)
+    native, failure = attempt(call, False, device)
+    reference, wide_failure = attempt(call, True, device) if casts else (None, None)
     if native is None and (reference is None or failure is None or isinstance(failure, MissingDataError)):
         raise failure or wide_failure or ReplayError("it could not be run")
-    sizes = [value.numel for _, value in call.input_values()]
-    results = tuple(_measured(call, native, reference, sizes))
+    results = tuple(measured(call, native, reference))
     if not results:
         raise ReplayError("its results are undefined memory, or it has none: there is nothing to compare")
     source, forward = call.source, call.forward
@@ -296,46 +297,6 @@ def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
         results=results,
         drew=native is not None and native.drew,
     )
-
-
-def _attempt(call: Call, cast: bool, device: torch.device) -> tuple[Run | None, AtenDumpError | None]:
-    try:
-        return run_call(call, cast=cast, device=device), None
-    except (ReplayError, MissingDataError, FormatError) as error:
-        return None, error
-
-
-def _measured(call: Call, native: Run | None, reference: Run | None, sizes: list[int]) -> Iterator[LocalError]:
-    """Yield the error of each result whose bytes were recorded."""
-    plain = {} if native is None else dict(result_slots(native))
-    wide = plain if reference is None else dict(result_slots(reference))
-    for slot, recorded in recorded_slots(call):
-        if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque):
-            continue
-        if isinstance(recorded, Value):
-            check_readable(recorded)
-        item = recorded.tensor() if isinstance(recorded, Value) else recorded
-        if item is None and plain.get(slot) is None:
-            continue
-        if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):
-            yield _floating(call, slot, item, plain.get(slot), wide.get(slot), sizes)
-        elif native is not None:
-            yield _on_cpu_exact(slot, item, plain.get(slot))
-
-
-def _on_cpu_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
-    return measure_exact(slot, recorded, replayed.cpu() if isinstance(replayed, torch.Tensor) else replayed)
-
-
-def _floating(call: Call, slot: str, recorded: torch.Tensor, native: Any, wide: Any, sizes: list[int]) -> LocalError:
-    if not isinstance(wide, torch.Tensor) or wide.shape != recorded.shape:
-        found = tuple(wide.shape) if isinstance(wide, torch.Tensor) else type(wide).__name__
-        raise ReplayError(f"{slot} was recorded with shape {tuple(recorded.shape)}, replay gave {found}")
-    known = native if isinstance(native, torch.Tensor) else None
-    judged = measure(slot, recorded, known, wide, terms_of(call.op, sizes, recorded.numel()))
-    if judged.bit_equal and not math.isnan(judged.ratio):
-        return replace(judged, ratio=min(judged.ratio, 1.0))  # as this machine does it: not the implementation's fault
-    return judged
 
 
 __all__ = [

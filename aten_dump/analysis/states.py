@@ -30,15 +30,15 @@ class States:
     Views of one memory at one moment share a state: what was judged through one view holds for the others.
     """
 
-    def __init__(self, *, read_data: bool) -> None:
+    def __init__(self, *, read_data: bool, before: States | None = None) -> None:
         self.partners: dict[int, Value] = {}  # the baseline's value by the target's id
-        self.known_baseline: set[int] = set()
+        self.known_baseline: dict[int, int] = {}  # serial number in order of the walk, by the baseline's id
         self.precisions: set[tuple[str, str]] = set()  # dtypes in which sources differ
         self.depth = 0
         self._read_data = read_data
         self._states: dict[tuple[int, int], State] = {}
         self._moments: dict[tuple[int, int, int, int], State] = {}
-        self._close: dict[tuple[int, int], Closeness] = {}
+        self._close: dict[tuple[int, int], Closeness] = {} if before is None else before._close
 
     def close(self, target: Value, baseline: Value) -> Closeness:
         """Return the closeness of a pair of values, computed once."""
@@ -62,7 +62,7 @@ class States:
         """Note the state of a pair; the two are each other's counterpart from now on."""
         self._states[target.id, baseline.id] = state
         self.partners[target.id] = baseline
-        self.known_baseline.add(baseline.id)
+        self.known_baseline.setdefault(baseline.id, len(self.known_baseline))
         self.depth = max(self.depth, state.depth)
         if target.storage and baseline.storage:
             key = (target.storage, target.version, baseline.storage, baseline.version)

@@ -17,9 +17,10 @@ from ..store.records import CALL_KINDS
 from .align import HOW_TEXTS, Match, align
 from .closeness import Level, closeness
 from .evidence import Finding, Place, RankEvidence, Row
-from .floors import Limits, Replays
+from .floors import Limits
 from .keys import call_keys, normal_module
 from .mapping import Mapping, found_modules
+from .own_errors import Replays
 from .places import place_of
 from .rules import Rule
 from .walk import Pair, Walk
@@ -38,6 +39,7 @@ class Settings:
     rules: tuple[Rule, ...] = ()
     replay: bool = True
     data: bool = True
+    batch_dim: int | None = None  # ranks hold consecutive slices of the batch along it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Task:
     ranks: tuple[int, int]
     settings: Settings
     inherited: bool = False  # an earlier step of the same dumps is compared too
+    together: bool = False  # all ranks of each side are put together; `ranks` has the leads
 
 
 def compare_rank(task: Task) -> RankEvidence:
@@ -109,16 +112,29 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     settings = task.settings
     is_recompute = task.control == RECOMPUTE
     control = None if task.control is None or is_recompute else _control(baseline, task)
-    primary, others = divide(pairs)
     walk = Walk(
         target, baseline, settings.rules, Replays(enabled=settings.replay), control, settings.data,
-        exact_sources=_exact_sources(target, baseline),
+        exact_sources=exact_sources(target, baseline),
         inherited=task.inherited,
     )  # fmt: skip
-    walk.run(primary, others)
+    return walked(walk, pairs, task, with_unmatched=not is_recompute)
+
+
+def walked(
+    walk: Walk,
+    pairs: list[Pair],
+    task: Task,
+    *,
+    with_unmatched: bool = True,
+    before: Callable[[], None] = lambda: None,
+) -> RankEvidence:
+    """Walk pairs of calls and return what was found; `before` is called between the two."""
+    target, baseline = walk.target, walk.baseline
+    walk.run(*divide(pairs))
+    before()
     gone = {pair.target.id for pair in walk.dissolved}
     pairs = [pair for pair in pairs if pair.target.id not in gone]
-    rows = [*walk.rows, *([] if is_recompute else unmatched_rows(walk, target, baseline, pairs))]
+    rows = [*walk.rows, *(unmatched_rows(walk, target, baseline, pairs) if with_unmatched else ())]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
     findings = sorted(walk.findings, key=lambda finding: finding.order)
     if findings:
@@ -142,7 +158,7 @@ def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
             yield f"the {side} {rank.where} was interrupted; calls after its end have no counterpart"
 
 
-def _exact_sources(target: RankDump, baseline: RankDump) -> bool:
+def exact_sources(target: RankDump, baseline: RankDump) -> bool:
     """Tell whether what comes from outside must be equal: at the first step, and if all calls were recorded."""
     for rank in (target, baseline):
         config = rank.config

@@ -21,19 +21,22 @@ import torch
 from ..dump import Call, RankDump, Value
 from .align import How
 from .arguments import ArgumentDifference, argument_differences
-from .boundary import Boundary, limits_of, looks, odd_one
+from .boundary import Boundary, Meanings, limits_of, looks, odd_one
 from .closeness import Closeness
-from .cones import Cone
+from .cones import Cone, means_the_same
 from .evidence import Finding, FindingKind, Place, Row, Status
-from .floors import FloorFrom, Replays
+from .floors import FloorFrom
 from .judge import ControlLimits, Inputs, Judge, Judgement
+from .left_behind import left_behind
+from .own_errors import Replays
 from .places import place_of
 from .rules import Rule
 from .states import WORSE, State, States, inputs_of
 
 _BY_SEQUENCE: Final = ("sequence", "order", "shapeless")
 _NOTHING_IN_COMMON: Final = 0.5  # cosine
-_MOST_DISSOLVED: Final = 4  # pairs in a row that may be given up
+_MOST_DISSOLVED: Final = 8  # pairs in a row, views apart, that may be given up
+_MOST_WALKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,12 @@ class Pair:
 
 @dataclass(slots=True)
 class Walk:
-    """Walks the pairs of one step and rank; `rows` and `findings` have what it found."""
+    """Walks the pairs of one step and rank; `rows` and `findings` have what it found.
+
+    A pair whose inputs do not mean the same may be no pair: ``(q * s) @ k`` stands against ``(q @ k) * s``. It is given
+    up, and its calls belong to the region around it, as if they had no counterpart. If what the region leads
+    to means the same, it was none. If not, all is walked again with that pair kept: then the difference begins there.
+    """
 
     target: RankDump
     baseline: RankDump
@@ -62,14 +70,31 @@ class Walk:
     region_status: dict[tuple[str, int], Status] = field(default_factory=dict)  # by side and id of unmatched calls
     dissolved: list[Pair] = field(default_factory=list)  # pairs that turned out to be none
     _places: dict[tuple[bool, int], Place] = field(default_factory=dict)
-    _suspicions: dict[int, Finding] = field(default_factory=dict)  # by id of a dissolved target call
+    _suspicions: set[int] = field(default_factory=set)  # ids of target calls whose pairs were given up
     _cleared: set[int] = field(default_factory=set)
+    _meanings: Meanings = field(default_factory=dict)
+    _kept: set[int] = field(default_factory=set)  # ids of target calls whose pairs are not given up
+    _keeps_all: bool = False
 
     def run(self, primary: Sequence[Pair], others: Sequence[Pair]) -> None:
         """Walk pairs of the kind that is judged, in execution order, then describe those of the other kinds."""
-        self._judge = Judge(self.rules, self.replays, self.control)
+        self._judge = self._make_judge()
+        before = None
+        for walks in range(_MOST_WALKS):
+            self._keeps_all = walks == _MOST_WALKS - 1
+            self.states = before = States(read_data=self.read_data, before=before)
+            self._walk(primary)
+            wrong = self._suspicions - self._cleared
+            if not wrong:
+                break
+            self._kept |= wrong
+        for pair in others:
+            self._describe(pair)
+
+    def _walk(self, primary: Sequence[Pair]) -> None:
+        self.rows, self.findings, self.dissolved = [], [], []
+        self.region_status, self._suspicions, self._cleared = {}, set(), set()
         kind = primary[0].target.kind if primary else ""
-        self.states = States(read_data=self.read_data)
         self._edge = Boundary(
             self.target,
             self.baseline,
@@ -78,13 +103,28 @@ class Walk:
             self.replays,
             exact_sources=self.exact_sources,
             inherited=self.inherited,
+            meanings=self._meanings,
         )
         self._edge.matched = {pair.target.id for pair in primary}, {pair.baseline.id for pair in primary}
         for pair in primary:
             self._pair(pair)
-        self.findings += [finding for ids, finding in self._suspicions.items() if ids not in self._cleared]
-        for pair in others:
-            self._describe(pair)
+        self._left_behind(primary)
+
+    def _left_behind(self, primary: Sequence[Pair]) -> None:
+        """Judge what calls without a counterpart wrote to memory that came from outside."""
+        partners = self.states.partners
+        sources = {id: b for id, b in partners.items() if self._edge.is_source(self.target.value_by_id(id), b)}
+        for t, b in left_behind((self.target, self.baseline), sources):
+            if self.states.find(t, b) is not None or not self._edge.inside_region(t, b):
+                continue
+            made = self._edge.made(t, b)
+            pair = Pair(made[0] or primary[-1].target, made[1] or primary[-1].baseline, "order")
+            row, state = self._boundary(pair, "left behind", t, b, self.states.close(t, b))
+            self.states.keep(t, b, state)
+            self.rows.append(row)
+
+    def _make_judge(self) -> Judge:
+        return Judge(self.rules, self.replays, self.control)
 
     _judge: Judge = field(init=False)
     states: States = field(init=False)
@@ -108,13 +148,20 @@ class Walk:
             judged = self._viewed(found, inputs)
         else:
             judged = self._judge.outputs(pair.target, pair.baseline, found, inputs)
-        differences = argument_differences(pair.target, pair.baseline)
+        differences = self._differences(pair)
         for slot, (t, b, close) in found.items():
             said = self._with_arguments(judged[slot], close, inputs, differences)
             self.states.keep(t, b, State(said.status, close.error or 0.0, inputs.depth + 1, _noise(close)))
             row = self._row(pair, slot, close, said, inputs)
             self.rows.append(row)
             self._blame(pair, row, said, inputs, differences)
+
+    def _differences(self, pair: Pair) -> list[ArgumentDifference]:
+        """Return the arguments that differ, if that makes the calls other functions."""
+        found = argument_differences(pair.target, pair.baseline)
+        if not found or any(difference.of_dtype for difference in found):
+            return found
+        return [] if self.read_data and means_the_same(pair.target, pair.baseline) else found
 
     def _is_mispaired(self, pair: Pair) -> bool:
         """Tell whether the inputs of a pair show that the two calls are not each other's counterpart.
@@ -124,10 +171,14 @@ class Walk:
         """
         if pair.how == "mapping":
             return False
+        if self._is_shaped_otherwise(pair):
+            return True
         slots = dict(pair.baseline.input_values())
         for slot, value in pair.target.input_values():
             other = slots.get(slot)
-            if other is None or self.states.find(value, other) is not None or value.undefined or other.undefined:
+            if other is None or self.states.find(value, other) is not None:
+                continue
+            if value.undefined or other.undefined or value.unsettled or other.unsettled:
                 continue
             cones = self._edge.cones(value, other)
             if value.shape != other.shape and (cones[0].calls or cones[1].calls):
@@ -139,22 +190,38 @@ class Walk:
         return False
 
     def _is_suspicious(self, pair: Pair, slot: str, t: Value, b: Value, cones: tuple[Cone, Cone]) -> bool:
-        """Tell whether a pair found by sequence alone gets inputs that have nothing in common.
-
-        Then it more likely is no pair. What was seen is kept: it counts if what the two calls lead to does not agree.
-        """
+        """Tell whether a pair gets inputs from calls without a counterpart that do not mean the same."""
+        if self._is_kept(pair):
+            return False
         close = self.states.close(t, b)
-        if pair.how not in _BY_SEQUENCE or close.metrics is None or close.metrics.cosine > _NOTHING_IN_COMMON:
+        kind, said, _ = self._edge.judge(t, b, close, cones)
+        by_meaning = said.floor_from == "semantics" or kind == "rewired"
+        if kind == "source" or not said.guilty or not (by_meaning or self._has_nothing_in_common(pair, close)):
             return False
-        if not (cones[0].calls or cones[1].calls):
+        if _hands_on(pair.target):
+            return True  # who reads it next is asked
+        before = sum(call.id in self._suspicions and not looks(call) for call in cones[0].calls)
+        if before >= _MOST_DISSOLVED:
             return False
-        kind, said, text = self._edge.region(cones, close, b)
-        before = sum(call.id in self._suspicions for call in cones[0].calls)
-        if not said.guilty or before >= _MOST_DISSOLVED:
-            return False
-        row = self._row(pair, slot, close, said, None)
-        self._suspicions[pair.target.id] = self._boundary_finding(kind, row, text, cones, pair)
+        self._suspicions.add(pair.target.id)
         return True
+
+    def _is_shaped_otherwise(self, pair: Pair) -> bool:
+        """Tell whether two calls make other shapes of the same inputs, as with another ``keepdim``."""
+        if pair.how != "shapeless" or self._is_kept(pair):
+            return False
+        results = dict(pair.baseline.output_values())
+        if all(slot in results and v.shape == results[slot].shape for slot, v in pair.target.output_values()):
+            return False
+        self._suspicions.add(pair.target.id)
+        return True
+
+    def _is_kept(self, pair: Pair) -> bool:
+        return self._keeps_all or pair.target.id in self._kept
+
+    @staticmethod
+    def _has_nothing_in_common(pair: Pair, close: Closeness) -> bool:
+        return pair.how in _BY_SEQUENCE and close.metrics is not None and close.metrics.cosine <= _NOTHING_IN_COMMON
 
     def _inputs(self, pair: Pair) -> Inputs:
         slots = dict(pair.baseline.input_values())
@@ -162,6 +229,9 @@ class Walk:
         for slot, value in pair.target.input_values():
             other = slots.get(slot)
             if other is None or value.undefined or other.undefined:
+                continue
+            if value.unsettled or other.unsettled:
+                states.append(State("different", 0.0, self.states.depth))  # for all that is known
                 continue
             close = self.states.close(value, other)
             shapes = shapes and close.shape is None
@@ -221,7 +291,7 @@ class Walk:
             kind, text = "nonfinite", "NaN or Inf stand at other places of its result"
         elif close.dtype is not None and said.ratio is None:
             kind, text = "dtype", f"its result is {close.dtype[0]}, in the baseline {close.dtype[1]}"
-        elif _is_random(pair.target):
+        elif said.own is None and _is_random(pair.target):
             kind, text = "random", "it draws random numbers, and the generators were not in one state"
         else:
             text = "its result is wrong for its inputs" if said.own else "its result does not agree"
@@ -259,13 +329,13 @@ class Walk:
         calls = tuple(call.name for cone in cones for call in cone.calls)
         if not calls:
             return Finding(kind, row, text, "", (pair.target.id, 0))
-        guilty, side = odd_one(cones)
+        wrong = self._edge.wrong_in(cones) if row.floor_from == "replay" else None
+        guilty, side = odd_one(cones) if wrong is None else wrong[:2]
         text += f"; seen at {row.slot} of {pair.target.name}"
         there = place_of(guilty)
         row = replace(row, target=there if side == 0 else None, baseline=there if side else None, slot="output")
-        first = cones[0].calls[0].id if cones[0].calls else pair.target.id
         known = _said_of(self._edge.cut_inputs(cones))
-        return Finding(kind, row, text, known, (min(first, pair.target.id), 0), calls)
+        return Finding(kind, row, text, known, (pair.target.id if side else guilty.id, 0), calls)
 
     # -- states and rows ---------------------------------------------------------------------------------------------
 
@@ -289,12 +359,16 @@ class Walk:
             return state.status
         if close.bitwise:
             return "same"
+        if t.id in self.states.partners or b.id in self.states.known_baseline or self._edge.inside_region(t, b):
+            return "unknown"  # others are their counterparts, or what their region leads to is compared
         if close.shape is not None or close.nonfinite or close.level == "hash":
             return "different"
         if not close.known:
             return "unknown"
         limits = limits_of(t, b).times(2.0 * math.sqrt(1 + self.states.depth))
-        return "within" if (close.error or 0.0) <= limits.rel_l2 else "different"
+        if (close.error or 0.0) <= limits.rel_l2:
+            return "within"
+        return "unknown" if self._edge.walks_ops else "different"  # no op made it or reads it: a sum of the recorder's
 
     def _both(self, pair: Pair) -> tuple[Place, Place]:
         return self._place(True, pair.target), self._place(False, pair.baseline)
@@ -313,11 +387,17 @@ class Walk:
         if inputs is not None and inputs.error and close.error is not None:
             amplified = close.error / inputs.error
         floor_from: FloorFrom = said.floor_from  # type: ignore[assignment]
-        own = said.own.target.rel_l2 if said.own else None
+        own = said.own.target.error if said.own else None
         return Row(
             *self._both(pair), pair.how, slot, said.status, close, said.floor, floor_from,
             said.ratio, own, amplified, said.note or close.reason,
         )  # fmt: skip
+
+
+def _hands_on(call: Call) -> bool:
+    """Tell whether a call returns its inputs, same geometry and all, and makes nothing."""
+    given = {value.id for _, value in call.input_values()}
+    return not call.mutated and all(value.id in given for _, value in call.output_values())
 
 
 def _noise(close: Closeness) -> float:

@@ -17,26 +17,31 @@ Theory of operation
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.utils.checkpoint
+from torch._C import _current_graph_task_id as current_graph_task_id
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
+from ..store.records import Tree
 from .backward import BackwardTask
-from .calls import MODULE, NODE, Edge, OpenCall, ThreadState
+from .calls import MODULE, NODE, CallName, Edge, OpenCall, ThreadState
+from .own_code import HookCode
 from .own_formulas import OWN_FORMULA_NODES, put_mode_back, take_mode_off
-from .trees import Path
+from .trees import Path, encode_all
 
 if TYPE_CHECKING:
     from .recorder import StepRecorder
 
 running_node: Final[Callable[[], Any]] = torch._C._current_autograd_node  # None outside of a backward pass
 COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
-_KEY: Final = "aten_dump"  # our entry in a node's metadata
+KEY: Final = "aten_dump"  # our entry in a node's metadata
 _CHECKPOINT: Final = str(torch.utils.checkpoint.__file__)
 _ENGINE: Final = str(torch.autograd.graph.__file__)
 _ACCUMULATE_GRAD: Final = 2**64 - 1  # the sequence number of nodes that accumulate into a leaf
@@ -101,84 +106,103 @@ class SequenceClaims:
 class NodeTag:
     """What the recorder knows of one autograd node; lives in the node's metadata and in its hooks."""
 
-    __slots__ = (
-        "after",
-        "before",
-        "call",
-        "creates_graph",
-        "forward",
-        "leaf",
-        "links",
-        "maker",
-        "mode_off",
-        "name",
-        "owner",
-        "pushed",
-        "receives",
-        "running",
-        "sends",
-        "sequence_nr",
-    )
+    # Most nodes keep most of these; the class holds them, so that only what differs is set.
+    maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
+    leaf: int | None = None  # id of the leaf tensor that this node accumulates into
+    sends: Sequence[tuple[int, OpenCall, Edge]] = ()  # output slot -> input edge of that call
+    receives: Sequence[tuple[int, OpenCall, Path]] = ()  # input slot -> output of that call
+    call: OpenCall | None = None  # its present or last run
+    running = False
+    runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
+    mode_off = False  # our dispatch mode is off the stack for its run
+    pushed = False  # the function mode was put back on the stack for its run
+    creates_graph = False  # its run is itself differentiated (create_graph=True)
+    task: BackwardTask | None = None  # the pass of its present or last run
+    before: Any = None  # handles of the two hooks
+    after: Any = None
 
-    def __init__(self, links: GraphLinks, name: str, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
+    def __init__(
+        self, links: GraphLinks, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None
+    ) -> None:
         self.links = links
         self.name = name
         self.sequence_nr = sequence_nr
         self.forward = forward
         self.owner = owner  # the innermost API or module call that made the node
-        self.maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
-        self.before: Any = None  # handles of the two hooks
-        self.after: Any = None
-        self.leaf: int | None = None  # id of the leaf tensor that this node accumulates into
-        self.sends: list[tuple[int, OpenCall, Edge]] = []  # output slot -> input edge of that call
-        self.receives: list[tuple[int, OpenCall, Path]] = []  # input slot -> output of that call
-        self.call: OpenCall | None = None  # its present or last run
-        self.running = False
-        self.mode_off = False  # our dispatch mode is off the stack for its run
-        self.pushed = False  # the function mode was put back on the stack for its run
-        self.creates_graph = False  # its run is itself differentiated (create_graph=True)
 
     def enter(self, grad_outputs: tuple[torch.Tensor | None, ...]) -> None:
-        self.links.enter(self, grad_outputs)
+        """Run by the engine before the node."""
+        links = self.links
+        recorder = links.recorder
+        if links.closed:
+            return
+        thread = recorder.thread()
+        if thread.busy or not len_dispatch_stack():
+            return  # without a mode on its stack the thread is not recorded
+        begun_ns = perf_counter_ns()
+        try:
+            if thread.lock is None:
+                links.enter(self, thread)
+            else:
+                with thread.lock:
+                    links.enter(self, thread)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            recorder.failed(error)
+        thread.own_ns += perf_counter_ns() - begun_ns
 
     def leave(
         self, grad_inputs: tuple[torch.Tensor | None, ...], grad_outputs: tuple[torch.Tensor | None, ...]
     ) -> None:
-        self.links.leave(self, grad_inputs, grad_outputs)
+        """Run by the engine after the node."""
+        if self.running and not self.links.closed:
+            recorder = self.links.recorder
+            thread = recorder.thread()
+            if not thread.busy:
+                with HookCode(thread, recorder.failed):
+                    self.links.leave(self, grad_inputs, grad_outputs, thread)
 
 
 class GraphLinks:
     """The autograd graph of one step, seen from the calls that made it."""
 
     def __init__(self, recorder: StepRecorder) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
         self.claims = SequenceClaims(recorder.all_threads)
         self._handles: list[Any] = []
+        self._names: dict[str, CallName] = {}  # of nodes, by what they call themselves
         self._tasks: dict[int, BackwardTask] = {}
         self.closed = False
 
     # -- forward
 
-    def note_inputs(self, call: OpenCall, tensors: Iterable[tuple[Path, torch.Tensor]]) -> None:
-        """Remember through which edges gradients will leave `call`: an in-place op changes them."""
-        call.sequence_start = _get_sequence_nr()
-        self.note_edges(call, tensors)
-
-    def note_edges(self, call: OpenCall, tensors: Iterable[tuple[Path, torch.Tensor]]) -> None:
-        """Remember through which edges gradients will leave `call` for these tensors."""
+    @staticmethod
+    def edges_of(tensors: Iterable[tuple[Path, torch.Tensor]]) -> dict[Edge, list[Path]] | None:
+        """Return through which edges gradients will leave a call that is given these tensors."""
+        edges: dict[Edge, list[Path]] | None = None
         for path, tensor in tensors:
             if tensor.requires_grad:
                 node = tensor.grad_fn
                 edge = (-id(tensor), 0) if node is None else (node._sequence_nr(), tensor.output_nr)
-                call.input_edges.setdefault(edge, []).append(path)
+                if edges is None:
+                    edges = {edge: [path]}
+                else:
+                    edges.setdefault(edge, []).append(path)
+        return edges
 
-    def track(self, call: OpenCall, outputs: list[tuple[Path, torch.Tensor]], thread: ThreadState) -> None:
+    def track(self, call: OpenCall, outputs: Iterable[tuple[Path, torch.Tensor]], thread: ThreadState) -> None:
         """Tag the nodes that were made on the way to `outputs`, and note which of them are outputs of `call`."""
-        self.track_nodes((t.grad_fn for _, t in outputs), call, thread)
         for path, tensor in outputs:
-            tag = self.tag_of(tensor.grad_fn)
+            node = tensor.grad_fn
+            if node is None:
+                continue
+            metadata: Any = node.metadata
+            tag = metadata.get(KEY)
+            if tag is None or tag.links is not self:
+                self.track_nodes((node,), call, thread)
+                tag = self.tag_of(node)
             if tag is not None and tag.sequence_nr >= call.sequence_start:
-                tag.receives.append((tensor.output_nr, call, path))
+                received = (tensor.output_nr, call, path)
+                tag.receives = (*tag.receives, received) if tag.receives else (received,)
 
     def track_nodes(
         self, roots: Iterable[Any], call: OpenCall | None, thread: ThreadState, maker: OpenCall | None = None
@@ -194,7 +218,7 @@ class GraphLinks:
         pending: list[tuple[Any, int]] = [(node, 0) for node in roots if node is not None]
         while pending:
             node, consumer = pending.pop()
-            known = node.metadata.get(_KEY)
+            known = node.metadata.get(KEY)
             if known is not None and known.links is self:
                 if known.leaf is not None and consumer:
                     known.forward = min(known.forward, consumer)
@@ -207,14 +231,18 @@ class GraphLinks:
         """Return the tag of an autograd node, if this step has put one on it."""
         if node is None:
             return None
-        tag: NodeTag | None = node.metadata.get(_KEY)
+        tag: NodeTag | None = node.metadata.get(KEY)
         return tag if tag is not None and tag.links is self else None
 
     def _tag(
         self, node: Any, call: OpenCall | None, consumer: int, thread: ThreadState, maker: OpenCall | None
     ) -> NodeTag | None:
         number: int = node._sequence_nr()
-        name: str = node.name().rpartition("::")[2]
+        full = node.name()
+        name = self._names.get(full)
+        if name is None:
+            short = full.rpartition("::")[2]
+            name = self._names[full] = CallName(short, "Node", short)
         if number == _ACCUMULATE_GRAD:
             if not hasattr(node, "variable"):
                 return None  # a node that only raises (once_differentiable)
@@ -223,118 +251,144 @@ class GraphLinks:
         else:
             begun_by = maker or call
             own_from = begun_by.sequence_start if begun_by else thread.claimed
-            forward = self.claims.made_by(number, name, thread, own_from)
+            forward = self.claims.made_by(number, name.op, thread, own_from)
             if forward is None:
                 return None  # made before the step
             owner: OpenCall | None = call
             while owner is not None and owner.sequence_start > number:
                 owner = owner.parent
-            if owner is not None and owner.recorded and owner.is_function and f"{owner.name.api}Backward" == name:
+            is_python = isinstance(node, BackwardCFunction)
+            if owner is not None and owner.is_function and owner.recorded and f"{owner.name.api}Backward" == name.op:
                 forward = owner.id  # a custom autograd function: its backward is written for all of its forward
-            elif isinstance(node, BackwardCFunction):
+            elif is_python:
                 forward = self.claims.made_around(number, thread) or forward
             tag = NodeTag(self, name, number, forward, owner)
-            tag.maker = maker if maker is not None and number >= maker.sequence_start else None
-            self._note_edges(tag, node)
-            self._note_saved(tag, node)
-        node.metadata[_KEY] = tag
+            if maker is not None and number >= maker.sequence_start:
+                tag.maker = maker
+            if owner is not None:
+                self._note_edges(tag, node, owner)
+            is_hooked = self._note_saved(tag, node)
+            tag.runs_python = is_python or is_hooked or name.op == COMPILED_NODE
+        node.metadata[KEY] = tag
         tag.before, tag.after = node.register_prehook(tag.enter), node.register_hook(tag.leave)
         self._handles += (tag.before, tag.after)
         return tag
 
-    def _note_edges(self, tag: NodeTag, node: Any) -> None:
-        edges = [
-            (slot, _edge_to(following, nr))
-            for slot, (following, nr) in enumerate(node.next_functions)
-            if following is not None
-        ]
-        owner = tag.owner
+    @staticmethod
+    def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
+        """Note which of the node's edges leave calls that made it for an input of theirs."""
+        edges: list[tuple[int, Edge]] | None = None
+        sends: list[tuple[int, OpenCall, Edge]] = []
         while owner is not None and owner.kind != NODE:
-            for slot, edge in edges:
-                if edge in owner.input_edges:
-                    tag.sends.append((slot, owner, edge))
-                    owner.expected[edge] = owner.expected.get(edge, 0) + 1
+            inputs = owner.input_edges
+            if inputs is not None:
+                if edges is None:
+                    edges = [
+                        (slot, _edge_to(following, nr))
+                        for slot, (following, nr) in enumerate(node.next_functions)
+                        if following is not None
+                    ]
+                for slot, edge in edges:
+                    if edge in inputs:
+                        sends.append((slot, owner, edge))
+                        if owner.expected is None:
+                            owner.expected = {edge: 1}
+                        else:
+                            owner.expected[edge] = owner.expected.get(edge, 0) + 1
             owner = owner.parent
+        if sends:
+            tag.sends = sends
 
-    def _note_saved(self, tag: NodeTag, node: Any) -> None:
-        tensors = list(saved_tensors_of(node))
+    def _note_saved(self, tag: NodeTag, node: Any) -> bool:
+        """Record what a node saved; tell whether some of it is under saved-tensor hooks."""
+        tensors, is_hooked = saved_tensors_of(node)
         if tensors and tag.forward:
-            self._recorder.saved(tag.forward, tag.name, tensors)
-        elif not tensors and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
-            self._recorder.coverage.add("saved_hooks")
+            self.recorder.saved(tag.forward, tag.name.op, tensors)
+        if not tensors and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            self.recorder.coverage.add("saved_hooks")
+            return True
+        return is_hooked
 
     # -- backward
 
-    def enter(self, tag: NodeTag, grad_outputs: tuple[torch.Tensor | None, ...]) -> None:
-        """A node begins to run with these gradients of its outputs."""
-        thread = self._recorder.thread()
-        if self.closed or thread is None or thread.busy or not torch._C._len_torch_dispatch_stack():
-            return  # without a mode on its stack the thread is not recorded
-        with self._recorder.hook_code(thread):
+    def enter(self, tag: NodeTag, thread: ThreadState) -> None:
+        """A node begins to run."""
+        recorder = self.recorder
+        hooks = tag.after.hooks_dict_ref()
+        if hooks is not None and len(hooks) > 1:
             _move_to_end(tag.after)
-            task = self._task(thread)
-            parent = task.call_of(tag.owner, thread)
-            call = self._recorder.begin_node(thread, tag, parent)
-            call.args = [self._recorder.tree(g, is_input=True) for g in grad_outputs]
-            tag.call, tag.running, tag.creates_graph = call, True, torch.is_grad_enabled()
-            if tag.name == COMPILED_NODE:
-                thread.storages_before = self._recorder.values.storages_seen()
+            tag.runs_python = True
+        number = current_graph_task_id()
+        task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
+        owner = tag.owner
+        parent = None
+        if owner is not None:
+            parent = task.calls.get(owner.id) or task.call_of(owner, thread)
+        tag.call = recorder.begin_node(thread, tag, parent)
+        tag.running, tag.creates_graph = True, torch.is_grad_enabled()
+        if tag.runs_python:
+            if tag.name.op == COMPILED_NODE:
+                thread.compiled_nodes += 1
+                thread.storages_before = recorder.values.storages_seen()
             else:
-                tag.pushed = self._recorder.push_function_mode()
-            self._receive(tag, call, task, thread)
-            if tag.name in OWN_FORMULA_NODES:
-                tag.mode_off = take_mode_off(self._recorder.dispatch_mode)
-                self._recorder.coverage.add("own_formula", tag.name, int(tag.mode_off))
-
-    def _receive(self, tag: NodeTag, call: OpenCall, task: BackwardTask, thread: ThreadState) -> None:
-        """Hand the gradients that a node was given on to the calls whose outputs they belong to."""
-        for slot, owner, path in tag.receives:
-            received = task.call_of(owner, thread)
-            if received is not None and slot < len(call.args):
-                received.received[path] = call.args[slot]
+                tag.pushed = recorder.push_function_mode()
+        if tag.name.op in OWN_FORMULA_NODES:
+            tag.mode_off = take_mode_off(recorder.dispatch_mode)
+            recorder.coverage.add("own_formula", tag.name.op, int(tag.mode_off))
 
     def leave(
         self,
         tag: NodeTag,
         grad_inputs: tuple[torch.Tensor | None, ...],
         grad_outputs: tuple[torch.Tensor | None, ...],
+        thread: ThreadState,
     ) -> None:
         """A node has run and sends these gradients on."""
-        thread = self._recorder.thread()
+        recorder = self.recorder
         call = tag.call
-        if self.closed or thread is None or thread.busy or call is None or not tag.running:
-            return
+        task = tag.task
+        assert call is not None, "enter has set it"
+        assert task is not None, "enter has set it"
+        end_ns = perf_counter_ns() - recorder.start_ns
         tag.running = False
         if tag.mode_off:
-            put_mode_back(self._recorder.dispatch_mode)
+            put_mode_back(recorder.dispatch_mode)
         if tag.pushed:
-            self._recorder.pop_function_mode()
-        with self._recorder.hook_code(thread):
-            if tag.name == COMPILED_NODE:  # the kernels of the compiler write unseen
-                self._recorder.values.invalidate_since(thread.storages_before)
-            trees = [self._recorder.tree(g, is_input=False) for g in grad_inputs]
-            task = self._task(thread)
-            if len(tag.before.hooks_dict_ref() or ()) > 1:  # a hook of the program's may have replaced them after ours
-                call.args = [self._recorder.tree(g, is_input=True) for g in grad_outputs]
-                self._receive(tag, call, task, thread)
-            self._recorder.end_node(thread, call, trees)
-            if tag.creates_graph:
-                made = (g.grad_fn for g in grad_inputs if g is not None)
-                self.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
-            for slot, owner, edge in tag.sends:
-                sender = task.call_of(owner, thread)
-                if sender is not None and slot < len(trees):
-                    sender.send(edge, grad_inputs[slot], trees[slot], self._recorder)
-            if tag.leaf is not None:
-                task.leaves[tag.leaf] = call.id
-            task.call_of(tag.owner, thread)
+            recorder.pop_function_mode()
+        if tag.runs_python and tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
+            thread.compiled_nodes -= 1
+            recorder.values.invalidate_since(thread.storages_before)
+        value_of = recorder.values.value_of
+        received = call.args = encode_all(grad_outputs, value_of, recorder.keep_inputs)
+        last = thread.last_output
+        if last is not None and len(grad_inputs) == 1 and last[0] == id(grad_inputs[0]) and call.id < thread.last_call:
+            sent: list[Tree] = [last[1]]  # what the node's last op returned, and nothing was run since
+        else:
+            sent = encode_all(grad_inputs, value_of, recorder.keep_outputs)
+        calls = task.calls
+        for slot, owner, path in tag.receives:
+            receiver = calls.get(owner.id) or task.call_of(owner, thread)
+            if receiver is not None and slot < len(received):
+                receiver.received[path] = received[slot]
+        recorder.end_node(thread, call, sent, end_ns)
+        if tag.creates_graph:
+            made = (g.grad_fn for g in grad_inputs if g is not None)
+            self.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
+        for slot, owner, edge in tag.sends:
+            sender = calls.get(owner.id) or task.call_of(owner, thread)
+            if sender is not None and slot < len(sent):
+                sender.send(edge, grad_inputs[slot], sent[slot], recorder)
+        if tag.leaf is not None:
+            task.leaves[tag.leaf] = call.id
+        if tag.owner is not None:
+            parent = calls.get(tag.owner.id)
+            if parent is not None:
+                parent.end_ns = end_ns
 
-    def _task(self, thread: ThreadState) -> BackwardTask:
-        number = torch._C._current_graph_task_id()
-        task = self._tasks.get(number)
-        if task is None:
-            task = self._tasks[number] = BackwardTask(self._recorder, thread)
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(number))
+    def _new_task(self, number: int, thread: ThreadState) -> BackwardTask:
+        """Begin the record of a backward pass, and have it ended when the engine has run its last node."""
+        task = self._tasks[number] = BackwardTask(self.recorder, thread)
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(number))
         return task
 
     def _finish(self, number: int) -> None:
@@ -347,20 +401,20 @@ class GraphLinks:
 
     def _finish_last(self, number: int) -> None:
         task = self._tasks.pop(number, None)
-        thread = self._recorder.thread()
+        thread = self.recorder.thread()
         if task is not None and thread is not None and not self.closed:
-            with self._recorder.hook_code(thread):
+            with HookCode(thread, self.recorder.failed):
                 task.finish()
 
-    def run_of(self, node: Any) -> tuple[OpenCall | None, int, bool]:
-        """Return of a node that the engine runs: its call, the forward call it belongs to, and if it still runs."""
+    def forward_of(self, node: Any) -> int:
+        """Return the forward call of a node that the engine runs and that has no call of its own; 0 unknown."""
         tag = self.tag_of(node)
-        if tag is None:
-            number = node._sequence_nr()
-            if number == _ACCUMULATE_GRAD:
-                return None, 0, False
-            return None, self.claims.made_by(number, node.name(), self._recorder.thread(), None) or 0, False
-        return tag.call, tag.forward, tag.running
+        if tag is not None:
+            return tag.forward
+        number = node._sequence_nr()
+        if number == _ACCUMULATE_GRAD:
+            return 0
+        return self.claims.made_by(number, node.name(), self.recorder.thread(), None) or 0
 
     def recomputes(self, node: Any) -> bool:
         """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
@@ -415,19 +469,25 @@ def _edge_to(node: Any, output_nr: int) -> Edge:
 _saved_attributes: dict[type, tuple[str, ...]] = {}
 
 
-def saved_tensors_of(node: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that a node saved for its backward; those under saved-tensor hooks are left alone.
+def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], bool]:
+    """Return the tensors that a node saved for its backward, and whether others are under saved-tensor hooks.
 
-    Reads ``SavedTensor.data``, which neither unpacks nor checks versions. A torch without it yields nothing.
+    Those are left alone. Reads ``SavedTensor.data``, which neither unpacks nor checks versions; a torch without it
+    returns nothing.
     """
     kind = type(node)
     names = _saved_attributes.get(kind)
     if names is None:
         names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
+    tensors: list[torch.Tensor] = []
+    is_hooked = False
     for name in names:
         saved = getattr(node, name)
         for one in saved if isinstance(saved, (tuple, list)) else (saved,):
-            if getattr(one, "unpack_hook", None) is None:
+            if getattr(one, "unpack_hook", None) is not None:
+                is_hooked = True
+            else:
                 data = getattr(one, "data", None)
                 if isinstance(data, torch.Tensor):
-                    yield data
+                    tensors.append(data)
+    return tensors, is_hooked

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, Tree
+from ..store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree
 from .calls import NODE, Edge, OpenCall, ThreadState
 from .quiet import quiet
 from .trees import Path, mirror
@@ -49,7 +49,7 @@ class BackwardCall:
 
     def send(self, edge: Edge, gradient: torch.Tensor | None, tree: Tree, recorder: StepRecorder) -> None:
         """Add a gradient that a node sends along `edge`; the sum of all that the call sends there is its gradient."""
-        expected = self.owner.expected.get(edge, 1)
+        expected = (self.owner.expected or {}).get(edge, 1)
         if expected == 1:
             self.sent[edge] = tree
             return
@@ -73,19 +73,31 @@ class BackwardCall:
 
     def arguments(self) -> tuple[list[Tree], dict[str, Tree] | None]:
         """Return the gradients of the outputs, in the shape of the outputs."""
-        grown = mirror(self.owner.outputs, self.received)
-        if isinstance(self.owner.outputs, list) and isinstance(grown, list):
-            if self.owner.outputs[0] in (TREE_LIST, TREE_TUPLE):
-                return grown[1:], None
-            if self.owner.outputs[0] == TREE_DICT:
-                return [], {str(k): v for k, v in zip(grown[1::2], grown[2::2], strict=True)}
+        outputs = self.owner.outputs
+        if not isinstance(outputs, list):
+            return [None], None
+        if outputs[0] == TREE_VALUE:
+            return [self.received.get(())], None
+        grown = mirror(outputs, self.received)
+        if outputs[0] in (TREE_LIST, TREE_TUPLE):
+            return grown[1:], None
+        if outputs[0] == TREE_DICT:
+            return [], {str(k): v for k, v in zip(grown[1::2], grown[2::2], strict=True)}
         return [grown], None
 
     def results(self) -> Tree:
         """Return the gradients of the inputs, in the shape of the inputs; keyed where keywords have gradients."""
-        found = {path: self.sent.get(edge) for edge, paths in self.owner.input_edges.items() for path in paths}
-        positional = [_gradients(tree, found, i) for i, tree in enumerate(self.owner.args)]
-        keywords = {k: g for k, tree in (self.owner.kwargs or {}).items() if (g := _gradients(tree, found, k))}
+        owner = self.owner
+        found = {path: self.sent.get(edge) for edge, paths in (owner.input_edges or {}).items() for path in paths}
+        positional = [
+            None
+            if not isinstance(tree, list)
+            else (found.get((i,)) if tree[0] == TREE_VALUE else _gradients(tree, found, i))
+            for i, tree in enumerate(owner.args)
+        ]
+        keywords = (
+            {k: g for k, tree in owner.kwargs.items() if (g := _gradients(tree, found, k))} if owner.kwargs else None
+        )
         if not keywords:
             return [TREE_TUPLE, *positional]
         keyed: list[Tree] = [TREE_DICT]
@@ -112,11 +124,11 @@ def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
 class BackwardTask:
     """One pass of the autograd engine: the calls whose backward it runs."""
 
-    __slots__ = ("_calls", "_recorder", "_root", "leaves")
+    __slots__ = ("_recorder", "_root", "calls", "leaves")
 
     def __init__(self, recorder: StepRecorder, thread: ThreadState) -> None:
         self._recorder = recorder
-        self._calls: dict[int, BackwardCall] = {}
+        self.calls: dict[int, BackwardCall] = {}
         self._root = thread.stack[-1].visible if thread.stack else recorder.main_parent()
         self.leaves: dict[int, int] = {}  # id of a leaf tensor -> its AccumulateGrad call
 
@@ -124,24 +136,25 @@ class BackwardTask:
         """Return the backward of `owner` in this pass, begun now if need be, and so its parents'."""
         if owner is None or owner.kind == NODE:
             return None
-        call = self._calls.get(owner.id)
+        call = self.calls.get(owner.id)
         if call is None:
             parent = self.call_of(owner.parent, thread)
             parent_id = self._root if parent is None else parent.visible
             call = BackwardCall(self._recorder.next_id(), owner, parent_id, thread, self._recorder.now_ns())
-            self._calls[owner.id] = call
-        now = self._recorder.now_ns()
-        ancestor: OpenCall | None = owner
-        while ancestor is not None and ancestor.id in self._calls:
-            self._calls[ancestor.id].end_ns = now
-            ancestor = ancestor.parent
+            self.calls[owner.id] = call
         return call
 
     def finish(self) -> None:
         """Record every backward call of the pass, and the gradients of the leaves it reached."""
-        for call in sorted(self._calls.values(), key=lambda c: c.id):
+        calls = sorted(self.calls.values(), key=lambda c: c.id)
+        for call in reversed(calls):  # inner ones first: an outer one lasts as long
+            parent = call.owner.parent
+            outer = None if parent is None else self.calls.get(parent.id)
+            if outer is not None and outer.end_ns < call.end_ns:
+                outer.end_ns = call.end_ns
+        for call in calls:
             call.complete(self._recorder)
             self._recorder.backward_ended(call)
-        self._calls.clear()
+        self.calls.clear()
         self._recorder.gradients(self.leaves)
         self.leaves = {}

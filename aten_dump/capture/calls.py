@@ -32,66 +32,50 @@ class CallName(NamedTuple):
     api: str
 
 
+_NOTHING: Final[list[Tree]] = []
+
+
 class OpenCall:
     """A Python-level call, module or autograd node that has begun; aten ops have no children and need none.
 
     It outlives its end for as long as its autograd nodes do, since its backward is rendered from it.
     """
 
-    __slots__ = (
-        "args",
-        "backwards",
-        "expected",
-        "forward",
-        "fqn",
-        "frame",
-        "id",
-        "input_edges",
-        "is_function",
-        "kind",
-        "kwargs",
-        "module",
-        "n",
-        "name",
-        "outputs",
-        "parent",
-        "parent_id",
-        "phase",
-        "recorded",
-        "sequence_nr",
-        "sequence_start",
-        "stack",
-        "start_ns",
-        "versions",
-        "visible",
-    )
+    # Most calls keep most of these; the class holds them, so that only what differs is set.
+    recorded = True
+    n = -1  # of the call's name; given when first needed, so that calls that are dropped use up no number
+    phase = FORWARD
+    module = 0  # the fqn's text id
+    fqn = ""
+    stack = 0
+    forward = 0
+    start_ns = 0
+    sequence_start = 0
+    writes = 0  # writes to any storage that were seen before it began
+    backwards = 0  # how often its backward ran
+    is_function = False  # a torch.autograd.Function of the program's
+    frame: FrameType | None = None
+    sequence_nr: int | None = None
+    kwargs: dict[str, Tree] | None = None
+    outputs: Tree = None
+    raw: tuple[Any, ...] = ()  # its positional arguments, while an op in it may be given the same
+    given: list[tuple[Path, torch.Tensor]] | None = None  # its tensors, while it is open
+    input_edges: dict[Edge, list[Path]] | None = None
+    expected: dict[Edge, int] | None = None  # how many gradients its own nodes send along each of these edges
 
     def __init__(self, number: int, kind: int, name: CallName, parent: OpenCall | None) -> None:
         self.id = number
+        self.visible = number  # what children name as their parent: this call, or an ancestor that is recorded
         self.kind = kind
         self.name = name
         self.parent = parent
-        self.parent_id: int = 0 if parent is None else parent.visible
-        self.is_function = False  # a torch.autograd.Function of the program's
-        self.recorded = True
-        self.visible: int = number  # what children name as their parent: this call, or an ancestor that is recorded
-        self.n = -1  # given when first needed, so that calls that are dropped use up no number
-        self.phase = FORWARD
-        self.fqn: str = "" if parent is None else parent.fqn
-        self.module: int = 0 if parent is None else parent.module  # the fqn's text id
-        self.stack = 0
-        self.frame: FrameType | None = None
-        self.start_ns = 0
-        self.forward = 0
-        self.sequence_nr: int | None = None
-        self.args: list[Tree] = []
-        self.kwargs: dict[str, Tree] | None = None
-        self.outputs: Tree = None
-        self.versions: list[tuple[str, Any, Any, int]] = []  # of inputs: name, tensor, storage state, version before
-        self.sequence_start = 0
-        self.input_edges: dict[Edge, list[Path]] = {}
-        self.expected: dict[Edge, int] = {}  # how many gradients the call's own nodes send along each of these edges
-        self.backwards = 0  # how often its backward ran
+        self.args: list[Tree] = _NOTHING
+        if parent is None:
+            self.parent_id = 0
+        else:
+            self.parent_id = parent.visible
+            self.fqn = parent.fqn
+            self.module = parent.module
 
 
 class ThreadState:
@@ -101,9 +85,11 @@ class ThreadState:
         "aside",
         "busy",
         "claimed",
+        "compiled_nodes",
         "delegated",
         "first",
         "last_call",
+        "last_output",
         "lock",
         "made",
         "made_around",
@@ -112,6 +98,7 @@ class ThreadState:
         "number",
         "optimizer_depth",
         "optimizer_pass",
+        "own_ns",
         "stack",
         "storages_before",
     )
@@ -121,7 +108,9 @@ class ThreadState:
         self.lock: AbstractContextManager[bool] | None = None  # guards the recorder's tables once threads share them
         self.stack: list[OpenCall] = []
         self.busy = False  # inside the recorder's own code
+        self.own_ns = 0  # time spent in it
         self.aside = 0  # compiled calls, and backwards of such, that run compiled
+        self.compiled_nodes = 0  # runs of the backward of compiled code under way
         self.storages_before = 0  # the mark of the values when the last of those began
         self.delegated: Any = None  # op that was handed on to a tensor subclass and is about to come back
         self.first = claimed  # autograd sequence number of this thread when it was first seen in the step
@@ -131,6 +120,7 @@ class ThreadState:
         self.made_around: dict[int, int] = {}  # nodes made before their kernel ran -> the first call in between
         self.noted = claimed  # numbers below this are in `made` or `made_around`
         self.last_call = 0  # the last aten call
+        self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
         self.optimizer_depth = 0
         self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
 

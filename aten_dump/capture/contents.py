@@ -66,5 +66,7 @@ class Contents:
             memory = (ctypes.c_char * (high - low)).from_address(tensor.untyped_storage().data_ptr() + low)
             return xxhash.xxh3_64_digest(memory)
         host = (ctypes.c_char * (high - low))()
-        copy_bytes(tensor, low, {"copy": 0.0})(0, ctypes.addressof(host), high - low)
+        wait = copy_bytes(tensor, low, {"copy": 0.0})(0, ctypes.addressof(host), high - low)
+        if wait is not None:
+            wait()
         return xxhash.xxh3_64_digest(host)

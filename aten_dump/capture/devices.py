@@ -9,7 +9,12 @@ import ctypes
 import importlib.util
 import os
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
 
 _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 # Packages that torch loads by itself when they are installed, and the driver library without which that fails.
@@ -35,3 +40,45 @@ def _loads(library: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def has_float64(device_type: str) -> bool:
+    """Tell whether a device sums up float64 at a speed that does not matter."""
+    return device_type in ("cpu", "cuda")
+
+
+def has_triton(device_type: str) -> bool:
+    """Tell whether kernels in Triton can be had for a device."""
+    return device_type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+def host_tensor(nbytes: int) -> torch.Tensor:
+    """Return host memory as a uint8 tensor; pinned where a device is in use, so that copies need not wait."""
+    import torch
+
+    from .quiet import quiet
+
+    accelerator = getattr(torch, "accelerator", None)
+    device = accelerator.current_accelerator() if accelerator is not None else None
+    with quiet():
+        # Pinning memory would start the device's context in a program that has no use for it.
+        if device is not None and getattr(torch.get_device_module(device), "is_initialized", bool)():
+            try:
+                return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            except RuntimeError:  # no memory that may be pinned is left, or the device has no such thing
+                pass
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def host_memory(nbytes: int) -> NDArray[np.uint8]:
+    """Return such memory as an array, for ``Writer(allocate=...)``."""
+    return as_array(host_tensor(nbytes))
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return the memory of a host tensor as an array, unseen by the program's modes: ``numpy()`` calls an op."""
+    from .quiet import quiet
+
+    with quiet():
+        array: NDArray[np.uint8] = tensor.numpy()
+    return array

@@ -1,4 +1,4 @@
-"""Statistics and hashes of values: computed once, shared by the values that have the same elements."""
+"""Statistics and hashes of values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any, Final
 import torch
 import xxhash
 
-from ..store.records import HASH, SAME, SAME_HASH, SAME_STATISTICS, STATISTICS, Hash, Same, Statistics
+from ..store.records import HASH, STATISTICS, Hash, Statistics
+from ..store.sink import Sink
+from .device_copies import copier_of
+from .devices import as_array, host_tensor
 from .interning import Emit
-from .memory import host_bytes
+from .memory import host_bytes, row_major
 from .quiet import quiet
 from .statistics import compute
-from .storages import StorageState
+from .statistics import covers as covers
 
 HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
     "xxh3": xxhash.xxh3_64_digest,
@@ -24,36 +27,6 @@ HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
     "crc32": lambda data: zlib.crc32(data).to_bytes(4, "big"),
     "sha256": lambda data: hashlib.sha256(data).digest(),
 }
-
-
-def same_statistics(emit: Emit, tensor: torch.Tensor, state: StorageState, value: int) -> bool:
-    """Share the statistics of another value that covers the same storage, if there is one."""
-    other = state.whole_statistics.get(tensor.dtype)
-    if other is None:
-        return False
-    emit(Same(SAME, value, other, SAME_STATISTICS))
-    return True
-
-
-def same_hash(emit: Emit, tensor: torch.Tensor, state: StorageState, value: int) -> bool:
-    """Share the hash of another contiguous value that covers the same storage, if there is one."""
-    other = state.whole_hash.get(tensor.dtype)
-    if other is None or not tensor.is_contiguous():
-        return False
-    emit(Same(SAME, value, other, SAME_HASH))
-    return True
-
-
-def covers(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor as large as its storage has each of its elements once, in whatever order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def statistics_of(
@@ -76,3 +49,21 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
         del data, owner
     emit(Hash(HASH, value, digest))
     seconds["hash"] += perf_counter() - start
+
+
+def hash_later(sink: Sink, tensor: torch.Tensor, value: int, algorithm: str) -> bool:
+    """Have the hash of a value on a device taken when its bytes have come over; False where that cannot be."""
+    copier = copier_of(tensor.device)
+    if copier is None or not tensor.numel():
+        return False
+    with quiet():
+        raw = row_major(tensor.resolve_conj().resolve_neg(), None).view(torch.uint8)
+        host = host_tensor(raw.numel())
+        wait = copier.copy(raw, host)
+
+    def records() -> list[Hash]:
+        wait()
+        return [Hash(HASH, value, HASHES[algorithm](as_array(host)))]
+
+    sink.later(records, raw.numel())
+    return True

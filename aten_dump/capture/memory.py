@@ -9,6 +9,8 @@ from typing import Final
 
 import torch
 
+from ..store.sink import Fill
+from .device_copies import copier_of
 from .quiet import quiet
 
 # What a dtype is called in a safetensors header, and the bytes of one such element. Complex numbers are two
@@ -45,6 +47,20 @@ _BLOB_DTYPES: Final[dict[torch.dtype, tuple[str, int]]] = {
 }
 
 
+def _unlocked_memmove() -> Callable[[int, int, int], object]:
+    """Return a memmove that lets other Python threads run meanwhile, where the platform has one."""
+    try:
+        found = ctypes.CDLL(None).memmove
+    except (AttributeError, OSError, TypeError):
+        return ctypes.memmove
+    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], None
+    return found
+
+
+_memmove = _unlocked_memmove()
+_LONG_BYTES: Final = 64 << 10
+
+
 def blob_dtype(dtype: torch.dtype, nbytes: int) -> tuple[str, int]:
     """Return safetensors' name for the elements of `nbytes` bytes of `dtype`, and bytes per element."""
     name, size = _BLOB_DTYPES.get(dtype, ("U8", 1))
@@ -77,7 +93,7 @@ def _leading(tensor: torch.Tensor, first: int) -> torch.Tensor:
     return tensor[: -(-first // per_row)]
 
 
-def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> Callable[[int, int, int], None]:
+def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> Fill:
     """Return a `fill` for the sink that copies the bytes of the storage of `tensor` from byte `first` on."""
     storage = tensor.untyped_storage()
     if tensor.device.type == "cpu":
@@ -85,18 +101,25 @@ def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> C
 
         def fill(offset: int, address: int, nbytes: int) -> None:
             start = perf_counter()
-            ctypes.memmove(address, source + offset, nbytes)
+            (_memmove if nbytes >= _LONG_BYTES else ctypes.memmove)(address, source + offset, nbytes)
             seconds["copy"] += perf_counter() - start
 
         return fill
 
-    def fill_from_device(offset: int, address: int, nbytes: int) -> None:
+    copier = copier_of(tensor.device)
+
+    def fill_from_device(offset: int, address: int, nbytes: int) -> Callable[[], None] | None:
         start = perf_counter()
+        ready = None
         with quiet():
             raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, first + offset, (nbytes,), (1,))
             host = torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
-            host.copy_(raw)
+            if copier is None:
+                host.copy_(raw)
+            else:
+                ready = copier.copy(raw, host)
         seconds["copy"] += perf_counter() - start
+        return ready
 
     return fill_from_device
 

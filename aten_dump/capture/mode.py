@@ -25,7 +25,6 @@ from ..config import DumpConfig
 from ..errors import AtenDumpError, CaptureError
 from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
-from ..store.writer import Writer
 from .calls import API, MODULE, CallName, OpenCall
 from .collectives import Flight
 from .compiled import CompiledCalls
@@ -89,6 +88,7 @@ class DumpMode:
         self._waits = Waits(lambda: self._step_recorder if self._failed is None else None, self.failed)
         self._hooks: list[Any] = []
         self._entered = False
+        self._writes_files = False
         self._failed: Exception | None = None
         self._rank, self._world_size = 0, 1
         self._root = Path(os.fspath(self.config.path))
@@ -112,10 +112,12 @@ class DumpMode:
             self._failed = CaptureError("rank not selected")
             return self
         try:
+            self._writes_files = self._sink is None
             if self._sink is None:
                 self._sink = open_writer(self.config, self._root, self._rank, self._world_size)
             if self.config.trigger is not None:
-                self._sink = RingSink(self._sink, self.config)
+                shared = self._root if self._writes_files and self._world_size > 1 else None
+                self._sink = RingSink(self._sink, self.config, shared, self._rank)
             self._begin_step()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._entered = self.config.on_error == "warn"
@@ -138,10 +140,16 @@ class DumpMode:
     def step(self) -> None:
         """End the step in progress and begin the next one."""
         self._check_thread("step")
-        self._end_step()
-        self.current_step += 1
-        if self._entered and self._failed is None:
-            self._guarded(self._begin_step)
+        stays = self.recorder is not None and self.current_step + 1 in self.config.step_selection
+        try:
+            self._end_step(stays)
+            self.current_step += 1
+            if self._entered and self._failed is None:
+                self._guarded(self._begin_step)
+        finally:
+            if stays and self.recorder is None:  # the next step did not begin
+                self._uninstall()
+                self._waits.remove()
 
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""
@@ -191,7 +199,7 @@ class DumpMode:
         sink, self._sink = self._sink, None
         if sink is not None:
             self._guarded(sink.close)
-        if isinstance(sink, Writer) and self._failed is None:
+        if self._writes_files and self._failed is None:
             self._guarded(self._finish_run)
 
     def _finish_run(self) -> None:
@@ -228,12 +236,16 @@ class DumpMode:
         self._step_recorder.begin_with(in_flight)
         self._install(self._step_recorder)
 
-    def _end_step(self) -> None:
+    def _end_step(self, stays: bool = False) -> None:
+        """End the step in progress; with `stays`, all that watches the program is left in place for the next one."""
         recorder = self._step_recorder
         if recorder is None:
             return
-        self._uninstall()
-        self._waits.remove()  # not while paused: what was started before may land then
+        if stays:
+            self.recorder = None
+        else:
+            self._uninstall()
+            self._waits.remove()  # not while paused: what was started before may land then
         self._step_recorder = None
         self._guarded(lambda: self._finish_step(recorder))
 
@@ -249,6 +261,9 @@ class DumpMode:
     # -- on and off
 
     def _install(self, recorder: StepRecorder) -> None:
+        if self._hooks:  # still in place from the step before
+            self.recorder = recorder
+            return
         self._hooks = [
             register_optimizer_step_pre_hook(self._optimizer_begins),
             register_optimizer_step_post_hook(self._optimizer_ended),

@@ -7,10 +7,15 @@ goes to `Watch.failed`, which raises it or lets the program run on unrecorded.
 from __future__ import annotations
 
 import sys
+from time import perf_counter_ns
 from typing import Any, Protocol
 
+import torch
+from torch._C import DisableTorchFunction
+from torch._C import _get_dispatch_stack_at as get_dispatch_stack_at
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
+from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,12 +23,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .calls import API, CallName, OpenCall, ThreadState
 from .names import name_of_api
 from .nested import open_nested, run_higher_order, run_subclass_op
-from .ops import PendingOp, begin_op, end_op
+from .ops import OpEntry, PendingOp, begin_op, end_op, entry_of, record
 from .own_code import OwnCode
 from .own_formulas import OWN_FORMULA_APIS, without_mode
 from .recorder import StepRecorder
-from .schemas import OpPlan, plan_of
 from .tracing import OWN_DISPATCH, PLAIN, TRACED, is_compiling, is_traced, kind_of_types, takes_stand_ins
+
+_frames = getattr(torch._C._dynamo, "eval_frame", None)
+_set_strategy = getattr(_frames, "set_code_exec_strategy", None)
+_Action: Any = getattr(_frames, "_FrameAction", None)
+_skip_all: Any = _Action and _frames._FrameExecStrategy(_Action.SKIP, _Action.SKIP)  # type: ignore[union-attr]
 
 
 class Watch(Protocol):
@@ -52,14 +61,23 @@ class ApiMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if kwargs is None:
+            kwargs = {}
         if is_dynamo_compiling():  # True to dynamo, where it traces this: what it compiles is not recorded
             return func(*args, **kwargs)
         recorder = self._watch.recorder
         name = name_of_api(func) if recorder is not None else None
-        if recorder is None or name is None or recorder.thread().busy:
+        if recorder is None or name is None:
             return func(*args, **kwargs)
-        if is_traced() or takes_stand_ins(args):
+        thread = recorder.thread()
+        if thread.busy:
+            return func(*args, **kwargs)
+        depth = len_dispatch_stack()
+        if (
+            get_tracing_state() is not None
+            or ((depth > 1 or (depth and get_dispatch_stack_at(0) is not recorder.dispatch_mode)) and is_traced())
+            or takes_stand_ins(args)
+        ):
             recorder.coverage.add("traced")
             return func(*args, **kwargs)
         try:
@@ -68,7 +86,10 @@ class ApiMode(TorchFunctionMode):
             self._watch.failed(error)
             return func(*args, **kwargs)
         try:
-            result = self._run(recorder, name, func, args, kwargs)
+            if name.op in OWN_FORMULA_APIS:
+                result = self._run_without(recorder, name, func, args, kwargs)
+            else:
+                result = func(*args, **kwargs)
         except BaseException as error:
             finish(self._watch, recorder, call, None, error)
             raise
@@ -76,9 +97,9 @@ class ApiMode(TorchFunctionMode):
         return result
 
     @staticmethod
-    def _run(recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name.op not in OWN_FORMULA_APIS:
-            return func(*args, **kwargs)
+    def _run_without(
+        recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         with without_mode(recorder.dispatch_mode) as off:
             recorder.coverage.add("own_formula", name.op, int(off))
             return func(*args, **kwargs)
@@ -103,6 +124,11 @@ class OpMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from wrapping `__torch_dispatch__` where we can tell dynamo to leave it alone for less."""
+        return _set_strategy is None
+
     def ignore_compile_internals(self) -> bool:  # type: ignore[override]
         """Tell dynamo whether to compile under this mode: where it asks us first, the answer was given there."""
         return self._watch.lets_compile
@@ -110,14 +136,96 @@ class OpMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if kwargs is None:
+            kwargs = {}
         recorder = self._watch.recorder
         if recorder is None:
             return func(*args, **kwargs)
         thread = recorder.thread()
         if thread.busy:
             return func(*args, **kwargs)
-        plan = plan_of(func)
+        entry = recorder.op_entries.get(id(func)) or entry_of(recorder, func)
+        if (
+            (types and kind_of_types(types))
+            or not entry.is_simple
+            or thread.aside
+            or thread.compiled_nodes
+            or recorder.flights.pending
+            or get_tracing_state() is not None
+            or len_dispatch_stack()
+        ):
+            return self._watch_closely(recorder, thread, entry, func, types, args, kwargs)
+        number = recorder.next_id()
+        sequence_nr = None if get_sequence_nr() == thread.claimed else recorder.links.claims.claim(thread, number)
+        before = thread.last_call
+        thread.last_call = number
+        thread.last_output = None
+        start_ns = perf_counter_ns()
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            end_ns = perf_counter_ns()
+            self._record(
+                recorder, thread, entry, number, sequence_nr, before, args, kwargs, None, error, start_ns, end_ns
+            )
+            raise
+        end_ns = perf_counter_ns()
+        self._record(recorder, thread, entry, number, sequence_nr, before, args, kwargs, result, None, start_ns, end_ns)
+        return result
+
+    def _record(
+        self,
+        recorder: StepRecorder,
+        thread: ThreadState,
+        entry: OpEntry,
+        number: int,
+        sequence_nr: int | None,
+        before: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        error: BaseException | None,
+        start_ns: int,
+        end_ns: int,
+    ) -> None:
+        if self._watch.recorder is not recorder:
+            return  # recording stopped while the op ran
+        own: Exception | None = None
+        thread.busy = True  # before the lock is looked at: see `StepRecorder._new_thread`
+        lock = thread.lock
+        if lock is not None:
+            lock.__enter__()
+        functions = DisableTorchFunction()
+        functions.__enter__()
+        try:
+            start_ns -= recorder.start_ns
+            duration_ns = end_ns - start_ns - recorder.start_ns
+            record(
+                recorder, thread, entry, number, sequence_nr, before, args, kwargs, result, error, start_ns, duration_ns
+            )
+        except Exception as failure:  # noqa: BLE001 - `failed` raises it or tells the user
+            own = failure
+        finally:
+            functions.__exit__(None, None, None)
+            thread.busy = False
+            thread.own_ns += perf_counter_ns() - end_ns
+            if lock is not None:
+                lock.__exit__(None, None, None)
+        if own is not None:
+            self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
+
+    def _watch_closely(
+        self,
+        recorder: StepRecorder,
+        thread: ThreadState,
+        entry: OpEntry,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run and record an op that may be more than a computation on plain tensors."""
+        plan = entry.plan
         kind = PLAIN
         if types:  # tensor subclasses, which alone ask the questions
             kind = kind_of_types(types)
@@ -132,44 +240,48 @@ class OpMode(TorchDispatchMode):
         if thread.aside and is_compiling():
             recorder.coverage.add("traced")
             return func(*args, **kwargs)
-        op = self._begin(recorder, thread, plan, args, kwargs)
+        op = self._begin(recorder, thread, entry, args, kwargs)
         if op is None:
             return func(*args, **kwargs)
         try:
             if kind or plan.is_higher_order:
-                result = self._run_nested(recorder, thread, plan, op, func, args, kwargs)
+                result = self._run_nested(recorder, thread, op, func, args, kwargs)
             else:
                 result = func(*args, **kwargs)
         except BaseException as error:
-            self._end(recorder, thread, plan, op, args, kwargs, None, error)
+            self._end(recorder, thread, op, args, kwargs, None, error)
             raise
-        self._end(recorder, thread, plan, op, args, kwargs, result, None)
+        self._end(recorder, thread, op, args, kwargs, result, None)
         return result
 
     def _run_nested(
         self,
         recorder: StepRecorder,
         thread: ThreadState,
-        plan: OpPlan,
         op: PendingOp,
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        call = open_nested(recorder, thread, plan, op)
+        call = open_nested(thread, op)
         try:
-            if plan.is_higher_order:
+            if op.entry.plan.is_higher_order:
                 return run_higher_order(self, recorder, func, args, kwargs)
             return run_subclass_op(self, thread, func, args, kwargs)
         finally:
             recorder.unwind(thread, call)
 
     def _begin(
-        self, recorder: StepRecorder, thread: ThreadState, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        recorder: StepRecorder,
+        thread: ThreadState,
+        entry: OpEntry,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> PendingOp | None:
         try:
-            with OwnCode(thread, recorder.seconds):
-                return begin_op(recorder, thread, plan, args, kwargs)
+            with OwnCode(thread):
+                return begin_op(recorder, thread, entry, recorder.next_id(), args, kwargs)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(error)
             return None
@@ -178,7 +290,6 @@ class OpMode(TorchDispatchMode):
         self,
         recorder: StepRecorder,
         thread: ThreadState,
-        plan: OpPlan,
         op: PendingOp,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -188,7 +299,11 @@ class OpMode(TorchDispatchMode):
         if self._watch.recorder is not recorder:
             return  # recording stopped while the op ran
         try:
-            with OwnCode(thread, recorder.seconds):
-                end_op(recorder, thread, plan, op, args, kwargs, result, error)
+            with OwnCode(thread):
+                end_op(recorder, thread, op, args, kwargs, result, error)
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
+
+
+if _set_strategy is not None:  # dynamo compiles neither this nor what it calls; else torch wraps it to that end
+    _set_strategy(OpMode.__torch_dispatch__.__code__, _skip_all)

@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from .calls import ATEN, OpenCall, ThreadState
 from .ops import PendingOp
 from .recorder import StepRecorder
-from .schemas import OpPlan
 
 # Where the mode can be put back for a higher-order operator. Others are recorded as one call.
 _REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {
@@ -42,16 +41,17 @@ _REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {
 }
 
 
-def open_nested(recorder: StepRecorder, thread: ThreadState, plan: OpPlan, op: PendingOp) -> OpenCall:
+def open_nested(thread: ThreadState, op: PendingOp) -> OpenCall:
     """Put a call that stands for `op` on the thread's stack: the parent of what runs until `unwind`."""
     if op.recorded:
-        op.n = recorder.count(plan.name)
-    call = OpenCall(op.id, ATEN, plan.name, thread.stack[-1] if thread.stack else None)
-    call.parent_id, call.phase, call.forward, call.stack = op.parent_id, op.phase, op.forward, op.stack
-    call.fqn, call.module = op.fqn, op.module
+        op.n = op.entry.counter.next()
+    call = OpenCall(op.id, ATEN, op.entry.plan.name, thread.stack[-1] if thread.stack else None)
+    place = op.place
+    call.parent_id, call.phase, call.forward, call.stack = place.parent, place.phase, place.forward, place.stack
+    call.fqn, call.module = place.fqn, place.module
     call.sequence_start = _get_sequence_nr()
     call.recorded = False  # its record is that of the op
-    call.visible = op.id if op.recorded else op.parent_id
+    call.visible = op.id if op.recorded else place.parent
     thread.stack.append(call)
     return call
 

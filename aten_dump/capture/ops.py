@@ -1,145 +1,269 @@
-"""Records aten ops, one Call each, from inside `__torch_dispatch__`. This is the hot path."""
+"""Records aten ops, one Call each, from inside `__torch_dispatch__`. This is the hot path.
+
+Theory of operation
+    Most ops write nothing: their inputs are the same values after the op as before it, so all of such a call is
+    recorded in one go when it has returned (`record`). Ops that write, start a collective or run other ops in Python
+    are looked at twice: `begin_op` takes the inputs before, `end_op` the rest. What can be known of an op once is in
+    its `OpEntry`; the recorder holds one for each op that it has seen in the step.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from ..store.records import CALL, Call, Tree
-from .autograd import COMPILED_NODE, running_node
-from .calls import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE, OpenCall, ThreadState
+from ..store.records import CALL, TREE_VALUE, Call, Tree
+from .autograd import running_node
+from .calls import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE, ThreadState
 from .collectives import WAIT_TENSOR, name_group
 from .interning import calling_frame
-from .recorder import StepRecorder
-from .schemas import WRITES_RESULT, OpPlan
-from .trees import encode
+from .recorder import Counter, StepRecorder
+from .schemas import WRITES_RESULT, OpPlan, plan_of
+from .trees import PLAIN_TYPES, encode, encode_all
+
+_INT64: Final = 2**63 - 1
+_new = tuple.__new__  # of a record, without the checks of a NamedTuple's own
+
+
+class OpEntry:
+    """What a step knows of one op."""
+
+    __slots__ = ("counter", "func", "is_simple", "number", "plan")
+
+    def __init__(self, func: Any, plan: OpPlan, counter: Counter, is_simple: bool) -> None:
+        self.func = func  # keeps its id, under which this is found: hashing an OpOverload costs more
+        self.plan = plan
+        self.counter = counter
+        self.is_simple = is_simple  # `record` does for it
+        self.number = 0  # Op id; 0 as long as none of its calls is recorded
+
+
+def entry_of(recorder: StepRecorder, func: Any) -> OpEntry:
+    """Return the step's entry of an op that has none yet."""
+    plan = plan_of(func)
+    is_simple = not (
+        plan.writes
+        or plan.collective
+        or plan.undefined_output
+        or plan.is_question
+        or plan.is_higher_order
+        or (plan.random and recorder.random_states.wanted)
+    )
+    entry = recorder.op_entries[id(func)] = OpEntry(func, plan, recorder.counter(plan.name), is_simple)
+    return entry
 
 
 class PendingOp:
-    """An op between its inputs having been recorded and its outputs."""
+    """An op that `begin_op` has begun."""
 
-    __slots__ = (
-        "args",
-        "forward",
-        "fqn",
-        "id",
-        "kwargs",
-        "module",
-        "n",
-        "parent_id",
-        "phase",
-        "recorded",
-        "sequence_nr",
-        "stack",
-        "start_ns",
-    )
+    __slots__ = ("args", "entry", "id", "kwargs", "n", "place", "recorded", "start_ns", "thread")
 
-    def __init__(self, number: int, sequence_nr: int | None, top: OpenCall | None) -> None:
+    def __init__(self, entry: OpEntry, thread: ThreadState, number: int, place: Place) -> None:
+        self.entry = entry
+        self.thread = thread.number
         self.id = number
-        self.sequence_nr = sequence_nr
-        self.phase = FORWARD
-        self.forward = 0
-        self.stack = 0
+        self.place = place
         self.recorded = True
         self.start_ns = 0
         self.n = -1  # of the call's name; given at the end, unless inner ops come before that
         self.args: list[Tree] = []
         self.kwargs: dict[str, Tree] | None = None
-        if top is None:
-            self.parent_id, self.module, self.fqn = 0, 0, ""
+
+
+class Place(NamedTuple):
+    """Where a call belongs."""
+
+    parent: int
+    phase: int
+    sequence_nr: int | None
+    stack: int
+    module: int
+    forward: int
+    fqn: str
+
+
+def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None, depth: int) -> Place:
+    """Return where an op belongs.
+
+    Args:
+        recorder: of the step.
+        thread: the running thread.
+        sequence_nr: of the autograd node that the op made.
+        depth: frames between this function and the one that called into torch.
+    """
+    top = recorder.top(thread) if thread.stack else None
+    node = running_node()
+    if top is None:
+        parent = module = stack = 0
+        fqn = ""
+    else:
+        parent, module, fqn, stack = top.visible, top.module, top.fqn, top.stack
+    if recorder.stacks and (top is None or top.kind not in (API, NODE)):
+        anchor = recorder.anchor(thread)
+        stack = recorder.interner.stack(
+            calling_frame(depth), anchor.frame if anchor else None, anchor.stack if anchor else 0
+        )
+    if node is None or (thread.optimizer_depth and thread.optimizer_runs_in_backward()):
+        phase = OPTIMIZER if thread.optimizer_depth and not torch.is_grad_enabled() else FORWARD
+        return _new(Place, (parent, phase, sequence_nr, stack, module, 0, fqn))
+    links = recorder.links
+    if (top is not None and top.phase == RECOMPUTE) or links.recomputes(node):
+        return Place(parent, RECOMPUTE, sequence_nr, stack, module, 0, fqn)  # the reader finds the original call
+    tag = links.tag_of(node)
+    call = None if tag is None else tag.call
+    if tag is None or call is None:
+        return Place(parent, BACKWARD, node._sequence_nr() & _INT64, stack, module, links.forward_of(node), fqn)
+    if call is not top and (top is None or (not tag.running and top.kind != ATEN)):
+        parent = call.visible  # gradients are added up after the node's run; or another thread runs it
+    return _new(Place, (parent, BACKWARD, call.sequence_nr, stack, call.module, tag.forward, call.fqn))
+
+
+def record(
+    recorder: StepRecorder,
+    thread: ThreadState,
+    entry: OpEntry,
+    number: int,
+    sequence_nr: int | None,
+    before: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    error: BaseException | None,
+    start_ns: int,
+    duration_ns: int,
+) -> None:
+    """Record an op that has run and written nothing. `before` is the aten call before it on this thread."""
+    plan = entry.plan
+    place = _place(recorder, thread, sequence_nr, 3)
+    if not recorder.records_everything and not recorder.filter.records(ATEN, plan.name, place.fqn):
+        recorder.coverage.add("selection")
+        return
+    value_of = recorder.values.value_of
+    keep = recorder.keep_inputs
+    top = thread.stack[-1] if thread.stack else None
+    known, known_trees = (top.raw, top.args) if top is not None and before < top.id else ((), ())
+    trees: list[Tree] = []
+    for at, item in enumerate(args):
+        kind = type(item)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            if at < len(known) and known[at] is item:
+                trees.append(known_trees[at])  # the call's own argument, and nothing was run since it was recorded
+            else:
+                trees.append([TREE_VALUE, value_of(item, keep)])
+        elif kind in PLAIN_TYPES:
+            trees.append(item)
         else:
-            self.parent_id, self.module, self.fqn = top.visible, top.module, top.fqn
+            trees.append(encode(item, value_of, keep))
+    named = {k: encode(v, value_of, keep) for k, v in kwargs.items()} if kwargs else None
+    if type(result) is torch.Tensor:
+        if plan.copies and isinstance(args[0], torch.Tensor):
+            recorder.values.cloned(result, args[0])
+        outputs: Tree = [TREE_VALUE, value_of(result, recorder.keep_outputs)]
+        thread.last_output = (id(result), outputs)
+    else:
+        outputs = encode(result, value_of, recorder.keep_outputs)
+    if not entry.number:
+        entry.number = recorder.interner.op(ATEN, plan.name, plan.arguments)
+    counter = entry.counter
+    n = counter.n
+    counter.n = n + 1
+    recorder.count_call()
+    parent, phase, sequence_nr, stack, module, forward, _ = place
+    recorder.emit(
+        _new(
+            Call,
+            (
+                CALL,
+                number,
+                parent,
+                entry.number,
+                n,
+                0,
+                phase,
+                thread.number,
+                start_ns,
+                duration_ns,
+                sequence_nr,
+                stack,
+                module,
+                forward,
+                trees,
+                named,
+                outputs,
+                None,
+                None if error is None else text_of(error),
+            ),
+        )
+    )
 
 
 def begin_op(
-    recorder: StepRecorder, thread: ThreadState, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    recorder: StepRecorder,
+    thread: ThreadState,
+    entry: OpEntry,
+    number: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> PendingOp:
     """Record the inputs of an op that is about to run, as they are before it."""
-    top = recorder.top(thread)
-    number = recorder.next_id()
-    op = PendingOp(number, recorder.links.claims.claim(thread, number), top)
-    _place(recorder, thread, op, top)
+    plan = entry.plan
+    place = _place(recorder, thread, recorder.links.claims.claim(thread, number), 4)
+    op = PendingOp(entry, thread, number, place)
     if recorder.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
         recorder.flights.reading(args, kwargs)
-    if thread.aside or (top is not None and top.kind == NODE and top.name.op == COMPILED_NODE):
+    if thread.aside or thread.compiled_nodes:
         recorder.values.invalidate_since(thread.storages_before)
-    op.recorded = recorder.filter.records(ATEN, plan.name, op.fqn)
+    op.recorded = recorder.filter.records(ATEN, plan.name, place.fqn)
     if not op.recorded:
         recorder.coverage.add("selection")
     else:
         keep = recorder.keep_inputs
         value_of = recorder.values.value_of
-        op.args = [encode(a, value_of, keep) for a in args]
+        op.args = encode_all(args, value_of, keep)
         op.kwargs = {k: encode(v, value_of, keep) for k, v in kwargs.items()} if kwargs else None
         if plan.random and recorder.random_states.wanted:
             recorder.random_states.keep(number, args, kwargs)
         if plan.collective:
             name_group(plan, op.args, args)
     thread.last_call = op.id
+    thread.last_output = None
     op.start_ns = recorder.now_ns()
     return op
-
-
-def _place(recorder: StepRecorder, thread: ThreadState, op: PendingOp, top: OpenCall | None) -> None:
-    """Set phase, forward link and stack, and the parent where it is not the top of the thread's stack."""
-    node = running_node()
-    if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
-        node = None
-    if node is not None and (recorder.links.recomputes(node) or (top is not None and top.phase == RECOMPUTE)):
-        op.phase = RECOMPUTE  # the reader finds the original call: it has the same inputs
-    elif node is not None:
-        call, op.forward, running = recorder.links.run_of(node)
-        op.phase = BACKWARD
-        if call is None:
-            op.sequence_nr = node._sequence_nr() & (2**63 - 1)
-        else:
-            op.sequence_nr = call.sequence_nr
-            op.module, op.fqn = call.module, call.fqn
-            if not running or top is None:  # gradients are added up after the node's run; or another thread runs it
-                op.parent_id = call.visible
-    elif thread.optimizer_depth and not torch.is_grad_enabled():
-        op.phase = OPTIMIZER
-    if top is not None and top.kind in (API, NODE):
-        op.stack = top.stack
-    elif recorder.stacks:
-        anchor = recorder.anchor(thread)
-        op.stack = recorder.interner.stack(
-            calling_frame(3), anchor.frame if anchor else None, anchor.stack if anchor else 0
-        )
 
 
 def end_op(
     recorder: StepRecorder,
     thread: ThreadState,
-    plan: OpPlan,
     op: PendingOp,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     result: Any,
     error: BaseException | None,
 ) -> None:
-    """Record what an op returned and wrote."""
+    """Record what an op that `begin_op` began returned and wrote."""
     duration_ns = recorder.now_ns() - op.start_ns
-    if plan.collective and error is None and _departs(recorder, thread, plan, op, args, kwargs, result, duration_ns):
+    plan = op.entry.plan
+    if plan.collective and error is None and _departs(recorder, thread, op, args, kwargs, result, duration_ns):
         return
     written = _written(recorder, plan, args, kwargs, op.recorded and error is None)
     if plan.undefined_output and error is None:
         recorder.values.undefined(result)
-    elif plan.copies and not plan.writes and error is None:
+    elif plan.copies and not plan.writes and error is None and isinstance(args[0], torch.Tensor):
         recorder.values.cloned(result, args[0])
-    if not op.recorded:
-        return
-    outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
-    text = None if error is None else f"{type(error).__name__}: {error}"
-    n = recorder.count(plan.name) if op.n < 0 else op.n
-    _emit(recorder, thread.number, plan, op, n, duration_ns, outputs, written, text)
+    if op.recorded:
+        outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
+        _emit(recorder, op, duration_ns, outputs, written, None if error is None else text_of(error))
+
+
+def text_of(error: BaseException) -> str:
+    """Return what a call's record says of an error."""
+    return f"{type(error).__name__}: {error}"
 
 
 def _departs(
     recorder: StepRecorder,
     thread: ThreadState,
-    plan: OpPlan,
     op: PendingOp,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -147,6 +271,7 @@ def _departs(
     duration_ns: int,
 ) -> bool:
     """Tell whether the op started a collective whose result is still to come: its record is written when it has."""
+    plan = op.entry.plan
     if plan.name.op == WAIT_TENSOR:
         recorder.flights.waited_tensor(args[0])
         return False
@@ -157,14 +282,15 @@ def _departs(
     flight = recorder.flights.depart(plan, args, kwargs, result, top if top is not None and top.kind == API else None)
     if flight is None:
         return False
-    n = (recorder.count(plan.name) if op.n < 0 else op.n) if op.recorded else 0
+    if op.recorded and op.n < 0:
+        op.n = op.entry.counter.next()
 
     def finish() -> None:
         outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
         written: list[Tree] = []
         for name, target in flight.targets.items():
             written += (name, encode(target, recorder.values.value_of, recorder.keep_outputs))
-        _emit(recorder, thread.number, plan, op, n, duration_ns, outputs, written or None, None)
+        _emit(recorder, op, duration_ns, outputs, written or None, None)
 
     if op.recorded:
         flight.finishers.append(finish)
@@ -173,38 +299,46 @@ def _departs(
 
 def _emit(
     recorder: StepRecorder,
-    thread: int,
-    plan: OpPlan,
     op: PendingOp,
-    n: int,
     duration_ns: int,
     outputs: Tree,
     written: list[Tree] | None,
-    text: str | None,
+    error: str | None,
 ) -> None:
-    number = recorder.interner.op(ATEN, plan.name, plan.arguments)
-    recorder.calls += 1
+    entry = op.entry
+    plan = entry.plan
+    if not entry.number:
+        entry.number = recorder.interner.op(ATEN, plan.name, plan.arguments)
+    n = op.n
+    if n < 0:
+        n = entry.counter.n
+        entry.counter.n = n + 1
+    recorder.count_call()
+    parent, phase, sequence_nr, stack, module, forward, _ = op.place
     recorder.emit(
-        Call(
-            CALL,
-            op.id,
-            op.parent_id,
-            number,
-            n,
-            0,
-            op.phase,
-            thread,
-            op.start_ns,
-            duration_ns,
-            op.sequence_nr,
-            op.stack,
-            op.module,
-            op.forward,
-            op.args,
-            op.kwargs,
-            outputs,
-            written,
-            text,
+        _new(
+            Call,
+            (
+                CALL,
+                op.id,
+                parent,
+                entry.number,
+                n,
+                0,
+                phase,
+                op.thread,
+                op.start_ns,
+                duration_ns,
+                sequence_nr,
+                stack,
+                module,
+                forward,
+                op.args,
+                op.kwargs,
+                outputs,
+                written,
+                error,
+            ),
         )
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter_ns
 from types import TracebackType
 
 import torch
@@ -18,14 +18,13 @@ class OwnCode:
     the recorder takes, and its own mode would be asked as well.
     """
 
-    __slots__ = ("_functions", "_lock", "_seconds", "_start", "_thread")
+    __slots__ = ("_functions", "_lock", "_start_ns", "_thread")
 
-    def __init__(self, thread: ThreadState, seconds: dict[str, float]) -> None:
+    def __init__(self, thread: ThreadState) -> None:
         self._thread = thread
-        self._seconds = seconds
 
     def __enter__(self) -> None:
-        self._start = perf_counter()
+        self._start_ns = perf_counter_ns()
         self._thread.busy = True  # before the lock is looked at: see `StepRecorder._new_thread`
         self._lock = self._thread.lock
         if self._lock is not None:
@@ -38,7 +37,7 @@ class OwnCode:
     ) -> bool | None:
         self._functions.__exit__(kind, error, trace)
         self._thread.busy = False
-        self._seconds["capture"] += perf_counter() - self._start
+        self._thread.own_ns += perf_counter_ns() - self._start_ns
         if self._lock is not None:
             self._lock.__exit__(None, None, None)
         return None
@@ -49,8 +48,8 @@ class HookCode(OwnCode):
 
     __slots__ = ("_failed",)
 
-    def __init__(self, thread: ThreadState, seconds: dict[str, float], failed: Callable[[Exception], None]) -> None:
-        super().__init__(thread, seconds)
+    def __init__(self, thread: ThreadState, failed: Callable[[Exception], None]) -> None:
+        super().__init__(thread)
         self._failed = failed
 
     def __exit__(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._C._autograd import _get_sequence_nr
@@ -22,7 +22,21 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config import DumpConfig
-from ..store.records import CALL, GRADIENT, NOTE, OPEN, SAVED, TREE_VALUE, Call, Gradient, Note, Open, Saved, Tree
+from ..store.records import (
+    CALL,
+    GRADIENT,
+    NOTE,
+    OPEN,
+    SAVED,
+    TREE_TUPLE,
+    TREE_VALUE,
+    Call,
+    Gradient,
+    Note,
+    Open,
+    Saved,
+    Tree,
+)
 from ..store.sink import Sink
 from .autograd import GraphLinks, NodeTag, running_node
 from .backward import BackwardCall
@@ -34,12 +48,33 @@ from .modules import ModulePaths
 from .own_code import HookCode, OwnCode
 from .random_states import RandomStates
 from .selection import CallFilter
-from .trees import encode, tensors_in
+from .storages import StorageState
+from .trees import encode, encode_arguments, tensors_in
 from .values import ValueTable
 
+if TYPE_CHECKING:
+    from .ops import OpEntry
+
+_new = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 _BACKWARD_APIS: Final = frozenset(("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
+_CALLS_PER_PAUSE: Final = 1023  # a power of two less one
 _SECONDS: Final = ("capture", "statistics", "hash", "copy")
+
+
+class Counter:
+    """Counts the calls of one prefix and api in a step: the n of their names."""
+
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def next(self) -> int:
+        """Return how many came before, and count one more."""
+        n = self.n
+        self.n = n + 1
+        return n
 
 
 class StepRecorder:
@@ -70,14 +105,16 @@ class StepRecorder:
         self._paths = paths
         self._function_mode = function_mode
         self.dispatch_mode = dispatch_mode
-        self._failed = failed
-        self._ids = itertools.count(1)
-        self._numbers: dict[tuple[str, str], int] = {}
+        self.failed = failed
+        self.next_id: Callable[[], int] = itertools.count(1).__next__  # the id of a call that begins now
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._entries: dict[tuple[int, CallName], tuple[Counter, int]] = {}  # of calls other than ops: with Op ids
+        self.op_entries: dict[int, OpEntry] = {}  # by the id of the op
         self._threads = threading.local()
         self._thread_count = itertools.count()
         self._lock = threading.RLock()
         self.all_threads: list[ThreadState] = []  # the one that entered the mode first
-        self._start_ns = perf_counter_ns()
+        self.start_ns = perf_counter_ns()
         self.seconds = dict.fromkeys(_SECONDS, 0.0)
         self.interner = Interner(sink.emit)
         self.coverage = Coverage()
@@ -86,6 +123,7 @@ class StepRecorder:
         self._callbacks = 0  # of futures, where their ops are not seen
         self.flights = Flights(self.values, sink.emit)
         self.filter = CallFilter(config)
+        self.records_everything = self.filter.everything and config.level == "mix"
         self.links = GraphLinks(self)
         self.calls = 0
         self.computes = config.data != "structure"
@@ -123,19 +161,15 @@ class StepRecorder:
 
     def own_code(self, thread: ThreadState) -> OwnCode:
         """Return a context for the recorder's own code on this thread; its errors go to the caller."""
-        return OwnCode(thread, self.seconds)
+        return OwnCode(thread)
 
     def hook_code(self, thread: ThreadState) -> HookCode:
         """Return a context for the recorder's own code that the program runs as a hook."""
-        return HookCode(thread, self.seconds, self._failed)
+        return HookCode(thread, self.failed)
 
     def now_ns(self) -> int:
         """Return nanoseconds since the step began."""
-        return perf_counter_ns() - self._start_ns
-
-    def next_id(self) -> int:
-        """Return the id of a call that begins now."""
-        return next(self._ids)
+        return perf_counter_ns() - self.start_ns
 
     def main_parent(self) -> int:
         """Return the open call of the thread that entered the mode: the parent of what other threads do for it."""
@@ -146,15 +180,16 @@ class StepRecorder:
     def number(self, call: OpenCall) -> int:
         """Return the n of a call's name, given at the first question."""
         if call.n < 0:
-            call.n = self.count(call.name)
+            call.n = self.counter(call.name).next()
         return call.n
 
-    def count(self, name: CallName) -> int:
-        """Return how many calls of this prefix and api came before, and count one more."""
+    def counter(self, name: CallName) -> Counter:
+        """Return what counts the calls of this prefix and api."""
         key = (name.prefix, name.api)
-        n = self._numbers.get(key, 0)
-        self._numbers[key] = n + 1
-        return n
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = Counter()
+        return counter
 
     def tree(self, item: Any, is_input: bool, keep: bool = True) -> Tree:
         """Return an argument or result as a tree, and keep the data of its tensors if the configuration asks for it."""
@@ -177,75 +212,61 @@ class StepRecorder:
     ) -> OpenCall:
         """Open an API or module call. `frame` is the program's calling frame; `fqn` is the path of a module."""
         thread = self.thread()
-        with self.own_code(thread):
-            top = self.top(thread)
+        with OwnCode(thread):
+            top = self.top(thread) if thread.stack else None
             call = OpenCall(self.next_id(), kind, name, top)
             if fqn is not None:
                 call.fqn, call.module = fqn, self.interner.text(fqn)
             self._place(call, top, frame, thread)
-            inputs = self._note_arguments(call, args, kwargs)
-            if name.op in _BACKWARD_APIS:
-                self.links.track_nodes((t.grad_fn for _, t in inputs), top, thread)
-            if torch.is_grad_enabled():
-                self.links.note_inputs(call, inputs)
-            else:
-                call.sequence_start = _get_sequence_nr()
+            self._note_arguments(call, args, kwargs)
+            if kind == API:
+                if name.op in _BACKWARD_APIS:
+                    self.links.track_nodes((t.grad_fn for _, t in call.given or ()), top, thread)
+                elif call.recorded and not self.values.finds_unseen_writes:
+                    call.raw = args
+            elif kind == MODULE and call.recorded:
+                self._emit_begun(call, thread)
+            call.sequence_start = _get_sequence_nr()
             thread.stack.append(call)
-            if kind == MODULE and call.recorded:
-                n = self.number(call)
-                op = self.interner.op(kind, name)
-                self.emit(
-                    Open(
-                        OPEN,
-                        call.id,
-                        call.parent_id,
-                        op,
-                        n,
-                        call.phase,
-                        thread.number,
-                        call.start_ns,
-                        call.stack,
-                        call.module,
-                    )
-                )
-        call.start_ns = self.now_ns()
+        call.start_ns = perf_counter_ns() - self.start_ns
         return call
 
-    def _note_arguments(
-        self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
-        """Record arguments and the versions of their tensors; return these with their paths."""
-        call.args = [self.tree(a, True, call.recorded) for a in args]
-        call.kwargs = {k: self.tree(v, True, call.recorded) for k, v in kwargs.items()} or None
-        inputs = [*tensors_in(args), *tensors_in(kwargs)]
-        call.versions = []
-        self._note_versions(call, inputs)
-        return inputs
+    def _emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
+        """Tell that a module call has begun: should the program die in it, the dump says where."""
+        n = self.number(call)
+        op = self.interner.op(call.kind, call.name)
+        record = Open(
+            OPEN, call.id, call.parent_id, op, n, call.phase, thread.number, call.start_ns, call.stack, call.module
+        )
+        self.emit(record)
+
+    def _note_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record arguments, and through which edges gradients will leave the call: an in-place op changes them."""
+        keep = self.keep_inputs and call.recorded
+        call.args, call.kwargs, call.given = encode_arguments(args, kwargs, self.values.value_of, keep)
+        call.writes = StorageState.writes
+        call.input_edges = self.links.edges_of(call.given) if torch.is_grad_enabled() else None
 
     def replace_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
-        thread = self.thread()
-        with self.hook_code(thread):
-            inputs = self._note_arguments(call, args, kwargs)
-            if torch.is_grad_enabled():
-                call.input_edges.clear()
-                self.links.note_edges(call, inputs)
+        with self.hook_code(self.thread()):
+            self._note_arguments(call, args, kwargs)
 
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
         """Set phase, forward link, stack and visibility of a call that begins."""
-        call.start_ns = self.now_ns()
+        call.start_ns = perf_counter_ns() - self.start_ns
         node = running_node()
         if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
             node = None
         if node is not None and (self.links.recomputes(node) or (top is not None and top.phase == RECOMPUTE)):
             call.phase = RECOMPUTE
         elif node is not None:
-            _, call.forward, _ = self.links.run_of(node)
+            call.forward = self.links.forward_of(node)
             call.phase = BACKWARD
         elif thread.optimizer_depth and not torch.is_grad_enabled():
             call.phase = OPTIMIZER
-        call.recorded = self.filter.records(call.kind, call.name, call.fqn)
-        if not call.recorded:
+        if not self.records_everything and not self.filter.records(call.kind, call.name, call.fqn):
+            call.recorded = False
             call.visible = call.parent_id
             self.coverage.add("selection")
         if self.stacks:
@@ -262,17 +283,12 @@ class StepRecorder:
                 return call
         return None
 
-    def _note_versions(self, call: OpenCall, inputs: list[tuple[tuple[Any, ...], torch.Tensor]]) -> None:
-        for path, tensor in inputs:
-            known = self.values.version_of(tensor)
-            if known is not None:
-                call.versions.append((".".join(map(str, path)), tensor, *known))
-
     def end(self, call: OpenCall, result: Any, error: BaseException | None) -> None:
         """Close an API or module call with its result or with the error it raised."""
-        end_ns = self.now_ns()
+        end_ns = perf_counter_ns() - self.start_ns
         thread = self.thread()
-        with self.own_code(thread):
+        with OwnCode(thread):
+            call.raw = ()
             self._unwind(thread, call)
             if self.flights.pending and error is None and call.kind == API and self.flights.of_call(call):
                 self.number(call)
@@ -289,21 +305,42 @@ class StepRecorder:
             self._end_now(call, result, end_ns, None)
 
     def _end_now(self, call: OpenCall, result: Any, end_ns: int, error: BaseException | None) -> None:
-        call.outputs = self.tree(result, False, call.recorded)
-        outputs = list(tensors_in(result))
-        if torch.is_grad_enabled() and error is None:
-            self.links.track(call, outputs, self.thread())
-        written: list[Tree] = []
-        for name, tensor, state, version in call.versions:
-            if state.version != version or self.values.changed_unseen(tensor, state):
-                written += (name, self.tree(tensor, False, call.recorded))
-        call.versions, call.frame = [], None
-        if call.kind == API and not outputs and error is None and next(self._ids) == call.id + 1:
+        keep = self.keep_outputs and call.recorded
+        if type(result) is torch.Tensor:
+            thread = self.thread()
+            last = thread.last_output
+            if last is not None and last[0] == id(result) and call.id < thread.last_call and call.recorded:
+                call.outputs = last[1]  # what its last op returned, and nothing was run since
+            else:
+                call.outputs = [TREE_VALUE, self.values.value_of(result, keep)]
+            has_outputs = True
+            if error is None and torch.is_grad_enabled():
+                self.links.track(call, (((), result),), thread)
+        else:
+            call.outputs = encode(result, self.values.value_of, keep)
+            outputs = list(tensors_in(result))
+            has_outputs = bool(outputs)
+            if has_outputs and error is None and torch.is_grad_enabled():
+                self.links.track(call, outputs, self.thread())
+        written = self._written(call, keep)
+        call.given = call.frame = None
+        if call.kind == API and not has_outputs and error is None and self.next_id() == call.id + 1:
             if not call.recorded:
                 self.coverage.add("selection", count=-1)
             return  # it ran no op and made no tensor: a question, not a computation
         if call.recorded:
-            self._emit_open(call, end_ns, call.outputs, written or None, _text_of(error))
+            self._emit_open(call, end_ns, call.outputs, written, None if error is None else _text_of(error))
+
+    def _written(self, call: OpenCall, keep: bool) -> list[Tree] | None:
+        """Return [name, tree, ...] of the arguments that were written while the call ran."""
+        values = self.values
+        if StorageState.writes == call.writes and not values.finds_unseen_writes:
+            return None
+        written: list[Tree] = []
+        for path, tensor in call.given or ():
+            if values.written_since(tensor, call.writes):
+                written += (".".join(map(str, path)), [TREE_VALUE, values.value_of(tensor, keep)])
+        return written or None
 
     def unwind(self, thread: ThreadState, call: OpenCall) -> None:
         """Take `call` off the stack without a record, and end what was left above it."""
@@ -315,40 +352,64 @@ class StepRecorder:
 
     def _unwind(self, thread: ThreadState, call: OpenCall) -> None:
         """Take `call` off the stack, with calls above it that ended without our being told (they raised)."""
-        if call not in thread.stack:
+        stack = thread.stack
+        if stack and stack[-1] is call:
+            stack.pop()
             return
-        while (top := thread.stack.pop()) is not call:
-            top.versions, top.frame = [], None
+        if call not in stack:
+            return
+        while (top := stack.pop()) is not call:
+            top.given = top.frame = None
             if top.recorded:
                 self._emit_open(top, self.now_ns(), None, None, "ended by an error in or around it")
 
     def _emit_open(
         self, call: OpenCall, end_ns: int, outputs: Tree, written: list[Tree] | None, error: str | None
     ) -> None:
-        self.emit_call(
-            call.id,
-            call.parent_id,
-            self.interner.op(call.kind, call.name),
-            self.number(call),
-            0,
-            call.phase,
-            self.thread().number,
-            call.start_ns,
-            end_ns - call.start_ns,
-            call.sequence_nr,
-            call.stack,
-            call.module,
-            call.forward,
-            call.args,
-            call.kwargs,
-            outputs,
-            written,
-            error,
+        key = (call.kind, call.name)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = self.counter(call.name), self.interner.op(*key)
+        n = call.n
+        if n < 0:
+            n = call.n = entry[0].next()
+        self.count_call()
+        self.emit(
+            _new(
+                Call,
+                (
+                    CALL,
+                    call.id,
+                    call.parent_id,
+                    entry[1],
+                    n,
+                    0,
+                    call.phase,
+                    self.thread().number,
+                    call.start_ns,
+                    end_ns - call.start_ns,
+                    call.sequence_nr,
+                    call.stack,
+                    call.module,
+                    call.forward,
+                    call.args,
+                    call.kwargs,
+                    outputs,
+                    written,
+                    error,
+                ),
+            )
         )
+
+    def count_call(self) -> None:
+        """Count a call whose record comes next; wait where too many records wait to be written."""
+        self.calls += 1
+        if not self.calls & _CALLS_PER_PAUSE:
+            self._sink.wait_for_room()
 
     def emit_call(self, *fields: Any) -> None:
         """Emit a Call record of these fields."""
-        self.calls += 1
+        self.count_call()
         self.emit(Call(CALL, *fields))
 
     def top(self, thread: ThreadState) -> OpenCall | None:
@@ -364,30 +425,33 @@ class StepRecorder:
     def begin_node(self, thread: ThreadState, tag: NodeTag, parent: BackwardCall | None) -> OpenCall:
         """Open the run of an autograd node."""
         top = thread.stack[-1] if thread.stack else None
-        call = OpenCall(self.next_id(), NODE, CallName(tag.name, "Node", tag.name), top)
-        call.parent_id = parent.visible if parent is not None else (top.visible if top else self.main_parent())
-        call.phase, call.forward, call.sequence_nr = BACKWARD, tag.forward, tag.sequence_nr
-        if tag.leaf is not None:
-            call.sequence_nr = None
+        call = OpenCall(self.next_id(), NODE, tag.name, top)
+        if parent is not None:
+            call.parent_id = parent.visible
+        elif top is None:
+            call.parent_id = self.main_parent()
+        call.phase, call.forward = BACKWARD, tag.forward
+        if tag.leaf is None:
+            call.sequence_nr = tag.sequence_nr
         place = tag.maker or tag.owner
         if place is not None:
             call.fqn, call.module = place.fqn, place.module
-        call.stack = top.stack if top else 0
-        call.recorded = self.filter.records(NODE, call.name, call.fqn)
-        if not call.recorded:
+        if top is not None:
+            call.stack = top.stack
+        if not self.records_everything and not self.filter.records(NODE, call.name, call.fqn):
+            call.recorded = False
             call.visible = call.parent_id
             self.coverage.add("selection")
         call.sequence_start = _get_sequence_nr()
-        call.start_ns = self.now_ns()
+        call.start_ns = perf_counter_ns() - self.start_ns
         thread.stack.append(call)
         return call
 
-    def end_node(self, thread: ThreadState, call: OpenCall, outputs: list[Tree]) -> None:
+    def end_node(self, thread: ThreadState, call: OpenCall, outputs: list[Tree], end_ns: int) -> None:
         """Close the run of an autograd node."""
-        end_ns = self.now_ns()
         self._unwind(thread, call)
         if call.recorded:
-            self._emit_open(call, end_ns, [2, *outputs], None, None)
+            self._emit_open(call, end_ns, [TREE_TUPLE, *outputs], None, None)
 
     def push_function_mode(self) -> bool:
         """Let a node's Python code (hooks, custom functions, recompute) be seen; tell whether there was a need to.
@@ -436,8 +500,10 @@ class StepRecorder:
         )
 
     def saved(self, call: int, node: str, tensors: list[torch.Tensor]) -> None:
-        """Record the tensors that the node of a forward call saved for its backward."""
-        self.emit(Saved(SAVED, call, node, [self.values.value_of(t, False) for t in tensors]))
+        """Record the tensors that the node of a forward call saved for its backward; Python numbers are left out."""
+        values = [self.values.value_of(t, False) for t in tensors if t.shape or self.values.knows(t)]
+        if values:
+            self.emit(Saved(SAVED, call, node, values))
 
     def gradients(self, leaves: dict[int, int]) -> None:
         """Record the gradients of parameters that a backward pass has accumulated into."""
@@ -480,12 +546,13 @@ class StepRecorder:
                 self.emit(Note(NOTE, "unseen", message, self._callbacks))
             self._tell_coverage()
             self.values.clear()
+        self.seconds["capture"] += sum(one.own_ns for one in self.all_threads) / 1e9
 
     def _tell_coverage(self) -> None:
         """Emit what was not seen, as notes."""
-        for (prefix, api), n in self._numbers.items():
+        for (prefix, api), counter in self._counters.items():
             if prefix == "Custom" and not api.startswith("_record_function"):
-                self.coverage.add("custom_ops", api, n)
+                self.coverage.add("custom_ops", api, counter.n)
         self.coverage.add("selection", self.filter.text, 0)
         for note in self.coverage.notes():
             self.emit(note)

@@ -1,312 +1,385 @@
 """A Sink that holds back what it is given, and passes it on only when something happens.
 
 Theory of operation
-    A step is recorded as ever, into memory: the last `trigger_before` calls are kept, and of tensor bytes the
-    `trigger_bytes` that were used last. When the trigger fires, those calls and what they name go to the real
-    sink, then that call and `trigger_after` more; a step in which nothing happens leaves no file. Only values
-    that a written call names are written. Small things that any later call may name (texts, ops, stacks, and
-    values of memory that has not been written since) are kept for the step; bytes that had to go are missing in
-    the dump, and the reader says so. Blobs have ids of the ring's own, translated when they are written.
+    Steps are recorded as ever, into memory (`held.py`). Calls are numbered through the run. When the trigger fires at
+    a call, those of the window around it, `trigger_before` calls before and `trigger_after` after, go to the real sink
+    with what they name. The window may reach into the step before or the next one; a step that no window touches
+    leaves no file.
+
+    The trigger decides about a call when the looks at its tensors are there (`looks.py`): at once on the CPU, some
+    calls later on a device. Until then calls wait in the ring beyond the window. It fires once in a step at most.
+
+    Ranks write the same windows. Whose trigger fires leaves a mark (`marks.py`) of the step and the call's position in
+    it; the others look for marks at the end of a step and from a thread of their own, which also writes, since the
+    program may hang by then: the rank that made the NaN has often ended. To have what a mark asks for, each of several
+    ranks holds the calls of this step and the last and `trigger_before` more, up to HISTORY of them; calls that had
+    gone, or whose step's files are complete already, are missing.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+import torch
 
 from ..config import DumpConfig
+from ..errors import StoreError
 from ..store import records as r
-from ..store.sink import Fill, Sink
-from .triggers import Stats, inputs_of, make_trigger, results_of
+from ..store.sink import Fill, Job, Sink, copying
+from .held import HeldStep
+from .held_bytes import HeldBytes
+from .held_call import HeldCall
+from .looks import Look, Looks
+from .marks import Mark, Marks
+from .storages import StorageState
+from .triggers import Cause, Stats, make_trigger
 
-_PIECE_BYTES: Final = 1 << 20
-_TABLES: Final = frozenset((r.TEXT, r.OP, r.FRAME, r.STACK))
-_OF_VALUES: Final = frozenset((r.DATA, r.STATISTICS, r.HASH, r.SAME))
-
-
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    dtype: str
-    shape: list[int]
-    memory: Any  # uint8 array
+HISTORY: Final = 100_000  # calls that one of several ranks holds for the sake of the others
+_MOST_WAITING: Final = 4096  # calls whose statistics have not come; the oldest is then decided without
+_POLL_SECONDS: Final = 0.5
+_SCALER_OP: Final = "aten::_amp_foreach_non_finite_check_and_unscale_"
+_SCALER_NOTE: Final = (
+    "a gradient scaler was at work in this step: it tries how large the loss may be scaled before gradients overflow, "
+    "and skips the optimizer's step when they do; Inf and NaN that began in backward are no error if that is rare"
+)
 
 
 class RingSink:
-    """Keeps the last calls of a step in memory until a trigger fires."""
+    """Keeps the last calls in memory until a trigger fires."""
 
-    def __init__(self, sink: Sink, config: DumpConfig) -> None:
+    def __init__(self, sink: Sink, config: DumpConfig, shared: Path | None = None, rank: int = 0) -> None:
+        """Begin.
+
+        Args:
+            sink: what the windows are written to; closed with this one.
+            config: says what the trigger is, and how much is held.
+            shared: the folder of the dump, where there are other ranks.
+            rank: this one.
+
+        Raises:
+            StoreError: old marks in the folder cannot be removed.
+        """
         self._sink = sink
         self._config = config
+        self._rank = rank
         self._trigger = make_trigger(config)
+        self._looks = self._trigger.new_looks()
         self._lock = threading.RLock()
-        self._kinds: dict[int, Callable[[Any], None]] = {
-            r.STORAGE: self._on_storage,
-            r.VALUE: self._on_value,
-            r.CALL: self._on_call,
-            r.OPEN: self._on_open,
-            r.RANDOM: self._on_random,
-            r.SAVED: self._on_saved,
-            r.GRADIENT: self._on_gradient,
-            r.NOTE: self._on_note,
-        }
-        self._reset(None)
-
-    def _reset(self, header: r.Header | None) -> None:
-        self._header = header
-        self._tables: list[tuple[Any, ...]] = []
-        self._ops: dict[int, r.Op] = {}
-        self._storages: dict[int, r.Storage] = {}
-        self._newest: dict[int, int] = {}  # storage -> version
-        self._values: dict[int, list[Any]] = {}  # value -> its Value record, then what is known of it
-        self._uses: dict[int, int] = {}  # value -> calls in the ring that name it
-        self._randoms: dict[int, r.Random] = {}
-        self._opens: dict[int, r.Open] = {}
-        self._saved: dict[int, list[r.Saved]] = {}
-        self._notes: list[r.Note] = []
-        self._calls: deque[r.Call] = deque()
-        self._blobs: OrderedDict[int, _Bytes] = OrderedDict()
-        self._blob_bytes = 0
-        self._blob_count = 0
-        self._written_blobs: dict[int, int] = {}  # id in the ring -> id in the file
-        self._written_values: set[int] = set()
-        self._written_storages: set[int] = set()
-        self._written_calls = 0
-        self._last_id = 0  # the greatest id of a written call
-        self._left = -1  # calls to write after the trigger; -1 while it has not fired
-
-    @property
-    def fired(self) -> bool:
-        """True once the trigger has fired in this step."""
-        return self._left >= 0
+        self._held = HeldBytes(config.trigger_bytes)
+        self._looked_bytes = 0  # copied before the last look
+        self._steps: deque[HeldStep] = deque()
+        self._step: HeldStep | None = None  # the one in progress
+        self._known: _Known
+        self._waiting: deque[HeldCall] = deque()  # of the step in progress; not decided about
+        self._windows: list[_Window] = []  # those that calls to come may be in
+        self._quota = _Quota(config.trigger_times)
+        self._facts = 0  # statistics that were known when waiting calls were looked through last
+        self._fired_in = -1  # the step in which a trigger fired last
+        self._marks = None if shared is None else Marks(shared, rank)
+        self._early: list[Mark] = []  # of steps that this rank has not begun
+        self._tick: Callable[[], None] | None = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        if self._marks is not None:
+            self._thread = threading.Thread(target=self._poll, name=f"aten_dump-trigger-{rank}", daemon=True)
+            self._thread.start()
 
     @property
     def held_bytes(self) -> int:
         """Bytes of tensors that are held back now; at most ``DumpConfig.trigger_bytes``."""
-        return self._blob_bytes
+        return self._held.nbytes
+
+    @property
+    def wants_looks(self) -> bool:
+        """Whether `look` is to be called for every value."""
+        return self._looks is not None
 
     # -- the Sink
 
     def begin_step(self, header: r.Header) -> None:
-        """Start a step; the real sink hears of it when the trigger fires."""
+        """Start a step; the real sink hears of it when a window touches it."""
         with self._lock:
-            self._reset(header)
+            before = 0
+            if self._steps:
+                last = self._steps[-1]
+                before = last.before + last.count
+                if last.number + 1 != header.step:  # calls that were not recorded lie between
+                    self._steps.clear()
+                    self._windows.clear()
+            statistics = self._config.statistics if self._config.wants_statistics else ()
+            self._step = HeldStep(header, before, self._held, self._sink, statistics)
+            self._steps.append(self._step)
+            self._known = _Known(self._step, self._looks)
+            self._trigger.begin_step()
+            if self._looks is not None:
+                self._looks.begin_step()
+            early, self._early = self._early, []
+            self._answer(early)
 
-    def emit(self, record: Any) -> None:
+    def emit(self, record: tuple[Any, ...]) -> None:
         """Hold a record back, or pass it on."""
         with self._lock:
-            kind = record[0]
-            if kind in _TABLES:
-                self._on_table(record)
-            elif kind in _OF_VALUES:
-                self._on_fact(record)
-            elif kind in self._kinds:
-                self._kinds[kind](record)
-            elif self.fired:
-                self._sink.emit(record)
+            step = self._step
+            if step is None:
+                return
+            if record[0] == r.CALL:
+                assert isinstance(record, r.Call)
+                self._on_call(step, record)
+            else:
+                step.keep(record)
 
-    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill) -> int:
+    def wait_for_room(self) -> None:
+        """Wait for the real sink, which has no more than what was passed on."""
+        self._sink.wait_for_room()
+
+    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill, hash_of: int = 0) -> int:
         """Copy bytes; the ones that were used longest ago go when there are too many."""
+        assert not hash_of, "with a trigger, hashes are taken when values are seen"
         with self._lock:
-            self._blob_count += 1
-            number = self._blob_count
-            if nbytes > self._config.trigger_bytes:
-                return number  # it is missing, as one that had to go
-            memory = np.empty(nbytes, np.uint8)
-            address = memory.ctypes.data
-            for offset in range(0, nbytes, _PIECE_BYTES):
-                ready = fill(offset, address + offset, min(_PIECE_BYTES, nbytes - offset))
-                if ready is not None:
-                    ready()
-            self._blobs[number] = _Bytes(dtype, list(shape), memory)
-            self._blob_bytes += nbytes
-            while self._blob_bytes > self._config.trigger_bytes:
-                _, oldest = self._blobs.popitem(last=False)
-                self._blob_bytes -= oldest.memory.nbytes
-            return number
+            return self._held.keep(dtype, shape, nbytes, fill)
+
+    def look(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
+        """Look at a tensor for the trigger; see `Looks.take`."""
+        with self._lock:
+            if self._looks is not None:
+                self._looks.take(tensor, value, storage)
+
+    def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
+        """Copy bytes; see `store`."""
+        return self.store(dtype, shape, nbytes, copying(get()))
+
+    def later(self, job: Job, nbytes: int) -> None:
+        """Run the job at once: a trigger may wait for what it finds."""
+        for record in job():
+            self.emit(record)
+
+    def on_tick(self, tick: Callable[[], None] | None) -> None:
+        """Have `tick` called before another rank's window is written."""
+        self._tick = tick
 
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
-        """Complete the step if anything of it was written, else forget it."""
+        """Decide about the calls of the step, and complete its files if there are any."""
         with self._lock:
-            if self.fired:
-                self._sink.end_step(self._written_calls, len(self._written_values), seconds)
-            self._reset(None)
+            step = self._step
+            if step is None:
+                return
+            self._look_now()
+            self._decide(step, all_of_them=True)
+            if self._marks is not None:
+                self._answer(self._marks.read())
+            if step.is_open and step.has_called(_SCALER_OP):
+                step.note(r.Note(r.NOTE, "gradient_scaler", _SCALER_NOTE, 1))
+            self._step = None
+            step.end(seconds)
 
     def close(self) -> None:
-        """Close the real sink."""
+        """Answer the marks that are there, and close the real sink."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self._marks is not None:
+                self._answer(self._marks.read())
+            self._steps.clear()
         self._sink.close()
 
-    # -- records by kind
+    # -- calls
 
-    def _on_table(self, record: Any) -> None:
-        if record[0] == r.OP:
-            self._ops[record[1]] = record
-        self._sink.emit(record) if self.fired else self._tables.append(record)
-
-    def _on_storage(self, record: r.Storage) -> None:
-        self._storages[record.id] = record
-
-    def _on_value(self, record: r.Value) -> None:
-        self._values[record.id] = [record]
-        if record.storage:
-            self._newest[record.storage] = max(record.version, self._newest.get(record.storage, 0))
-
-    def _on_fact(self, record: Any) -> None:
-        value: int = record[1]
-        if value in self._written_values:
-            self._write_fact(record)
+    def _on_call(self, step: HeldStep, record: r.Call) -> None:
+        around = step.is_around_written(record)
+        held = step.add(record)
+        window = self._window_of(held.position)
+        if window is not None or around:
+            if window is not None and not step.is_open:
+                step.open([_note(window.mark, step, "calls around it")])
+            step.write_newest()
+        looks = self._looks
+        if looks is not None and not looks and not self._waiting:  # as ever on the CPU
+            self._ask(step, held)
+            self._forget(held.position)
             return
-        self._values.setdefault(value, []).append(record)
-        if record[0] == r.DATA and record.blob in self._blobs:
-            self._blobs.move_to_end(record.blob)
+        self._waiting.append(held)
+        if looks:
+            if not looks.is_due and self._held.copied_bytes - self._looked_bytes < self._config.trigger_bytes // 4:
+                return
+            self._look_now()
+        self._decide(step)
+        self._forget(held.position)
 
-    def _on_open(self, record: r.Open) -> None:
-        self._opens[record.id] = record
-        if self._left > 0:
-            self._sink.emit(record)
+    def _window_of(self, position: int) -> _Window | None:
+        """Return a window that a new call is in."""
+        if not self._windows:
+            return None
+        self._windows = [window for window in self._windows if window.last >= position]
+        return next((window for window in self._windows if window.first <= position), None)
 
-    def _on_random(self, record: r.Random) -> None:
-        self._randoms[record.call] = record
+    def _look_now(self) -> None:
+        self._looked_bytes = self._held.copied_bytes
+        if self._looks is not None:
+            self._looks.collect()
 
-    def _on_saved(self, record: r.Saved) -> None:
-        self._saved.setdefault(record.call, []).append(record)
-        if self.fired and record.call <= self._last_id:
-            self._write_saved(record)
+    def _decide(self, step: HeldStep, all_of_them: bool = False) -> None:
+        """Ask the trigger about the calls that wait, but those of which more is to come."""
+        if self._looks is None and not all_of_them:
+            if step.facts == self._facts and len(self._waiting) <= _MOST_WAITING:
+                return  # nothing new is known
+            self._facts = step.facts
+        late: deque[HeldCall] = deque()
+        for number, held in enumerate(self._waiting, 1 - len(self._waiting)):
+            if not all_of_them and -number < _MOST_WAITING and self._trigger.awaits(held, self._known):
+                late.append(held)
+            else:
+                self._ask(step, held)
+        self._waiting = late
 
-    def _on_gradient(self, record: r.Gradient) -> None:
-        if self.fired and record.value in self._values:
-            self._write_value(record.value)
-            self._sink.emit(record)
+    def _ask(self, step: HeldStep, held: HeldCall) -> None:
+        cause = self._trigger(held, step.op(held.record), self._known)
+        if cause is not None and self._fired_in != step.number:
+            why = self._quota.lets(cause)
+            if why is not None:
+                self._fire(step, held, why)
 
-    def _on_note(self, record: r.Note) -> None:
-        self._sink.emit(record) if self.fired else self._notes.append(record)
+    def _forget(self, newest: int) -> None:
+        """Drop calls that no window can reach any more."""
+        keep_from = newest - self._config.trigger_before
+        if self._marks is not None:
+            last_step = self._steps[-2].before if len(self._steps) > 1 else 0
+            keep_from = min(keep_from, max(last_step - self._config.trigger_before, keep_from - HISTORY))
+        if self._waiting:
+            keep_from = min(keep_from, self._waiting[0].position - self._config.trigger_before)
+        while self._steps:
+            oldest = self._steps[0]
+            while oldest.calls and oldest.calls[0].position < keep_from:
+                oldest.drop_oldest()
+            if oldest is self._step or oldest.before + oldest.count >= keep_from:
+                return
+            self._steps.popleft()
 
-    def _on_call(self, record: r.Call) -> None:
-        self._opens.pop(record.id, None)
-        if self.fired:
-            if self._left > 0 or record.id <= self._last_id:  # those around a written call belong to it
-                self._left = max(0, self._left - 1)
-                self._write_call(record)
-            return
-        self._hold(record)
-        why = self._trigger(record, self._ops[record.op], self._stats)
-        if why is not None:
-            self._fire(record, why)
+    # -- firing
 
-    # -- the ring
+    def _fire(self, step: HeldStep, held: HeldCall, why: str) -> None:
+        """Write the window around a call and tell the other ranks; where one of them was first, join it."""
+        mark = Mark(self._rank, step.number, held.position - step.before, held.record.id, why)
+        if self._marks is not None:
+            self._answer(self._marks.read())
+            if self._fired_in == step.number:
+                return
+            try:
+                self._marks.write(mark)
+            except OSError as error:
+                step.note(r.Note(r.NOTE, "trigger", f"the other ranks could not be told: {error}", 1))
+        self._write_window(step, mark)
 
-    def _hold(self, call: r.Call) -> None:
-        self._calls.append(call)
-        for value in (*inputs_of(call), *results_of(call)):
-            self._uses[value] = self._uses.get(value, 0) + 1
-            for fact in self._values.get(value, ())[1:]:
-                if fact[0] == r.DATA and fact.blob in self._blobs:
-                    self._blobs.move_to_end(fact.blob)
-        while len(self._calls) > self._config.trigger_before + 1:
-            self._drop(self._calls.popleft())
+    def _answer(self, marks: list[Mark]) -> None:
+        """Write the windows that other ranks have asked for."""
+        for mark in marks:
+            step = next((step for step in self._steps if step.number == mark.step), None)
+            if step is not None:
+                self._write_window(step, mark)
+            elif not self._steps or mark.step > self._steps[-1].number:
+                self._early.append(mark)
+            else:
+                self._steps[-1].note(_note(mark, None, "no calls, this rank holds none any more,"))
 
-    def _drop(self, call: r.Call) -> None:
-        """Forget a call, and what is known of its values where their memory has been written since."""
-        self._randoms.pop(call.id, None)
-        self._saved.pop(call.id, None)
-        for value in (*inputs_of(call), *results_of(call)):
-            self._uses[value] -= 1
-            if self._uses[value]:
+    def _write_window(self, center: HeldStep, mark: Mark) -> None:
+        """Write what is held of a window, and see that what comes of it is written."""
+        if center is self._step:
+            self._fired_in = center.number
+        position = center.before + mark.position
+        window = _Window(position - self._config.trigger_before, position + self._config.trigger_after, mark)
+        touched = [one for one in self._steps if any(window.holds(call.position) for call in one.calls)]
+        before = sum(window.first <= call.position < position for one in touched for call in one.calls)
+        self._windows.append(window)
+        for one in touched:
+            if one is center:
+                note = _note(mark, one, f"{before} calls before it and {self._config.trigger_after} after it")
+            else:
+                note = _note(mark, one, f"calls {'before' if one.number < center.number else 'after'} it")
+            if one.can_write and (one is self._step or self._step is None or not self._step.is_open):
+                one.write(window.first, window.last, note)
+            elif self._step is not None:
+                self._step.note(_note(mark, self._step, f"no calls of step {one.number}, whose files were complete,"))
+
+    # -- the thread that looks for marks
+
+    def _poll(self) -> None:
+        marks = self._marks
+        while marks is not None and not self._closing.wait(_POLL_SECONDS):
+            found = marks.read()
+            if not found:
                 continue
-            del self._uses[value]
-            facts = self._values.get(value)
-            if facts and facts[0].version < self._newest.get(facts[0].storage, 0):
-                del facts[1:]  # its record stays: a call that began before may still name it
+            if self._tick is not None:
+                self._tick()
+            with self._lock, contextlib.suppress(StoreError):  # the sink says so again at the program's next step
+                self._answer(found)
 
-    def _stats(self, value: int) -> Stats | None:
-        seen: set[int] = set()
-        while value not in seen:
-            seen.add(value)
-            facts = self._values.get(value, ())
-            for fact in facts[1:]:
-                if fact[0] == r.STATISTICS:
-                    return dict(zip(self._config.statistics, fact.numbers, strict=False))
-            others = [f.other for f in facts[1:] if f[0] == r.SAME and f.facts & r.SAME_STATISTICS]
-            value = others[-1] if others else value
-        return None
 
-    # -- writing
+@dataclass(frozen=True, slots=True)
+class _Window:
+    first: int  # positions of calls in the run
+    last: int
+    mark: Mark
 
-    def _fire(self, call: r.Call, why: str) -> None:
-        assert self._header is not None
-        self._left = self._config.trigger_after
-        self._sink.begin_step(self._header)
-        for record in (*self._tables, *self._notes):
-            self._sink.emit(record)
-        message = (
-            f"{why}: call {call.id}; {len(self._calls) - 1} calls before it and {self._left} after it were written"
-        )
-        self._sink.emit(r.Note(r.NOTE, "trigger", message, 1))
-        self._last_id = max(held.id for held in self._calls)
-        for record in self._opens.values():
-            self._sink.emit(record)
-        for held in self._calls:
-            self._write_call(held)
-        self._tables, self._notes = [], []
-        self._calls.clear()
+    def holds(self, position: int) -> bool:
+        return self.first <= position <= self.last
 
-    def _write_call(self, call: r.Call) -> None:
-        for value in (*inputs_of(call), *results_of(call)):
-            self._write_value(value)
-        random = self._randoms.pop(call.id, None)
-        if random is not None:
-            self._sink.emit(random._replace(blob=self._write_blob(random.blob)))
-        self._sink.emit(call)
-        self._written_calls += 1
-        self._last_id = max(self._last_id, call.id)
-        for saved in self._saved.pop(call.id, ()):
-            self._write_saved(saved)
 
-    def _write_saved(self, saved: r.Saved) -> None:
-        for value in saved.values:
-            self._write_value(value)
-        self._sink.emit(saved._replace(values=[value for value in saved.values if value in self._written_values]))
+@dataclass(frozen=True, slots=True)
+class _Known:
+    step: HeldStep
+    looks: Looks | None
 
-    def _write_value(self, value: int) -> None:
-        facts = self._values.get(value)
-        if value in self._written_values or not facts:
-            return
-        record: r.Value = facts[0]
-        self._written_values.add(value)
-        if record.storage and record.storage not in self._written_storages:
-            self._written_storages.add(record.storage)
-            self._sink.emit(self._storages[record.storage])
-        for part in ((record.extra or {}).get("parts") or {}).values():
-            self._write_value(part)
-        self._sink.emit(record)
-        for fact in facts[1:]:
-            self._write_fact(fact)
+    @property
+    def has_looks(self) -> bool:
+        return self.looks is not None and self.looks.notable
 
-    def _write_fact(self, fact: Any) -> None:
-        if fact[0] == r.SAME:
-            self._write_value(fact.other)
-        if fact[0] == r.DATA:
-            blob = self._write_blob(fact.blob)
-            if not blob:
-                return  # its bytes had to go
-            fact = fact._replace(blob=blob)
-        self._sink.emit(fact)
+    def look(self, value: int) -> Look | None:
+        return None if self.looks is None else self.looks.get(value)
 
-    def _write_blob(self, number: int) -> int:
-        known = self._written_blobs.get(number)
-        found = self._blobs.get(number)
-        if known is not None or found is None:
-            return known or 0
-        source: int = found.memory.ctypes.data
+    def stats(self, value: int) -> Stats | None:
+        return self.step.stats(value)
 
-        def fill(offset: int, address: int, nbytes: int) -> None:
-            ctypes.memmove(address, source + offset, nbytes)
+    def awaits_stats(self, value: int) -> bool:
+        return self.step.awaits_stats(value)
 
-        blob = self._sink.store(found.dtype, found.shape, found.memory.nbytes, fill)
-        self._written_blobs[number] = blob
-        return blob
+    def storage(self, value: int) -> int:
+        return self.step.storage(value)
+
+    def text(self, number: int) -> str:
+        return self.step.text(number)
+
+
+class _Quota:
+    """Lets the same cause through a few times, so that one which stays does not fill the disk."""
+
+    def __init__(self, times: int | None) -> None:
+        self._times = times
+        self._counts: Counter[Hashable] = Counter()
+
+    def lets(self, cause: Cause) -> str | None:
+        """Return why to write; None when a cause of the same kind has used up its times."""
+        if self._times is None or cause.kind is None:
+            return cause.why
+        self._counts[cause.kind] += 1
+        count = self._counts[cause.kind]
+        if count == self._times:
+            return f"{cause.why} (for the {_ordinal(count)} time; trigger_times={count} lets this cause write no more)"
+        return cause.why if count < self._times else None
+
+
+def _ordinal(count: int) -> str:
+    ending = "th" if count % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    return f"{count}{ending}"
+
+
+def _note(mark: Mark, step: HeldStep | None, what: str) -> r.Note:
+    """Say in a step's notes why calls of it were written."""
+    of_step = "" if step is not None and step.number == mark.step else f" of step {mark.step}"
+    where = f"call {mark.call}{of_step}"
+    return r.Note(r.NOTE, "trigger", f"{mark.why}: {where}, rank {mark.rank}; {what} were written", 1)

@@ -16,6 +16,7 @@ from ..config import DumpConfig
 from ..store.records import FORMAT_VERSION
 from ..store.run import read_run, write_run
 from ..store.writer import Writer
+from .devices import host_memory
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -34,6 +35,7 @@ def open_writer(config: DumpConfig, root: Path, rank: int, world_size: int) -> W
         queue_bytes=config.queue_bytes,
         shard_bytes=config.shard_bytes,
         max_bytes=config.max_bytes,
+        allocate=host_memory,
     )
     if _writes_run(config, rank, world_size):
         try:

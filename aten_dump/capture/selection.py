@@ -25,11 +25,11 @@ class CallFilter:
         self._known: dict[tuple[int, CallName, str], bool] = {}
         chosen = {name: getattr(config, name) for name in ("level", "ops", "exclude_ops", "modules")}
         self.text = ", ".join(f"{name}={value!r}" for name, value in chosen.items() if value)  # for people
-        self._everything = not (config.ops or config.exclude_ops or config.modules)
+        self.everything = not (config.ops or config.exclude_ops or config.modules)
 
     def records(self, kind: int, name: CallName, fqn: str) -> bool:
         """Tell whether a call of `name` inside the module `fqn` is recorded."""
-        if self._everything:
+        if self.everything:
             return kind in self._kinds
         key = (kind, name, fqn)
         known = self._known.get(key)

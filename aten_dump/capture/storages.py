@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -30,21 +30,39 @@ class ValueInfo:
 class StorageState:
     """What is known of one storage at its present version."""
 
-    __slots__ = ("blobs", "id", "nbytes", "values", "version", "weak", "whole_hash", "whole_statistics", "written")
+    __slots__ = (
+        "blobs",
+        "id",
+        "is_meta",
+        "nbytes",
+        "values",
+        "version",
+        "weak",
+        "whole_hash",
+        "whole_statistics",
+        "written",
+        "written_at",
+    )
+    writes: ClassVar[int] = 0  # counts the writes to all storages: the clock that `written_at` is told in
 
-    def __init__(self, number: int, nbytes: int, weak: int) -> None:
+    def __init__(self, number: int, nbytes: int, weak: int, is_meta: bool = False) -> None:
         self.id = number
         self.nbytes = nbytes
         self.weak = weak
+        self.is_meta = is_meta  # without memory
         self.version = 0
+        self.written_at = 0  # `writes` when this version began
         self.values: dict[Geometry, Any] = {}
-        self.blobs: list[tuple[int, int, int]] = []  # stored extents: first byte, past the last byte, blob id
+        # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
+        self.blobs: list[tuple[int, int, Any, int]] = []
         self.whole_statistics: dict[torch.dtype, int] = {}  # value that covers the storage -> has the statistics
         self.whole_hash: dict[torch.dtype, int] = {}
         self.written: WrittenRanges | None = None  # None: all of it is defined
 
     def bump(self) -> None:
         """Begin a new version: the memory was written."""
+        StorageState.writes += 1
+        self.written_at = StorageState.writes
         self.version += 1
         self.values = {}
         self.blobs = []
@@ -83,27 +101,28 @@ class StorageState:
 class StorageTable:
     """The storages seen in a step."""
 
-    __slots__ = ("_count", "_purge_at", "_states")
+    __slots__ = ("_count", "_purge_at", "states")
 
     def __init__(self) -> None:
-        self._states: dict[int, StorageState] = {}
+        self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
         self._count = 0
         self._purge_at = 4096
 
-    def find(self, storage: torch.UntypedStorage) -> tuple[StorageState, bool]:
-        """Return the state of `storage`, and whether it is new."""
-        address: int = storage._cdata
-        state = self._states.get(address)
-        if state is not None:
-            return state, False
-        if len(self._states) >= self._purge_at:
+    def add(self, storage: torch.UntypedStorage, is_meta: bool) -> StorageState:
+        """Take in a storage that is not in `states`.
+
+        Raises:
+            NotImplementedError: its size is symbolic.
+        """
+        if len(self.states) >= self._purge_at:
             self._purge()
         nbytes = storage.nbytes()
         if type(nbytes) is not int:
             raise NotImplementedError("a storage of symbolic size has no memory")
         self._count += 1
-        state = self._states[address] = StorageState(self._count, nbytes, cast(int, storage._weak_ref()))
-        return state, True
+        state = StorageState(self._count, nbytes, cast(int, storage._weak_ref()), is_meta)
+        self.states[storage._cdata] = state
+        return state
 
     def seen(self) -> int:
         """Return how many storages were seen so far: later ones have greater ids."""
@@ -111,28 +130,28 @@ class StorageTable:
 
     def invalidate_since(self, seen: int) -> None:
         """Forget the contents of the storages that came after the first so many: they may have been written unseen."""
-        for state in self._states.values():
+        for state in self.states.values():
             if state.id > seen:
                 state.bump()
                 state.written = None
 
     def invalidate(self) -> None:
         """Forget the contents of every storage: something may have written unseen."""
-        for state in self._states.values():
+        for state in self.states.values():
             state.bump()
             state.written = None
 
     def _purge(self) -> None:
         """Forget storages that the program has freed."""
         expired = torch.UntypedStorage._expired
-        for address, state in list(self._states.items()):
+        for address, state in list(self.states.items()):
             if expired(state.weak):
                 torch.UntypedStorage._free_weak_ref(state.weak)
-                del self._states[address]
-        self._purge_at = max(4096, 2 * len(self._states))
+                del self.states[address]
+        self._purge_at = max(4096, 2 * len(self.states))
 
     def clear(self) -> None:
         """Let go of every weak reference."""
-        for state in self._states.values():
+        for state in self.states.values():
             torch.UntypedStorage._free_weak_ref(state.weak)
-        self._states.clear()
+        self.states.clear()

@@ -21,7 +21,7 @@ PLAIN: Final = 0
 OWN_DISPATCH: Final = 1  # a subclass that handles ops in Python
 TRACED: Final = 2  # a fake or functional tensor: it stands for one
 
-_TRACERS: Final = (ModeKey.FAKE, ModeKey.PROXY, ModeKey.FUNCTIONAL)
+_REAL: Final = frozenset((torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str, tuple, list))
 _STAND_INS: Final = ("torch._subclasses.fake_tensor", "torch._subclasses.functional_tensor")
 
 
@@ -29,11 +29,17 @@ def is_traced() -> bool:
     """Tell whether what runs now is traced."""
     if get_tracing_state() is not None:
         return True
-    return len_dispatch_stack() > 0 and any(get_dispatch_mode(key) is not None for key in _TRACERS)
+    return len_dispatch_stack() > 0 and (
+        get_dispatch_mode(ModeKey.FAKE) is not None
+        or get_dispatch_mode(ModeKey.PROXY) is not None
+        or get_dispatch_mode(ModeKey.FUNCTIONAL) is not None
+    )
 
 
 def takes_stand_ins(args: tuple[Any, ...]) -> bool:
     """Tell whether a Python-level call is given a fake or functional tensor."""
+    if _REAL.issuperset(map(type, args)):
+        return False
     return any(type(a).__module__ in _STAND_INS for a in args)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -28,8 +28,45 @@ from .groups import describe
 ValueOf = Callable[[torch.Tensor, bool], int]
 Path = tuple[Any, ...]  # steps from the root of a tree: positions and keys
 
-_AS_THEY_ARE: Final = frozenset((type(None), bool, float, str))
+PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
 _INT64: Final = 1 << 63
+
+
+def encode_all(items: Iterable[Any], value_of: ValueOf, keep: bool) -> list[Tree]:
+    """Return each of `items` as a tree; see `encode`."""
+    trees: list[Tree] = []
+    for item in items:
+        kind = type(item)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            trees.append([TREE_VALUE, value_of(item, keep)])
+        elif kind in PLAIN_TYPES:
+            trees.append(item)
+        else:
+            trees.append(encode(item, value_of, keep))
+    return trees
+
+
+def encode_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], value_of: ValueOf, keep: bool
+) -> tuple[list[Tree], dict[str, Tree] | None, list[tuple[Path, torch.Tensor]]]:
+    """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`."""
+    found: list[tuple[Path, torch.Tensor]] = []
+    trees: list[Tree] = []
+    for position, item in enumerate(args):
+        kind = type(item)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            found.append(((position,), item))
+            trees.append([TREE_VALUE, value_of(item, keep)])
+        elif kind in PLAIN_TYPES:
+            trees.append(item)
+        else:
+            trees.append(encode(item, value_of, keep))
+            if kind is not int:
+                found += tensors_in(item, (position,))
+    if not kwargs:
+        return trees, None, found
+    found += tensors_in(kwargs)
+    return trees, {key: encode(item, value_of, keep) for key, item in kwargs.items()}, found
 
 
 def encode(item: Any, value_of: ValueOf, keep: bool) -> Tree:
@@ -42,7 +79,7 @@ def encode(item: Any, value_of: ValueOf, keep: bool) -> Tree:
         keep: whether the data of its tensors are kept.
     """
     kind = type(item)
-    if kind in _AS_THEY_ARE:
+    if kind in PLAIN_TYPES:
         return item
     if kind is int:
         return item if -_INT64 <= item < _INT64 else [TREE_BYTES, repr(item)]

@@ -1,61 +1,142 @@
-"""What makes a recorder in ring mode write: told from the Call records and the statistics of their values.
+"""What makes a recorder in ring mode write: told from Call records and what is known of their values.
 
-A trigger is asked about every call once the statistics of its results are known. It reads plain records, so it costs
-no tensor op and no wait for a device.
+A trigger is asked about every call, in order, once what it `needs` of the call's values has come: looks and statistics
+of tensors on a device come some calls later. It reads plain records and numbers: no tensor, no wait.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
 from ..config import DumpConfig
-from ..store.records import TREE_COMPLEX, TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Call, Op, Tree
+from ..store.records import PHASES, TREE_COMPLEX, TREE_LIST, TREE_TUPLE, Call, Op, Tree
+from .held_call import HeldCall
+from .looks import Look, Looks
 
 Stats = Mapping[str, Any]
-StatsOf = Callable[[int], Stats | None]
+_Strange = list[tuple[int, Look]]  # storage, and what is to be noted of a value on it
 
 _MASK_FILL: Final = 0.45 * torch.finfo(torch.float32).max  # -inf made of values below it is a mask that was added twice
 _SPIKE: Final = 6.0  # standard deviations
 _HISTORY: Final = 32  # losses
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward")
+_COLLECTIVES: Final = ("c10d::", "_c10d_functional::", "c10d_functional::")
+_CONSTANT: Final = "aten::lift_fresh"  # torch.tensor(...)
+_BACKWARD_PHASE: Final = PHASES.index("backward")
+
+
+class Cause(NamedTuple):
+    """Why calls are to be written."""
+
+    why: str
+    kind: Hashable = None  # what counts as the same cause when it comes again; None: it never does
+
+
+class Known(Protocol):
+    """What is known of the values of a step."""
+
+    @property
+    def has_looks(self) -> bool:
+        """Whether the look at any value has shown something to note."""
+
+    def look(self, value: int) -> Look | None:
+        """Return what the look at a value has shown, where there was something to note."""
+
+    def stats(self, value: int) -> Stats | None:
+        """Return the statistics of a value by name."""
+
+    def awaits_stats(self, value: int) -> bool:
+        """Tell whether the statistics of a value may still come."""
+
+    def storage(self, value: int) -> int:
+        """Return the storage of a value; a negative number of its own where it has none."""
+
+    def text(self, number: int) -> str:
+        """Return an interned text."""
 
 
 class Trigger(Protocol):
-    """Decides about one call after the other; returns why to write, or None."""
+    """Decides about one call after the other."""
 
-    def __call__(self, call: Call, op: Op, stats: StatsOf) -> str | None: ...
+    def new_looks(self) -> Looks | None:
+        """Return what looks at tensors for this trigger; None where it needs no looks."""
+
+    def begin_step(self) -> None:
+        """Forget the values of the step before: their ids begin anew."""
+
+    def awaits(self, call: HeldCall, known: Known) -> bool:
+        """Tell whether it cannot decide about a call yet, although no look is pending."""
+
+    def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
+        """Return why calls are to be written, or None."""
 
 
 def make_trigger(config: DumpConfig) -> Trigger:
     """Return the trigger that a configuration asks for."""
     if config.trigger == "nonfinite":
-        return nonfinite
+        return NonFinite()
     return LossSpike() if config.trigger == "loss_spike" else Custom(config.trigger)
 
 
-def nonfinite(call: Call, op: Op, stats: StatsOf) -> str | None:
-    """Tell whether a call made NaN or Inf of finite inputs; masks that are put there on purpose do not count."""
-    made = [found for value in results_of(call) if (found := stats(value))]
-    nan = any(found.get("nan") for found in made)
-    infinite = any(found.get("posinf") or found.get("neginf") for found in made)
-    if not (nan or infinite):
-        return None
-    given = [found for value in inputs_of(call) if (found := stats(value))]
-    if any(found.get("nan") for found in given):
-        return None
-    if nan:
-        return f"{op.op} made NaN"
-    if any(found.get("posinf") or found.get("neginf") for found in given) or _names_infinity(call):
-        return None
-    only_low = not any(found.get("posinf") for found in made)
-    if only_low and any((found.get("min") or 0.0) <= -_MASK_FILL for found in given):
-        return None
-    return f"{op.op} made Inf"
+class NonFinite:
+    """Tells when NaN or Inf first appear in a step: a call makes them of finite inputs, or is given them from outside.
+
+    Infinities that are put there on purpose do not count: literals, -inf masks from outside, and what becomes of them
+    as long as it is not NaN. Nor does what comes from outside when the step before had NaN or Inf: it is the same.
+    """
+
+    def __init__(self) -> None:
+        self._made: set[int] = set()  # storages that a call is known to have put NaN or Inf in
+        self._is_sick = False  # this step had NaN or Inf
+        self._was_sick = False  # the step before had
+
+    def new_looks(self) -> Looks:
+        return Looks(lambda look: look.nan or look.infinite or look.low <= -_MASK_FILL)
+
+    def begin_step(self) -> None:
+        self._made.clear()
+        self._was_sick, self._is_sick = self._is_sick, False
+
+    def awaits(self, call: HeldCall, known: Known) -> bool:
+        return False
+
+    def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
+        if not known.has_looks:
+            return None
+        made = _strange(call.results, known)
+        given = _strange(call.inputs, known)
+        record = call.record
+        why = self._judge(record, op, made, given) if made or given else None
+        self._made.update(storage for storage, _ in made)
+        return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))
+
+    def _judge(self, call: Call, op: Op, made: _Strange, given: _Strange) -> str | None:
+        outside = [look for storage, look in given if storage not in self._made]
+        self._made.update(storage for storage, _ in given)
+        is_constant = op.op == _CONSTANT and not any(look.nan or look.low != look.high for look in outside)
+        bad = [look for _, look in (*made, *given) if look.nan or look.high == math.inf]
+        self._is_sick = self._is_sick or bool(bad and not is_constant)
+        if any(look.nan or look.high == math.inf for look in outside) and not is_constant and not self._was_sick:
+            what = "NaN" if any(look.nan for look in outside) else "Inf"
+            return f"{op.op} was given {what} that no recorded call has made: a parameter, a buffer or an input"
+        if any(look.nan for _, look in given):
+            return None
+        how = "brought" if op.op.startswith(_COLLECTIVES) else "made"
+        where = " in backward" if call.phase == _BACKWARD_PHASE else ""
+        if any(look.nan for _, look in made):
+            return f"{op.op} {how} NaN{where}"
+        infinite = [look for _, look in made if look.infinite]
+        if not infinite or any(look.infinite for _, look in given) or _names_infinity(call):
+            return None
+        only_low = not any(look.high == math.inf for look in infinite)
+        if only_low and any(look.low <= -_MASK_FILL for _, look in given):
+            return None
+        return f"{op.op} {how} Inf{where}"
 
 
 class LossSpike:
@@ -64,21 +145,28 @@ class LossSpike:
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=_HISTORY)
 
-    def __call__(self, call: Call, op: Op, stats: StatsOf) -> str | None:
-        if op.op not in _BACKWARD or call.forward:
+    def new_looks(self) -> Looks:
+        return Looks(lambda look: True, most_elements=1)
+
+    def begin_step(self) -> None:
+        pass
+
+    def awaits(self, call: HeldCall, known: Known) -> bool:
+        return False
+
+    def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
+        if op.op not in _BACKWARD or call.record.forward:
             return None
-        found = stats(next(iter(inputs_of(call)), 0))
-        loss = None if found is None else found.get("max")
-        if loss is None:
+        look = known.look(call.inputs[0]) if call.inputs else None
+        if look is None:
             return None
-        text = self._judge(float(loss))
-        if math.isfinite(loss):
-            self._losses.append(float(loss))
-        return text
+        if not math.isfinite(look.high):
+            return Cause(f"the loss is {look.high}", "not finite")
+        text = self._judge(look.high)
+        self._losses.append(look.high)
+        return None if text is None else Cause(text)
 
     def _judge(self, loss: float) -> str | None:
-        if not math.isfinite(loss):
-            return f"the loss is {loss}"
         count = len(self._losses)
         if count < 5:
             return None
@@ -94,36 +182,22 @@ class Custom:
     def __init__(self, asked: Any) -> None:
         self._asked = asked
 
-    def __call__(self, call: Call, op: Op, stats: StatsOf) -> str | None:
-        found = [dict(s) for value in results_of(call) if (s := stats(value))]
-        return f"the trigger said so at {op.op}" if self._asked(op.op, found) else None
+    def new_looks(self) -> None:
+        return None
+
+    def begin_step(self) -> None:
+        pass
+
+    def awaits(self, call: HeldCall, known: Known) -> bool:
+        return any(known.awaits_stats(value) for value in call.results)
+
+    def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
+        found = [dict(s) for value in call.results if (s := known.stats(value))]
+        return Cause(f"the trigger said so at {op.op}") if self._asked(op.op, found) else None
 
 
-def inputs_of(call: Call) -> Iterator[int]:
-    """Yield the value ids of the arguments."""
-    for tree in (*call.args, *(call.kwargs or {}).values()):
-        yield from values_of(tree)
-
-
-def results_of(call: Call) -> Iterator[int]:
-    """Yield the value ids of what a call returned and wrote."""
-    yield from values_of(call.outputs)
-    for tree in (call.written or [])[1::2]:
-        yield from values_of(tree)
-
-
-def values_of(tree: Tree) -> Iterator[int]:
-    """Yield the value ids of a tree."""
-    if not isinstance(tree, (list, tuple)):
-        return
-    if tree[0] == TREE_VALUE:
-        yield tree[1]
-    elif tree[0] in (TREE_LIST, TREE_TUPLE):
-        for item in tree[1:]:
-            yield from values_of(item)
-    elif tree[0] == TREE_DICT:
-        for item in tree[2::2]:
-            yield from values_of(item)
+def _strange(values: list[int], known: Known) -> _Strange:
+    return [(known.storage(value), look) for value in values if (look := known.look(value)) is not None]
 
 
 def _names_infinity(call: Call) -> bool:

@@ -38,11 +38,8 @@ from .quiet import quiet
 from .storages import StorageState, StorageTable, ValueInfo
 from .subclasses import Described, describe_subclass
 
-
-def _geometry_of(tensor: torch.Tensor) -> Geometry:
-    dtype = tensor.dtype
-    conjugate = dtype.is_complex and tensor.is_conj()
-    return tensor.storage_offset(), tensor.shape, tensor.stride(), dtype, conjugate, tensor.is_neg()
+_COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
+_new = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 
 
 class ValueTable:
@@ -58,6 +55,9 @@ class ValueTable:
         self._interner = interner
         self._seconds = seconds
         self._storages = StorageTable()
+        self._states = self._storages.states
+        self._dtypes: dict[torch.dtype, int] = {}  # Text ids
+        self._devices: dict[torch.device, int] = {}
         self._contents = Contents(seconds) if config.dedup == "content" else None
         self._plain: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
         self._composed: dict[tuple[Any, ...], int] = {}  # values of tensors made of other tensors
@@ -72,30 +72,50 @@ class ValueTable:
             tensor: any tensor, of any layout, device and subclass; it is not changed.
             keep: keep the data that the configuration asks for.
         """
-        if not self._plain.get(type(tensor), False) and not self._is_plain(type(tensor)):
-            describe = describe_subclass(type(tensor))
+        kind = type(tensor)
+        if kind is not torch.Tensor and not self._plain.get(kind, False) and not self._is_plain(kind):
+            describe = describe_subclass(kind)
             return self._opaque(tensor) if describe is None else self._made_of(tensor, describe, keep)
         try:
             storage = tensor.untyped_storage()
-            geometry = _geometry_of(tensor)
-            state = self._state_of(storage, tensor)
+            dtype = tensor.dtype
+            geometry = (
+                tensor.storage_offset(),
+                tensor.shape,
+                tensor.stride(),
+                dtype,
+                dtype in _COMPLEX and tensor.is_conj(),
+                tensor.is_neg(),
+            )
+            state = self._states.get(storage._cdata)
+            if state is None:
+                state = self._new_state(storage, tensor)
+            elif storage.nbytes() != state.nbytes:  # resized, by an op or unseen: the memory may be another
+                state.resize(state.nbytes, storage.nbytes())
         except (NotImplementedError, RuntimeError):  # sparse, nested, functorch wrappers: no storage or shape to name
             return self._without_storage(tensor, keep)
         if self._contents is not None:
             self._contents.check(tensor, state)
-        info = state.values.get(geometry)
+        info: ValueInfo | None = state.values.get(geometry)
         if info is None:
             if torch._is_functional_tensor(tensor):
                 return self._opaque(tensor)  # it has a storage, but no memory
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
-        if keep and self._wanted & ~info.kept and not info.flags & (UNDEFINED | OPAQUE):
+        if keep and info.kept != self._wanted and not info.flags & (UNDEFINED | OPAQUE):
             self._keeper.keep(tensor, state, info)
-        return int(info.id)
+        return info.id
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Tell whether the memory of `tensor` was seen before."""
+        try:
+            return tensor.untyped_storage()._cdata in self._states
+        except (NotImplementedError, RuntimeError):
+            return False
 
     def written(self, tensor: torch.Tensor) -> None:
         """Begin a new version of the storage of `tensor`: an op wrote to it."""
         try:
-            state = self._state_of(tensor.untyped_storage(), tensor)
+            state = self._state_of(tensor)
         except (NotImplementedError, RuntimeError):
             return
         state.bump()
@@ -125,7 +145,7 @@ class ValueTable:
     def undefined(self, tensor: torch.Tensor) -> None:
         """Note that the memory of `tensor` was just allocated and holds nothing yet."""
         try:
-            state = self._state_of(tensor.untyped_storage(), tensor)
+            state = self._state_of(tensor)
         except (NotImplementedError, RuntimeError):
             return
         if state.version == 0 and not state.values:
@@ -134,22 +154,20 @@ class ValueTable:
     def unwritten(self, tensor: torch.Tensor) -> None:
         """Note that the memory of `tensor` is about to be written by others, and holds nothing until then."""
         try:
-            state = self._state_of(tensor.untyped_storage(), tensor)
+            state = self._state_of(tensor)
         except (NotImplementedError, RuntimeError):
             return
         state.hide(*byte_extent(tensor))
 
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that the program resized `storage` itself, from so many bytes."""
-        state, new = self._storages.find(storage)
-        if new:
-            self._emit(Storage(STORAGE, state.id, state.nbytes, self._interner.text(str(storage.device))))
+        state = self._states.get(storage._cdata) or self._new_state(storage, storage)
         state.resize(before, storage.nbytes())
 
     def version_of(self, tensor: torch.Tensor) -> tuple[StorageState, int] | None:
         """Return the storage's state and its version now; None where there is no storage."""
         try:
-            state = self._state_of(tensor.untyped_storage(), tensor)
+            state = self._state_of(tensor)
         except (NotImplementedError, RuntimeError):
             return None
         return state, state.version
@@ -166,48 +184,83 @@ class ValueTable:
         """Trust no contents seen so far: the program ran unobserved."""
         self._storages.invalidate()
 
-    def changed_unseen(self, tensor: torch.Tensor, state: StorageState) -> bool:
-        """Tell whether something that dispatch did not see wrote to `tensor`; looked for with ``dedup="content"``."""
-        if self._contents is None:
+    @property
+    def writes(self) -> int:
+        """How many writes were seen so far, to whatever storage."""
+        return StorageState.writes
+
+    @property
+    def finds_unseen_writes(self) -> bool:
+        """Whether contents are looked at for writes that dispatch does not see (``dedup="content"``)."""
+        return self._contents is not None
+
+    def written_since(self, tensor: torch.Tensor, writes: int) -> bool:
+        """Tell whether the memory of `tensor` was written since `writes` was so much."""
+        known = self.version_of(tensor)
+        if known is None:
             return False
-        version = state.version
-        self._contents.check(tensor, state)
-        return state.version != version
+        if self._contents is not None:
+            self._contents.check(tensor, known[0])
+        return known[0].written_at > writes
 
     def clear(self) -> None:
         """Let go of everything."""
         if self._contents is not None and self._contents.unseen_writes:
             message = "writes that no op tells of (numpy, a custom kernel) were found by the contents of the memory"
             self._emit(Note(NOTE, "unseen_writes", message, self._contents.unseen_writes))
-        self._storages.clear()
+        try:
+            self._keeper.close()
+        finally:
+            self._storages.clear()
 
     def synthetic(self, like: torch.Tensor) -> int:
         """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""
         return self._emit_value(0, 0, 0, like, OPAQUE, {"sum": True, "device": str(like.device)})
 
-    def _state_of(self, storage: torch.UntypedStorage, tensor: torch.Tensor) -> StorageState:
-        state, new = self._storages.find(storage)
-        if new:
-            self._emit(Storage(STORAGE, state.id, state.nbytes, self._interner.text(str(tensor.device))))
-        elif storage.nbytes() != state.nbytes:  # resized, by an op or unseen: the memory may be another
+    def _state_of(self, tensor: torch.Tensor) -> StorageState:
+        storage = tensor.untyped_storage()
+        state = self._states.get(storage._cdata)
+        if state is None:
+            return self._new_state(storage, tensor)
+        if storage.nbytes() != state.nbytes:
             state.resize(state.nbytes, storage.nbytes())
+        return state
+
+    def _new_state(self, storage: torch.UntypedStorage, on: Any) -> StorageState:
+        device = on.device
+        state = self._storages.add(storage, device.type == "meta")
+        text = self._devices.get(device)
+        if text is None:
+            text = self._devices[device] = self._interner.text(str(device))
+        self._emit(_new(Storage, (STORAGE, state.id, state.nbytes, text)))
         return state
 
     # -- new values
 
-    def _new_value(self, tensor: torch.Tensor, state: StorageState, geometry: tuple[Any, ...]) -> ValueInfo:
-        flags = (CONJUGATE if geometry[4] else 0) | (NEGATIVE if geometry[5] else 0)
+    def _new_value(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> ValueInfo:
+        flags = 0
+        extra = None
+        if geometry[4] or geometry[5]:
+            flags = (CONJUGATE if geometry[4] else 0) | (NEGATIVE if geometry[5] else 0)
         if state.written is not None and not state.written.covers(tensor, (*geometry[:4], False, False)):
             flags |= UNDEFINED
         if state.nbytes == 0 and tensor.numel():
             flags |= UNDEFINED  # its memory was given back (FSDP's parameters between uses)
-        extra = None
-        if tensor.device.type == "meta":
+        if state.is_meta:
             flags |= OPAQUE
         elif tensor.is_quantized:
             extra = {"quantized": _quantization(tensor)}
-        number = self._emit_value(state.id, state.version, geometry[0], tensor, flags, extra)
+        if tensor.requires_grad:
+            flags |= REQUIRES_GRAD
+        self.count = number = self.count + 1
+        text = self._dtypes.get(geometry[3]) or self._dtype_text(geometry[3])
+        offset, shape, stride = geometry[:3]
+        self._emit(_new(Value, (VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra)))
         return ValueInfo(number, flags)
+
+    def _dtype_text(self, dtype: torch.dtype) -> int:
+        text = self._dtypes[dtype] = self._interner.text(dtype_name(dtype))
+        return text
 
     def _emit_value(
         self,
@@ -223,7 +276,7 @@ class ValueTable:
         number = self.count
         if tensor.requires_grad:
             flags |= REQUIRES_GRAD
-        dtype = self._interner.text(dtype_name(tensor.dtype))
+        dtype = self._dtypes.get(tensor.dtype) or self._dtype_text(tensor.dtype)
         stride = list(tensor.stride()) if strided else []
         self._emit(
             Value(VALUE, number, storage, version, offset, dtype, [int(n) for n in tensor.shape], stride, flags, extra)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from ..report.comparison import COLUMNS, comparison_rows, comparison_table, writ
 from ..report.rows import write_csv, write_json
 from .console import count_progress, is_terminal, line_limit, print_table, say_left_out
 from .files import opened
+from .workers import jobs_option, workers
 
 _FORMATS: Final = ("answer", "table", "csv", "json", "parquet")
 _path = click.Path(path_type=Path)
@@ -35,7 +34,13 @@ _path = click.Path(path_type=Path)
 @click.option("--rule", "more_rules", multiple=True, help="'pattern: predicate', as in 'softmax: rel_l2 <= 1e-2'.")
 @click.option("--no-replay", is_flag=True, help="Take noise floors from bounds, do not replay ops in float64.")
 @click.option("--no-data", is_flag=True, help="Read no tensors: compare hashes and statistics.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes, one step-rank each.")
+@click.option(
+    "--together/--each-rank",
+    default=None,
+    help="Put the ranks of each dump together, or compare rank by rank.  [default: together where layouts differ]",
+)
+@click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")
+@jobs_option
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="answer", show_default=True)
 @click.option("--status", type=click.Choice(list(STATUS_TEXTS)), help="Only rows of this status.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write the table to.")
@@ -50,6 +55,8 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
       aten-dump compare npu_dump gpu_dump
       aten-dump compare npu_dump gpu_dump --step 3:0 --format csv --output rows.csv
       aten-dump compare a b --rule 'softmax: rel_l2 <= 1e-2 and cosine > 0.999'
+      aten-dump compare tensor_parallel_dump single_dump
+      aten-dump compare fsdp_dump single_dump --batch-shard 0
       aten-dump compare --recompute dump
     """  # noqa: D301 - \b keeps click from filling lines
     if recompute == (baseline is not None):
@@ -67,8 +74,7 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
 
 
 def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Comparison:
-    workers = nullcontext(None) if options["jobs"] == 1 else ProcessPoolExecutor(options["jobs"])
-    with workers as executor, count_progress("comparing") as update:
+    with workers(options["jobs"]) as executor, count_progress("comparing") as update:
         if baseline is None:
             return compare_recompute(target, replay=not options["no_replay"], executor=executor, progress=update)
         rules = [parse_rule(text) for text in options["more_rules"]]
@@ -82,6 +88,8 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
             rules=[*rules, *(read_rules(options["rules"]) if options["rules"] else ())],
             replay=not options["no_replay"],
             data=not options["no_data"],
+            together=options["together"],
+            batch_shard=options["batch_shard"],
             executor=executor,
             progress=update,
         )

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from ..errors import AtenDumpError
 
-_PIPE_WIDTH: Final = 100_000  # no name is cut in a pipe
 _TERMINAL_LINES: Final = 200
 
 Item = TypeVar("Item")
@@ -43,11 +42,21 @@ def print_table(table: Table) -> None:
     if is_terminal():
         Console(markup=False, highlight=False).print(table)
         return
-    console = Console(width=_PIPE_WIDTH, markup=False, highlight=False, no_color=True, file=sys.stdout)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
+    for line in _plain_lines(table):
+        click.echo(line)
+
+
+def _plain_lines(table: Table) -> Iterator[str]:
+    """Lay out a table for a pipe, no name cut; rich would take a second for a thousand rows."""
+    if table.title is not None:
+        yield str(table.title)
+    columns = []
+    for column in table.columns:
+        cells = [str(column.header), *map(str, column.cells)]
+        width = max(map(len, cells))
+        columns.append([cell.rjust(width) if column.justify == "right" else cell.ljust(width) for cell in cells])
+    for row in zip(*columns, strict=True):
+        yield "  ".join(row).rstrip()
 
 
 def print_lines(lines: Iterable[str], limit: int | None = None) -> None:

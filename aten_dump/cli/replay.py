@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 import torch
 
-from ..analysis.replay import Replay, replay
+from ..analysis.replay import Replay, replay, replay_all
 from ..analysis.repro import repro_script
 from ..dump import Call, RankDump
 from ..errors import ConfigError, StoreError
 from ..report.replay import answer_lines, ops_table
 from .console import count_progress, is_terminal, line_limit, print_lines, print_table, say_left_out
 from .options import dump_argument, limit_option, open_rank, place_options
+from .workers import jobs_option, workers
 
 
 @click.command("replay")
@@ -29,6 +30,8 @@ from .options import dump_argument, limit_option, open_rank, place_options
     help="float64 judges each op against a reference; recorded tells what is reproduced bit by bit.",
 )
 @click.option("--emit", type=click.Path(path_type=Path, dir_okay=False), help="Write a script that runs NAME alone.")
+@click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; prints the answer for each.")
+@jobs_option
 @limit_option(20, "rows of the table")
 def command(
     dump: Path,
@@ -38,6 +41,8 @@ def command(
     device: str,
     dtype: str,
     emit: Path | None,
+    everything: bool,
+    jobs: int,
     limit: int | None,
 ) -> None:
     """Run the aten ops of one step and rank again, each from its own recorded inputs, the worst first.
@@ -51,21 +56,39 @@ def command(
       aten-dump replay dump Module.transformer.h.0.0.forward
       aten-dump replay dump Aten.addmm.3.forward --emit repro.py
       aten-dump replay dump --dtype recorded
+      aten-dump replay dump --all --jobs 8
     """  # noqa: D301 - \b keeps click from filling lines
+    if everything and (name, step, rank, emit) != (None, None, None, None):
+        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
+    if jobs > 1 and not everything:
+        raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
+    judged = None if dtype == "recorded" else torch.float64
+    if everything:
+        with workers(jobs) as executor, count_progress("replaying") as update:
+            replays = replay_all(dump, executor, device=str(_device(device)), dtype=judged, progress=update)
+        for each in replays:
+            print_lines(answer_lines(each))
+        _exit(replays, dtype)
+        return
     opened = open_rank(dump, step, rank)
     if emit is not None:
         _emit(opened, name, emit)
         return
-    found = _replay(opened, name, _device(device), None if dtype == "recorded" else torch.float64)
+    found = _replay(opened, name, _device(device), judged)
     most = line_limit(limit, default=20)
     print_lines(answer_lines(found))
     if found.ops:
         click.echo()
         print_table(ops_table(found, most, is_terminal=is_terminal()))
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
-    if not found.ops:
+    _exit([found], dtype)
+
+
+def _exit(replays: list[Replay], dtype: str) -> None:
+    """End with exit code 2 where nothing could be replayed, 1 where an op is off."""
+    if not any(found.ops for found in replays):
         raise click.exceptions.Exit(2)
-    if found.suspects or (dtype == "recorded" and found.unequal):
+    if any(found.suspects or (dtype == "recorded" and found.unequal) for found in replays):
         raise click.exceptions.Exit(1)
 
 

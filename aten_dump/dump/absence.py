@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from ..store import records
 
 if TYPE_CHECKING:
@@ -107,15 +109,15 @@ def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
     if tables.dropped_bytes:
         found.append(f"the last {tables.dropped_bytes} bytes of the index were torn and have been dropped")
     if tables.unfinished:
-        names = [tables.call_name(call) for call in tables.calls if call.id in tables.unfinished]
+        names = [tables.call_name(tables.calls[tables.positions[id]]) for id in sorted(tables.unfinished)]
         shown = ["...", *names[-_MAX_NAMES:]] if len(names) > _MAX_NAMES else names
         found.append(f"{len(names)} module calls were cut short, without outputs: {', '.join(shown)}")
-    orphans = {call.parent for call in tables.calls if call.parent} - tables.positions.keys()
-    if orphans and tables.commit is None:
+    orphans = np.setdiff1d(tables.calls.column("parent"), np.append(tables.calls.column("id"), 0))
+    if len(orphans) and tables.commit is None:
         found.append(f"{len(orphans)} calls that others ran in were cut short before they were recorded")
     if lost_blobs:
         found.append(f"the bytes of {lost_blobs} of {len(tables.blobs)} stored tensors are not in their shards")
-    unstored = sum(data.blob not in tables.blobs for data in tables.data.records())
+    unstored = np.isin(tables.data.rows.column(2), tables.blobs.rows.column(1), invert=True).sum()
     if unstored:
         found.append(f"{unstored} values name stored bytes that the index does not describe")
     return found

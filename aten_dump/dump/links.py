@@ -8,9 +8,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
 from ..store import records
 from ..store.index import paused_gc
+from .call_names import CallNames
 from .recompute import originals_of
+from .rows import Groups
 from .tables import Tables
 from .trees import collect
 
@@ -25,35 +29,29 @@ class Links:
         self._tables = tables
 
     @cached_property
-    def names(self) -> dict[str, int]:
+    def names(self) -> CallNames:
         """Position of a call by its name."""
-        call_name = self._tables.call_name
-        with paused_gc():
-            return {call_name(call): position for position, call in enumerate(self._tables.calls)}
+        return CallNames(self._tables)
 
     @cached_property
-    def children(self) -> dict[int, list[int]]:
+    def children(self) -> Groups:
         """Positions of the calls that ran in a call, by its id; those of the roots under 0.
 
         A call whose parent was cut short before it was recorded counts as a root.
         """
-        known = self._tables.positions
-        found: dict[int, list[int]] = {}
-        with paused_gc():
-            for position, call in enumerate(self._tables.calls):
-                found.setdefault(call.parent if call.parent in known else 0, []).append(position)
-        return found
+        calls = self._tables.calls
+        parents = calls.column("parent")
+        return Groups(np.where(np.isin(parents, calls.column("id")), parents, 0))
 
     @cached_property
-    def belonging(self) -> dict[int, list[int]]:
+    def belonging(self) -> Groups:
         """Positions of the backward and recomputed calls of a forward call, by its id."""
-        found: dict[int, list[int]] = {}
-        with paused_gc():
-            for position, call in enumerate(self._tables.calls):
-                forward = call.forward or self.originals.get(call.id)
-                if forward:
-                    found.setdefault(forward, []).append(position)
-        return found
+        calls = self._tables.calls
+        forward = calls.column("forward").copy()
+        for id, original in self.originals.items():
+            at = calls.places[id]
+            forward[at] = forward[at] or original
+        return Groups(forward)
 
     @cached_property
     def originals(self) -> dict[int, int]:
@@ -99,14 +97,15 @@ class Links:
                         producer_depths[value] = depth
         return producers, consumers
 
+    def first_value(self, storage: int, value: int) -> int:
+        """Return the value that a storage was first seen as; `value` where it is unknown."""
+        positions = self._by_storage.get(storage, ()) if storage else ()
+        return min((self._tables.values.rows[position][1] for position in positions), default=value)
+
     @cached_property
-    def first_values(self) -> dict[int, int]:
-        """Least value id of a storage, by storage id: the value that the storage was first seen as."""
-        found: dict[int, int] = {}
-        for value in self._tables.values.records():
-            if value.storage and value.id < found.get(value.storage, value.id + 1):
-                found[value.storage] = value.id
-        return found
+    def _by_storage(self) -> Groups:
+        """Positions of the values of a storage, by its id."""
+        return Groups(self._tables.values.rows.column(2))
 
 
 def _inputs(call: records.Call) -> list[int]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from ..errors import ConfigError
 from ..store import records
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from .tables import Tables
 
 REGEX: Final = "regex:"
-_OP: Final = records.Call._fields.index("op")
 
 
 class CallFilter:
@@ -53,22 +54,23 @@ class CallFilter:
     def select(self, positions: Sequence[int]) -> Sequence[int]:
         """Return those of `positions` whose call matches."""
         calls = self._tables.calls
+        found = np.asarray(positions, np.int64)
         if self._ops is not None:
-            ops = self._ops
-            positions = [p for p in positions if calls.rows[p][_OP] in ops]
+            found = found[np.isin(calls.column("op")[found], list(self._ops))]
         if self._phase is not None:
-            positions = [p for p in positions if calls[p].phase == self._phase]
+            found = found[calls.column("phase")[found] == self._phase]
         if self._modules is not None:
-            positions = [p for p in positions if self._in_module(calls[p])]
+            modules, ops = (calls.column(name)[found].tolist() for name in ("module", "op"))
+            found = found[[self._in_module(module, op) for module, op in zip(modules, ops, strict=True)]]
         if self._name is not None:
-            matches, call_name = self._name, self._tables.call_name
-            positions = [p for p in positions if matches(call_name(calls[p]))]
-        return positions
+            parts = (calls.column(name)[found].tolist() for name in ("op", "n", "phase", "repeat"))
+            found = found[[self._name(name) for name in map(self._tables.render, *parts)]]
+        return found.data
 
-    def _in_module(self, call: records.Call) -> bool:
-        if self._matches_text(call.module):
+    def _in_module(self, module: int, op_id: int) -> bool:
+        if self._matches_text(module):
             return True
-        op = self._tables.op(call.op)
+        op = self._tables.op(op_id)
         is_module = records.CALL_KINDS[op.call_kind] == "module"
         return is_module and self._modules is not None and self._modules(op.api)
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import FormatError, MissingDataError
@@ -83,7 +84,11 @@ class RankDump:
     def calls_by_kind(self) -> Counter[str]:
         """Count the calls of each kind."""
         kinds = {number: records.CALL_KINDS[op.call_kind] for number, op in self.tables.ops.items()}
-        return Counter(kinds.get(call.op, "unknown") for call in self.tables.calls)
+        ops, counts = np.unique(self.tables.calls.column("op"), return_counts=True)
+        found: Counter[str] = Counter()
+        for op, count in zip(ops.tolist(), counts.tolist(), strict=True):
+            found[kinds.get(op, "unknown")] += count
+        return found
 
     @property
     def roots(self) -> list[Call]:
@@ -93,7 +98,7 @@ class RankDump:
     @cached_property
     def values(self) -> Values:
         """All values, in order of id."""
-        return Values(self, sorted(self.tables.values))
+        return Values(self, self.tables.values.places.in_order())
 
     @cached_property
     def gradients(self) -> dict[str, Value]:
@@ -135,7 +140,7 @@ class RankDump:
         """
         found = self.find(id)
         if found is None:
-            last = self.tables.calls[-1].id if self.tables.calls else 0
+            last = self.tables.calls[-1].id if len(self.tables.calls) else 0
             raise MissingDataError(
                 f"no call {id} in {self.where}; ids go from 1 to {last}: list them with `aten-dump show`"
             )
@@ -196,6 +201,22 @@ class RankDump:
     def read_blob(self, blob: int, start: int, stop: int) -> bytearray:
         """Read bytes [start, stop) of a blob, into memory of their own."""
         return self._source.read(self.tables, self.tables.blobs[blob], start, stop)
+
+    @cached_property
+    def packed_blobs(self) -> frozenset[int]:
+        """Blobs that hold several stretches of memory side by side: small tensors, stored together."""
+        known: dict[int, tuple[int, int, int]] = {}
+        packed: set[int] = set()
+        for data in self.tables.data.records():
+            if data.layout == records.LAYOUTS.index("strided") and data.blob not in packed:
+                value = self.value_by_id(data.value)
+                start = (
+                    value.storage_offset * value.dtype.itemsize - data.offset
+                )  # of the blob, in bytes of the storage
+                key = (value.storage, value.version, start)
+                if start < 0 or known.setdefault(data.blob, key) != key:
+                    packed.add(data.blob)
+        return frozenset(packed)
 
     def call_at(self, position: int) -> Call:
         """Return the call at a position of `calls`."""

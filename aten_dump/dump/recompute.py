@@ -20,6 +20,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from ..store import records
 from ..store.index import paused_gc
 from .tables import Tables
@@ -38,11 +40,11 @@ Key = tuple[Any, ...]
 
 def originals_of(tables: Tables) -> dict[int, int]:
     """Return the id of the original of each recomputed call, by id; a call without one is left out."""
-    again = [call for call in tables.calls if call.phase == _RECOMPUTE]
+    again = np.flatnonzero(tables.calls.column("phase") == _RECOMPUTE).tolist()
     if not again:
         return {}
     with paused_gc():
-        return _Matcher(tables).match(again)
+        return _Matcher(tables).match([tables.calls[position] for position in again])
 
 
 class _Originals:

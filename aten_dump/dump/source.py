@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import msgpack
 
 from ..store import records
 from ..store.index import read_index
+from ..store.raw_rows import split_records
 from ..store.shards import ShardReader, partial_name, shard_name
 from .tables import Tables
 
@@ -20,6 +26,13 @@ class Source:
     def tables(self, where: str) -> Tables:
         """Read the index; `where` names it in errors."""
         return Tables(read_index(self.directory), where)
+
+    def changed_tables(self, where: str, changed: Iterable[tuple[Any, ...]], kinds: Iterable[int]) -> Tables:
+        """Read the index with other records in place of those of some kinds."""
+        data = read_index(self.directory)
+        packed = b"".join(msgpack.packb(tuple(record)) for record in changed)
+        rows, _ = split_records(packed, where)
+        return Tables(replace(data, rows={**data.rows, **{kind: rows[kind] for kind in kinds}}), where)
 
     def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> bytearray:
         """Read bytes [start, stop) of a blob, into memory of their own."""

@@ -14,7 +14,8 @@ from ..errors import StoreError
 from ..store import records
 from ..store.index_writer import INDEX_FILE
 
-_END_BYTES: Final = 1 << 16
+_HEAD_BYTES: Final = 1 << 16
+_TAIL_BYTES: Final = (1 << 10, 1 << 16)  # tried in turn: most commit records are short
 # An array of 7 to 15 fields of kind COMMIT.
 _COMMIT: Final = re.compile(rb"[\x97-\x9f]\x14")
 
@@ -40,14 +41,16 @@ def summarize(directory: Path) -> Summary:
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            head = file.read(_END_BYTES)
-            start = max(0, size - _END_BYTES)
-            file.seek(start)
-            tail = file.read()
+            head = file.read(_HEAD_BYTES)
+            commit = None
+            for nbytes in _TAIL_BYTES:
+                start = max(0, size - nbytes)
+                file.seek(start)
+                commit = commit or find_commit(file.read(size - start), start)
         sizes = [entry.stat().st_size for entry in os.scandir(directory) if entry.name.startswith("shard-")]
     except OSError as error:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-    return Summary(_read_header(head), find_commit(tail, start), size, sum(sizes), len(sizes))
+    return Summary(_read_header(head), commit, size, sum(sizes), len(sizes))
 
 
 def _read_header(head: bytes) -> records.Header | None:

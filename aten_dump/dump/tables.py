@@ -1,24 +1,26 @@
 """Tables: the records of one index, by kind and id, as every handle looks them up.
 
 Theory of operation
-    The store hands over verified rows by kind; here they become plain dicts and lists of typed records, and
-    nothing inside them is decoded that is not asked for. Later records of the same id replace earlier ones.
+    The store hands over verified rows by kind, which are decoded when they are looked at; here they get their order
+    and can be found by id. Later records of the same id replace earlier ones.
     ``Open`` records whose ``Call`` never came are kept as calls that did not finish, so that an interrupted
     dump has the same shape as a whole one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from ..errors import FormatError
 from ..store import records
-from ..store.index import IndexData, Row, paused_gc
-from .rows import Records, RecordTable, check_sizes
+from ..store.index import IndexData
+from ..store.raw_rows import MadeRows, RawRows
+from .call_table import CallTable
+from .rows import Facts, Groups, Places, Records, RecordTable
 from .trees import Frame
 
 
@@ -38,12 +40,9 @@ class Tables:
         self.has_header = data.header is not None
         self.commit: records.Commit | None = data.commit
         self._names: dict[int, str] = {}
-        for kind, record_type in records.RECORD_TYPES.items():
-            check_sizes(data.rows[kind], record_type, str(data.path))
-        with paused_gc():
-            self._sort(data.rows)
+        self._sort(data.rows)
 
-    def _sort(self, rows: dict[int, list[Row]]) -> None:
+    def _sort(self, rows: Mapping[int, RawRows]) -> None:
         self.texts: dict[int, str] = {row[1]: row[2] for row in rows[records.TEXT]}
         self.ops = RecordTable(rows[records.OP], records.Op)
         self.frames = RecordTable(rows[records.FRAME], records.Frame)
@@ -53,28 +52,32 @@ class Tables:
         self.shards = RecordTable(rows[records.SHARD], records.Shard)
         self.blobs = RecordTable(rows[records.BLOB], records.Blob)
         self.data = RecordTable(rows[records.DATA], records.Data)  # by value id
-        self.statistics: dict[int, tuple[Any, ...]] = {row[1]: row[2] for row in rows[records.STATISTICS]}
-        self.hashes: dict[int, bytes] = {row[1]: row[2] for row in rows[records.HASH]}
-        self.same: dict[int, list[Row]] = {}
-        for row in rows[records.SAME]:
-            self.same.setdefault(row[1], []).append(row)
+        self.statistics = Facts(rows[records.STATISTICS], records.Statistics)
+        self.hashes = Facts(rows[records.HASH], records.Hash)
+        self._same_rows = rows[records.SAME]
         self.saved = Records(rows[records.SAVED], records.Saved)
         self.gradients = Records(rows[records.GRADIENT], records.Gradient)
         self.notes = Records(rows[records.NOTE], records.Note)
         self.random = RecordTable(rows[records.RANDOM], records.Random)  # by call id
-        self._sort_calls(rows)
-
-    def _sort_calls(self, rows: dict[int, list[Row]]) -> None:
-        finished = {row[1] for row in rows[records.CALL]}
         begun = RecordTable(rows[records.OPEN], records.Open)
-        self.unfinished = frozenset(begun) - finished  # ids
-        cut_short = [tuple(_call_of(begun[id])) for id in self.unfinished]
-        self.calls = Records(sorted(rows[records.CALL] + cut_short, key=itemgetter(1)), records.Call)  # in order of id
+        self.unfinished = frozenset(begun) - frozenset(self._finished(rows, begun))  # ids
+        self.calls = CallTable(rows[records.CALL], MadeRows(_call_of(begun[id]) for id in sorted(self.unfinished)))
+
+    @staticmethod
+    def _finished(rows: Mapping[int, RawRows], begun: RecordTable[records.Open]) -> list[int]:
+        ids = np.array(list(begun), np.int64)
+        finished: list[int] = ids[np.isin(ids, rows[records.CALL].column(1))].tolist()
+        return finished
 
     @cached_property
-    def positions(self) -> dict[int, int]:
+    def _same(self) -> Groups:
+        """Positions of the rows that say what a value shares with others, by its id."""
+        return Groups(self._same_rows.column(1))
+
+    @property
+    def positions(self) -> Places:
         """Position in `calls` by call id."""
-        return {row[1]: position for position, row in enumerate(self.calls.rows)}
+        return self.calls.places
 
     def text(self, number: int) -> str:
         """Return an interned text; ``""`` for none."""
@@ -95,12 +98,20 @@ class Tables:
 
     def call_name(self, call: records.Call) -> str:
         """Render ``{Prefix}.{api}.{n}.{phase}`` and, for a further backward, ``.{repeat}``."""
-        head = self._names.get(call.op)
+        return self.render(call.op, call.n, call.phase, call.repeat)
+
+    def render(self, op: int, n: int, phase: int, repeat: int) -> str:
+        """Render the name of a call of an op, by id; see `call_name`."""
+        name = f"{self.call_head(op)}.{n}.{records.PHASES[phase]}"
+        return f"{name}.{repeat}" if repeat else name
+
+    def call_head(self, op: int) -> str:
+        """Return prefix and api, with which the names of an op's calls begin."""
+        head = self._names.get(op)
         if head is None:
-            op = self.op(call.op)
-            head = self._names[call.op] = f"{op.prefix}.{op.api}"
-        name = f"{head}.{call.n}.{records.PHASES[call.phase]}"
-        return f"{name}.{call.repeat}" if call.repeat else name
+            record = self.op(op)
+            head = self._names[op] = f"{record.prefix}.{record.api}"
+        return head
 
     def stack(self, number: int) -> list[Frame]:
         """Return the frames of a stack, innermost first."""
@@ -119,7 +130,8 @@ class Tables:
         seen: set[int] = set()
         while value not in known and value not in seen:
             seen.add(value)
-            others = [other for _, _, other, facts, *_ in self.same.get(value, ()) if facts & fact]
+            same = (self._same_rows[position] for position in self._same.get(value, ()))
+            others = [other for _, _, other, facts, *_ in same if facts & fact]
             value = others[-1] if others else value
         return value
 
@@ -140,13 +152,6 @@ def _call_of(record: records.Open) -> records.Call:
         thread=record.thread,
         start_ns=record.start_ns,
         duration_ns=0,
-        sequence_nr=None,
         stack=record.stack,
         module=record.module,
-        forward=0,
-        args=[],
-        kwargs=None,
-        outputs=None,
-        written=None,
-        error=None,
     )

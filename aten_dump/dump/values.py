@@ -179,6 +179,23 @@ class Value:
         return bool(self._record.flags & records.OPAQUE)
 
     @property
+    def unsettled(self) -> bool:
+        """True for a tensor of several ranks when it is not known how their parts fit together."""
+        return False
+
+    @property
+    def composed(self) -> bool:
+        """True for a tensor put together of unlike parts: its statistics follow from theirs, but for rounding."""
+        return False
+
+    @property
+    def absence(self) -> str:
+        """What keeps it from being compared, as the end of a sentence about it; ``""`` for nothing."""
+        if self.undefined:
+            return "is undefined memory"
+        return "has no bytes of its own" if self.opaque else ""
+
+    @property
     def conjugate(self) -> bool:
         return bool(self._record.flags & records.CONJUGATE)
 
@@ -236,7 +253,7 @@ class Value:
     @property
     def from_outside(self) -> bool:
         """True when no recorded call made its storage: a parameter, a buffer, an input of the step."""
-        first = self._rank.links.first_values.get(self._record.storage, self._record.id)
+        first = self._rank.links.first_value(self._record.storage, self._record.id)
         return self._rank.links.producers.get(first) is None
 
     @property

@@ -2,34 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rich.table import Table
 
-from ..analysis.nonfinite import Event, NonFinite, Slot
+from ..analysis.causes import Slot
+from ..analysis.nonfinite import Event, NonFinite
 from .tables import _table
 
 
-def answer_lines(found: NonFinite) -> Iterator[str]:
-    """Yield the first cause in a paragraph, then counts."""
+def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[str]:
+    """Yield the first cause in a paragraph, then counts.
+
+    Args:
+        found: of one step and rank.
+        earlier_step: a step before it in which this rank had NaN or Inf already.
+    """
     where = f"{found.path} (step {found.step}, rank {found.rank})"
     first = found.first
-    if first is None:
-        yield f"no call of {where} made a NaN or Inf that was not a mask"
+    if first is not None:
+        yield from _event_lines(f"first in {where}", first)
+        if first.kind == "outside" and earlier_step is not None:
+            yield f"  step {earlier_step} of this rank had NaN or Inf already: look there first"
+        elif found.has_scaler and first.phase == "backward":
+            yield (
+                "  a gradient scaler was at work: it tries how large the loss may be scaled before gradients overflow, "
+                "and skips the optimizer's step when they do; that is no error if it is rare"
+            )
+    elif found.scaled:
+        yield from _event_lines(
+            f"no error in {where}, but gradients overflowed as a gradient scaler expects", found.scaled[0]
+        )
     else:
-        yield f"first in {where}: {first.name} ({first.op}), {'; '.join(map(_slot_text, first.results))}"
-        yield f"  {first.why}" if first.why else "  from finite inputs"
-        yield f"  {_place(first)}"
-        for slot in first.inputs:
-            yield f"  {_range_text(slot)}"
-    yield (
-        f"{found.calls} calls: {len(found.producers)} producers, {len(found.outside)} given from outside, "
-        f"{len(found.propagators)} propagators, {len(found.masks)} masks, "
-        f"{len(found.near_overflow)} values near overflow"
+        yield f"no call of {where} made a NaN or Inf that was not a mask"
+    counts = (
+        (len(found.producers), "producer"),
+        (len(found.outside), "call given them from outside"),
+        (len(found.scaled), "scaled overflow"),
+        (len(found.propagators), "propagator"),
+        (len(found.masks), "mask"),
+        (len(found.near_overflow), "value near overflow"),
     )
+    yield f"{_count(found.calls, 'call')}: {', '.join(_count(n, what) for n, what in counts)}"
     if found.unknown:
-        yield f"{found.unknown} floating results could not be judged: neither statistics nor bytes of them were kept"
+        yield (
+            f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics nor bytes of them "
+            "were kept"
+        )
+
+
+def _event_lines(head: str, event: Event) -> Iterator[str]:
+    yield f"{head}: {event.name} ({event.op}), {'; '.join(map(_slot_text, event.results))}"
+    yield f"  {event.why}" if event.why else "  from finite inputs"
+    yield f"  {_place(event)}"
+    for slot in event.inputs:
+        if slot.contents.low is not None or not slot.contents.finite:
+            yield f"  {_range_text(slot)}"
+
+
+def _count(n: int, what: str) -> str:
+    head, space, rest = what.partition(" ")
+    if head in ("call", "value"):
+        return f"{n} {head}{'' if n == 1 else 's'}{space}{rest}"
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
+    """Yield, for several steps and ranks, where it began and how many have nothing to tell."""
+    bad = [found for found in all_found if found.first is not None]
+    if bad:
+        began = min(bad, key=lambda found: (found.step, found.first is None or found.first.kind == "outside"))
+        assert began.first is not None, "it is one of those that have a first cause"
+        yield f"it began in step {began.step}, rank {began.rank}: {began.first.name} ({began.first.op})"
+    yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks"
 
 
 def _place(event: Event) -> str:
@@ -50,8 +96,6 @@ def _range_text(slot: Slot) -> str:
     found = slot.contents
     if not found.finite:
         return _slot_text(slot)
-    if found.low is None or found.high is None:
-        return f"{slot.name}: {slot.dtype}"
     return f"{slot.name}: {slot.dtype} from {found.low:.6g} to {found.high:.6g}"
 
 
@@ -64,7 +108,8 @@ def events_table(found: NonFinite, limit: int | None, *, propagators: bool, is_t
         propagators: show propagators too.
         is_terminal: draw lines.
     """
-    events = [*found.producers, *found.outside, *found.masks, *(found.propagators if propagators else ())]
+    events = [*found.producers, *found.outside, *found.scaled, *found.masks]
+    events += found.propagators if propagators else ()
     events.sort(key=lambda event: event.call_id)
     table = _table(
         None, "call", "kind", "phase", "module", "slot", "NaN", "+Inf", "-Inf", left=5, is_terminal=is_terminal

@@ -1,19 +1,18 @@
-"""Reads an index file: what is whole, row by row, sorted by kind.
+"""Reads an index file: what is whole, sorted by kind.
 
 Theory of operation
     First the check records are found by their bytes alone: one that names its own position and the checksum
     of what lies between it and the check before makes all bytes up to its end good. That runs at the speed of the
     checksum, some GB/s. What follows the last good check is dropped, also records that would
-    decode: nothing says that they are what was written. Then the good bytes are decoded once, front to back,
-    in C, to tuples (4x faster than lists), with the garbage collector paused.
+    decode: nothing says that they are what was written. Of the good bytes `raw_rows` finds where each record is;
+    rows are decoded when they are looked at.
 """
 
 from __future__ import annotations
 
 import gc
 import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,14 @@ import xxhash
 
 from ..errors import FormatError, MissingDataError, StoreError
 from .index_writer import INDEX_FILE
+from .raw_rows import RawRows, split_records
 from .records import COMMIT, FORMAT_VERSION, HEADER, RECORD_TYPES, Commit, Header
 
 # A check record: array of 3, kind 19, an int in its shortest form, 8 bytes.
 _CHECK: Final = re.compile(
     rb"\x93\x13(?:([\x00-\x7f])|\xcc(.)|\xcd(.{2})|\xce(.{4})|\xcf(.{8}))\xc4\x08(.{8})", re.DOTALL
 )
-_FEED_BYTES: Final = 16 << 20
-
-Row = tuple[Any, ...]
+_HEADER_BYTES: Final = 16 << 20
 
 
 class GoodPart(NamedTuple):
@@ -53,7 +51,7 @@ class IndexData:
     path: Path
     header: Header | None  # None: the run was cut short before anything was written
     commit: Commit | None  # None: the step is not complete
-    rows: dict[int, list[Row]]  # by kind, in order of the file; every known kind has a list
+    rows: Mapping[int, RawRows]  # by kind, in order of the file; every known kind is there
     unknown: dict[int, int]  # kinds this version does not know, with their counts
     good_bytes: int
     dropped_bytes: int  # after the last good check
@@ -112,17 +110,21 @@ def read_index(path: Path) -> IndexData:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     _refuse_foreign(path, data)
     good = good_part(data)
-    rows = _decode(path, memoryview(data)[: good.nbytes])
-    known = {kind: rows.pop(kind, []) for kind in RECORD_TYPES}
-    header = Header._make(known[HEADER][0][:8]) if known[HEADER] else None
-    commit = Commit._make(known[COMMIT][-1][:7]) if known[COMMIT] else None
+    return index_of(path, data, good)
+
+
+def index_of(path: Path, data: bytes, good: GoodPart) -> IndexData:
+    """Read the good part of the bytes of an index; `path` names them in errors."""
+    rows, unknown = split_records(memoryview(data)[: good.nbytes], str(path))
+    header = Header._make(rows[HEADER][0][:8]) if rows[HEADER] else None
+    commit = Commit._make(rows[COMMIT][-1][:7]) if rows[COMMIT] else None
     dropped = len(data) - good.nbytes
     return IndexData(
         path=path,
         header=header,
         commit=commit,
-        rows=known,
-        unknown={kind: len(found) for kind, found in rows.items()},
+        rows=rows,
+        unknown=unknown,
         good_bytes=good.nbytes,
         dropped_bytes=dropped,
         last_check=good.last_check,
@@ -153,7 +155,7 @@ def _refuse_foreign(path: Path, data: bytes) -> None:
             f"{path} is not an index of aten_dump: it begins with {data[:8].hex(' ')}, not with a Header record"
         )
     unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False, max_buffer_size=0)
-    unpacker.feed(data[:_FEED_BYTES])
+    unpacker.feed(data[:_HEADER_BYTES])
     try:
         header = unpacker.unpack()
     except msgpack.OutOfData:
@@ -167,22 +169,6 @@ def _refuse_foreign(path: Path, data: bytes) -> None:
             f"{path} has format version {header[1]}, this aten_dump reads up to {FORMAT_VERSION}; "
             "update aten_dump where you read the dump"
         )
-
-
-def _decode(path: Path, data: memoryview) -> dict[int, list[Row]]:
-    """Decode all records of verified bytes, by kind."""
-    unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False, max_buffer_size=0)
-    rows: defaultdict[int, list[Row]] = defaultdict(list)
-    with paused_gc():
-        try:
-            for start in range(0, len(data), _FEED_BYTES):
-                unpacker.feed(data[start : start + _FEED_BYTES])
-                for row in unpacker:
-                    rows[row[0]].append(row)
-        except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
-            message = f"{path} has bytes near {unpacker.tell()} that are no record, though their checksum is right"
-            raise FormatError(f"{message}: {error!r}; it was not written by aten_dump") from error
-    return dict(rows)
 
 
 def _problem(path: Path, committed: bool, dropped: int, damage: str | None) -> str | None:

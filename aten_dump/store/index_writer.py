@@ -13,10 +13,12 @@ from typing import Any, Final
 import msgpack
 import xxhash
 
-from .records import CHECK, NOTE, Check, Note
+from .records import CALL, CHECK, NOTE, VALUE, Call, Check, Note, Value
 
 INDEX_FILE: Final = "index.msgpack"
 BATCH: Final = 256  # records per C call, which keeps the GIL for about 0.3 ms
+_CALL_FIELDS: Final = len(Call._fields)
+_VALUE_FIELDS: Final = len(Value._fields)
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -44,6 +46,16 @@ def lock_file(fd: int) -> bool:
     return True
 
 
+def _shortest(record: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Leave out the trailing fields of the two most frequent kinds where they have their defaults."""
+    kind = record[0]
+    if kind == CALL and record[-1] is None and len(record) == _CALL_FIELDS:
+        return record[:-2] if record[-2] is None else record[:-1]
+    if kind == VALUE and record[-1] is None and len(record) == _VALUE_FIELDS:
+        return record[:-1] if record[-2] else record[:-2]
+    return record
+
+
 class IndexWriter:
     """One index file that grows."""
 
@@ -64,11 +76,11 @@ class IndexWriter:
         return cls(fd)
 
     def add(self, batch: list[tuple[Any, ...]]) -> None:
-        """Pack at most 256 records; they reach the file with the next `flush`."""
+        """Pack some records, a few thousand at most; they reach the file with the next `flush`."""
         if not batch:
             return
         try:
-            data = self._pack(batch)
+            data = self._pack([_shortest(record) for record in batch])
         except (TypeError, ValueError, OverflowError):
             self._add_one_by_one(batch)
             return

@@ -7,13 +7,15 @@ Theory of operation
     is a single C call on the writer's thread. Text that repeats (op names, paths, devices) is interned
     once in a ``Text`` or ``Op`` record and named by id afterwards; ids count from 1 within the
     file, 0 stands for "none". A reader MUST skip kinds it does not know and ignore elements
-    beyond the fields it knows: that is how the format grows.
+    beyond the fields it knows: that is how the format grows. Trailing fields that have their default may be
+    left out of a record.
 
 ``docs/format.md`` specifies the same table for readers in other languages; a test holds the two together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 FORMAT_VERSION: Final = 1
@@ -157,8 +159,8 @@ class Value(NamedTuple):
     dtype: int  # Text id, "float32"
     shape: list[int]
     stride: list[int]  # in elements
-    flags: int  # bits UNDEFINED ... OPAQUE
-    extra: dict[str, Any] | None  # {"layout": "sparse_coo", "parts": {"indices": value id}, "class": ..., ...}
+    flags: int = 0  # bits UNDEFINED ... OPAQUE
+    extra: dict[str, Any] | None = None  # {"layout": "sparse_coo", "parts": {"indices": value id}, "class": ..., ...}
 
 
 class Shard(NamedTuple):
@@ -241,15 +243,15 @@ class Call(NamedTuple):
     thread: int  # small number, 0 is the thread that entered the mode
     start_ns: int  # from the step's start
     duration_ns: int
-    sequence_nr: int | None  # autograd's: of the node made (forward) or running (backward)
-    stack: int  # Stack id, 0 none
-    module: int  # Text id of the fqn of the innermost module, 0 none
-    forward: int  # Call id of the forward call that this one belongs to, 0 none
-    args: list[Tree]
-    kwargs: dict[str, Tree] | None
-    outputs: Tree
-    written: list[Tree] | None  # [name, tree of the values after the write, ...] of arguments written in place
-    error: str | None  # "RuntimeError: ..." when the call raised
+    sequence_nr: int | None = None  # autograd's: of the node made (forward) or running (backward)
+    stack: int = 0  # Stack id, 0 none
+    module: int = 0  # Text id of the fqn of the innermost module, 0 none
+    forward: int = 0  # Call id of the forward call that this one belongs to, 0 none
+    args: Sequence[Tree] = ()
+    kwargs: dict[str, Tree] | None = None
+    outputs: Tree = None
+    written: Sequence[Tree] | None = None  # [name, tree of the values after the write, ...] of arguments written
+    error: str | None = None  # "RuntimeError: ..." when the call raised
 
 
 class Saved(NamedTuple):

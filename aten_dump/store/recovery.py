@@ -27,6 +27,7 @@ from .records import BLOB, CALL, COMMIT, NOTE, SHARD, VALUE, Blob, Commit, Note,
 from .shards import ShardReader, encode_header, header_entries, partial_name, read_header, shard_name
 
 RECOVERED: Final = "recovered"
+_NBYTES: Final = Blob._fields.index("nbytes")
 _HASH_BYTES: Final = 64 << 20
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -147,7 +148,7 @@ def _complete_index(fd: int, data: IndexData, sizes: list[int], message: str) ->
         return
     last_check = os.pread(fd, data.good_bytes - data.last_check, data.last_check)
     index = IndexWriter(fd, data.good_bytes, last_check)
-    blob_bytes = sum(row[4] for row in data.rows[BLOB])
+    blob_bytes = int(data.rows[BLOB].column(_NBYTES).sum())
     calls, values, blobs = (len(data.rows[kind]) for kind in (CALL, VALUE, BLOB))
     index.add([Note(NOTE, RECOVERED, message, 1), Commit(COMMIT, calls, values, blobs, blob_bytes, sizes, {})])
     index.flush()
@@ -217,7 +218,7 @@ def _headers(directory: Path, data: IndexData) -> Iterable[str]:
 def _checksums(directory: Path, data: IndexData, progress: Progress | None) -> Iterable[str]:
     """Read every blob and compare its checksum."""
     reader = ShardReader(directory, data.rows[SHARD])
-    total, done = sum(row[4] for row in data.rows[BLOB]), 0
+    total, done = int(data.rows[BLOB].column(_NBYTES).sum()), 0
     for blob in data.records(BLOB):
         try:
             found = reader.blob(blob)

@@ -160,11 +160,12 @@ class ShardWriter:
         self._start = self._position = self._end + pad
         self._hash.reset()
 
-    def add(self, chunk: Chunk, view: memoryview) -> None:
+    def add(self, chunk: Chunk | None, view: memoryview) -> None:
         """Queue bytes of the blob; `chunk` is given back by `flush`."""
         self._hash.update(view)
         self._parts.append(view)
-        self._chunks.append(chunk)
+        if chunk is not None:
+            self._chunks.append(chunk)
         self._position += len(view)
 
     def end(self, number: int, dtype: str, shape: list[int]) -> Blob:

@@ -5,19 +5,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
+import xxhash
 
-from .records import BLOB, COMMIT, Blob, Commit, Header
+from .records import BLOB, COMMIT, HASH, Blob, Commit, Hash, Header
 
 # fill(offset, address, nbytes): copy bytes [offset, offset + nbytes) of the blob to host memory at
 # `address`, on the calling thread. It may return a function that the writer calls, on its own thread,
 # to wait until the copy is complete (an accelerator's event); None when it is complete already.
 # `offset` and `address` are multiples of 64; so is `nbytes`, except in the last piece of a blob.
 Fill = Callable[[int, int, int], "Callable[[], None] | None"]
+# Returns records. It is called once, on the writer's thread where the sink has one.
+Job = Callable[[], "Iterable[tuple[Any, ...]]"]
+
+
+def copying(data: bytes) -> Fill:
+    """Return a `Fill` that copies `data`."""
+    source = np.frombuffer(data, np.uint8).ctypes.data if data else 0
+
+    def fill(offset: int, address: int, nbytes: int) -> None:
+        ctypes.memmove(address, source + offset, nbytes)
+
+    return fill
 
 
 class Sink(Protocol):
@@ -32,12 +46,28 @@ class Sink(Protocol):
     def emit(self, record: tuple[Any, ...]) -> None:
         """Keep one record. Costs an append; never waits for a file."""
 
-    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill) -> int:
+    def wait_for_room(self) -> None:
+        """Wait while too many records wait to be written; to be called every thousand calls or so."""
+
+    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill, hash_of: int = 0) -> int:
         """Keep `nbytes` bytes and return the blob's id; 0 when the byte budget is spent.
 
-        Calls `fill` for consecutive pieces before it returns, and waits when the queue is full.
-        Zero bytes are allowed: a blob of nbytes 0 is kept and `fill` is not called.
+        With `hash_of`, a value whose elements in row-major order are these bytes, its Hash record is kept too, of
+        their xxh3, which is taken anyway. Calls `fill` for consecutive pieces before it returns, and waits when the
+        queue is full. Zero bytes are allowed: a blob of nbytes 0 is kept and `fill` is not called.
         """
+
+    def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
+        """Keep bytes that are in host memory already, and stay as they are until `get` is called, as a `Job` is."""
+
+    def later(self, job: Job, nbytes: int) -> None:
+        """Keep the records that `job` returns, which holds `nbytes` bytes of memory until it was called.
+
+        They come behind everything said before. May wait while the jobs hold too much.
+        """
+
+    def on_tick(self, tick: Callable[[], None] | None) -> None:
+        """Have `tick` called now and then while a step is open: it may send what waits elsewhere, and never waits."""
 
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
         """Complete the step; the files are finished in the background."""
@@ -67,12 +97,15 @@ class MemorySink:
         """Return the records of one kind, in order."""
         return [record for record in self.records if record[0] == kind]
 
+    def wait_for_room(self) -> None:
+        """Return at once: nothing waits."""
+
     def begin_step(self, header: Header) -> None:
         """Start a step."""
         self.blobs.clear()
         self.records.append(header)
 
-    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill) -> int:
+    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill, hash_of: int = 0) -> int:
         """Keep the bytes in `blobs`."""
         with self._lock:
             if self._left is not None:
@@ -90,7 +123,21 @@ class MemorySink:
             number = len(self.blobs) + 1
             self.blobs[number] = buffer.tobytes()
             self.records.append(Blob(BLOB, number, 0, 0, nbytes, dtype, shape, b""))
+            if hash_of:
+                self.records.append(Hash(HASH, hash_of, xxhash.xxh3_64_digest(buffer.data)))
             return number
+
+    def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
+        """Keep the bytes in `blobs`."""
+        return self.store(dtype, shape, nbytes, copying(get()))
+
+    def later(self, job: Job, nbytes: int) -> None:
+        """Run the job at once."""
+        for record in job():
+            self.emit(record)
+
+    def on_tick(self, tick: Callable[[], None] | None) -> None:
+        """Do nothing: it has no thread."""
 
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
         """Complete the step."""

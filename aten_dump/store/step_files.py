@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .arena import Chunk
 from .index_writer import BATCH, INDEX_FILE, IndexWriter
-from .records import COMMIT, NOTE, Commit, Header, Note
+from .records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
 from .shard_writer import HeaderBudget, ShardWriter, check_free_space
 from .shards import header_entry
 
@@ -23,6 +23,7 @@ INDEX_FLUSH_BYTES: Final = 16 << 10
 # Between batches the GIL is left alone for long enough that a waiting thread wakes up and takes it; releasing
 # it for a short write is not, and the waiting thread would then wait for the 5 ms of sys.getswitchinterval().
 YIELD_SECONDS: Final = 0.0003
+HURRY_RECORDS: Final = 1 << 13  # so many that wait are taken in longer strokes: each may cost 5 ms until the GIL is had
 JOURNAL_BYTES: Final = 32 << 20  # of data that may be written before their records are
 
 
@@ -34,6 +35,7 @@ class BlobStart:
     dtype: str
     shape: list[int]
     nbytes: int
+    hash_of: int = 0  # value whose xxh3 hash is that of the bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Piece:
     is_first: bool
     is_last: bool
     ready: Callable[[], None] | None
+    get: Callable[[], bytes] | None = None  # all bytes of the blob, where they are not in arena memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,9 @@ class StepFiles:
     def records(self, batch: list[tuple[Any, ...]]) -> None:
         """Write records. Empties `batch`, in short strokes: freeing many objects at once holds the GIL."""
         while batch:
-            self._index.add(batch[:BATCH])
-            del batch[:BATCH]
+            size = BATCH if len(batch) < HURRY_RECORDS else 4 * BATCH
+            self._index.add(batch[:size])
+            del batch[:size]
             if self._index.waiting_bytes >= INDEX_FLUSH_BYTES:
                 self.flush()
             if batch:
@@ -106,8 +110,12 @@ class StepFiles:
         if piece.chunk is not None:
             shard.add(piece.chunk, piece.chunk.view[piece.start : piece.start + piece.nbytes])
             self._unjournaled += piece.nbytes
+        elif piece.get is not None:
+            shard.add(None, memoryview(piece.get()))
+            self._unjournaled += piece.nbytes
         if piece.is_last:
-            self._index.add([shard.end(blob.id, blob.dtype, blob.shape)])
+            record = shard.end(blob.id, blob.dtype, blob.shape)
+            self._index.add([record] if not blob.hash_of else [record, Hash(HASH, blob.hash_of, record.checksum)])
             self._blobs += 1
             self._blob_bytes += blob.nbytes
             if self._unjournaled >= JOURNAL_BYTES:

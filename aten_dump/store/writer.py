@@ -3,8 +3,11 @@
 Theory of operation
     The training thread only appends: `emit` is `list.append` itself, `store` copies bytes into arena memory and
     queues pieces. A daemon thread encodes and writes. It takes what is there when half a chunk of bytes
-    has come, when `store` waits for room, and every 50 ms otherwise. Records are drained from the list into
+    has come, when somebody waits for room, and every 50 ms otherwise. Records are drained from the list into
     the job queue before each piece, so jobs are in the order in which things were said: FIFO.
+
+    Both are bounded. Bytes wait in the arena, whose `reserve` waits for room. Records are not counted one by one, that
+    would cost more than the append: whoever emits them calls `wait_for_room` now and then, every thousand calls, say.
 
     `_store_lock` keeps the pieces of a blob together and steps whole; `_order_lock` makes "drain the list,
     then queue a job" one act, and is held for microseconds. The writer's thread takes only the latter.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -29,10 +33,14 @@ from .existing import prepare_root
 from .records import NOTE, Header, Note
 from .shard_writer import HeaderBudget
 from .shards import DTYPE_BITS
-from .sink import Fill
+from .sink import Fill, Job
 from .step_files import BlobStart, Piece, StepEnd, StepFiles
 
 INTERVAL_SECONDS: Final = 0.05
+# Records that may wait to be written, some 30 MB of host memory and 0.1 s of the writer's thread.
+WAITING_RECORDS: Final = 1 << 15
+JOB_BYTES: Final = 16 << 20  # of memory that jobs may hold
+_LOOK_SECONDS: Final = 0.002
 
 
 class Writer:
@@ -77,6 +85,10 @@ class Writer:
         self._pending: list[tuple[Any, ...]] = []
         self.emit = self._pending.append
         self._jobs: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._batches: deque[list[tuple[Any, ...]]] = deque()  # the records among the jobs; the first shrinks
+        self._room_seconds = 0.0
+        self._job_bytes = 0  # held by jobs; under _order_lock
+        self._tick: Callable[[], None] | None = None
         self._store_lock = threading.RLock()
         self._order_lock = threading.Lock()
         self._signal = threading.Event()
@@ -94,6 +106,8 @@ class Writer:
         self._header: Header | None = None
         self._step: StepFiles | None = None
         self._late_records = 0
+        self._job_seconds = 0.0
+        self._ticked = 0.0  # when the tick was called last
         self._header_budget = HeaderBudget()
         self._thread = threading.Thread(target=self._run, name=f"aten_dump-writer-{rank}", daemon=True)
         self._thread.start()
@@ -102,6 +116,34 @@ class Writer:
     def allocated_bytes(self) -> int:
         """Bytes of host memory held for blobs that wait; at most queue_bytes."""
         return self._arena.allocated_bytes
+
+    @property
+    def waiting_records(self) -> int:
+        """Records that were emitted and are not yet written."""
+        return len(self._pending) + sum(map(len, self._batches.copy()))
+
+    def wait_for_room(self) -> None:
+        """Wait while more than WAITING_RECORDS records wait; the seconds are counted as `wait`.
+
+        Raises:
+            StoreError: an earlier write failed.
+        """
+        if os.getpid() != self._pid:
+            self._pending.clear()
+            return
+        self._raise_error()
+        waiting = self.waiting_records
+        if waiting > WAITING_RECORDS // 4:
+            self._signal.set()
+        if waiting <= WAITING_RECORDS:
+            return
+        begun = time.perf_counter()
+        while self.waiting_records > WAITING_RECORDS // 2 and self._thread.is_alive():
+            self._raise_error()
+            self._signal.set()
+            time.sleep(_LOOK_SECONDS)
+        with self._order_lock:
+            self._room_seconds += time.perf_counter() - begun
 
     def begin_step(self, header: Header) -> None:
         """Start a step; its folder is made with its first record or blob."""
@@ -117,13 +159,52 @@ class Writer:
             self._skipped = [0, 0]
             self._queue(self._do_begin, header)
 
-    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill) -> int:
+    def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill, hash_of: int = 0) -> int:
         """Keep `nbytes` bytes and return the blob's id; 0 when max_bytes is spent. See `Sink.store`.
 
         Raises:
             FormatError: shape and dtype do not make nbytes.
             StoreError: an earlier write failed.
         """
+        return self._store(dtype, shape, nbytes, hash_of, lambda blob: self._store_pieces(blob, fill))
+
+    def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
+        """Keep the bytes that `get` will return. See `Sink.store_bytes`; raises as `store` does."""
+
+        def put(blob: BlobStart) -> None:
+            self._queue(self._do_piece, Piece(blob, None, 0, nbytes, True, True, None, get))
+
+        return self._store(dtype, shape, nbytes, 0, put)
+
+    def later(self, job: Job, nbytes: int) -> None:
+        """Have the writer's thread call `job` and keep its records. Waits while jobs hold JOB_BYTES or more.
+
+        Raises:
+            StoreError: an earlier write failed.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._raise_error()
+        if self._job_bytes > JOB_BYTES and threading.current_thread() is not self._thread:
+            begun = time.perf_counter()
+            while self._job_bytes > JOB_BYTES // 2 and self._thread.is_alive():
+                self._raise_error()
+                self._signal.set()
+                time.sleep(_LOOK_SECONDS)
+            with self._order_lock:
+                self._room_seconds += time.perf_counter() - begun
+        with self._order_lock:
+            self._drain()
+            self._job_bytes += nbytes
+            self._jobs.append((self._do_job, (job, nbytes)))
+
+    def on_tick(self, tick: Callable[[], None] | None) -> None:
+        """Have `tick` called on the writer's thread every 50 ms while a step is open. It may call `store_bytes` and
+        `later`, which do not wait there.
+        """
+        self._tick = tick
+
+    def _store(self, dtype: str, shape: list[int], nbytes: int, hash_of: int, put: Callable[[BlobStart], None]) -> int:
         if os.getpid() != self._pid:
             return 0
         bits = DTYPE_BITS.get(dtype)
@@ -144,10 +225,10 @@ class Writer:
                 return 0
             self._stored_bytes += nbytes
             self._blob_id += 1
-            blob = BlobStart(self._blob_id, dtype, list(shape), nbytes)
+            blob = BlobStart(self._blob_id, dtype, list(shape), nbytes, hash_of)
             self._storing = True
             try:
-                self._store_pieces(blob, fill)
+                put(blob)
             except BaseException:
                 self._stored_bytes -= nbytes
                 raise
@@ -165,7 +246,9 @@ class Writer:
                 raise StoreError(f"end_step of rank {self._rank} was called outside of a step")
             self._open_step = None
             seconds = dict(seconds)
-            seconds["wait"] = seconds.get("wait", 0.0) + self._arena.waited_seconds
+            with self._order_lock:
+                waited, self._room_seconds = self._room_seconds + self._arena.waited_seconds, 0.0
+            seconds["wait"] = seconds.get("wait", 0.0) + waited
             self._arena.waited_seconds = 0.0
             self._queue(self._do_end, StepEnd(calls, values, seconds, self._budget_notes()))
 
@@ -239,6 +322,7 @@ class Writer:
         if count:  # another thread may append meanwhile: take exactly `count`
             batch = pending[:count]
             del pending[:count]
+            self._batches.append(batch)
             self._jobs.append((self._do_records, batch))
 
     # From here on: the writer's thread.
@@ -247,12 +331,17 @@ class Writer:
         while True:
             self._signal.wait(INTERVAL_SECONDS)
             self._signal.clear()
+            if self._tick is not None and time.monotonic() - self._ticked >= INTERVAL_SECONDS:
+                self._ticked = time.monotonic()
+                self._try(self._do_tick, None)
             with self._order_lock:
                 self._drain()
             while self._jobs:
                 action, argument = self._jobs.popleft()
                 if self._error is None:
                     self._try(action, argument)
+                if action == self._do_records:
+                    self._batches.popleft()
                 if action == self._do_close:
                     return
                 del argument
@@ -269,6 +358,15 @@ class Writer:
                 self._step.abandon()
                 self._step = None
             self._arena.wake_waiting()
+
+    def _do_tick(self, _: None) -> None:
+        """Call the tick unless a thread is storing, which may wait for this one."""
+        if self._error is None and self._store_lock.acquire(blocking=False):
+            try:
+                if self._tick is not None and self._open_step is not None and not self._storing:
+                    self._tick()
+            finally:
+                self._store_lock.release()
 
     def _step_flush(self, _: None) -> None:
         if self._step is not None:
@@ -296,12 +394,23 @@ class Writer:
         else:
             files.records(batch)
 
+    def _do_job(self, argument: tuple[Job, int]) -> None:
+        job, nbytes = argument
+        begun = time.perf_counter()
+        records = list(job())
+        with self._order_lock:
+            self._job_bytes -= nbytes
+            self._job_seconds += time.perf_counter() - begun
+        self._do_records(records)
+
     def _do_piece(self, piece: Piece) -> None:
         files = self._files()
         assert files is not None, "store refuses outside of a step"
         files.piece(piece)
 
     def _do_end(self, end: StepEnd) -> None:
+        if self._job_seconds:
+            end.seconds["later"], self._job_seconds = self._job_seconds, 0.0
         if self._step is not None:
             self._step.finish(end)
         self._step = self._header = None

@@ -31,33 +31,37 @@ class Launched:
         return open_dump(str(self.folder / dump)).step(step).rank(rank)
 
 
-def launch_once(program: str, factory: pytest.TempPathFactory) -> Launched:
+def launch_once(
+    program: str, factory: pytest.TempPathFactory, module: str = "tests.distributed.programs", ranks: int = RANKS
+) -> Launched:
     """Run `program` once for all workers of pytest-xdist, which wait for one another."""
     root = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
     folder = root / f"distributed-{program}"
     with (root / f"distributed-{program}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "done").exists():
-            return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)])
+            return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(ranks)])
         folder.mkdir()
-        launched = launch(program, folder)
+        launched = launch(program, folder, module=module, ranks=ranks)
         (folder / "done").touch()
         return launched
 
 
-def launch(program: str, folder: Path, timeout: float = 120.0) -> Launched:
-    """Run `program` on all ranks; fails with their output if one of them fails or hangs."""
+def launch(
+    program: str, folder: Path, timeout: float = 120.0, module: str = "tests.distributed.programs", ranks: int = RANKS
+) -> Launched:
+    """Run `program` of a module on all ranks; fails with their output if one of them fails or hangs."""
     environment = {
         **os.environ,
-        "WORLD_SIZE": str(RANKS),
-        "LOCAL_WORLD_SIZE": str(RANKS),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": str(_REPOSITORY),
     }
     environment.pop("ATEN_DUMP_CONFIG", None)
-    command = [sys.executable, "-W", "ignore::FutureWarning", "-m", "tests.distributed.programs", program, str(folder)]
-    logs = [folder / f"rank{rank}.log" for rank in range(RANKS)]
+    command = [sys.executable, "-W", "ignore::FutureWarning", "-m", module, program, str(folder)]
+    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
     processes = []
     for rank, log in enumerate(logs):
         with log.open("wb") as out:
@@ -82,4 +86,4 @@ def launch(program: str, folder: Path, timeout: float = 120.0) -> Launched:
     if any(codes):
         texts = "\n".join(f"--- rank {rank}\n{log.read_text()[-4000:]}" for rank, log in enumerate(logs))
         raise AssertionError(f"{program} ended with {codes} (-1: it hung)\n{texts}")
-    return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)])
+    return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(ranks)])

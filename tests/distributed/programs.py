@@ -5,7 +5,9 @@ Each returns what it computed, bare and under each dump, for the test to compare
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +228,53 @@ def compressed(folder: Path) -> Result:
     return _bare_and_dumped(folder, build, {"dump": {"data": "full"}})
 
 
+def _step_with_nan(model: nn.Module, broken: bool) -> None:
+    loss = model(torch.ones(4, 8)).mean()
+    number = torch.full((), 0.0 if broken else 1.0)
+    (loss * (number / number)).backward()
+
+
+def triggered(folder: Path) -> Result:
+    """Rank 1 makes a NaN in step 1; the gradients that come from it are NaN on rank 0 too."""
+    _init(folder)
+    result: Result = {}
+    for name in ("bare", "dump"):
+        model = nn.parallel.DistributedDataParallel(_model())
+        config = DumpConfig(path=str(folder / name), trigger="nonfinite", trigger_before=30, trigger_after=10)
+        with DumpMode(config, model=model) if name == "dump" else contextlib.nullcontext() as dump:
+            for step in range(STEPS + 1):
+                model.zero_grad()
+                _step_with_nan(model, step == 1 and RANK == 1)
+                if dump is not None:
+                    dump.step()
+        result[name] = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    _triggered_behind(folder / "behind", folder / "rank0-waits")
+    return result
+
+
+def _triggered_behind(path: Path, other: Path) -> None:
+    """Rank 1 makes a NaN in step 1 when rank 0 is in step 2 already, and makes no call while it waits."""
+    model = _model()
+    config = DumpConfig(path=str(path), data="full", trigger="nonfinite", trigger_before=40, trigger_after=100)
+    with DumpMode(config, model=model) as dump:
+        for step in range(STEPS + 1):
+            if step == 1 and RANK == 1:
+                _wait_for(other)
+            _step_with_nan(model, step == 1 and RANK == 1)
+            if step == 2 and RANK == 0:
+                other.touch()
+                _wait_for(path / "step1/rank0/index.msgpack")
+                _wait_for(path / "step0/rank0/index.msgpack")
+            dump.step()
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} does not appear"
+        time.sleep(0.05)
+
+
 PROGRAMS: dict[str, Callable[[Path], Result]] = {
     "ddp": ddp,
     "fsdp": fsdp,
@@ -235,6 +284,7 @@ PROGRAMS: dict[str, Callable[[Path], Result]] = {
     "launched": launched,
     "one_sided": one_sided,
     "compressed": compressed,
+    "triggered": triggered,
 }
 RANK = -1
 

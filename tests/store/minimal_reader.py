@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 PHASES = ("forward", "recompute", "backward", "optimizer")
 KINDS = ("aten", "api", "module", "node")
+DEFAULTS = {7: (8, [0, None]), 15: (10, [None, 0, 0, 0, [], None, None, None, None])}  # first field, values
 UNDEFINED, CONJUGATE, NEGATIVE, OPAQUE = 1, 2, 4, 16
 
 
@@ -39,15 +40,14 @@ class Step:
         unpacker.feed(good_bytes((folder / "index.msgpack").read_bytes()))
         self.rows: dict[int, list[Any]] = {}
         for row in unpacker:
-            self.rows.setdefault(row[0], []).append(row)
+            first, values = DEFAULTS.get(row[0], (len(row), []))
+            self.rows.setdefault(row[0], []).append(row + values[len(row) - first :])
         if not self.rows.get(1) or self.rows[1][0][1] != 1:
             raise ValueError("no index of format version 1")
         self.texts = {row[1]: row[2] for row in self.rows.get(2, [])}
         self.ops = {row[1]: row for row in self.rows.get(3, [])}
-        self.values = {row[1]: row for row in self.rows.get(7, [])}
         self.shards = {row[1]: row[2] for row in self.rows.get(8, [])}
-        self.blobs = {row[1]: row for row in self.rows.get(9, [])}
-        self.data = {row[1]: row for row in self.rows.get(10, [])}
+        self.values, self.blobs, self.data = ({row[1]: row for row in self.rows.get(kind, [])} for kind in (7, 9, 10))
 
     def calls(self) -> list[dict[str, Any]]:
         """Section 5.2: the calls in order of execution."""

@@ -43,7 +43,16 @@ def test_types_in_the_document_fit_those_in_the_code() -> None:
             if plain in names:
                 assert code.split(" |")[0] == names[plain], (record, field)
             else:
-                assert code.startswith("list[" if plain[0] == "[" else "dict[str, "), (record, field)
+                assert code.startswith(("list[", "Sequence[") if plain[0] == "[" else "dict[str, "), (record, field)
+
+
+def test_defaults_in_the_document_are_those_of_the_code() -> None:
+    for record in r.RECORD_TYPES.values():
+        body = TEXT.split(f"### {record.__name__} (kind")[1].split("\n##")[0]
+        line = re.search(r"^Fields that MAY be left out, with their defaults: (.*)\.$", body, re.MULTILINE)
+        written = dict(re.findall(r"`(\w+)` (\w+|\[\])", line[1])) if line else {}
+        names: dict[object, str] = {None: "nil", 0: "0", (): "[]"}
+        assert written == {field: names[value] for field, value in record._field_defaults.items()}, record  # type: ignore[attr-defined]
 
 
 def rows_after(heading: str) -> list[list[str]]:

@@ -39,7 +39,7 @@ def test_round_trip_of_records_and_bytes(tmp_path: Path) -> None:
     assert data.problem is None
     assert data.header == header()
     for kind in (r.TEXT, r.OP, r.STORAGE, r.VALUE, r.DATA, r.CALL):
-        assert msgpack.packb(data.rows[kind]) == msgpack.packb(memory.of(kind))
+        assert msgpack.packb(list(data.rows[kind])) == msgpack.packb(memory.of(kind))
     assert blobs_of(tmp_path / RANK) == memory.blobs
     assert data.commit is not None
     assert data.commit[1:5] == (5, 5, 5, 60)

@@ -9,8 +9,8 @@ import msgpack
 
 from aten_dump.dump.rank import RankDump
 from aten_dump.dump.tables import Tables
-from aten_dump.store.index import IndexData
-from aten_dump.store.records import COMMIT, HEADER, RECORD_TYPES, Blob, Commit, Header
+from aten_dump.store.index import GoodPart, IndexData, index_of
+from aten_dump.store.records import Blob, Header
 from aten_dump.store.sink import MemorySink
 
 
@@ -55,19 +55,6 @@ class MemoryRank(RankDump):
 
 
 def index_data(records: list[tuple[Any, ...]]) -> IndexData:
-    """The records as a file would give them back: packed and unpacked, by kind."""
-    rows: dict[int, list[tuple[Any, ...]]] = {kind: [] for kind in RECORD_TYPES}
-    for record in records:
-        row = msgpack.unpackb(msgpack.packb(record), use_list=False, strict_map_key=False)
-        rows[row[0]].append(row)
-    return IndexData(
-        path=Path("memory"),
-        header=Header._make(rows[HEADER][0]),
-        commit=Commit._make(rows[COMMIT][-1]) if rows[COMMIT] else None,
-        rows=rows,
-        unknown={},
-        good_bytes=0,
-        dropped_bytes=0,
-        last_check=0,
-        problem=None,
-    )
+    """The records as a file would give them back."""
+    data = b"".join(map(msgpack.packb, records))
+    return index_of(Path("memory"), data, GoodPart(len(data), 0, None))

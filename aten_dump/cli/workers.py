@@ -1,0 +1,38 @@
+"""Processes that work on step-ranks side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def jobs_option(function: Function) -> Function:
+    """Add --jobs."""
+    text = "Processes; each works on one step-rank at a time."
+    return click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help=text)(function)
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[Executor | None]:
+    """Return an executor of so many processes that share the cores; None for one, the process itself."""
+    if jobs == 1:
+        yield None
+        return
+    # Spawned, not forked: torch and the progress bar have threads, whose locks a fork would copy.
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _use_threads, (threads,)) as executor:
+        yield executor
+
+
+def _use_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)

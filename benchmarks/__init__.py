@@ -1,0 +1,1 @@
+"""What recording costs, against the bare step, the peers and what the machine can do: `make bench`."""

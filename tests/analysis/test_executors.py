@@ -1,0 +1,159 @@
+"""Compare, replay and verify on executors: processes, a cluster of dask's, the command line's --jobs; and in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump.analysis.each_rank import verify_all
+from aten_dump.analysis.replay import replay_all
+from aten_dump.cli.main import main
+from aten_dump.errors import MissingDataError
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(path: Path, scale: float) -> Path:
+    """Record two steps of a small model as rank 0, then as rank 1."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    x = torch.randn(4, 6)
+    for rank in range(2):
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("RANK", str(rank))
+            environment.setenv("WORLD_SIZE", "2")
+            with DumpMode(DumpConfig(path=path, data="tensor"), model=model) as dump:
+                for _ in range(2):
+                    model.zero_grad()
+                    (model(x) * scale).sum().backward()
+                    dump.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("executors")
+    return record(root / "target", 1.01), record(root / "baseline", 1.0)
+
+
+@pytest.fixture(scope="module", params=["processes", "dask"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    if request.param == "processes":
+        with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+            yield processes
+        return
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor() as found,
+    ):
+        yield found
+
+
+def test_results_are_those_of_this_process_in_order_and_progress_is_told(
+    executor: Executor, dumps: tuple[Path, Path]
+) -> None:
+    target, baseline = dumps
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+
+    all_told = [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert verify_all(target, executor, progress=progress) == verify_all(target)
+    assert [(one.step, one.rank) for one in verify_all(target, executor)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert told == all_told
+    told.clear()
+    assert replay_all(target, executor, progress=progress) == replay_all(target)
+    assert told == all_told
+    told.clear()
+    found, alone = compare(target, baseline, executor=executor, progress=progress), compare(target, baseline)
+    assert told == all_told
+    assert (found.verdict, found.answer()) == (alone.verdict, alone.answer()) == ("different", alone.answer())
+
+
+def test_an_error_in_a_worker_is_raised_here(executor: Executor, dumps: tuple[Path, Path], tmp_path: Path) -> None:
+    empty = tmp_path / "statistics"
+    with DumpMode(DumpConfig(path=empty, data="statistic")) as dump:
+        torch.ones(2) + 1
+        dump.step()
+    with pytest.raises(MissingDataError, match='needs data="tensor" or "full"'):
+        replay_all(empty, executor)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_jobs_on_the_command_line(dumps: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    target, baseline = map(str, dumps)
+    assert run("compare", target, baseline, "--jobs", "2") == 1
+    out = capsys.readouterr().out
+    assert [out.count(f"step {step} rank {rank}: first cause") for step in (0, 1) for rank in (0, 1)] == [1] * 4
+    assert run("replay", baseline, "--all", "--jobs", "2") == 0
+    out = capsys.readouterr().out
+    assert [f"(step {step}, rank {rank})" in out for step in (0, 1) for rank in (0, 1)] == [True] * 4
+    assert run("replay", baseline, "--jobs", "2") == run("replay", baseline, "--all", "--step", "0") == 2
+    assert "--all" in capsys.readouterr().err
+
+
+def test_verify_finds_a_flipped_byte_whatever_process_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DumpMode(DumpConfig(path=tmp_path / "d", data="tensor")) as dump:
+        for _ in range(2):
+            torch.ones(50) + 1
+            dump.step()
+    shard = tmp_path / "d" / "step1" / "rank0" / "shard-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    outputs = []
+    for jobs in ("1", "2"):
+        assert run("verify", str(tmp_path / "d"), "--jobs", jobs) == 1
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert "step 1 rank 0: blob" in outputs[0]
+
+
+def test_parquet_holds_the_rows_of_the_csv_file(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    target, baseline = map(str, dumps)
+    for form in ("csv", "parquet"):
+        assert run("compare", target, baseline, "--format", form, "--output", str(tmp_path / f"rows.{form}")) == 1
+    table = parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(table) == len(rows) > 100
+    assert list(table[0]) == list(rows[0])
+    for one, other in zip(table, rows, strict=True):
+        for name, text in other.items():
+            found = "" if one[name] is None else str(one[name])
+            assert (found.lower() if isinstance(one[name], bool) else found) == text, name
+
+
+def test_large_tensors_are_compared_in_chunks(tmp_path: Path) -> None:
+    nbytes = 128 << 20
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.analysis.large", str(tmp_path), str(nbytes)],
+        cwd=ROOT, capture_output=True, text=True, timeout=200, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    before, after, _ = map(float, result.stdout.split())
+    assert after - before < nbytes / 4

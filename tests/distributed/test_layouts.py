@@ -1,0 +1,169 @@
+"""Dumps of one model in unlike parallel layouts agree; a fault on one rank is found, and the rank named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from aten_dump.analysis.compare import Comparison, compare
+from aten_dump.cli.compare import command
+from tests.distributed.launching import launch_once
+
+MODULE = "tests.distributed.layouts"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launch_once("pairs", tmp_path_factory, MODULE).folder
+
+
+def assert_agree(found: Comparison) -> None:
+    assert found.verdict == "within", found.answer()
+    assert not [row for row in found.rows if row.status == "different"]
+    assert not found.ranks[0].replicas
+    assert found.exit_code == 0
+
+
+@pytest.mark.parametrize("layout", ["tp", "sp", "fsdp", "ddp", "hsdp"])
+def test_honest_layouts_agree_with_one_process(dumps: Path, layout: str) -> None:
+    found = compare(dumps / layout, dumps / "single")
+    assert_agree(found)
+    (evidence,) = found.ranks
+    assert evidence.together == (2, 1)
+    assert evidence.level == "tensor"
+    # Every op of the one process has its counterpart, and what could be compared was.
+    assert not [row for row in evidence.rows if row.status == "unmatched" and row.target is None]
+    assert evidence.count("unknown") <= 1  # the sum of two gradients that autograd made out of sight
+    compared = [row for row in evidence.rows if row.closeness is not None and row.closeness.level == "tensor"]
+    assert len(compared) > 500
+    assert {row.place.phase for row in compared} >= {"forward", "backward", "optimizer"}
+
+
+def test_what_serves_the_layout_is_listed_as_what_it_is(dumps: Path) -> None:
+    found = compare(dumps / "tp", dumps / "single")
+    rows = {row.place.op: row.note for row in found.rows if row.status == "layout"}
+    assert rows["_c10d_functional::all_reduce"] == "collectives"
+    assert rows["torch.distributed.tensor._redistribute.Redistribute"] == "calls of torch.distributed that move data"
+    inner = [row for row in found.rows if row.status == "layout" and row.place.op == "aten::addmm"]
+    assert inner
+    assert all("in Aten.addmm." in row.note for row in inner)
+    assert "calls are part of the parallel layout" in found.answer()
+
+
+def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:
+    assert_agree(compare(dumps / "single", dumps / "tp"))
+    both = compare(dumps / "tp", dumps / "fsdp")
+    assert_agree(both)
+    assert both.ranks[0].together == (2, 2), "as many ranks, but another layout"
+
+
+def test_one_layout_is_compared_rank_by_rank(dumps: Path) -> None:
+    found = compare(dumps / "tp.norm", dumps / "tp")
+    assert [evidence.ranks for evidence in found.ranks] == [(0, 0), (1, 1)]
+    assert found.ranks[0].together is None
+
+
+def test_statistics_of_shards_are_put_together(dumps: Path) -> None:
+    found = compare(dumps / "tp.statistic", dumps / "single.statistic")
+    assert_agree(found)
+    assert found.ranks[0].level == "statistic"
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "call", "said"),
+    [
+        (
+            "tp.weight",
+            "source",
+            "Aten.t.",
+            "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0 agree",
+        ),
+        ("fsdp.weight", "source", "Aten.t.", "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0"),
+        ("tp.norm", "source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
+        ("ddp.norm", "source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
+        ("tp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
+        ("fsdp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
+        ("tp.addmm", "op", "Aten.addmm.", "rank 1 computed it wrong"),
+        ("tp.wait", "moved", "Distributed.all_reduce.2.backward", "that of rank 1 is compared"),
+    ],
+)
+def test_a_fault_on_one_rank_is_the_first_cause(dumps: Path, fault: str, kind: str, call: str, said: str) -> None:
+    found = compare(dumps / fault, dumps / "single")
+    assert found.verdict == "different"
+    assert found.cause is not None
+    assert (found.cause.kind, found.cause.row.place.call[: len(call)]) == (kind, call), found.answer()
+    assert said in found.cause.text
+    assert said in found.answer().splitlines()[0]
+    if fault == "tp.addmm":
+        assert found.cause.row.place.module == "blocks.0.down", "a term of a sum over ranks"
+
+
+@pytest.mark.parametrize("fault", ["tp.norm", "ddp.norm"])
+def test_replicas_that_differ_are_reported_with_rank_and_numbers(dumps: Path, fault: str) -> None:
+    found = compare(dumps / fault, dumps / "single")
+    assert "on rank 1: relative L2 0.02, greatest difference 0.02 at [0]" in found.ranks[0].replicas[0]
+    assert f"replicas differ: {found.ranks[0].replicas[0]}" in found.answer()
+
+
+def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
+    found = compare(dumps / "tp.unreduced", dumps / "single")
+    assert found.verdict == "different"
+    assert found.cause is not None
+    assert found.cause.row.place.op == "aten::add.Tensor", "the first op that takes a term for the sum"
+    assert "is a reduction missing" in found.cause.text
+
+
+def test_a_shuffled_batch_is_not_compared_and_its_gradients_are(dumps: Path) -> None:
+    found = compare(dumps / "fsdp.shuffled", dumps / "single")
+    assert_agree(found)
+    unknown = {row.place.call for row in found.rows if row.status == "unknown"}
+    assert {"Aten.gelu.0.forward", "Module.blocks.0.0.forward"} <= unknown
+    steps = [row for row in found.rows if row.place.op == "aten::add_.Tensor" and row.slot == "input.1"]
+    assert len(steps) > 10
+    assert {row.status for row in steps} <= {"same", "within"}
+    assert "--batch-shard" in found.answer()
+    insisted = compare(dumps / "fsdp.shuffled", dumps / "single", batch_shard=0)
+    assert insisted.verdict == "different"
+    assert_agree(compare(dumps / "fsdp", dumps / "single", batch_shard=0))
+
+
+@pytest.mark.parametrize("layout", ["tp", "ddp"])
+def test_a_missing_rank_is_said_and_is_never_the_same(dumps: Path, tmp_path: Path, layout: str) -> None:
+    shutil.copytree(dumps / layout, tmp_path / "dump")
+    shutil.rmtree(tmp_path / "dump" / "step0" / "rank1")
+    ran = CliRunner().invoke(command, [str(tmp_path / "dump"), str(dumps / "single")])
+    assert ran.exit_code == 2, ran.output
+    assert "rank 1 of the target's 2 is missing in step 0" in ran.output
+
+
+def test_the_command_line(dumps: Path) -> None:
+    ran = CliRunner().invoke(command, [str(dumps / "tp.gelu"), str(dumps / "single"), "--together"])
+    assert ran.exit_code == 1
+    first = ran.output.splitlines()[0]
+    assert first.startswith("The dumps differ. First cause: Aten.gelu.0.forward (baseline Aten.gelu.0.forward)")
+    assert "step 0, 2 ranks against 1:" in ran.output
+    both = CliRunner().invoke(command, [str(dumps / "tp"), str(dumps / "single"), "--rank", "0", "--batch-shard", "0"])
+    assert both.exit_code != 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "unknown"), [("tp4", 0), ("hsdp", 0), ("fsdp_tp", 400)])
+def test_four_ranks(tmp_path_factory: pytest.TempPathFactory, layout: str, unknown: int) -> None:
+    folder = launch_once("meshes", tmp_path_factory, MODULE, ranks=4).folder
+    found = compare(folder / layout, folder / "single")
+    assert_agree(found)
+    assert found.ranks[0].together == (4, 1)
+    assert found.ranks[0].count("unknown") <= unknown  # activations that are divided in two ways

@@ -1,0 +1,120 @@
+"""Data of tensors on a device: no host sync for an op, one copy for a batch. Run with `make test-npu`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simulated_npu
+import torch
+import xxhash
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture import device_batches, device_copies
+from aten_dump.capture.statistics import compute
+from aten_dump.config import STATISTICS
+
+FEW = ("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")
+COUNT = 200
+
+
+def record(path: Path, body: Callable[[], object], **config: Any) -> Any:
+    with DumpMode(DumpConfig(path=path, level="aten", stacks=False, **config)) as dump:
+        body()
+        dump.step()
+    return open_dump(path).step(0).rank(0)
+
+
+def negated(xs: list[torch.Tensor]) -> Callable[[], None]:
+    def body() -> None:
+        for x in xs:
+            x.neg()
+
+    return body
+
+
+@pytest.mark.parametrize("std", [False, True])
+def test_a_batch_of_values_is_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, std: bool) -> None:
+    """400 values: one copy to the host, and no number is read on the program's thread."""
+    # Nothing else may send the batch meanwhile.
+    monkeypatch.setattr(device_batches.DeviceBatches, "tick", lambda self: None)
+    xs = [torch.randn(50).to("npu") for _ in range(COUNT)]  # fewer values than a batch
+    names = (*FEW, "std") if std else FEW
+    simulated_npu.waits.clear()
+    rank = record(tmp_path / "dump", negated(xs), data="statistic", statistics=names)
+    assert simulated_npu.waits == {"copies": 1}
+    for x, call in zip(xs, [c for c in rank.calls if c.op == "aten::neg"], strict=True):
+        for tensor, value in ((x.cpu(), call.inputs[0][0]), (-x.cpu(), call.outputs)):
+            expected = dict(zip(names, compute(tensor, names), strict=True))
+            assert {name: pytest.approx(n, rel=1e-5, abs=1e-6) for name, n in expected.items()} == dict(value.stats)
+
+
+def test_kinds_of_numbers_in_one_batch(tmp_path: Path) -> None:
+    xs = [torch.tensor([1.0, math.nan]), torch.tensor([math.inf, -1.0]), torch.arange(5), torch.tensor([True, False])]
+    xs += [torch.randn(3000).half(), torch.randn(7).bfloat16(), torch.randn(2049).double(), torch.tensor(2.5)]
+    xs += [torch.randn(4, 6).t(), torch.randn(9)[::2], torch.empty(0), torch.tensor([2**62, -(2**62), 5])]
+    on_device = [simulated_npu.to_npu(x) for x in xs]
+    rank = record(tmp_path / "dump", lambda: [x.clone() for x in on_device], data="full")
+    clones = [c for c in rank.calls if c.op == "aten::clone"]
+    for x, call in zip(xs, clones, strict=True):
+        value = call.inputs[0][0]
+        assert torch.equal(value.tensor().nan_to_num(7), x.nan_to_num(7))
+        assert value.hash == xxhash.xxh3_64_hexdigest(x.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        for name, expected in zip(STATISTICS, compute(x, STATISTICS), strict=True):
+            mine = getattr(value.stats, name)
+            assert mine == expected or mine == pytest.approx(expected, rel=1e-4, abs=1e-4, nan_ok=True), (name, x)
+
+
+@pytest.mark.parametrize("staging", [0, 100_000, 1 << 26])
+def test_bytes_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staging: int) -> None:
+    """The program writes in place while copies may be under way."""
+    monkeypatch.setattr(device_copies, "STAGING_BYTES", staging)
+    x = torch.zeros(10_000).to("npu")
+
+    def body() -> None:
+        for i in range(20):
+            x.fill_(float(i))
+
+    for data in ("tensor", "hash"):
+        rank = record(tmp_path / data, body, data=data)
+        for i, call in enumerate(c for c in rank.calls if c.op.startswith("aten::fill_")):
+            expected = torch.full((10_000,), float(i))
+            if data == "tensor":
+                assert torch.equal(call.outputs.tensor(), expected)
+            else:
+                assert call.outputs.hash == xxhash.xxh3_64_hexdigest(expected.numpy().tobytes())
+    copier = device_copies.copier_of(x.device)
+    assert copier is not None and copier._staged_bytes == 0
+
+
+def test_values_of_two_streams(tmp_path: Path) -> None:
+    """Results are fetched on the stream that made them, and the program's current stream stays what it was."""
+    side = torch.Stream(device="npu")
+    x = torch.ones(10).to("npu")
+    after = []
+
+    def body() -> None:
+        x.neg()
+        with device_copies.on_stream(side):
+            x.exp()
+            after.append(torch.accelerator.current_stream())
+
+    before = torch.accelerator.current_stream()
+    rank = record(tmp_path / "dump", body, data="statistic", statistics=FEW)
+    assert after == [side] and torch.accelerator.current_stream() == before
+    found = {call.op: call.outputs.stats.max for call in rank.calls}
+    assert found["aten::neg"] == -1 and found["aten::exp"] == pytest.approx(math.e)
+
+
+def test_a_batch_that_nobody_fills_is_sent_by_a_tick(tmp_path: Path) -> None:
+    import time
+
+    x = torch.ones(10).to("npu")
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="statistic", level="aten")):
+        x.neg()
+        time.sleep(0.5)
+        rank = open_dump(tmp_path / "dump").step(0).rank(0)
+        assert [call.outputs.stats.max for call in rank.calls if call.op == "aten::neg"] == [-1]

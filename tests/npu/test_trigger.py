@@ -1,0 +1,73 @@
+"""A trigger on a device: found without reading a number for each op. Run with `make test-npu`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import simulated_npu  # noqa: F401 - registers the device's kernels
+import torch
+import torch.nn.functional as F
+from test_training import batch, make_net
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture import looks
+
+STEPS = 3
+DATA = batch()
+
+
+def train(net: nn.Module, after: Callable[[], object]) -> None:
+    optimizer, (x, y) = torch.optim.SGD(net.parameters(), lr=1e-2), DATA  # nothing of it on the CPU
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        after()
+
+
+def ops_of(net: nn.Module, after: Callable[[], object]) -> Counter[str]:
+    """Count the ops of a training run, the recorder's own too."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        train(net, after)
+    return Counter({event.key: event.count for event in profile.key_averages()})
+
+
+def test_no_number_is_read_for_each_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "MOST_SECONDS", 1e9)
+    train(make_net().to("npu"), lambda: None)
+    bare = ops_of(make_net().to("npu"), lambda: None)
+    net = make_net().to("npu")
+    config = DumpConfig(path=tmp_path / "dump", data="structure", trigger="nonfinite")
+    with DumpMode(config, model=net) as dump:
+        dumped = ops_of(net, dump.step)
+    assert dumped["aten::aminmax"] > 100
+    assert dumped["aten::item"] == bare["aten::item"]
+    assert dumped["aten::to"] - bare["aten::to"] == STEPS, "one copy to the host for all looks of a step"
+    assert open_dump(tmp_path / "dump").steps == []
+
+
+@pytest.mark.parametrize("pending", [1, 3, 512])
+def test_the_window_around_a_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pending: int) -> None:
+    monkeypatch.setattr(looks, "MOST_PENDING", pending)
+    x = torch.ones(4).to("npu")
+    config = DumpConfig(path=tmp_path / "dump", data="full", trigger="nonfinite", trigger_before=4, trigger_after=6)
+    with DumpMode(config) as dump:
+        for _ in range(10):
+            x = x + 1
+        x = x / torch.zeros(4).to("npu")
+        for _ in range(10):
+            x = x + 1
+        dump.step()
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    (note,) = [note.message for note in rank.notes if note.code == "trigger"]
+    assert note.startswith("aten::div.Tensor made Inf: call ")
+    assert note.endswith("4 calls before it and 6 after it were written")
+    division = rank["Aten.div.0.forward"]
+    assert torch.isinf(division.outputs.tensor()).all()
+    assert division.inputs[0][0].tensor().tolist() == [11.0] * 4
+    assert {"Aten.add.10.forward", "Aten.add.11.forward"} <= {call.name for call in rank.calls}
+    assert not {"Aten.add.8.forward", "Aten.add.14.forward"} & {call.name for call in rank.calls}
