@@ -26,14 +26,16 @@ import torch
 import torch.utils.checkpoint
 from torch._C import _current_graph_task_id as current_graph_task_id
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
-from torch._C._autograd import _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
-from ..store.records import Tree
+from ..store.records import TREE_TUPLE, Tree
 from .backward import BackwardTask
 from .calls import MODULE, NODE, CallName, Edge, OpenCall, ThreadState
+from .claims import SequenceClaims
+from .node_calls import begin_node, pop_function_mode, push_function_mode
 from .own_code import HookCode
 from .own_formulas import OWN_FORMULA_NODES, put_mode_back, take_mode_off
+from .saved_tensors import saved_tensors_of
 from .trees import Path, encode_all
 
 if TYPE_CHECKING:
@@ -45,62 +47,6 @@ KEY: Final = "aten_dump"  # our entry in a node's metadata
 _CHECKPOINT: Final = str(torch.utils.checkpoint.__file__)
 _ENGINE: Final = str(torch.autograd.graph.__file__)
 _ACCUMULATE_GRAD: Final = 2**64 - 1  # the sequence number of nodes that accumulate into a leaf
-
-
-class SequenceClaims:
-    """Which aten call made which autograd node, by thread and sequence number: each thread counts for itself."""
-
-    __slots__ = ("_threads",)
-
-    def __init__(self, threads: list[ThreadState]) -> None:
-        self._threads = threads
-
-    def claim(self, thread: ThreadState, call: int) -> int | None:
-        """Give the nodes made since the thread's last call to `call`; return the number of the one it made itself."""
-        now: int = _get_sequence_nr()
-        first = thread.claimed
-        if now == first:
-            return None
-        if not torch.is_grad_enabled():  # it made none: it runs in a pack hook, or in a custom function's forward
-            for number in range(max(first, thread.noted), now):
-                thread.made_around[number] = call
-                thread.made_before[number] = thread.last_call
-            thread.noted = now
-            return None
-        thread.claimed = now
-        for number in range(first, now):
-            thread.made[number] = call
-            thread.made_before.setdefault(number, thread.last_call)
-        return now - 1
-
-    def made_by(self, number: int, node: str, thread: ThreadState, own_from: int | None) -> int | None:
-        """Return the aten call that made a node; None when it was made before the step, 0 when nothing tells.
-
-        Args:
-            number: sequence number of the node.
-            node: the node's name. ``CopySlices`` is made after the in-place op on a view has run, so the next call
-                claimed it.
-            thread: the running thread.
-            own_from: nodes of this number and greater are surely the thread's own; None if no node is.
-        """
-        own = thread.first <= number < _get_sequence_nr()
-        if len(self._threads) > 1 and not (own and own_from is not None and number >= own_from):
-            makers = [one for one in self._threads if number in one.made]
-            if own and makers not in ([], [thread]):
-                return 0
-            if not own:
-                if len(makers) != 1:
-                    return 0 if makers else None
-                thread = makers[0]
-        elif not own:
-            return None
-        if node == "CopySlices" or number not in thread.made:
-            return thread.made_before.get(number, thread.last_call if own_from is not None else 0)
-        return thread.made[number]
-
-    def made_around(self, number: int, thread: ThreadState) -> int:
-        """Return the first op in the forward of a custom function that has this node; 0 unknown."""
-        return thread.made_around.get(number, 0)
 
 
 class NodeTag:
@@ -324,14 +270,14 @@ class GraphLinks:
         parent = None
         if owner is not None:
             parent = task.calls.get(owner.id) or task.call_of(owner, thread)
-        tag.call = recorder.begin_node(thread, tag, parent)
+        tag.call = begin_node(recorder, thread, tag, parent)
         tag.running, tag.creates_graph = True, torch.is_grad_enabled()
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
                 thread.compiled_nodes += 1
                 thread.storages_before = recorder.values.storages_seen()
             else:
-                tag.pushed = recorder.push_function_mode()
+                tag.pushed = push_function_mode(recorder.function_mode)
         if tag.name.op in OWN_FORMULA_NODES:
             tag.mode_off = take_mode_off(recorder.dispatch_mode)
             recorder.coverage.add("own_formula", tag.name.op, int(tag.mode_off))
@@ -354,7 +300,7 @@ class GraphLinks:
         if tag.mode_off:
             put_mode_back(recorder.dispatch_mode)
         if tag.pushed:
-            recorder.pop_function_mode()
+            pop_function_mode(recorder.function_mode)
         if tag.runs_python and tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
             thread.compiled_nodes -= 1
             recorder.values.invalidate_since(thread.storages_before)
@@ -370,7 +316,7 @@ class GraphLinks:
             receiver = calls.get(owner.id) or task.call_of(owner, thread)
             if receiver is not None and slot < len(received):
                 receiver.received[path] = received[slot]
-        recorder.end_node(thread, call, sent, end_ns)
+        recorder.end_open(thread, call, end_ns, [TREE_TUPLE, *sent])
         if tag.creates_graph:
             made = (g.grad_fn for g in grad_inputs if g is not None)
             self.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
@@ -464,30 +410,3 @@ def _edge_to(node: Any, output_nr: int) -> Edge:
     number: int = node._sequence_nr()
     leaf = getattr(node, "variable", None) if number == _ACCUMULATE_GRAD else None
     return (number, output_nr) if leaf is None else (-id(leaf), 0)
-
-
-_saved_attributes: dict[type, tuple[str, ...]] = {}
-
-
-def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], bool]:
-    """Return the tensors that a node saved for its backward, and whether others are under saved-tensor hooks.
-
-    Those are left alone. Reads ``SavedTensor.data``, which neither unpacks nor checks versions; a torch without it
-    returns nothing.
-    """
-    kind = type(node)
-    names = _saved_attributes.get(kind)
-    if names is None:
-        names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
-    tensors: list[torch.Tensor] = []
-    is_hooked = False
-    for name in names:
-        saved = getattr(node, name)
-        for one in saved if isinstance(saved, (tuple, list)) else (saved,):
-            if getattr(one, "unpack_hook", None) is not None:
-                is_hooked = True
-            else:
-                data = getattr(one, "data", None)
-                if isinstance(data, torch.Tensor):
-                    tensors.append(data)
-    return tensors, is_hooked

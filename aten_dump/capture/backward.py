@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree
-from .calls import NODE, Edge, OpenCall, ThreadState
+from .calls import BACKWARD, NODE, Edge, OpenCall, ThreadState
 from .quiet import quiet
 from .trees import Path, mirror
 
@@ -70,6 +70,34 @@ class BackwardCall:
         for edge, (_, total) in self._partial.items():
             self.sent[edge] = None if total is None else recorder.tree(total, is_input=False)
         self._partial.clear()
+
+    def record(self, recorder: StepRecorder) -> None:
+        """Record the call; it has ended."""
+        owner = self.owner
+        if not owner.recorded:
+            recorder.coverage.add("selection")
+            return
+        args, kwargs = self.arguments()
+        recorder.emit_call(
+            self.id,
+            self.parent_id,
+            recorder.interner.op(owner.kind, owner.name),
+            recorder.number(owner),
+            self.repeat,
+            BACKWARD,
+            self.thread,
+            self.start_ns,
+            self.end_ns - self.start_ns,
+            None,
+            self.stack,
+            owner.module,
+            owner.id,
+            args,
+            kwargs,
+            self.results(),
+            None,
+            None,
+        )
 
     def arguments(self) -> tuple[list[Tree], dict[str, Tree] | None]:
         """Return the gradients of the outputs, in the shape of the outputs."""
@@ -154,7 +182,7 @@ class BackwardTask:
                 outer.end_ns = call.end_ns
         for call in calls:
             call.complete(self._recorder)
-            self._recorder.backward_ended(call)
+            call.record(self._recorder)
         self.calls.clear()
         self._recorder.gradients(self.leaves)
         self.leaves = {}

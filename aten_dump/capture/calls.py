@@ -78,6 +78,21 @@ class OpenCall:
             self.module = parent.module
 
 
+class Counter:
+    """Counts the calls of one prefix and api in a step: the n of their names."""
+
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def next(self) -> int:
+        """Return how many came before, and count one more."""
+        n = self.n
+        self.n = n + 1
+        return n
+
+
 class ThreadState:
     """What the recorder knows of one thread of the program."""
 

@@ -15,12 +15,13 @@ import torch
 
 from ..store.records import CALL, TREE_VALUE, Call, Tree
 from .autograd import running_node
-from .calls import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE, ThreadState
+from .calls import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE, Counter, ThreadState
 from .collectives import WAIT_TENSOR, name_group
 from .interning import calling_frame
-from .recorder import Counter, StepRecorder
+from .recorder import StepRecorder
 from .schemas import WRITES_RESULT, OpPlan, plan_of
 from .trees import PLAIN_TYPES, encode, encode_all
+from .writes import note_writes
 
 _INT64: Final = 2**63 - 1
 _new = tuple.__new__  # of a record, without the checks of a NamedTuple's own
@@ -42,7 +43,7 @@ class OpEntry:
 def entry_of(recorder: StepRecorder, func: Any) -> OpEntry:
     """Return the step's entry of an op that has none yet."""
     plan = plan_of(func)
-    is_simple = not (
+    is_simple = plan.name.prefix == "Aten" and not (  # other kernels may write more than their schemas say
         plan.writes
         or plan.collective
         or plan.undefined_output
@@ -246,7 +247,7 @@ def end_op(
     plan = op.entry.plan
     if plan.collective and error is None and _departs(recorder, thread, op, args, kwargs, result, duration_ns):
         return
-    written = _written(recorder, plan, args, kwargs, op.recorded and error is None)
+    written = note_writes(recorder, plan, args, kwargs, op.recorded and error is None)
     if plan.undefined_output and error is None:
         recorder.values.undefined(result)
     elif plan.copies and not plan.writes and error is None and isinstance(args[0], torch.Tensor):
@@ -341,47 +342,3 @@ def _emit(
             ),
         )
     )
-
-
-def _written(
-    recorder: StepRecorder, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], record: bool
-) -> list[Tree] | None:
-    """Begin new versions of what the op wrote, and return [name, tree, ...] of it."""
-    if not plan.writes:
-        return None
-    if plan.enabled_by is not None and not (
-        args[plan.enabled_by] if plan.enabled_by < len(args) else kwargs.get(plan.arguments[plan.enabled_by])
-    ):
-        return None
-    written: list[Tree] = []
-    for position, name in plan.writes:
-        target = args[position] if position < len(args) else kwargs.get(name)
-        tensors = [
-            t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, torch.Tensor)
-        ]
-        _note_write(recorder, plan, args, tensors)
-        if plan.bumps_versions:
-            _bump_versions(tensors)
-        if record and tensors:
-            written += (name, encode(target, recorder.values.value_of, recorder.keep_outputs))
-    return written or None
-
-
-def _note_write(recorder: StepRecorder, plan: OpPlan, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
-    """Begin new versions of `tensors`, which the op wrote."""
-    values = recorder.values
-    if plan.copies and len(args) > 1 and isinstance(args[1], torch.Tensor):
-        values.copied(tensors[0], args[1])
-        return
-    note = values.version_of if plan.reshapes else values.written
-    for tensor in tensors:
-        note(tensor)
-
-
-def _bump_versions(tensors: list[torch.Tensor]) -> None:
-    """Count a write in autograd's version counters, as the bare program does.
-
-    ``aten::_foreach_*_`` ops write through inner in-place ops, which count the write; under any dispatch mode those run
-    below the key that counts. Without this, "modified by an inplace operation" would not be raised.
-    """
-    torch.autograd.graph.increment_version([t for t in tensors if not t.is_inference()])

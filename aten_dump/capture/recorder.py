@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._C._autograd import _get_sequence_nr
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config import DumpConfig
@@ -28,7 +28,6 @@ from ..store.records import (
     NOTE,
     OPEN,
     SAVED,
-    TREE_TUPLE,
     TREE_VALUE,
     Call,
     Gradient,
@@ -38,9 +37,8 @@ from ..store.records import (
     Tree,
 )
 from ..store.sink import Sink
-from .autograd import GraphLinks, NodeTag, running_node
-from .backward import BackwardCall
-from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, RECOMPUTE, CallName, OpenCall, ThreadState
+from .autograd import GraphLinks, running_node
+from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, RECOMPUTE, CallName, Counter, OpenCall, ThreadState
 from .collectives import Flight, Flights
 from .coverage import Coverage
 from .interning import Interner
@@ -60,21 +58,6 @@ _BACKWARD_APIS: Final = frozenset(("torch.Tensor.backward", "torch.autograd.back
 EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
 _CALLS_PER_PAUSE: Final = 1023  # a power of two less one
 _SECONDS: Final = ("capture", "statistics", "hash", "copy")
-
-
-class Counter:
-    """Counts the calls of one prefix and api in a step: the n of their names."""
-
-    __slots__ = ("n",)
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def next(self) -> int:
-        """Return how many came before, and count one more."""
-        n = self.n
-        self.n = n + 1
-        return n
 
 
 class StepRecorder:
@@ -103,7 +86,7 @@ class StepRecorder:
         self.emit = sink.emit
         self._sink = sink
         self._paths = paths
-        self._function_mode = function_mode
+        self.function_mode = function_mode
         self.dispatch_mode = dispatch_mode
         self.failed = failed
         self.next_id: Callable[[], int] = itertools.count(1).__next__  # the id of a call that begins now
@@ -363,6 +346,12 @@ class StepRecorder:
             if top.recorded:
                 self._emit_open(top, self.now_ns(), None, None, "ended by an error in or around it")
 
+    def end_open(self, thread: ThreadState, call: OpenCall, end_ns: int, outputs: Tree) -> None:
+        """Take a call off the stack and record it."""
+        self._unwind(thread, call)
+        if call.recorded:
+            self._emit_open(call, end_ns, outputs, None, None)
+
     def _emit_open(
         self, call: OpenCall, end_ns: int, outputs: Tree, written: list[Tree] | None, error: str | None
     ) -> None:
@@ -421,83 +410,6 @@ class StepRecorder:
         return stack[-1] if stack else None
 
     # -- autograd
-
-    def begin_node(self, thread: ThreadState, tag: NodeTag, parent: BackwardCall | None) -> OpenCall:
-        """Open the run of an autograd node."""
-        top = thread.stack[-1] if thread.stack else None
-        call = OpenCall(self.next_id(), NODE, tag.name, top)
-        if parent is not None:
-            call.parent_id = parent.visible
-        elif top is None:
-            call.parent_id = self.main_parent()
-        call.phase, call.forward = BACKWARD, tag.forward
-        if tag.leaf is None:
-            call.sequence_nr = tag.sequence_nr
-        place = tag.maker or tag.owner
-        if place is not None:
-            call.fqn, call.module = place.fqn, place.module
-        if top is not None:
-            call.stack = top.stack
-        if not self.records_everything and not self.filter.records(NODE, call.name, call.fqn):
-            call.recorded = False
-            call.visible = call.parent_id
-            self.coverage.add("selection")
-        call.sequence_start = _get_sequence_nr()
-        call.start_ns = perf_counter_ns() - self.start_ns
-        thread.stack.append(call)
-        return call
-
-    def end_node(self, thread: ThreadState, call: OpenCall, outputs: list[Tree], end_ns: int) -> None:
-        """Close the run of an autograd node."""
-        self._unwind(thread, call)
-        if call.recorded:
-            self._emit_open(call, end_ns, [TREE_TUPLE, *outputs], None, None)
-
-    def push_function_mode(self) -> bool:
-        """Let a node's Python code (hooks, custom functions, recompute) be seen; tell whether there was a need to.
-
-        ``Tensor.backward`` is itself a call that the function mode sees, so the mode is off the stack in it. Should the
-        node raise, the engine puts the stack back as it was.
-        """
-        stack = range(torch._C._len_torch_function_stack())
-        if any(torch._C._get_function_stack_at(i) is self._function_mode for i in stack):
-            return False
-        _push_mode(self._function_mode)
-        return True
-
-    def pop_function_mode(self) -> None:
-        """Take the mode away again after the node's run."""
-        stack = torch._C._len_torch_function_stack()
-        if stack and torch._C._get_function_stack_at(stack - 1) is self._function_mode:
-            _pop_mode()
-
-    def backward_ended(self, call: BackwardCall) -> None:
-        """Record the backward of an API or module call."""
-        owner = call.owner
-        if not owner.recorded:
-            self.coverage.add("selection")
-            return
-        args, kwargs = call.arguments()
-        self.emit_call(
-            call.id,
-            call.parent_id,
-            self.interner.op(owner.kind, owner.name),
-            self.number(owner),
-            call.repeat,
-            BACKWARD,
-            call.thread,
-            call.start_ns,
-            call.end_ns - call.start_ns,
-            None,
-            call.stack,
-            owner.module,
-            owner.id,
-            args,
-            kwargs,
-            call.results(),
-            None,
-            None,
-        )
 
     def saved(self, call: int, node: str, tensors: list[torch.Tensor]) -> None:
         """Record the tensors that the node of a forward call saved for its backward; Python numbers are left out."""

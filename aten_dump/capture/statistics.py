@@ -8,8 +8,9 @@ Theory of operation
     over more than 2**14 elements of 32 bits and less: those are summed in float32 by torch's cascade over a chunk, and
     squared over rows of 1024, and only these sums are added in float64. The mean is then off by less than 1e-6 of the
     mean of |x|, and l2norm by less than 1e-6 of itself, whatever the tensor's size; elements that float32 cannot
-    square are squared in float64. The std follows from these where the mean is no larger than it (then it is off by less
-    than 3e-6 of itself), and takes a pass of its own in float64 elsewhere. So fp16 sums cannot overflow and bf16 means keep their digits. As in torch, NaN in a
+    square are squared in float64. The std follows from these where the mean is no larger than it, and is then off by
+    less than 3e-6 of itself; elsewhere it takes a pass of its own in float64. So fp16 sums cannot overflow and bf16
+    means keep their digits. As in torch, NaN in a
     floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
 
     ========  ==========================================================================================

@@ -1,0 +1,33 @@
+"""The tensors that an autograd node saved for its backward, read without unpacking them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_saved_attributes: dict[type, tuple[str, ...]] = {}
+
+
+def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], bool]:
+    """Return the tensors that a node saved for its backward, and whether others are under saved-tensor hooks.
+
+    Those are left alone. Reads ``SavedTensor.data``, which neither unpacks nor checks versions; a torch without it
+    returns nothing.
+    """
+    kind = type(node)
+    names = _saved_attributes.get(kind)
+    if names is None:
+        names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
+    tensors: list[torch.Tensor] = []
+    is_hooked = False
+    for name in names:
+        saved = getattr(node, name)
+        for one in saved if isinstance(saved, (tuple, list)) else (saved,):
+            if getattr(one, "unpack_hook", None) is not None:
+                is_hooked = True
+            else:
+                data = getattr(one, "data", None)
+                if isinstance(data, torch.Tensor):
+                    tensors.append(data)
+    return tensors, is_hooked
