@@ -111,7 +111,7 @@ def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
         )
     elif _is_recovered(tables):
         found.append(
-            "recovered after it was cut short: the last calls, and the bytes of small tensors seen just before, may be gone"
+            "recovered after it was cut short: the last calls, and bytes of small tensors seen just before, may be gone"
         )
     if not tables.has_header:
         found.append("no header record: the program ended before the first records were written")
