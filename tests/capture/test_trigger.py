@@ -305,3 +305,12 @@ def test_marks_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
     assert mine.read() == [mark]
     assert mine.read() == []
     assert theirs.read() == []
+
+
+def test_garbage_that_is_only_written_over_does_not_fire(tmp_path: Path) -> None:
+    garbage = [torch.full((3,), float("nan")) for _ in range(3)]
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), trigger="nonfinite")):
+        torch.mul(torch.ones(3), 2.0, out=garbage[0])
+        garbage[1].copy_(torch.ones(3))
+        garbage[2].zero_()
+    assert not (tmp_path / "dump" / "step0").exists()
