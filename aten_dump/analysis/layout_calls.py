@@ -50,13 +50,6 @@ def layout_calls(rank: RankDump) -> dict[int, LayoutKind]:
     return _Classifier(rank).run()
 
 
-def is_parallel(rank: RankDump) -> bool:
-    """Tell whether a rank recorded collectives or DTensors."""
-    if any(op.op.partition("::")[0] in _NAMESPACES for op in rank.tables.ops.records()):
-        return True
-    return any("placements" in (value.extra or {}) for value in rank.tables.values.records())
-
-
 class _Classifier:
     def __init__(self, rank: RankDump) -> None:
         self._tables = rank.tables

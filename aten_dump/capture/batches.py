@@ -6,13 +6,10 @@ Theory of operation
     value has its place, and as a job that computes their statistics and hashes with a few calls for all of them, on
     the writer's thread where the sink has one. What waits here is sent when a thousand values or 256 KB have come, when
     the step ends, and, for programs that hang, with the sink's ticks.
-
-    The lock is for the ticks, which come from the writer's thread and never wait: see `Batches.tick`.
 """
 
 from __future__ import annotations
 
-import threading
 from itertools import repeat
 from typing import Any, Final
 
@@ -24,6 +21,7 @@ from ..store.sink import Sink
 from . import segments
 from .digests import HASHES
 from .memory import blob_dtype
+from .waiting import Waiting
 
 SMALL_BYTES: Final = 16 << 10
 BATCH_VALUES: Final = 1024
@@ -88,15 +86,15 @@ class Batch:
         return records
 
 
-class Batches:
+class Batches(Waiting):
     """The batches of one step that were not sent yet."""
 
     def __init__(self, sink: Sink, facts: Facts | None, most_values: int, most_bytes: int) -> None:
+        super().__init__()
         self._sink = sink
         self._facts = facts
         self._most_values = most_values
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()
         self._open: tuple[dict[torch.dtype, Batch], ...] = ({}, {}, {})
         self._values = 0
         self._bytes = 0
@@ -128,18 +126,8 @@ class Batches:
             batch.places.append((value, start))
             return -1
 
-    def flush(self) -> None:
-        """Send all that waits."""
-        with self._lock:
-            self._send()
-
-    def tick(self) -> None:
-        """Send all that waits unless a thread is at it: called by the writer's thread, which must not wait."""
-        if self._values and self._lock.acquire(blocking=False):
-            try:
-                self._send()
-            finally:
-                self._lock.release()
+    def _waits(self) -> bool:
+        return self._values > 0
 
     def _send(self) -> None:
         taken, self._open = self._open, ({}, {}, {})

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from ..store.sink import Sink
 from .device_copies import Copier, copier_of, on_stream
 from .devices import as_array, has_float64, has_triton, host_tensor
 from .quiet import quiet
+from .waiting import Waiting
 
 BATCH_VALUES: Final = 512
 MOST_ROWS: Final = 256
@@ -189,14 +189,14 @@ def _cut(memory: Array, lengths: list[tuple[torch.dtype, int]]) -> dict[torch.dt
     return arrays
 
 
-class DeviceBatches:
+class DeviceBatches(Waiting):
     """The reduced values of one step whose results were not sent yet."""
 
     def __init__(self, sink: Sink, names: tuple[str, ...], most_values: int = BATCH_VALUES) -> None:
+        super().__init__()
         self._sink = sink
         self._names = names
         self._most_values = most_values
-        self._lock = threading.Lock()
         self._open: dict[Any, _Batch] = {}
 
     def add(self, value: int, tensor: torch.Tensor) -> bool:
@@ -233,18 +233,8 @@ class DeviceBatches:
             self._sink.emit(Note(NOTE, "triton", message.partition("\n")[0], 1))
             return None
 
-    def flush(self) -> None:
-        """Send all that waits."""
-        with self._lock:
-            self._send()
-
-    def tick(self) -> None:
-        """Send all that waits unless a thread is at it: called by the writer's thread, which must not wait."""
-        if self._open and self._lock.acquire(blocking=False):
-            try:
-                self._send()
-            finally:
-                self._lock.release()
+    def _waits(self) -> bool:
+        return bool(self._open)
 
     def _send(self) -> None:
         batches, self._open = self._open, {}

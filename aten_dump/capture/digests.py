@@ -19,7 +19,6 @@ from .interning import Emit
 from .memory import host_bytes, row_major
 from .quiet import quiet
 from .statistics import compute
-from .statistics import covers as covers
 
 HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
     "xxh3": xxhash.xxh3_64_digest,

@@ -148,16 +148,13 @@ class Keeper:
             and covers(tensor)
         )
         dtype = tensor.dtype
-        same = 0
         if whole and missing & KEPT_STATISTICS:
             other = state.whole_statistics.setdefault(dtype, info.id)
             if other != info.id:
-                same = SAME_STATISTICS
+                self._emit(Same(SAME, info.id, other, SAME_STATISTICS))
                 missing &= ~KEPT_STATISTICS
         if missing & KEPT_STATISTICS and not self._on_device.add(info.id, tensor):
             statistics_of(self._emit, tensor, info.id, self._config.statistics, self._seconds)
-        if same:
-            self._emit(Same(SAME, info.id, other, same))
         if whole and missing & KEPT_HASH and tensor.is_contiguous():
             other = state.whole_hash.setdefault(dtype, info.id)
             if other != info.id:

@@ -7,15 +7,13 @@ goes to `Watch.failed`, which raises it or lets the program run on unrecorded.
 from __future__ import annotations
 
 import sys
-from time import perf_counter_ns
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch._C import DisableTorchFunction
 from torch._C import _get_dispatch_stack_at as get_dispatch_stack_at
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
-from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -155,64 +153,15 @@ class OpMode(TorchDispatchMode):
             or len_dispatch_stack()
         ):
             return self._watch_closely(recorder, thread, entry, func, types, args, kwargs)
-        number = recorder.next_id()
-        sequence_nr = None if get_sequence_nr() == thread.claimed else recorder.links.claims.claim(thread, number)
-        before = thread.last_call
-        thread.last_call = number
-        thread.last_output = None
-        start_ns = perf_counter_ns()
+        op = PendingOp(recorder, thread, entry)
+        op.start(recorder, thread)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            end_ns = perf_counter_ns()
-            self._record(
-                recorder, thread, entry, number, sequence_nr, before, args, kwargs, None, error, start_ns, end_ns
-            )
+            self._end(record, recorder, thread, op, args, kwargs, None, error)
             raise
-        end_ns = perf_counter_ns()
-        self._record(recorder, thread, entry, number, sequence_nr, before, args, kwargs, result, None, start_ns, end_ns)
+        self._end(record, recorder, thread, op, args, kwargs, result, None)
         return result
-
-    def _record(
-        self,
-        recorder: StepRecorder,
-        thread: ThreadState,
-        entry: OpEntry,
-        number: int,
-        sequence_nr: int | None,
-        before: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        error: BaseException | None,
-        start_ns: int,
-        end_ns: int,
-    ) -> None:
-        if self._watch.recorder is not recorder:
-            return  # recording stopped while the op ran
-        own: Exception | None = None
-        thread.busy = True  # before the lock is looked at: see `StepRecorder._new_thread`
-        lock = thread.lock
-        if lock is not None:
-            lock.__enter__()
-        functions = DisableTorchFunction()
-        functions.__enter__()
-        try:
-            start_ns -= recorder.start_ns
-            duration_ns = end_ns - start_ns - recorder.start_ns
-            record(
-                recorder, thread, entry, number, sequence_nr, before, args, kwargs, result, error, start_ns, duration_ns
-            )
-        except Exception as failure:  # noqa: BLE001 - `failed` raises it or tells the user
-            own = failure
-        finally:
-            functions.__exit__(None, None, None)
-            thread.busy = False
-            thread.own_ns += perf_counter_ns() - end_ns
-            if lock is not None:
-                lock.__exit__(None, None, None)
-        if own is not None:
-            self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
 
     def _watch_closely(
         self,
@@ -249,9 +198,9 @@ class OpMode(TorchDispatchMode):
             else:
                 result = func(*args, **kwargs)
         except BaseException as error:
-            self._end(recorder, thread, op, args, kwargs, None, error)
+            self._end(end_op, recorder, thread, op, args, kwargs, None, error)
             raise
-        self._end(recorder, thread, op, args, kwargs, result, None)
+        self._end(end_op, recorder, thread, op, args, kwargs, result, None)
         return result
 
     def _run_nested(
@@ -281,13 +230,14 @@ class OpMode(TorchDispatchMode):
     ) -> PendingOp | None:
         try:
             with OwnCode(thread):
-                return begin_op(recorder, thread, entry, recorder.next_id(), args, kwargs)
+                return begin_op(recorder, thread, entry, args, kwargs)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(error)
             return None
 
     def _end(
         self,
+        end: Callable[..., None],
         recorder: StepRecorder,
         thread: ThreadState,
         op: PendingOp,
@@ -296,11 +246,12 @@ class OpMode(TorchDispatchMode):
         result: Any,
         error: BaseException | None,
     ) -> None:
+        """Record with `end`, which is `record` or `end_op`, what an op returned or raised."""
         if self._watch.recorder is not recorder:
             return  # recording stopped while the op ran
         try:
             with OwnCode(thread):
-                end_op(recorder, thread, op, args, kwargs, result, error)
+                end(recorder, thread, op, args, kwargs, result, error)
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
 

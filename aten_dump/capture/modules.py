@@ -19,8 +19,6 @@ from torch.nn.modules.module import _global_forward_pre_hooks
 
 from .subclasses import describe_subclass
 
-Models = "nn.Module | Mapping[str, nn.Module] | None"
-
 
 class ModulePaths:
     """Paths (fqn) of modules and parameters. Holds no module alive.

@@ -9,18 +9,21 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
 from ..store.records import CALL, TREE_VALUE, Call, Tree
 from .autograd import running_node
 from .calls import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE, Counter, ThreadState
 from .collectives import WAIT_TENSOR, name_group
 from .interning import calling_frame
-from .recorder import StepRecorder
+from .recorder import StepRecorder, text_of
 from .schemas import WRITES_RESULT, OpPlan, plan_of
-from .trees import PLAIN_TYPES, encode, encode_all
+from .trees import encode, encode_all
 from .writes import note_writes
 
 _INT64: Final = 2**63 - 1
@@ -56,20 +59,41 @@ def entry_of(recorder: StepRecorder, func: Any) -> OpEntry:
 
 
 class PendingOp:
-    """An op that `begin_op` has begun."""
+    """An op under way."""
 
-    __slots__ = ("args", "entry", "id", "kwargs", "n", "place", "recorded", "start_ns", "thread")
+    __slots__ = (
+        "args",
+        "before",
+        "entry",
+        "id",
+        "kwargs",
+        "n",
+        "place",
+        "recorded",
+        "sequence_nr",
+        "start_ns",
+        "thread",
+    )
 
-    def __init__(self, entry: OpEntry, thread: ThreadState, number: int, place: Place) -> None:
+    def __init__(self, recorder: StepRecorder, thread: ThreadState, entry: OpEntry) -> None:
+        number = self.id = recorder.next_id()
         self.entry = entry
         self.thread = thread.number
-        self.id = number
-        self.place = place
+        claims = get_sequence_nr() != thread.claimed
+        self.sequence_nr = recorder.links.claims.claim(thread, number) if claims else None
+        self.before = thread.last_call  # the aten call before it on this thread
+        self.place = _NOWHERE
         self.recorded = True
-        self.start_ns = 0
         self.n = -1  # of the call's name; given at the end, unless inner ops come before that
         self.args: list[Tree] = []
         self.kwargs: dict[str, Tree] | None = None
+        self.start_ns = 0
+
+    def start(self, recorder: StepRecorder, thread: ThreadState) -> None:
+        """Note that the op runs from now on."""
+        thread.last_call = self.id
+        thread.last_output = None
+        self.start_ns = perf_counter_ns() - recorder.start_ns
 
 
 class Place(NamedTuple):
@@ -82,6 +106,9 @@ class Place(NamedTuple):
     module: int
     forward: int
     fqn: str
+
+
+_NOWHERE: Final = Place(0, FORWARD, None, 0, 0, 0, "")
 
 
 def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None, depth: int) -> Place:
@@ -123,113 +150,70 @@ def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None,
 def record(
     recorder: StepRecorder,
     thread: ThreadState,
-    entry: OpEntry,
-    number: int,
-    sequence_nr: int | None,
-    before: int,
+    op: PendingOp,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     result: Any,
     error: BaseException | None,
-    start_ns: int,
-    duration_ns: int,
 ) -> None:
-    """Record an op that has run and written nothing. `before` is the aten call before it on this thread."""
-    plan = entry.plan
-    place = _place(recorder, thread, sequence_nr, 3)
-    if not recorder.records_everything and not recorder.filter.records(ATEN, plan.name, place.fqn):
+    """Record an op that has run and written nothing."""
+    duration_ns = recorder.now_ns() - op.start_ns
+    plan = op.entry.plan
+    op.place = _place(recorder, thread, op.sequence_nr, 3)
+    if not recorder.records_everything and not recorder.filter.records(ATEN, plan.name, op.place.fqn):
         recorder.coverage.add("selection")
         return
-    value_of = recorder.values.value_of
-    keep = recorder.keep_inputs
     top = thread.stack[-1] if thread.stack else None
-    known, known_trees = (top.raw, top.args) if top is not None and before < top.id else ((), ())
-    trees: list[Tree] = []
-    for at, item in enumerate(args):
-        kind = type(item)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if at < len(known) and known[at] is item:
-                trees.append(known_trees[at])  # the call's own argument, and nothing was run since it was recorded
-            else:
-                trees.append([TREE_VALUE, value_of(item, keep)])
-        elif kind in PLAIN_TYPES:
-            trees.append(item)
-        else:
-            trees.append(encode(item, value_of, keep))
-    named = {k: encode(v, value_of, keep) for k, v in kwargs.items()} if kwargs else None
+    if top is not None and op.before < top.id:  # nothing was run since the call around it was recorded
+        _note_inputs(recorder, op, args, kwargs, top.raw, top.args)
+    else:
+        _note_inputs(recorder, op, args, kwargs)
     if type(result) is torch.Tensor:
         if plan.copies and isinstance(args[0], torch.Tensor):
             recorder.values.cloned(result, args[0])
-        outputs: Tree = [TREE_VALUE, value_of(result, recorder.keep_outputs)]
+        outputs: Tree = [TREE_VALUE, recorder.values.value_of(result, recorder.keep_outputs)]
         thread.last_output = (id(result), outputs)
     else:
-        outputs = encode(result, value_of, recorder.keep_outputs)
-    if not entry.number:
-        entry.number = recorder.interner.op(ATEN, plan.name, plan.arguments)
-    counter = entry.counter
-    n = counter.n
-    counter.n = n + 1
-    recorder.count_call()
-    parent, phase, sequence_nr, stack, module, forward, _ = place
-    recorder.emit(
-        _new(
-            Call,
-            (
-                CALL,
-                number,
-                parent,
-                entry.number,
-                n,
-                0,
-                phase,
-                thread.number,
-                start_ns,
-                duration_ns,
-                sequence_nr,
-                stack,
-                module,
-                forward,
-                trees,
-                named,
-                outputs,
-                None,
-                None if error is None else text_of(error),
-            ),
-        )
-    )
+        outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
+    _emit(recorder, op, duration_ns, outputs, None, text_of(error))
+
+
+def _note_inputs(
+    recorder: StepRecorder,
+    op: PendingOp,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: tuple[Any, ...] = (),
+    known_trees: Sequence[Tree] = (),
+) -> None:
+    """Record what an op was given; see `encode_all` for what is known."""
+    value_of, keep = recorder.values.value_of, recorder.keep_inputs
+    op.args = encode_all(args, value_of, keep, known, known_trees)
+    if kwargs:
+        op.kwargs = {k: encode(v, value_of, keep) for k, v in kwargs.items()}
 
 
 def begin_op(
-    recorder: StepRecorder,
-    thread: ThreadState,
-    entry: OpEntry,
-    number: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    recorder: StepRecorder, thread: ThreadState, entry: OpEntry, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PendingOp:
     """Record the inputs of an op that is about to run, as they are before it."""
     plan = entry.plan
-    place = _place(recorder, thread, recorder.links.claims.claim(thread, number), 4)
-    op = PendingOp(entry, thread, number, place)
+    op = PendingOp(recorder, thread, entry)
+    op.place = _place(recorder, thread, op.sequence_nr, 4)
     if recorder.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
         recorder.flights.reading(args, kwargs)
     if thread.aside or thread.compiled_nodes:
         recorder.values.invalidate_since(thread.storages_before)
-    op.recorded = recorder.filter.records(ATEN, plan.name, place.fqn)
+    op.recorded = recorder.filter.records(ATEN, plan.name, op.place.fqn)
     if not op.recorded:
         recorder.coverage.add("selection")
     else:
-        keep = recorder.keep_inputs
-        value_of = recorder.values.value_of
-        op.args = encode_all(args, value_of, keep)
-        op.kwargs = {k: encode(v, value_of, keep) for k, v in kwargs.items()} if kwargs else None
+        _note_inputs(recorder, op, args, kwargs)
         if plan.random and recorder.random_states.wanted:
-            recorder.random_states.keep(number, args, kwargs)
+            recorder.random_states.keep(op.id, args, kwargs)
         if plan.collective:
             name_group(plan, op.args, args)
-    thread.last_call = op.id
-    thread.last_output = None
-    op.start_ns = recorder.now_ns()
+    op.start(recorder, thread)
     return op
 
 
@@ -254,12 +238,7 @@ def end_op(
         recorder.values.cloned(result, args[0])
     if op.recorded:
         outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
-        _emit(recorder, op, duration_ns, outputs, written, None if error is None else text_of(error))
-
-
-def text_of(error: BaseException) -> str:
-    """Return what a call's record says of an error."""
-    return f"{type(error).__name__}: {error}"
+        _emit(recorder, op, duration_ns, outputs, written, text_of(error))
 
 
 def _departs(
@@ -310,10 +289,7 @@ def _emit(
     plan = entry.plan
     if not entry.number:
         entry.number = recorder.interner.op(ATEN, plan.name, plan.arguments)
-    n = op.n
-    if n < 0:
-        n = entry.counter.n
-        entry.counter.n = n + 1
+    n = entry.counter.next() if op.n < 0 else op.n
     recorder.count_call()
     parent, phase, sequence_nr, stack, module, forward, _ = op.place
     recorder.emit(

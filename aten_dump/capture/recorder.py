@@ -142,14 +142,6 @@ class StepRecorder:
         self._threads.state = state
         return state
 
-    def own_code(self, thread: ThreadState) -> OwnCode:
-        """Return a context for the recorder's own code on this thread; its errors go to the caller."""
-        return OwnCode(thread)
-
-    def hook_code(self, thread: ThreadState) -> HookCode:
-        """Return a context for the recorder's own code that the program runs as a hook."""
-        return HookCode(thread, self.failed)
-
     def now_ns(self) -> int:
         """Return nanoseconds since the step began."""
         return perf_counter_ns() - self.start_ns
@@ -232,7 +224,7 @@ class StepRecorder:
 
     def replace_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
-        with self.hook_code(self.thread()):
+        with HookCode(self.thread(), self.failed):
             self._note_arguments(call, args, kwargs)
 
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
@@ -312,7 +304,7 @@ class StepRecorder:
                 self.coverage.add("selection", count=-1)
             return  # it ran no op and made no tensor: a question, not a computation
         if call.recorded:
-            self._emit_open(call, end_ns, call.outputs, written, None if error is None else _text_of(error))
+            self._emit_open(call, end_ns, call.outputs, written, text_of(error))
 
     def _written(self, call: OpenCall, keep: bool) -> list[Tree] | None:
         """Return [name, tree, ...] of the arguments that were written while the call ran."""
@@ -330,7 +322,7 @@ class StepRecorder:
         if thread.stack and thread.stack[-1] is call:
             thread.stack.pop()
         elif call in thread.stack:
-            with self.hook_code(thread):
+            with HookCode(thread, self.failed):
                 self._unwind(thread, call)
 
     def _unwind(self, thread: ThreadState, call: OpenCall) -> None:
@@ -430,7 +422,7 @@ class StepRecorder:
     def begin_with(self, flights: list[Flight]) -> None:
         """Take over the collectives that the step before has left under way."""
         if flights:
-            with self.own_code(self.thread()):
+            with OwnCode(self.thread()):
                 self.flights.adopt(flights)
 
     def callback_ran(self) -> None:
@@ -447,7 +439,7 @@ class StepRecorder:
     def close(self) -> None:
         """End the step: finish what is open and let go of everything."""
         thread = self.thread()
-        with self.own_code(thread):
+        with OwnCode(thread):
             self.links.close()
             if thread.stack:
                 first = thread.stack[0]
@@ -470,7 +462,8 @@ class StepRecorder:
             self.emit(note)
 
 
-def _text_of(error: BaseException | None) -> str | None:
+def text_of(error: BaseException | None) -> str | None:
+    """Return what a call's record says of the error that it raised."""
     if type(error).__name__ == "_StopRecomputationError":
         return EARLY_STOP
     return None if error is None else f"{type(error).__name__}: {error}"

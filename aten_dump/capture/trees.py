@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -32,13 +32,20 @@ PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as th
 _INT64: Final = 1 << 63
 
 
-def encode_all(items: Iterable[Any], value_of: ValueOf, keep: bool) -> list[Tree]:
-    """Return each of `items` as a tree; see `encode`."""
+def encode_all(
+    items: Iterable[Any],
+    value_of: ValueOf,
+    keep: bool,
+    known: Sequence[Any] = (),
+    known_trees: Sequence[Tree] = (),
+) -> list[Tree]:
+    """Return each of `items` as a tree; see `encode`. A tensor that is `known[i]` at position i is `known_trees[i]`."""
     trees: list[Tree] = []
-    for item in items:
+    for at, item in enumerate(items):
         kind = type(item)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            trees.append([TREE_VALUE, value_of(item, keep)])
+            is_known = at < len(known) and known[at] is item
+            trees.append(known_trees[at] if is_known else [TREE_VALUE, value_of(item, keep)])
         elif kind in PLAIN_TYPES:
             trees.append(item)
         else:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from .own_code import OwnCode
+
 if TYPE_CHECKING:
     from .recorder import StepRecorder
 
@@ -72,7 +74,7 @@ class Waits:
         if thread.busy or self._recorder() is not recorder:
             return
         try:
-            with recorder.own_code(thread):
+            with OwnCode(thread):
                 action()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._failed(error)

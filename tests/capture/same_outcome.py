@@ -29,6 +29,23 @@ def outcome(program: Callable[[], Any]) -> list[Any]:
         ]
 
 
+def batch() -> torch.Tensor:
+    """The same five rows of four numbers each time."""
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+
+
+def trained(model: Any, run: Any) -> Callable[[], Any]:
+    """Return a program that runs `run` (the model, or what was made of it) forward and backward."""
+
+    def program() -> Any:
+        model.zero_grad()
+        y = run(batch())
+        y.sum().backward()
+        return y.detach(), [p.grad for p in model.parameters()]
+
+    return program
+
+
 def recorded(path: Path, program: Callable[[], Any], warm: bool = True, **config: Any) -> Any:
     """Assert that a program does the same bare, under a DumpMode and bare again; return its RankDump.
 

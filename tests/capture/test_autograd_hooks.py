@@ -13,22 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from .bits import assert_same, calls, only, values
 from .process_state import changes, module_hooks, picture
-from .test_links import assert_linked
+from .test_links import Cube, assert_linked
 from .twice import twice
 
 Record = Callable[..., Any]
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
-        (x,) = ctx.saved_tensors
-        return g * 3 * x * x
 
 
 class DoubleInPlace(torch.autograd.Function):
@@ -75,7 +63,7 @@ def test_a_custom_function_is_a_call(record: Record) -> None:
 
     rank = twice(record, program)
     call = rank["Torch.Cube.0.forward"]
-    assert call.op.endswith("test_autograd_hooks.Cube") and call.kind == "api"
+    assert call.op.endswith("test_links.Cube") and call.kind == "api"
     assert [c.op for c in call.children if c.kind == "aten"] or [c for c in call.children if c.kind == "api"]
     node = only([c for c in calls(rank, kind="node") if "CubeBackward" in c.name])
     assert node.forward == call

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +23,7 @@ from aten_dump.store.records import STATISTICS as STATISTICS_KIND
 from aten_dump.store.sink import MemorySink
 
 from .bits import assert_same, calls, raw, values
+from .children import kill, started
 
 Record = Callable[..., Any]
 REPOSITORY = Path(__file__).parents[2]
@@ -234,12 +231,9 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="at
     print("hangs", flush=True)
     time.sleep(60)
 """
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "hangs\n"
+    child = started(script, "hangs")
     time.sleep(1.5)
-    child.kill()
-    child.communicate()
+    kill(child)
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     exps = calls(rank, kind="aten", op="aten::exp_")
     assert len(exps) == batches.BATCH_VALUES // 8
@@ -261,15 +255,12 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="at
     for i in range(10**9):
         torch.full((16,), float(i)).exp()
 """
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "runs\n"
+    child = started(script, "runs")
     index = tmp_path / "dump" / "step0" / "rank0" / "index.msgpack"
     deadline = time.monotonic() + 60
     while (not index.exists() or index.stat().st_size < index_bytes) and time.monotonic() < deadline:
         time.sleep(0.002)
-    os.kill(child.pid, signal.SIGKILL)
-    child.communicate()
+    kill(child)
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     assert rank.missing
     read = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.models import seed_all
 
 from .bits import assert_same, calls
 from .process_state import changes, picture
-from .same_outcome import assert_linked, note, ops, outcome, recorded
+from .same_outcome import assert_linked, batch, note, ops, outcome, recorded, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:aten_dump. the compiled function")
 
@@ -42,20 +42,6 @@ class Model(nn.Module):
 def _model() -> Model:
     seed_all(3)
     return Model()
-
-
-def _x() -> Tensor:
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
-
-
-def _trained(model: Any, run: Any) -> Callable[[], Any]:
-    def program() -> Any:
-        model.zero_grad()
-        y = run(_x())
-        y.sum().backward()
-        return y.detach(), [p.grad for p in model.parameters()]
-
-    return program
 
 
 class Backend:
@@ -83,10 +69,10 @@ _INDUCTOR = pytest.param(
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", _INDUCTOR])
 def test_opaque_is_bitwise_the_compiled_program(tmp_path: Path, backend: str) -> None:
     model = _model()
-    program = _trained(model, torch.compile(model, backend=backend, fullgraph=True))
+    program = trained(model, torch.compile(model, backend=backend, fullgraph=True))
     rank = recorded(tmp_path, program, compile="opaque")
     call = rank["Torch.compile.Model.0.forward"]
-    assert_same(_x(), call.inputs[0][0].tensor())
+    assert_same(batch(), call.inputs[0][0].tensor())
     assert_same(program()[0], call.outputs.tensor())
     assert_linked(rank)
     backward = rank["Torch.compile.Model.0.backward"]
@@ -99,10 +85,10 @@ def test_opaque_is_bitwise_the_compiled_program(tmp_path: Path, backend: str) ->
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_eager_is_bitwise_the_program_as_written(tmp_path: Path, backend: str) -> None:
     model = _model()
-    bare = outcome(_trained(model, model))
+    bare = outcome(trained(model, model))
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="full"), model=model):
-        assert outcome(_trained(model, compiled)) == bare
+        assert outcome(trained(model, compiled)) == bare
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     assert "aten::tanh" in ops(calls(rank, kind="aten", phase="forward"))
     assert [c.module for c in calls(rank, op="aten::addmm")] == ["first", "second"]
@@ -118,12 +104,12 @@ def test_what_is_compiled_stays_compiled(tmp_path: Path, mode: str, fullgraph: b
     backend, model = Backend(), _model()
     run = torch.compile(model, backend=backend, fullgraph=fullgraph)
     if before:
-        run(_x())
+        run(batch())
     with DumpMode(DumpConfig(path=str(tmp_path / "dump"), compile=mode)):
-        run(_x())
-        run(_x())
+        run(batch())
+        run(batch())
     assert backend.runs == before + (2 if mode == "opaque" else 0)
-    run(_x())
+    run(batch())
     assert backend.compiled == 1, "compiled anew"
     assert backend.runs == before + (2 if mode == "opaque" else 0) + 1, "it runs eagerly after the block"
 
@@ -136,13 +122,13 @@ def test_compiling_inside_the_block(tmp_path: Path, mode: str) -> None:
         function = torch.compile(lambda x: model(x) + 1, backend=backend, fullgraph=True)
         in_place = _model()
         in_place.compile(backend=backend, fullgraph=True)
-        found = [module(_x()), function(_x()), in_place(_x())]
-    expected = model(_x())
+        found = [module(batch()), function(batch()), in_place(batch())]
+    expected = model(batch())
     for one, value in zip(found, (expected, expected + 1, expected), strict=True):
         assert_same(value, one)
     assert backend.runs == (3 if mode == "opaque" else 0)
     for one, value in zip((module, function, in_place), (expected, expected + 1, expected), strict=True):
-        assert_same(value, one(_x()))
+        assert_same(value, one(batch()))
     assert (backend.compiled, backend.runs) == ((3, 6) if mode == "opaque" else (3, 3))
 
 
@@ -161,7 +147,7 @@ def test_graph_breaks_and_errors(tmp_path: Path, mode: str) -> None:
     compiled = torch.compile(body, backend="eager")
 
     def program() -> Any:
-        compiled(_x())
+        compiled(batch())
 
     bare = outcome(program)
     before = picture()
@@ -183,7 +169,7 @@ def test_one_warning_says_which(tmp_path: Path, mode: str) -> None:
         warnings.simplefilter("always")
         with DumpMode(DumpConfig(path=str(tmp_path / "dump"), compile=mode)) as dump:
             for _ in range(2):
-                first(_x()), second(_x())
+                first(batch()), second(batch())
                 dump.step()
     found = [w for w in caught if "aten_dump" in str(w.message)]
     assert len(found) == 1
@@ -197,7 +183,7 @@ def test_one_warning_says_which(tmp_path: Path, mode: str) -> None:
 
 def test_higher_order_operators_in_a_compiled_function(tmp_path: Path) -> None:
     compiled = torch.compile(lambda x: torch.cond(x.sum() > 100, torch.sin, torch.cos, (x,)) + 1, backend="eager")
-    rank = recorded(tmp_path, lambda: compiled(_x()))
+    rank = recorded(tmp_path, lambda: compiled(batch()))
     assert "aten::cos" in ops(rank.calls)
 
 

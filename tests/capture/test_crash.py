@@ -19,6 +19,7 @@ from aten_dump.errors import MissingDataError
 from aten_dump.store.recovery import recover, verify
 
 from .bits import calls, raw, values
+from .children import kill, started
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -125,12 +126,9 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full")) as dump:
     print("ready", flush=True)
     time.sleep(60)
 """
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
+    child = started(script, "ready")
     time.sleep(1.5)
-    child.kill()
-    child.communicate()
+    kill(child)
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     assert rank.missing
     exps = calls(rank, kind="aten", op="aten::exp_")

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from .bits import assert_same, calls, only
-from .same_outcome import assert_linked, note, ops, recorded
+from .same_outcome import assert_linked, batch, note, ops, recorded, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
@@ -28,27 +28,13 @@ class Model(nn.Module):
         return torch.relu(self.linear(x))
 
 
-def _x() -> Tensor:
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
-
-
-def _trained(model: Any, run: Any) -> Callable[[], Any]:
-    def program() -> Any:
-        model.zero_grad()
-        y = run(_x())
-        y.sum().backward()
-        return y.detach(), [p.grad for p in model.parameters()]
-
-    return program
-
-
 def _meta() -> Any:
     with torch.device("meta"):
         model = Model()
     model.to_empty(device="cpu")
     for parameter in model.parameters():
         nn.init.constant_(parameter, 0.5)
-    return model(_x())
+    return model(batch())
 
 
 def test_initialisation_on_the_meta_device(tmp_path: Path) -> None:
@@ -63,8 +49,8 @@ def test_initialisation_on_the_meta_device(tmp_path: Path) -> None:
 def _fake() -> Any:
     with FakeTensorMode() as mode:
         y = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))(torch.randn(2, 4)).softmax(-1)
-    z = mode.from_tensor(_x()).exp()
-    return type(y).__name__, y.shape, type(z).__name__, Model()(_x())
+    z = mode.from_tensor(batch()).exp()
+    return type(y).__name__, y.shape, type(z).__name__, Model()(batch())
 
 
 def test_fake_tensors_are_not_recorded(tmp_path: Path) -> None:
@@ -75,18 +61,18 @@ def test_fake_tensors_are_not_recorded(tmp_path: Path) -> None:
 
 
 _TRACERS: dict[str, Callable[[], Any]] = {
-    "torch.jit.trace": lambda: (lambda f: (f.code, f(_x())))(torch.jit.trace(Model(), _x())),
-    "torch.jit.script": lambda: (lambda f: (f.code, f(_x())))(torch.jit.script(Model())),
-    "symbolic_trace": lambda: (lambda f: (f.code, f(_x())))(fx.symbolic_trace(Model())),
-    "make_fx real": lambda: make_fx(lambda x: x.sin() + 1)(_x()).code,
-    "make_fx fake": lambda: make_fx(lambda x: x.sin() + 1, tracing_mode="fake")(_x()).code,
-    "make_fx symbolic": lambda: make_fx(lambda x: x.sin() + x.shape[0], tracing_mode="symbolic")(_x()).code,
-    "export": lambda: (lambda p: (str(p.graph), p.module()(_x())))(torch.export.export(Model(), (_x(),))),
-    "export strict": lambda: (lambda p: (str(p.graph), p.module()(_x())))(
-        torch.export.export(Model(), (_x(),), strict=True)
+    "torch.jit.trace": lambda: (lambda f: (f.code, f(batch())))(torch.jit.trace(Model(), batch())),
+    "torch.jit.script": lambda: (lambda f: (f.code, f(batch())))(torch.jit.script(Model())),
+    "symbolic_trace": lambda: (lambda f: (f.code, f(batch())))(fx.symbolic_trace(Model())),
+    "make_fx real": lambda: make_fx(lambda x: x.sin() + 1)(batch()).code,
+    "make_fx fake": lambda: make_fx(lambda x: x.sin() + 1, tracing_mode="fake")(batch()).code,
+    "make_fx symbolic": lambda: make_fx(lambda x: x.sin() + x.shape[0], tracing_mode="symbolic")(batch()).code,
+    "export": lambda: (lambda p: (str(p.graph), p.module()(batch())))(torch.export.export(Model(), (batch(),))),
+    "export strict": lambda: (lambda p: (str(p.graph), p.module()(batch())))(
+        torch.export.export(Model(), (batch(),), strict=True)
     ),
     "export dynamic": lambda: str(
-        torch.export.export(Model(), (_x(),), dynamic_shapes={"x": {0: torch.export.Dim("n")}}).graph
+        torch.export.export(Model(), (batch(),), dynamic_shapes={"x": {0: torch.export.Dim("n")}}).graph
     ),
 }
 
@@ -105,8 +91,8 @@ def test_tracing_inside_the_block(tmp_path: Path, name: str, data: str) -> None:
 @pytest.mark.parametrize("kind", ["script", "trace"])
 def test_ops_of_torchscript_are_recorded_and_linked(tmp_path: Path, kind: str) -> None:
     model = Model()
-    scripted = torch.jit.script(model) if kind == "script" else torch.jit.trace(model, _x())
-    program = _trained(model, scripted)
+    scripted = torch.jit.script(model) if kind == "script" else torch.jit.trace(model, batch())
+    program = trained(model, scripted)
     for _ in range(3):  # its executor profiles two runs and then optimizes
         program()
     rank = recorded(tmp_path, program)
@@ -124,14 +110,14 @@ def _loop(x: Tensor, n: int) -> Tensor:
 
 
 def test_a_scripted_function(tmp_path: Path) -> None:
-    rank = recorded(tmp_path, lambda: _loop(_x(), 3))
+    rank = recorded(tmp_path, lambda: _loop(batch(), 3))
     assert ops(calls(rank, op="aten::sin")) == ["aten::sin"] * 3
 
 
 def test_modes_of_torchs_own_see_what_they_see_without_us(tmp_path: Path) -> None:
     from torch.utils._debug_mode import DebugMode
 
-    model, x = Model(), _x()
+    model, x = Model(), batch()
 
     def program() -> Any:
         with FlopCounterMode(display=False) as flops:
@@ -151,7 +137,7 @@ def test_set_default_device(tmp_path: Path) -> None:
             made = nn.Linear(2, 3)
         finally:
             torch.set_default_device(None)
-        return made.weight.is_meta, _x().exp()
+        return made.weight.is_meta, batch().exp()
 
     rank = recorded(tmp_path, program)
-    assert_same(_x().exp(), only(calls(rank, op="aten::exp")).outputs.tensor())
+    assert_same(batch().exp(), only(calls(rank, op="aten::exp")).outputs.tensor())
