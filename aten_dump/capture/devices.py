@@ -52,6 +52,22 @@ def has_triton(device_type: str) -> bool:
     return device_type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
+def has_spare_core() -> bool:
+    """Tell whether the program leaves a core of this machine to another thread.
+
+    Torch's own threads on the CPU take one each, and wait for the next op with their core busy. Ranks on the same
+    machine are counted by torchrun's LOCAL_WORLD_SIZE. A program with an accelerator is taken to compute there.
+    """
+    import torch
+
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is not None and accelerator.is_available():
+        return True
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return torch.get_num_threads() * (int(ranks) if ranks.isdecimal() else 1) < cores
+
+
 def host_tensor(nbytes: int) -> torch.Tensor:
     """Return host memory as a uint8 tensor; pinned where a device is in use, so that copies need not wait."""
     import torch

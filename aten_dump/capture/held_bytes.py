@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.host_bytes import HostBytes
 from ..store.sink import Fill, Sink
 
 _PIECE_BYTES: Final = 1 << 20
@@ -67,12 +67,8 @@ class HeldBytes:
         if found is None:
             return 0
         _wait(found)
-        source: int = found.memory.ctypes.data
-
-        def fill(offset: int, address: int, nbytes: int) -> None:
-            ctypes.memmove(address, source + offset, nbytes)
-
-        return sink.store(found.dtype, found.shape, found.memory.nbytes, fill)
+        source = HostBytes(found.memory.ctypes.data, found.memory)
+        return sink.store(found.dtype, found.shape, found.memory.nbytes, source)
 
     def _drop(self, number: int) -> None:
         blob = self._blobs.pop(number)

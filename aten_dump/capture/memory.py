@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from ..store.host_bytes import HostBytes
 from ..store.sink import Fill
 from .device_copies import copier_of
 from .quiet import quiet
@@ -47,20 +48,6 @@ _BLOB_DTYPES: Final[dict[torch.dtype, tuple[str, int]]] = {
 }
 
 
-def _unlocked_memmove() -> Callable[[int, int, int], object]:
-    """Return a memmove that lets other Python threads run meanwhile, where the platform has one."""
-    try:
-        found = ctypes.CDLL(None).memmove
-    except (AttributeError, OSError, TypeError):
-        return ctypes.memmove
-    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], None
-    return found
-
-
-_memmove = _unlocked_memmove()
-_LONG_BYTES: Final = 64 << 10
-
-
 def blob_dtype(dtype: torch.dtype, nbytes: int) -> tuple[str, int]:
     """Return safetensors' name for the elements of `nbytes` bytes of `dtype`, and bytes per element."""
     name, size = _BLOB_DTYPES.get(dtype, ("U8", 1))
@@ -97,14 +84,7 @@ def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> F
     """Return a `fill` for the sink that copies the bytes of the storage of `tensor` from byte `first` on."""
     storage = tensor.untyped_storage()
     if tensor.device.type == "cpu":
-        source = storage.data_ptr() + first
-
-        def fill(offset: int, address: int, nbytes: int) -> None:
-            start = perf_counter()
-            (_memmove if nbytes >= _LONG_BYTES else ctypes.memmove)(address, source + offset, nbytes)
-            seconds["copy"] += perf_counter() - start
-
-        return fill
+        return HostBytes(storage.data_ptr() + first, storage, seconds)
 
     copier = copier_of(tensor.device)
 

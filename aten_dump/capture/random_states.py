@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import xxhash
 
+from ..store.host_bytes import HostBytes
 from ..store.records import RANDOM, Random
 from ..store.sink import Sink
 from .interning import Interner
@@ -49,11 +50,7 @@ class RandomStates:
         digest = xxhash.xxh3_128_digest(raw)
         blob = self._blobs.get(digest)
         if blob is None:
-
-            def fill(offset: int, address: int, nbytes: int) -> None:
-                ctypes.memmove(address, raw[offset : offset + nbytes], nbytes)
-
-            blob = self._blobs[digest] = self._sink.store("U8", [len(raw)], len(raw), fill)
+            blob = self._blobs[digest] = self._sink.store("U8", [len(raw)], len(raw), HostBytes.of(raw))
         return blob
 
 

@@ -31,7 +31,8 @@ import torch
 from ..config import DumpConfig
 from ..errors import StoreError
 from ..store import records as r
-from ..store.sink import Fill, Job, Sink, copying
+from ..store.host_bytes import HostBytes
+from ..store.sink import Fill, Job, Sink
 from .held import HeldStep
 from .held_bytes import HeldBytes
 from .held_call import HeldCall
@@ -152,7 +153,7 @@ class RingSink:
 
     def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
         """Copy bytes; see `store`."""
-        return self.store(dtype, shape, nbytes, copying(get()))
+        return self.store(dtype, shape, nbytes, HostBytes.of(get()))
 
     def later(self, job: Job, nbytes: int) -> None:
         """Run the job at once: a trigger may wait for what it finds."""

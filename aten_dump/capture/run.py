@@ -16,7 +16,8 @@ from ..config import DumpConfig
 from ..store.records import FORMAT_VERSION
 from ..store.run import read_run, write_run
 from ..store.writer import Writer
-from .devices import host_memory
+from . import IS_COMPILED
+from .devices import has_spare_core, host_memory
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -36,6 +37,7 @@ def open_writer(config: DumpConfig, root: Path, rank: int, world_size: int) -> W
         shard_bytes=config.shard_bytes,
         max_bytes=config.max_bytes,
         allocate=host_memory,
+        at_once=not has_spare_core(),
     )
     if _writes_run(config, rank, world_size):
         try:
@@ -73,6 +75,7 @@ def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:
         "started_unix_ns": time.time_ns(),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "recorder": "compiled" if IS_COMPILED else "pure Python",
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "devices": _devices(),
         "threads": torch.get_num_threads(),

@@ -8,10 +8,10 @@ Theory of operation
     over more than 2**14 elements of 32 bits and less: those are summed in float32 by torch's cascade over a chunk, and
     squared over rows of 1024, and only these sums are added in float64. The mean is then off by less than 1e-6 of the
     mean of |x|, and l2norm by less than 1e-6 of itself, whatever the tensor's size; elements that float32 cannot
-    square are squared in float64. The std follows from these where the mean is no larger than it, and is then off by
-    less than 3e-6 of itself; elsewhere it takes a pass of its own in float64. So fp16 sums cannot overflow and bf16
-    means keep their digits. As in torch, NaN in a
-    floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
+    square are squared in float64. The std follows from these where the mean is no larger than it; elsewhere it takes a
+    pass of its own over x less the mean. It is off by less than 3e-6 of itself. So fp16 sums cannot overflow and bf16
+    means keep their digits. Signs are counted through torch.sign, whose sums are exact: 0 for NaN, else -1, 0 or 1. As
+    in torch, NaN in a floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
 
     ========  ==========================================================================================
     count     number of elements
@@ -35,6 +35,7 @@ import torch
 _CHUNK_ELEMENTS: Final = 1 << 17
 _FAST_CHUNK_ELEMENTS: Final = 1 << 18  # for each of torch's threads; 1 MB, which the cache of a core holds
 _SMALL_ELEMENTS: Final = 1 << 14
+_MOST_COUNTED: Final = 1 << 20  # elements at a time; float32 counts to 2**24
 _ROW_ELEMENTS: Final = 1 << 10
 _SQUARABLE: Final = (1e-15, 1e15)  # greatest absolute values whose squares float32 can sum up
 _EXACT_IN_INT64: Final = 1 << 31
@@ -127,13 +128,7 @@ def _of_float(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
     found["mean"] = total / count
     found["l2norm"] = math.sqrt(squares)
     if "std" in names and count > 1:
-        mean = found["mean"]
-        of_mean = count * mean * mean
-        if count > _SMALL_ELEMENTS and of_mean <= squares / 2:  # the mean is no larger than the std: no digits are lost
-            apart = squares - of_mean
-        else:
-            apart = sum(_square_sum(c.double() - mean) for c in flat.split(_CHUNK_ELEMENTS))
-        found["std"] = math.sqrt(apart / (count - 1))
+        found["std"] = math.sqrt(_square_deviations(flat, found, squares) / (count - 1))
     found.update(nan=0, posinf=0, neginf=0)
     if not finite:
         found["nan"] = int(torch.isnan(flat).sum().item())
@@ -141,6 +136,34 @@ def _of_float(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
         found["neginf"] = int((flat == -math.inf).sum().item())
     _count_signs(flat, names, found)
     return found
+
+
+def _square_deviations(flat: torch.Tensor, found: dict[str, Number], squares: float) -> float:
+    """Return the sum of |x - mean|^2, given the other statistics and the sum of |x|^2."""
+    count, mean = found["count"], found["mean"]
+    of_mean = count * mean * mean
+    if count > _SMALL_ELEMENTS and of_mean <= squares / 2:  # the mean is no larger than the std: no digits are lost
+        return float(squares - of_mean)
+    if count <= _SMALL_ELEMENTS:
+        return _square_sum(flat.double() - mean)
+    if found["min"] == found["max"]:
+        return 0.0
+    apart = 0.0
+    if flat.dtype != torch.float64 and math.isfinite(squares):
+        apart = _square_sum_around(flat, mean, torch.float32)
+    if not apart > count * _SQUARABLE[0] ** 2:
+        apart = _square_sum_around(flat, mean, torch.float64)
+    return apart
+
+
+def _square_sum_around(flat: torch.Tensor, near: float, dtype: torch.dtype) -> float:
+    """Return the sum of |x - mean|^2, where the mean is near `near`: each difference is off by a rounding of itself."""
+    total = apart = 0.0
+    for chunk in flat.split(_FAST_CHUNK_ELEMENTS * torch.get_num_threads()):
+        difference = chunk.to(dtype) - near
+        total += difference.sum().item()
+        apart += _squares_by_row(difference)
+    return apart - total * total / flat.numel()
 
 
 def _scan(flat: torch.Tensor, wants_sum: bool, wants_squares: bool) -> tuple[float, float, float, float]:
@@ -186,19 +209,26 @@ def _square_sum(chunk: torch.Tensor) -> float:
 
 
 def _count_signs(flat: torch.Tensor, names: tuple[str, ...], found: dict[str, Number]) -> None:
-    """Fill in zero, negative and positive; two passes at the most, as the rest follows."""
+    """Fill in zero, negative and positive."""
     if not {"zero", "negative", "positive"} & set(names):
         return
-    low, high, count = found["min"], found["max"], found["count"]
-    nonzero = negative = 0
-    is_mixed = not (low >= 0 or high < 0)
-    for chunk in flat.split(_FAST_CHUNK_ELEMENTS):  # the second pass over it finds it in cache
-        nonzero += int(torch.count_nonzero(chunk).item())
-        if is_mixed:
-            negative += int(torch.count_nonzero(chunk < 0).item())
-    found["zero"] = count - nonzero
-    found["negative"] = negative if is_mixed else (0 if low >= 0 else count)
-    found["positive"] = count - found["zero"] - found["negative"] - found.get("nan", 0)
+    count = found["count"]
+    if flat.is_floating_point():
+        nonzero, negative = _count_float_signs(flat)
+    else:
+        nonzero = int(torch.count_nonzero(flat).item())
+        negative = 0 if found["min"] >= 0 else count if found["max"] < 0 else int(torch.count_nonzero(flat < 0).item())
+    found.update(zero=count - nonzero - found["nan"], negative=negative, positive=nonzero - negative)
+
+
+def _count_float_signs(flat: torch.Tensor) -> tuple[int, int]:
+    """Return how many elements are positive or negative, and how many are negative."""
+    nonzero = balance = 0  # positive less negative
+    for chunk in flat.split(min(_FAST_CHUNK_ELEMENTS * torch.get_num_threads(), _MOST_COUNTED)):
+        signs = torch.sign(chunk if chunk.element_size() >= 4 else chunk.float())
+        balance += int(signs.sum().item())
+        nonzero += int(torch.dot(signs, signs).item())
+    return nonzero, (nonzero - balance) // 2
 
 
 def _of_int(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:

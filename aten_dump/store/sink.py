@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
+from .host_bytes import HostBytes
 from .records import BLOB, COMMIT, HASH, Blob, Commit, Hash, Header
 
 # fill(offset, address, nbytes): copy bytes [offset, offset + nbytes) of the blob to host memory at
@@ -22,16 +22,6 @@ from .records import BLOB, COMMIT, HASH, Blob, Commit, Hash, Header
 Fill = Callable[[int, int, int], "Callable[[], None] | None"]
 # Returns records. It is called once, on the writer's thread where the sink has one.
 Job = Callable[[], "Iterable[tuple[Any, ...]]"]
-
-
-def copying(data: bytes) -> Fill:
-    """Return a `Fill` that copies `data`."""
-    source = np.frombuffer(data, np.uint8).ctypes.data if data else 0
-
-    def fill(offset: int, address: int, nbytes: int) -> None:
-        ctypes.memmove(address, source + offset, nbytes)
-
-    return fill
 
 
 class Sink(Protocol):
@@ -53,8 +43,9 @@ class Sink(Protocol):
         """Keep `nbytes` bytes and return the blob's id; 0 when the byte budget is spent.
 
         With `hash_of`, a value whose elements in row-major order are these bytes, its Hash record is kept too, of
-        their xxh3, which is taken anyway. Calls `fill` for consecutive pieces before it returns, and waits when the
-        queue is full. Zero bytes are allowed: a blob of nbytes 0 is kept and `fill` is not called.
+        their xxh3, which is taken anyway. Calls `fill` for consecutive pieces before it returns, or reads the bytes
+        where they are if it is a `HostBytes`; waits when the queue is full. Zero bytes are allowed: a blob of nbytes 0
+        is kept and `fill` is not called.
         """
 
     def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
@@ -129,7 +120,7 @@ class MemorySink:
 
     def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
         """Keep the bytes in `blobs`."""
-        return self.store(dtype, shape, nbytes, copying(get()))
+        return self.store(dtype, shape, nbytes, HostBytes.of(get()))
 
     def later(self, job: Job, nbytes: int) -> None:
         """Run the job at once."""

@@ -1,4 +1,4 @@
-"""The files of one step and rank while they are written; used on the writer's thread alone.
+"""The files of one step and rank while they are written; used by one thread at a time.
 
 Order on file: the bytes of a blob, then its Blob record, then the check record over it. A shard is finished
 only when the index journals all of it, the commit is written only when all shards are finished.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .arena import Chunk
+from .host_bytes import HostBytes
 from .index_writer import BATCH, INDEX_FILE, IndexWriter
 from .records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
 from .shard_writer import HeaderBudget, ShardWriter, check_free_space
@@ -24,7 +25,8 @@ INDEX_FLUSH_BYTES: Final = 16 << 10
 # it for a short write is not, and the waiting thread would then wait for the 5 ms of sys.getswitchinterval().
 YIELD_SECONDS: Final = 0.0003
 HURRY_RECORDS: Final = 1 << 13  # so many that wait are taken in longer strokes: each may cost 5 ms until the GIL is had
-JOURNAL_BYTES: Final = 32 << 20  # of data that may be written before their records are
+JOURNAL_BYTES: Final = 8 << 20  # of data that may be written before their records are
+CACHED_BYTES: Final = 1 << 20  # what the write finds in cache after the checksum has read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,32 @@ class StepFiles:
             shard.add(None, memoryview(piece.get()))
             self._unjournaled += piece.nbytes
         if piece.is_last:
-            record = shard.end(blob.id, blob.dtype, blob.shape)
-            self._index.add([record] if not blob.hash_of else [record, Hash(HASH, blob.hash_of, record.checksum)])
-            self._blobs += 1
-            self._blob_bytes += blob.nbytes
-            if self._unjournaled >= JOURNAL_BYTES:
-                self.flush()
+            self._end_blob(shard, blob)
         if shard.is_full_vector:
             self._flush_shard()
+
+    @property
+    def is_inside_blob(self) -> bool:
+        """Whether pieces of a blob are still to come, or will not come any more."""
+        return self._shard is not None and self._shard.is_inside_blob
+
+    def write(self, blob: BlobStart, source: HostBytes) -> None:
+        """Write a whole blob from where its bytes are. An interrupt leaves it to the next blob's place."""
+        shard = self._shard_for(blob)
+        for offset in range(0, blob.nbytes, CACHED_BYTES):
+            nbytes = min(CACHED_BYTES, blob.nbytes - offset)
+            shard.add(None, source.view(offset, nbytes))
+            self._flush_shard()
+            self._unjournaled += nbytes
+        self._end_blob(shard, blob)
+
+    def _end_blob(self, shard: ShardWriter, blob: BlobStart) -> None:
+        record = shard.end(blob.id, blob.dtype, blob.shape)
+        self._index.add([record] if not blob.hash_of else [record, Hash(HASH, blob.hash_of, record.checksum)])
+        self._blobs += 1
+        self._blob_bytes += blob.nbytes
+        if self._unjournaled >= JOURNAL_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Write all that came so far: bytes first, then the records that journal them."""

@@ -6,11 +6,16 @@ Theory of operation
     has come, when somebody waits for room, and every 50 ms otherwise. Records are drained from the list into
     the job queue before each piece, so jobs are in the order in which things were said: FIFO.
 
+    Where the program's own threads take all cores, there is none for this thread to write on, and a copy for it costs
+    more than the write: with `at_once`, long blobs in host memory are written from where they are, by the thread that
+    stores them, unless the writer's thread is just at work. The files belong to whoever holds `_files_lock`.
+
     Both are bounded. Bytes wait in the arena, whose `reserve` waits for room. Records are not counted one by one, that
     would cost more than the append: whoever emits them calls `wait_for_room` now and then, every thousand calls, say.
 
     `_store_lock` keeps the pieces of a blob together and steps whole; `_order_lock` makes "drain the list,
-    then queue a job" one act, and is held for microseconds. The writer's thread takes only the latter.
+    then queue a job" one act, and is held for microseconds. The writer's thread takes only the latter and
+    `_files_lock`, which no other thread waits for.
 
     After an error the thread goes on emptying the queue, writing nothing; `store`, `begin_step`, `end_step` and
     `close` raise it. A forked child has neither the thread nor a say: its calls do nothing.
@@ -30,6 +35,7 @@ from typing import Any, Final
 from ..errors import FormatError, StoreError
 from .arena import LEAST_QUEUE_BYTES, Allocate, Arena
 from .existing import prepare_root
+from .host_bytes import HostBytes
 from .records import NOTE, Header, Note
 from .shard_writer import HeaderBudget
 from .shards import DTYPE_BITS
@@ -40,6 +46,7 @@ INTERVAL_SECONDS: Final = 0.05
 # Records that may wait to be written, some 30 MB of host memory and 0.1 s of the writer's thread.
 WAITING_RECORDS: Final = 1 << 15
 JOB_BYTES: Final = 16 << 20  # of memory that jobs may hold
+AT_ONCE_BYTES: Final = 64 << 10
 _LOOK_SECONDS: Final = 0.002
 
 
@@ -57,6 +64,7 @@ class Writer:
         overwrite: bool = False,
         world_size: int = 1,
         allocate: Allocate | None = None,
+        at_once: bool = False,
     ) -> None:
         """Prepare the folder and start the thread.
 
@@ -69,6 +77,7 @@ class Writer:
             overwrite: replace an earlier dump of this rank instead of refusing to start.
             world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
             allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
+            at_once: write blobs of AT_ONCE_BYTES and more on the thread that stores them, if they are `HostBytes`.
 
         Raises:
             StoreError: the folder holds a dump already, or cannot be written.
@@ -93,8 +102,9 @@ class Writer:
         self._order_lock = threading.Lock()
         self._signal = threading.Event()
         self._arena = Arena(queue_bytes, self._before_wait, allocate)
+        self._at_once = at_once
         self._storing = False
-        self._open_step: int | None = None
+        self._open_step: Header | None = None
         self._blob_id = 0
         self._stored_bytes = 0
         self._skipped = [0, 0]  # blobs and bytes of this step beyond max_bytes
@@ -102,7 +112,8 @@ class Writer:
         self._error: StoreError | None = None
         self._reported = False
         self._closed = False
-        # The thread's own.
+        # Of whoever holds this lock; the rest is the thread's own.
+        self._files_lock = threading.Lock()
         self._header: Header | None = None
         self._step: StepFiles | None = None
         self._late_records = 0
@@ -152,9 +163,10 @@ class Writer:
         with self._store_lock:
             self._raise_error()
             if self._closed or self._open_step is not None:
-                state = "the writer is closed" if self._closed else f"call end_step for step {self._open_step} first"
+                step = self._open_step
+                state = "the writer is closed" if step is None else f"call end_step for step {step.step} first"
                 raise StoreError(f"cannot begin step {header.step} of rank {self._rank}: {state}")
-            self._open_step = header.step
+            self._open_step = header
             self._blob_id = 0
             self._skipped = [0, 0]
             self._queue(self._do_begin, header)
@@ -280,6 +292,8 @@ class Writer:
         return [Note(NOTE, "max_bytes", message, blobs)]
 
     def _store_pieces(self, blob: BlobStart, fill: Fill) -> None:
+        if self._at_once and blob.nbytes >= AT_ONCE_BYTES and isinstance(fill, HostBytes) and self._wrote(blob, fill):
+            return
         if blob.nbytes == 0:
             self._queue(self._do_piece, Piece(blob, None, 0, 0, True, True, None))
         offset = 0
@@ -300,6 +314,22 @@ class Writer:
         finally:
             if chunk is not None:  # the fill raised; the next blob takes the place of pieces already queued
                 self._arena.release([chunk])
+
+    def _wrote(self, blob: BlobStart, source: HostBytes) -> bool:
+        """Write a blob on this thread; False where the files are in use, or not yet those of this step."""
+        if not self._files_lock.acquire(blocking=False):
+            return False
+        try:
+            files = self._files() if self._header is self._open_step else None
+            if files is None or files.is_inside_blob:
+                return False
+            files.write(blob, source)
+        except Exception as error:  # noqa: BLE001 - raised below
+            self._fail(error)
+        finally:
+            self._files_lock.release()
+        self._raise_error()
+        return True
 
     def _raise_error(self) -> None:
         error = self._error
@@ -350,15 +380,20 @@ class Writer:
                 self._try(self._step_flush, None)
 
     def _try(self, action: Callable[[Any], None], argument: Any) -> None:
-        try:
-            action(argument)
-        except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
-            step = self._header.step if self._header else None
-            self._error = _as_store_error(error, self._root, step, self._rank)
-            if self._step is not None:
-                self._step.abandon()
-                self._step = None
-            self._arena.wake_waiting()
+        with self._files_lock:
+            try:
+                action(argument)
+            except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Write no more; called with the files' lock held."""
+        step = self._header.step if self._header else None
+        self._error = _as_store_error(error, self._root, step, self._rank)
+        if self._step is not None:
+            self._step.abandon()
+            self._step = None
+        self._arena.wake_waiting()
 
     def _do_tick(self, _: None) -> None:
         """Call the tick unless a thread is storing, which may wait for this one."""

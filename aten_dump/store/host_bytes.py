@@ -1,0 +1,58 @@
+"""Bytes in host memory, as something that a `Sink` can store."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+
+
+def _unlocked_memmove() -> Callable[[int, int, int], object]:
+    """Return a memmove that lets other Python threads run meanwhile, where the platform has one."""
+    try:
+        found = ctypes.CDLL(None).memmove
+    except (AttributeError, OSError, TypeError):
+        return ctypes.memmove
+    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], None
+    return found
+
+
+_memmove = _unlocked_memmove()
+_LONG_BYTES: Final = 64 << 10
+
+
+class HostBytes:
+    """A `Fill` that copies bytes which are in host memory as they are; a sink may read them there instead."""
+
+    __slots__ = ("_address", "_owner", "_seconds")
+
+    def __init__(self, address: int, owner: object = None, seconds: dict[str, float] | None = None) -> None:
+        """Take the bytes from `address` on.
+
+        Args:
+            address: of the first byte.
+            owner: keeps the memory alive.
+            seconds: to whose "copy" the time of copying is added.
+        """
+        self._address = address
+        self._owner = owner
+        self._seconds = seconds
+
+    @classmethod
+    def of(cls, data: bytes) -> HostBytes:
+        """Return the bytes of `data`."""
+        return cls(np.frombuffer(data, np.uint8).ctypes.data if data else 0, data)
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """Return `nbytes` bytes from `offset` on, where they are; valid as long as the memory is."""
+        array: Any = ctypes.c_char * nbytes
+        return memoryview(array.from_address(self._address + offset)).cast("B")
+
+    def __call__(self, offset: int, address: int, nbytes: int) -> None:
+        begun = perf_counter()
+        (_memmove if nbytes >= _LONG_BYTES else ctypes.memmove)(address, self._address + offset, nbytes)
+        if self._seconds is not None:
+            self._seconds["copy"] += perf_counter() - begun

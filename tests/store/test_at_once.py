@@ -1,0 +1,171 @@
+"""Long blobs written by the thread that stores them: the same files, errors at once, and interrupts leave nothing."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aten_dump.errors import StoreError
+from aten_dump.store import records as r
+from aten_dump.store.host_bytes import HostBytes
+from aten_dump.store.index import read_index
+from aten_dump.store.recovery import recover, verify
+from aten_dump.store.writer import AT_ONCE_BYTES, Writer
+from tests.store.recording import RANK, call, header, noise, writer
+from tests.store.test_store_errors import small_disk  # noqa: F401
+from tests.store.test_writer import blobs_of
+
+LONG = 3 * AT_ONCE_BYTES + 5
+
+
+def store(sink: Writer, array: np.ndarray, hash_of: int = 0) -> int:  # type: ignore[type-arg]
+    return sink.store("U8", [array.size], array.size, HostBytes(array.ctypes.data, array), hash_of)
+
+
+class _Interrupted(HostBytes):
+    """Bytes in whose midst Ctrl-C is pressed."""
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        if offset:
+            raise KeyboardInterrupt
+        return super().view(offset, nbytes)
+
+    def __call__(self, offset: int, address: int, nbytes: int) -> None:
+        if offset:
+            raise KeyboardInterrupt
+        super().__call__(offset, address, nbytes)
+
+
+@pytest.mark.parametrize("shard_bytes", [1 << 30, 2 * LONG])
+def test_the_files_are_those_of_the_queue(tmp_path: Path, shard_bytes: int) -> None:
+    found = []
+    for at_once in (False, True):
+        sink = writer(tmp_path / str(at_once), at_once=at_once, shard_bytes=shard_bytes)
+        for step in (0, 1):
+            sink.begin_step(header(step))
+            for number in range(1, 40):
+                sink.emit(call(number))
+                blob = store(sink, noise(LONG if number % 3 else 100 * number, number), number)
+                sink.emit(r.Data(r.DATA, number, blob, 0, 0))
+            sink.end_step(39, 39, {})
+        sink.close()
+        for step in (0, 1):
+            folder = tmp_path / str(at_once) / f"step{step}/rank0"
+            assert verify(folder) == []
+            data = read_index(folder)
+            assert data.committed
+            hashes = {row[1]: row[2] for row in data.rows[r.HASH]}
+            found.append((blobs_of(folder), hashes, sorted(row[1:] for row in data.rows[r.DATA])))
+    assert found[0] == found[2]
+    assert found[1] == found[3]
+    assert len(found[0][0]) == 39
+
+
+def test_steps_that_follow_at_once_keep_their_own(tmp_path: Path) -> None:
+    sink = writer(tmp_path, at_once=True)
+    array = noise(LONG)
+    for step in range(100):
+        sink.begin_step(header(step))
+        for number in range(2 + step % 3):
+            array[:2] = step, number
+            store(sink, array)
+            time.sleep(step % 7 / 5000)  # the writer's thread is at any point of the step before
+        sink.end_step(0, 0, {})
+    sink.close()
+    for step in range(100):
+        blobs = blobs_of(tmp_path / f"step{step}/rank0")
+        assert {(blob[0], blob[1]) for blob in blobs.values()} == {(step, number) for number in range(2 + step % 3)}
+
+
+def test_the_bytes_are_on_file_before_store_returns(tmp_path: Path) -> None:
+    """As seen by a process that is killed right then."""
+    program = f"""
+import os, signal, sys, time
+from pathlib import Path
+from tests.store.recording import header, noise, writer
+from tests.store.test_at_once import store
+sink = writer(Path({str(tmp_path)!r}), at_once=True, queue_bytes=1 << 26)
+sink.begin_step(header())
+time.sleep(0.2)  # the writer's thread comes to the step
+store(sink, noise(40 << 20))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    recover(tmp_path / RANK)
+    assert blobs_of(tmp_path / RANK) == {1: noise(40 << 20).tobytes()}
+
+
+def test_many_threads_do_not_mix_their_bytes(tmp_path: Path) -> None:
+    sink = writer(tmp_path, at_once=True, queue_bytes=32 << 10)
+    sink.begin_step(header())
+    expected: dict[int, bytes] = {}
+
+    def work(seed: int) -> None:
+        for k in range(15):
+            array = noise(1 + (seed * 7919 + k * 104_729) % (2 * AT_ONCE_BYTES), seed * 100 + k)
+            expected[store(sink, array)] = array.tobytes()
+            sink.emit(call(seed * 100 + k))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.end_step(90, 0, {})
+    sink.close()
+    assert len(expected) == 90
+    assert blobs_of(tmp_path / RANK) == expected
+    assert verify(tmp_path / RANK) == []
+
+
+def test_an_interrupt_takes_the_blob_back(tmp_path: Path) -> None:
+    sink = writer(tmp_path, at_once=True)
+    sink.begin_step(header())
+    array = noise(5 << 20)
+    for number in range(6):
+        store(sink, noise(LONG, number))
+        with pytest.raises(KeyboardInterrupt):
+            sink.store("U8", [array.size], array.size, _Interrupted(array.ctypes.data))
+    store(sink, noise(77))
+    sink.end_step(0, 0, {})
+    sink.close()
+    assert verify(tmp_path / RANK) == []
+    blobs = sorted(blobs_of(tmp_path / RANK).values(), key=len)
+    assert blobs[0] == noise(77).tobytes()
+    assert sorted(blobs[1:]) == sorted(noise(LONG, number).tobytes() for number in range(6))
+
+
+def test_a_full_disk_is_told_by_the_call_that_finds_it(small_disk: Path) -> None:  # noqa: F811
+    sink = writer(small_disk / "dump", at_once=True)
+    sink.begin_step(header())
+    with pytest.raises(StoreError) as caught:  # noqa: PT012
+        for number in range(100):
+            store(sink, noise(1 << 20, number))
+    assert caught.value.errno == errno.ENOSPC
+    assert "step 0 of rank 0" in str(caught.value) and str(small_disk) in str(caught.value)
+    sink.close()
+    folder = small_disk / "dump" / RANK
+    assert not read_index(folder).committed
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    recover(folder)
+    blobs = blobs_of(folder)
+    assert len(blobs) > 2
+    assert all(blobs[n] == noise(1 << 20, n - 1).tobytes() for n in blobs)
+
+
+def test_max_bytes_counts_them(tmp_path: Path) -> None:
+    sink = writer(tmp_path, at_once=True, max_bytes=2 * LONG)
+    sink.begin_step(header())
+    assert [bool(store(sink, noise(LONG, n))) for n in range(4)] == [True, True, False, False]
+    sink.end_step(0, 0, {})
+    sink.close()
+    assert len(blobs_of(tmp_path / RANK)) == 2
