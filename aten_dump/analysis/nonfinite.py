@@ -8,7 +8,8 @@ Theory of operation
     a mask (softmax of a row that is masked entirely, 0 * -inf) is a producer again. What is known of a value
     follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it. Gradients
     that overflow under the loss scale of a gradient scaler, which then skips the optimizer's step, are *scaled*.
-    Statistics are enough; bytes are read only where there are none.
+    What memory held that a call only writes to is nothing to it. Statistics are enough; bytes are read only where there
+    are none.
 """
 
 from __future__ import annotations
@@ -154,6 +155,9 @@ class _Search:
         self._note_near(call, results)
         bad = [slot for slot in results if not slot.contents.finite]
         given = [slot for slot in inputs if not slot.contents.finite]
+        if given:
+            read = call.read_value_ids()
+            given = [slot for slot in given if slot.value in read]
         given_keys = {slot.value: self._key(slot.value) for slot in given}
         self._note_outside(call, given, inputs)
         if not bad:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from ..config import DumpConfig
+from ..store.overwrites import read_inputs
 from ..store.records import PHASES, TREE_COMPLEX, TREE_LIST, TREE_TUPLE, Call, Op, Tree
 from .held_call import HeldCall, values_in
 from .looks import Look, Looks
@@ -110,8 +111,7 @@ class NonFinite:
             return None
         made = _strange(call.results, known)
         record = call.record
-        overwritten = _overwritten(record, op)
-        given = _strange([value for value in call.inputs if value not in overwritten], known)
+        given = _strange(values_in(read_inputs(op.api, record)) if record.written else call.inputs, known)
         why = self._judge(record, op, made, given) if made or given else None
         self._made.update(storage for storage, _ in made)
         return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))
@@ -211,15 +211,3 @@ def _is_odd(tree: Tree) -> bool:
     if isinstance(tree, (list, tuple)) and tree[0] in (TREE_LIST, TREE_TUPLE, TREE_COMPLEX):
         return any(_is_odd(item) for item in tree[1:])
     return False
-
-
-def _overwritten(record: Call, op: Op) -> list[int]:
-    """Return the values whose memory a call was given only to write to: what it held before may be garbage."""
-    if not record.written:
-        return []
-    if op.api in _OVERWRITES:
-        return values_in(record.args[:1])
-    return values_in(record.kwargs[name] for name in record.written[::2] if record.kwargs and name in record.kwargs)
-
-
-_OVERWRITES: Final = frozenset(("copy_", "fill_", "zero_", "normal_", "uniform_", "random_"))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from ..store import records
+from ..store.overwrites import read_inputs
 from .matching import CallFilter
 from .trees import Frame, decode, output_slots, slots
 from .values import Value
@@ -205,6 +206,11 @@ class Call:
             yield from slots(tree, f"input.{number}")
         for name, tree in (self._record.kwargs or {}).items():
             yield from slots(tree, f"input.{name}")
+
+    def read_value_ids(self) -> set[int]:
+        """Return the ids of the inputs but those that the call only wrote to, as an ``out=`` or a ``zero_`` does."""
+        trees = read_inputs(self._rank.tables.op(self._record.op).api, self._record)
+        return {value for tree in trees for _, value in slots(tree, "")}
 
     def output_slots(self) -> Iterator[tuple[str, int]]:
         """Yield (slot, value id) of the outputs."""

@@ -191,6 +191,26 @@ def test_a_buffer_that_is_filled_in_parts(record: Callable[..., Any]) -> None:
     assert found.outside == ()
 
 
+def test_garbage_that_is_only_written_over_is_no_cause(record: Callable[..., Any]) -> None:
+    garbage = [torch.full((3,), float("nan")) for _ in range(5)]
+
+    def body() -> None:
+        torch.mul(torch.ones(3), 2.0, out=garbage[0])
+        garbage[1].copy_(torch.ones(3))
+        garbage[2].zero_()
+        torch._foreach_zero_(garbage[3:])
+
+    found = find_nonfinite(record(body))
+    assert found.first is None
+    assert not found.propagators
+
+
+def test_what_is_written_and_read_is_looked_at(record: Callable[..., Any]) -> None:
+    nan = torch.full((3,), float("nan"))
+    found = find_nonfinite(record(lambda: torch.add(nan, 1.0, out=nan)))
+    assert [(event.op, event.inputs[0].name) for event in found.outside] == [("aten::add.out", "input.0")]
+
+
 def test_an_infinity_to_start_from_is_meant(record: Callable[..., Any]) -> None:
     found = find_nonfinite(record(lambda: torch.minimum(torch.tensor(INF), torch.ones(())).add(1)))
     assert found.first is None
