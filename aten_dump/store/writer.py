@@ -37,10 +37,10 @@ from .arena import LEAST_QUEUE_BYTES, Allocate, Arena
 from .existing import prepare_root
 from .host_bytes import HostBytes
 from .records import NOTE, Header, Note
-from .shard_writer import HeaderBudget
 from .shards import DTYPE_BITS
 from .sink import Fill, Job
-from .step_files import BlobStart, Piece, StepEnd, StepFiles
+from .step_files import BlobStart, Piece, StepEnd
+from .steps import Steps
 
 INTERVAL_SECONDS: Final = 0.05
 # Records that may wait to be written, some 30 MB of host memory and 0.1 s of the writer's thread.
@@ -87,7 +87,6 @@ class Writer:
                 raise StoreError(f"{name} is {value}; it must be {least} or more")
         self._root = Path(root).absolute()  # the program may change its folder later
         self._rank = rank
-        self._shard_bytes = shard_bytes
         self._max_bytes = max_bytes
         prepare_root(self._root, rank, world_size, overwrite)
         self._pid = os.getpid()
@@ -114,12 +113,9 @@ class Writer:
         self._closed = False
         # Of whoever holds this lock; the rest is the thread's own.
         self._files_lock = threading.Lock()
-        self._header: Header | None = None
-        self._step: StepFiles | None = None
-        self._late_records = 0
+        self._steps = Steps(self._root, rank, shard_bytes, self._arena.release)
         self._job_seconds = 0.0
         self._ticked = 0.0  # when the tick was called last
-        self._header_budget = HeaderBudget()
         self._thread = threading.Thread(target=self._run, name=f"aten_dump-writer-{rank}", daemon=True)
         self._thread.start()
 
@@ -320,10 +316,8 @@ class Writer:
         if not self._files_lock.acquire(blocking=False):
             return False
         try:
-            files = self._files() if self._header is self._open_step else None
-            if files is None or files.is_inside_blob:
+            if not self._steps.write(self._open_step, blob, source):
                 return False
-            files.write(blob, source)
         except Exception as error:  # noqa: BLE001 - raised below
             self._fail(error)
         finally:
@@ -376,8 +370,7 @@ class Writer:
                 if action == self._do_close:
                     return
                 del argument
-            if self._step is not None:
-                self._try(self._step_flush, None)
+            self._try(self._do_flush, None)
 
     def _try(self, action: Callable[[Any], None], argument: Any) -> None:
         with self._files_lock:
@@ -388,11 +381,7 @@ class Writer:
 
     def _fail(self, error: BaseException) -> None:
         """Write no more; called with the files' lock held."""
-        step = self._header.step if self._header else None
-        self._error = _as_store_error(error, self._root, step, self._rank)
-        if self._step is not None:
-            self._step.abandon()
-            self._step = None
+        self._error = self._steps.fail(error)
         self._arena.wake_waiting()
 
     def _do_tick(self, _: None) -> None:
@@ -404,31 +393,15 @@ class Writer:
             finally:
                 self._store_lock.release()
 
-    def _step_flush(self, _: None) -> None:
-        if self._step is not None:
-            self._step.flush()
+    def _do_flush(self, _: None) -> None:
+        if self._error is None:
+            self._steps.flush()
 
     def _do_begin(self, header: Header) -> None:
-        self._header = header
-
-    def _files(self) -> StepFiles | None:
-        """Return the files of the step that is open, made now if there are none yet."""
-        header = self._header
-        if self._step is None and header is not None:
-            directory = self._root / f"step{header.step}" / f"rank{self._rank}"
-            self._step = StepFiles(directory, header, self._shard_bytes, self._header_budget, self._arena.release)
-            if self._late_records:
-                message = f"{self._late_records} records came after the step before had ended and were left out"
-                self._step.records([Note(NOTE, "late_records", message, self._late_records)])
-                self._late_records = 0
-        return self._step
+        self._steps.begin(header)
 
     def _do_records(self, batch: list[tuple[Any, ...]]) -> None:
-        files = self._files()
-        if files is None:
-            self._late_records += len(batch)
-        else:
-            files.records(batch)
+        self._steps.records(batch)
 
     def _do_job(self, argument: tuple[Job, int]) -> None:
         job, nbytes = argument
@@ -440,31 +413,12 @@ class Writer:
         self._do_records(records)
 
     def _do_piece(self, piece: Piece) -> None:
-        files = self._files()
-        assert files is not None, "store refuses outside of a step"
-        files.piece(piece)
+        self._steps.piece(piece)
 
     def _do_end(self, end: StepEnd) -> None:
         if self._job_seconds:
             end.seconds["later"], self._job_seconds = self._job_seconds, 0.0
-        if self._step is not None:
-            self._step.finish(end)
-        self._step = self._header = None
+        self._steps.end(end)
 
     def _do_close(self, notes: list[Note]) -> None:
-        if self._step is not None:
-            self._step.records(list(notes))
-            self._step.interrupt()
-        self._step = self._header = None
-
-
-def _as_store_error(error: BaseException, root: Path, step: int | None, rank: int) -> StoreError:
-    where = f"step {step} of rank {rank} in {root}"
-    rest = "what was written before stays readable (`aten-dump recover` completes it)"
-    if isinstance(error, OSError) and error.errno is not None:
-        message = f"cannot write {where}: {error.strerror}; {rest}; free space or choose another path"
-        result = StoreError(error.errno, message)
-    else:
-        result = StoreError(f"cannot write {where}: {error if isinstance(error, StoreError) else repr(error)}; {rest}")
-    result.__cause__ = error
-    return result
+        self._steps.interrupt(notes)
