@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .capture import IS_COMPILED
 from .capture.devices import keep_torch_importable
 from .config import DumpConfig
 from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, ReplayError, StoreError
@@ -23,6 +24,7 @@ keep_torch_importable()
 
 __version__ = "0.1.0"
 __all__ = [
+    "IS_COMPILED",
     "AtenDumpError",
     "Call",
     "CaptureError",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from .. import __version__
+from .. import IS_COMPILED, __version__
 from ..errors import AtenDumpError
 
 # name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used, as torch
@@ -60,7 +60,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="aten-dump")
+@click.version_option(f"{__version__} ({'compiled' if IS_COMPILED else 'pure Python'})", prog_name="aten-dump")
 def main() -> None:
     """Read what aten_dump recorded of a PyTorch program.
 
