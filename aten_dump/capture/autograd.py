@@ -41,6 +41,8 @@ from .trees import Path, encode_all
 if TYPE_CHECKING:
     from .recorder import StepRecorder
 
+is_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
+_top_saved_hooks: Final[Callable[[bool], Any]] = torch._C._autograd._top_saved_tensors_default_hooks
 running_node: Final[Callable[[], Any]] = torch._C._current_autograd_node  # None outside of a backward pass
 COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
 KEY: Final = "aten_dump"  # our entry in a node's metadata
@@ -142,7 +144,7 @@ class GraphLinks:
             if node is None:
                 continue
             metadata: Any = node.metadata
-            tag = metadata.get(KEY)
+            tag: NodeTag | None = metadata.get(KEY)
             if tag is None or tag.links is not self:
                 self.track_nodes((node,), call, thread)
                 tag = self.tag_of(node)
@@ -164,7 +166,7 @@ class GraphLinks:
         pending: list[tuple[Any, int]] = [(node, 0) for node in roots if node is not None]
         while pending:
             node, consumer = pending.pop()
-            known = node.metadata.get(KEY)
+            known: NodeTag | None = node.metadata.get(KEY)
             if known is not None and known.links is self:
                 if known.leaf is not None and consumer:
                     known.forward = min(known.forward, consumer)
@@ -250,7 +252,7 @@ class GraphLinks:
         tensors, is_hooked = saved_tensors_of(node)
         if tensors and tag.forward:
             self.recorder.saved(tag.forward, tag.name.op, tensors)
-        if not tensors and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        if not tensors and _top_saved_hooks(False) is not None:
             self.recorder.coverage.add("saved_hooks")
             return True
         return is_hooked
@@ -271,7 +273,7 @@ class GraphLinks:
         if owner is not None:
             parent = task.calls.get(owner.id) or task.call_of(owner, thread)
         tag.call = begin_node(recorder, thread, tag, parent)
-        tag.running, tag.creates_graph = True, torch.is_grad_enabled()
+        tag.running, tag.creates_graph = True, is_grad_enabled()
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
                 thread.compiled_nodes += 1
@@ -304,13 +306,13 @@ class GraphLinks:
         if tag.runs_python and tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
             thread.compiled_nodes -= 1
             recorder.values.invalidate_since(thread.storages_before)
-        value_of = recorder.values.value_of
-        received = call.args = encode_all(grad_outputs, value_of, recorder.keep_inputs)
+        values = recorder.values
+        received = call.args = encode_all(grad_outputs, values, recorder.keep_inputs)
         last = thread.last_output
         if last is not None and len(grad_inputs) == 1 and last[0] == id(grad_inputs[0]) and call.id < thread.last_call:
             sent: list[Tree] = [last[1]]  # what the node's last op returned, and nothing was run since
         else:
-            sent = encode_all(grad_inputs, value_of, recorder.keep_outputs)
+            sent = encode_all(grad_inputs, values, recorder.keep_outputs)
         calls = task.calls
         for slot, owner, path in tag.receives:
             receiver = calls.get(owner.id) or task.call_of(owner, thread)
@@ -364,7 +366,7 @@ class GraphLinks:
 
     def recomputes(self, node: Any) -> bool:
         """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
-        if not torch.is_grad_enabled():
+        if not is_grad_enabled():
             return False
         tag = self.tag_of(node)
         return (tag is not None and not tag.creates_graph) or _checkpoint_runs()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ _COUNTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 _triton_failed: Final[set[str]] = set()  # device types
 Reduced = dict[str, torch.Tensor]  # name of a result -> one or more numbers, on the device
-Array = np.ndarray[Any, np.dtype[Any]]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 @functools.lru_cache(maxsize=4096)

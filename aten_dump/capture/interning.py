@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import site
-import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -111,8 +110,3 @@ class Interner:
         if known is None:
             known = self._users[file] = not file.startswith(_LIBRARY)
         return known
-
-
-def calling_frame(depth: int) -> FrameType:
-    """Return the frame `depth` levels above the caller."""
-    return sys._getframe(depth + 1)

@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .calls import API, CallName, OpenCall, ThreadState
 from .names import name_of_api
 from .nested import open_nested, run_higher_order, run_subclass_op
-from .ops import OpEntry, PendingOp, begin_op, end_op, entry_of, record
-from .own_code import OwnCode
+from .ops import OpEntry, PendingOp, begin_op, end_op, entry_of, record, start_op
 from .own_formulas import OWN_FORMULA_APIS, without_mode
 from .recorder import StepRecorder
 from .tracing import OWN_DISPATCH, PLAIN, TRACED, is_compiling, is_traced, kind_of_types, takes_stand_ins
@@ -142,19 +141,9 @@ class OpMode(TorchDispatchMode):
         thread = recorder.thread()
         if thread.busy:
             return func(*args, **kwargs)
-        entry = recorder.op_entries.get(id(func)) or entry_of(recorder, func)
-        if (
-            (types and kind_of_types(types))
-            or not entry.is_simple
-            or thread.aside
-            or thread.compiled_nodes
-            or recorder.flights.pending
-            or get_tracing_state() is not None
-            or len_dispatch_stack()
-        ):
-            return self._watch_closely(recorder, thread, entry, func, types, args, kwargs)
-        op = PendingOp(recorder, thread, entry)
-        op.start(recorder, thread)
+        op = start_op(recorder, thread, func, types)
+        if op is None:
+            return self._watch_closely(recorder, thread, func, types, args, kwargs)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
@@ -167,13 +156,13 @@ class OpMode(TorchDispatchMode):
         self,
         recorder: StepRecorder,
         thread: ThreadState,
-        entry: OpEntry,
         func: Any,
         types: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """Run and record an op that may be more than a computation on plain tensors."""
+        entry = entry_of(recorder, func)
         plan = entry.plan
         kind = PLAIN
         if types:  # tensor subclasses, which alone ask the questions
@@ -229,8 +218,7 @@ class OpMode(TorchDispatchMode):
         kwargs: dict[str, Any],
     ) -> PendingOp | None:
         try:
-            with OwnCode(thread):
-                return begin_op(recorder, thread, entry, args, kwargs)
+            return begin_op(recorder, thread, entry, args, kwargs)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(error)
             return None
@@ -250,8 +238,7 @@ class OpMode(TorchDispatchMode):
         if self._watch.recorder is not recorder:
             return  # recording stopped while the op ran
         try:
-            with OwnCode(thread):
-                end(recorder, thread, op, args, kwargs, result, error)
+            end(recorder, thread, op, args, kwargs, result, error)
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
 

@@ -28,7 +28,7 @@ _PREFIXES: Final = (
 _COMPUTED_ATTRIBUTES: Final = frozenset(("T", "mT", "H", "mH", "real", "imag"))
 
 
-_names: dict[Any, CallName | None] = {}
+_names: Final[dict[Any, CallName | None]] = {}
 
 
 def name_of_api(func: Any) -> CallName | None:

@@ -9,25 +9,32 @@ Theory of operation
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch._C import _get_tracing_state as get_tracing_state
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
 from ..store.records import CALL, TREE_VALUE, Call, Tree
-from .autograd import running_node
+from . import IS_COMPILED
+from .autograd import is_grad_enabled, running_node
 from .calls import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE, Counter, ThreadState
 from .collectives import WAIT_TENSOR, name_group
-from .interning import calling_frame
+from .own_code import OwnCode
 from .recorder import StepRecorder, text_of
 from .schemas import WRITES_RESULT, OpPlan, plan_of
+from .tracing import kind_of_types
 from .trees import encode, encode_all
 from .writes import note_writes
 
 _INT64: Final = 2**63 - 1
-_new = tuple.__new__  # of a record, without the checks of a NamedTuple's own
+_TENSOR: Final = torch.Tensor
+_OWN_FRAMES: Final = 0 if IS_COMPILED else 2  # of `_place` and its caller: compiled functions have none
+_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 
 
 class OpEntry:
@@ -44,7 +51,11 @@ class OpEntry:
 
 
 def entry_of(recorder: StepRecorder, func: Any) -> OpEntry:
-    """Return the step's entry of an op that has none yet."""
+    """Return the step's entry of an op."""
+    return recorder.op_entries.get(id(func)) or _new_entry(recorder, func)
+
+
+def _new_entry(recorder: StepRecorder, func: Any) -> OpEntry:
     plan = plan_of(func)
     is_simple = plan.name.prefix == "Aten" and not (  # other kernels may write more than their schemas say
         plan.writes
@@ -118,7 +129,7 @@ def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None,
         recorder: of the step.
         thread: the running thread.
         sequence_nr: of the autograd node that the op made.
-        depth: frames between this function and the one that called into torch.
+        depth: frames between the caller of this module and the program's frame that called into torch.
     """
     top = recorder.top(thread) if thread.stack else None
     node = running_node()
@@ -130,10 +141,10 @@ def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None,
     if recorder.stacks and (top is None or top.kind not in (API, NODE)):
         anchor = recorder.anchor(thread)
         stack = recorder.interner.stack(
-            calling_frame(depth), anchor.frame if anchor else None, anchor.stack if anchor else 0
+            sys._getframe(depth + _OWN_FRAMES), anchor.frame if anchor else None, anchor.stack if anchor else 0
         )
     if node is None or (thread.optimizer_depth and thread.optimizer_runs_in_backward()):
-        phase = OPTIMIZER if thread.optimizer_depth and not torch.is_grad_enabled() else FORWARD
+        phase = OPTIMIZER if thread.optimizer_depth and not is_grad_enabled() else FORWARD
         return _new(Place, (parent, phase, sequence_nr, stack, module, 0, fqn))
     links = recorder.links
     if (top is not None and top.phase == RECOMPUTE) or links.recomputes(node):
@@ -147,6 +158,24 @@ def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None,
     return _new(Place, (parent, BACKWARD, call.sequence_nr, stack, call.module, tag.forward, call.fqn))
 
 
+def start_op(recorder: StepRecorder, thread: ThreadState, func: Any, types: Any) -> PendingOp | None:
+    """Begin an op that is recorded when it has run, by `record`; None where the op is to be watched closely."""
+    entry = entry_of(recorder, func)
+    if (
+        not entry.is_simple
+        or (types and kind_of_types(types))
+        or thread.aside
+        or thread.compiled_nodes
+        or recorder.flights.pending
+        or get_tracing_state() is not None
+        or len_dispatch_stack()
+    ):
+        return None
+    op = PendingOp(recorder, thread, entry)
+    op.start(recorder, thread)
+    return op
+
+
 def record(
     recorder: StepRecorder,
     thread: ThreadState,
@@ -158,24 +187,25 @@ def record(
 ) -> None:
     """Record an op that has run and written nothing."""
     duration_ns = recorder.now_ns() - op.start_ns
-    plan = op.entry.plan
-    op.place = _place(recorder, thread, op.sequence_nr, 3)
-    if not recorder.records_everything and not recorder.filter.records(ATEN, plan.name, op.place.fqn):
-        recorder.coverage.add("selection")
-        return
-    top = thread.stack[-1] if thread.stack else None
-    if top is not None and op.before < top.id:  # nothing was run since the call around it was recorded
-        _note_inputs(recorder, op, args, kwargs, top.raw, top.args)
-    else:
-        _note_inputs(recorder, op, args, kwargs)
-    if type(result) is torch.Tensor:
-        if plan.copies and isinstance(args[0], torch.Tensor):
-            recorder.values.cloned(result, args[0])
-        outputs: Tree = [TREE_VALUE, recorder.values.value_of(result, recorder.keep_outputs)]
-        thread.last_output = (id(result), outputs)
-    else:
-        outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
-    _emit(recorder, op, duration_ns, outputs, None, text_of(error))
+    with OwnCode(thread):
+        plan = op.entry.plan
+        op.place = _place(recorder, thread, op.sequence_nr, 2)
+        if not recorder.records_everything and not recorder.filter.records(ATEN, plan.name, op.place.fqn):
+            recorder.coverage.add("selection")
+            return
+        top = thread.stack[-1] if thread.stack else None
+        if top is not None and op.before < top.id:  # nothing was run since the call around it was recorded
+            _note_inputs(recorder, op, args, kwargs, top.raw, top.args)
+        else:
+            _note_inputs(recorder, op, args, kwargs)
+        if type(result) is _TENSOR:
+            if plan.copies and isinstance(args[0], _TENSOR):
+                recorder.values.cloned(result, args[0])
+            outputs: Tree = [TREE_VALUE, recorder.values.value_of(result, recorder.keep_outputs)]
+            thread.last_output = (id(result), outputs)
+        else:
+            outputs = encode(result, recorder.values, recorder.keep_outputs)
+        _emit(recorder, op, duration_ns, outputs, None, text_of(error))
 
 
 def _note_inputs(
@@ -187,34 +217,35 @@ def _note_inputs(
     known_trees: Sequence[Tree] = (),
 ) -> None:
     """Record what an op was given; see `encode_all` for what is known."""
-    value_of, keep = recorder.values.value_of, recorder.keep_inputs
-    op.args = encode_all(args, value_of, keep, known, known_trees)
+    values, keep = recorder.values, recorder.keep_inputs
+    op.args = encode_all(args, values, keep, known, known_trees)
     if kwargs:
-        op.kwargs = {k: encode(v, value_of, keep) for k, v in kwargs.items()}
+        op.kwargs = {k: encode(v, values, keep) for k, v in kwargs.items()}
 
 
 def begin_op(
     recorder: StepRecorder, thread: ThreadState, entry: OpEntry, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PendingOp:
     """Record the inputs of an op that is about to run, as they are before it."""
-    plan = entry.plan
-    op = PendingOp(recorder, thread, entry)
-    op.place = _place(recorder, thread, op.sequence_nr, 4)
-    if recorder.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
-        recorder.flights.reading(args, kwargs)
-    if thread.aside or thread.compiled_nodes:
-        recorder.values.invalidate_since(thread.storages_before)
-    op.recorded = recorder.filter.records(ATEN, plan.name, op.place.fqn)
-    if not op.recorded:
-        recorder.coverage.add("selection")
-    else:
-        _note_inputs(recorder, op, args, kwargs)
-        if plan.random and recorder.random_states.wanted:
-            recorder.random_states.keep(op.id, args, kwargs)
-        if plan.collective:
-            name_group(plan, op.args, args)
-    op.start(recorder, thread)
-    return op
+    with OwnCode(thread):
+        plan = entry.plan
+        op = PendingOp(recorder, thread, entry)
+        op.place = _place(recorder, thread, op.sequence_nr, 3)
+        if recorder.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
+            recorder.flights.reading(args, kwargs)
+        if thread.aside or thread.compiled_nodes:
+            recorder.values.invalidate_since(thread.storages_before)
+        op.recorded = recorder.filter.records(ATEN, plan.name, op.place.fqn)
+        if not op.recorded:
+            recorder.coverage.add("selection")
+        else:
+            _note_inputs(recorder, op, args, kwargs)
+            if plan.random and recorder.random_states.wanted:
+                recorder.random_states.keep(op.id, args, kwargs)
+            if plan.collective:
+                name_group(plan, op.args, args)
+        op.start(recorder, thread)
+        return op
 
 
 def end_op(
@@ -228,17 +259,18 @@ def end_op(
 ) -> None:
     """Record what an op that `begin_op` began returned and wrote."""
     duration_ns = recorder.now_ns() - op.start_ns
-    plan = op.entry.plan
-    if plan.collective and error is None and _departs(recorder, thread, op, args, kwargs, result, duration_ns):
-        return
-    written = note_writes(recorder, plan, args, kwargs, op.recorded and error is None)
-    if plan.undefined_output and error is None:
-        recorder.values.undefined(result)
-    elif plan.copies and not plan.writes and error is None and isinstance(args[0], torch.Tensor):
-        recorder.values.cloned(result, args[0])
-    if op.recorded:
-        outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
-        _emit(recorder, op, duration_ns, outputs, written, text_of(error))
+    with OwnCode(thread):
+        plan = op.entry.plan
+        if plan.collective and error is None and _departs(recorder, thread, op, args, kwargs, result, duration_ns):
+            return
+        written = note_writes(recorder, plan, args, kwargs, op.recorded and error is None)
+        if plan.undefined_output and error is None:
+            recorder.values.undefined(result)
+        elif plan.copies and not plan.writes and error is None and isinstance(args[0], _TENSOR):
+            recorder.values.cloned(result, args[0])
+        if op.recorded:
+            outputs = encode(result, recorder.values, recorder.keep_outputs)
+            _emit(recorder, op, duration_ns, outputs, written, text_of(error))
 
 
 def _departs(
@@ -266,10 +298,10 @@ def _departs(
         op.n = op.entry.counter.next()
 
     def finish() -> None:
-        outputs = encode(result, recorder.values.value_of, recorder.keep_outputs)
+        outputs = encode(result, recorder.values, recorder.keep_outputs)
         written: list[Tree] = []
         for name, target in flight.targets.items():
-            written += (name, encode(target, recorder.values.value_of, recorder.keep_outputs))
+            written += (name, encode(target, recorder.values, recorder.keep_outputs))
         _emit(recorder, op, duration_ns, outputs, written or None, None)
 
     if op.recorded:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import TracebackType
+from typing import Final
 
 import torch
 
 from .calls import ThreadState
+
+_no_functions: Final[Callable[[], AbstractContextManager[None]]] = torch._C.DisableTorchFunction
 
 
 class OwnCode:
@@ -18,26 +22,26 @@ class OwnCode:
     the recorder takes, and its own mode would be asked as well.
     """
 
-    __slots__ = ("_functions", "_lock", "_start_ns", "_thread")
+    __slots__ = ("_functions", "_lock", "_start_ns", "_state")
 
     def __init__(self, thread: ThreadState) -> None:
-        self._thread = thread
+        self._state = thread
 
     def __enter__(self) -> None:
         self._start_ns = perf_counter_ns()
-        self._thread.busy = True  # before the lock is looked at: see `StepRecorder._new_thread`
-        self._lock = self._thread.lock
+        self._state.busy = True  # before the lock is looked at: see `StepRecorder._new_thread`
+        self._lock = self._state.lock
         if self._lock is not None:
             self._lock.__enter__()
-        self._functions = torch._C.DisableTorchFunction()
+        self._functions = _no_functions()
         self._functions.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._functions.__exit__(kind, error, trace)
-        self._thread.busy = False
-        self._thread.own_ns += perf_counter_ns() - self._start_ns
+        self._state.busy = False
+        self._state.own_ns += perf_counter_ns() - self._start_ns
         if self._lock is not None:
             self._lock.__exit__(None, None, None)
         return None

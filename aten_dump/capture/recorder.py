@@ -37,7 +37,7 @@ from ..store.records import (
     Tree,
 )
 from ..store.sink import Sink
-from .autograd import GraphLinks, running_node
+from .autograd import GraphLinks, is_grad_enabled, running_node
 from .calls import API, BACKWARD, MODULE, NODE, OPTIMIZER, RECOMPUTE, CallName, Counter, OpenCall, ThreadState
 from .collectives import Flight, Flights
 from .coverage import Coverage
@@ -46,14 +46,15 @@ from .modules import ModulePaths
 from .own_code import HookCode, OwnCode
 from .random_states import RandomStates
 from .selection import CallFilter
-from .storages import StorageState
+from .storages import CLOCK
 from .trees import encode, encode_arguments, tensors_in
 from .values import ValueTable
 
 if TYPE_CHECKING:
     from .ops import OpEntry
 
-_new = tuple.__new__  # of a record, without the checks of a NamedTuple's own
+_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
+_TENSOR: Final = torch.Tensor
 _BACKWARD_APIS: Final = frozenset(("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
 _CALLS_PER_PAUSE: Final = 1023  # a power of two less one
@@ -168,7 +169,7 @@ class StepRecorder:
 
     def tree(self, item: Any, is_input: bool, keep: bool = True) -> Tree:
         """Return an argument or result as a tree, and keep the data of its tensors if the configuration asks for it."""
-        return encode(item, self.values.value_of, keep and (self.keep_inputs if is_input else self.keep_outputs))
+        return encode(item, self.values, keep and (self.keep_inputs if is_input else self.keep_outputs))
 
     def unknown_sum(self, like: torch.Tensor) -> Tree:
         """Return a value that stands for a sum of gradients which was not computed."""
@@ -218,9 +219,9 @@ class StepRecorder:
     def _note_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record arguments, and through which edges gradients will leave the call: an in-place op changes them."""
         keep = self.keep_inputs and call.recorded
-        call.args, call.kwargs, call.given = encode_arguments(args, kwargs, self.values.value_of, keep)
-        call.writes = StorageState.writes
-        call.input_edges = self.links.edges_of(call.given) if torch.is_grad_enabled() else None
+        call.args, call.kwargs, call.given = encode_arguments(args, kwargs, self.values, keep)
+        call.writes = CLOCK.writes
+        call.input_edges = self.links.edges_of(call.given) if is_grad_enabled() else None
 
     def replace_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
@@ -238,7 +239,7 @@ class StepRecorder:
         elif node is not None:
             call.forward = self.links.forward_of(node)
             call.phase = BACKWARD
-        elif thread.optimizer_depth and not torch.is_grad_enabled():
+        elif thread.optimizer_depth and not is_grad_enabled():
             call.phase = OPTIMIZER
         if not self.records_everything and not self.filter.records(call.kind, call.name, call.fqn):
             call.recorded = False
@@ -267,36 +268,37 @@ class StepRecorder:
             self._unwind(thread, call)
             if self.flights.pending and error is None and call.kind == API and self.flights.of_call(call):
                 self.number(call)
-                self._end_landed(call, result, end_ns)
+                self._end_landed(thread, call, result, end_ns)
             else:
-                self._end_now(call, result, end_ns, error)
+                self._end_now(thread, call, result, end_ns, error)
 
-    def _end_landed(self, call: OpenCall, result: Any, end_ns: int) -> None:
+    def _end_landed(self, thread: ThreadState, call: OpenCall, result: Any, end_ns: int) -> None:
         """Close a call when the collectives that it started have ended."""
         flights = self.flights.of_call(call)
         if flights:
-            flights[-1].finishers.append(lambda: self._end_landed(call, result, end_ns))
+            flights[-1].finishers.append(lambda: self._end_landed(self.thread(), call, result, end_ns))
         else:
-            self._end_now(call, result, end_ns, None)
+            self._end_now(thread, call, result, end_ns, None)
 
-    def _end_now(self, call: OpenCall, result: Any, end_ns: int, error: BaseException | None) -> None:
+    def _end_now(
+        self, thread: ThreadState, call: OpenCall, result: Any, end_ns: int, error: BaseException | None
+    ) -> None:
         keep = self.keep_outputs and call.recorded
-        if type(result) is torch.Tensor:
-            thread = self.thread()
+        if type(result) is _TENSOR:
             last = thread.last_output
             if last is not None and last[0] == id(result) and call.id < thread.last_call and call.recorded:
                 call.outputs = last[1]  # what its last op returned, and nothing was run since
             else:
                 call.outputs = [TREE_VALUE, self.values.value_of(result, keep)]
             has_outputs = True
-            if error is None and torch.is_grad_enabled():
+            if error is None and is_grad_enabled():
                 self.links.track(call, (((), result),), thread)
         else:
-            call.outputs = encode(result, self.values.value_of, keep)
+            call.outputs = encode(result, self.values, keep)
             outputs = list(tensors_in(result))
             has_outputs = bool(outputs)
-            if has_outputs and error is None and torch.is_grad_enabled():
-                self.links.track(call, outputs, self.thread())
+            if has_outputs and error is None and is_grad_enabled():
+                self.links.track(call, outputs, thread)
         written = self._written(call, keep)
         call.given = call.frame = None
         if call.kind == API and not has_outputs and error is None and self.next_id() == call.id + 1:
@@ -304,12 +306,12 @@ class StepRecorder:
                 self.coverage.add("selection", count=-1)
             return  # it ran no op and made no tensor: a question, not a computation
         if call.recorded:
-            self._emit_open(call, end_ns, call.outputs, written, text_of(error))
+            self._emit_open(thread, call, end_ns, call.outputs, written, text_of(error))
 
     def _written(self, call: OpenCall, keep: bool) -> list[Tree] | None:
         """Return [name, tree, ...] of the arguments that were written while the call ran."""
         values = self.values
-        if StorageState.writes == call.writes and not values.finds_unseen_writes:
+        if CLOCK.writes == call.writes and not values.finds_unseen_writes:
             return None
         written: list[Tree] = []
         for path, tensor in call.given or ():
@@ -336,16 +338,22 @@ class StepRecorder:
         while (top := stack.pop()) is not call:
             top.given = top.frame = None
             if top.recorded:
-                self._emit_open(top, self.now_ns(), None, None, "ended by an error in or around it")
+                self._emit_open(thread, top, self.now_ns(), None, None, "ended by an error in or around it")
 
     def end_open(self, thread: ThreadState, call: OpenCall, end_ns: int, outputs: Tree) -> None:
         """Take a call off the stack and record it."""
         self._unwind(thread, call)
         if call.recorded:
-            self._emit_open(call, end_ns, outputs, None, None)
+            self._emit_open(thread, call, end_ns, outputs, None, None)
 
     def _emit_open(
-        self, call: OpenCall, end_ns: int, outputs: Tree, written: list[Tree] | None, error: str | None
+        self,
+        thread: ThreadState,
+        call: OpenCall,
+        end_ns: int,
+        outputs: Tree,
+        written: list[Tree] | None,
+        error: str | None,
     ) -> None:
         key = (call.kind, call.name)
         entry = self._entries.get(key)
@@ -366,7 +374,7 @@ class StepRecorder:
                     n,
                     0,
                     call.phase,
-                    self.thread().number,
+                    thread.number,
                     call.start_ns,
                     end_ns - call.start_ns,
                     call.sequence_nr,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-_saved_attributes: dict[type, tuple[str, ...]] = {}
+_saved_attributes: Final[dict[type, tuple[str, ...]]] = {}
 
 
 def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], bool]:

@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, Final, cast
 
 import torch
 
@@ -25,6 +25,18 @@ class ValueInfo:
         self.id = number
         self.flags = flags
         self.kept = 0
+
+
+class WriteClock:
+    """Counts the writes to all storages: the time that `StorageState.written_at` is told in."""
+
+    __slots__ = ("writes",)  # of an instance: to set a class's attribute slows down each look-up of its others
+
+    def __init__(self) -> None:
+        self.writes = 0
+
+
+CLOCK: Final = WriteClock()
 
 
 class StorageState:
@@ -43,7 +55,6 @@ class StorageState:
         "written",
         "written_at",
     )
-    writes: ClassVar[int] = 0  # counts the writes to all storages: the clock that `written_at` is told in
 
     def __init__(self, number: int, nbytes: int, weak: int, is_meta: bool = False) -> None:
         self.id = number
@@ -51,7 +62,7 @@ class StorageState:
         self.weak = weak
         self.is_meta = is_meta  # without memory
         self.version = 0
-        self.written_at = 0  # `writes` when this version began
+        self.written_at = 0  # `CLOCK.writes` when this version began
         self.values: dict[Geometry, Any] = {}
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
         self.blobs: list[tuple[int, int, Any, int]] = []
@@ -61,8 +72,8 @@ class StorageState:
 
     def bump(self) -> None:
         """Begin a new version: the memory was written."""
-        StorageState.writes += 1
-        self.written_at = StorageState.writes
+        CLOCK.writes += 1
+        self.written_at = CLOCK.writes
         self.version += 1
         self.values = {}
         self.blobs = []

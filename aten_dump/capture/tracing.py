@@ -48,7 +48,7 @@ def is_compiling() -> bool:
     return torch._guards.CompileContext.try_get() is not None
 
 
-_kinds: dict[type, int] = {}
+_kinds: Final[dict[type, int]] = {}
 
 
 def kind_of_types(types: Any) -> int:

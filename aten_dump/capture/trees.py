@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -25,16 +25,21 @@ from ..store.records import (
 )
 from .groups import describe
 
-ValueOf = Callable[[torch.Tensor, bool], int]
+if TYPE_CHECKING:
+    from .values import ValueTable
+
 Path = tuple[Any, ...]  # steps from the root of a tree: positions and keys
 
 PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
 _INT64: Final = 1 << 63
+_DEEPEST: Final = 256  # containers in containers; compiled, Python's own limit would not end a recursion
+_TENSOR: Final = torch.Tensor
+_PARAMETER: Final = torch.nn.Parameter
 
 
 def encode_all(
     items: Iterable[Any],
-    value_of: ValueOf,
+    values: ValueTable,
     keep: bool,
     known: Sequence[Any] = (),
     known_trees: Sequence[Tree] = (),
@@ -43,47 +48,51 @@ def encode_all(
     trees: list[Tree] = []
     for at, item in enumerate(items):
         kind = type(item)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if kind is _TENSOR or kind is _PARAMETER:
             is_known = at < len(known) and known[at] is item
-            trees.append(known_trees[at] if is_known else [TREE_VALUE, value_of(item, keep)])
+            trees.append(known_trees[at] if is_known else [TREE_VALUE, values.value_of(item, keep)])
         elif kind in PLAIN_TYPES:
             trees.append(item)
         else:
-            trees.append(encode(item, value_of, keep))
+            trees.append(encode(item, values, keep))
     return trees
 
 
 def encode_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], value_of: ValueOf, keep: bool
+    args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueTable, keep: bool
 ) -> tuple[list[Tree], dict[str, Tree] | None, list[tuple[Path, torch.Tensor]]]:
     """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`."""
     found: list[tuple[Path, torch.Tensor]] = []
     trees: list[Tree] = []
     for position, item in enumerate(args):
         kind = type(item)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if kind is _TENSOR or kind is _PARAMETER:
             found.append(((position,), item))
-            trees.append([TREE_VALUE, value_of(item, keep)])
+            trees.append([TREE_VALUE, values.value_of(item, keep)])
         elif kind in PLAIN_TYPES:
             trees.append(item)
         else:
-            trees.append(encode(item, value_of, keep))
+            trees.append(encode(item, values, keep))
             if kind is not int:
                 found += tensors_in(item, (position,))
     if not kwargs:
         return trees, None, found
     found += tensors_in(kwargs)
-    return trees, {key: encode(item, value_of, keep) for key, item in kwargs.items()}, found
+    return trees, {key: encode(item, values, keep) for key, item in kwargs.items()}, found
 
 
-def encode(item: Any, value_of: ValueOf, keep: bool) -> Tree:
+def encode(item: Any, values: ValueTable, keep: bool, depth: int = 0) -> Tree:
     """Return `item` as a tree; every tensor in it becomes a value.
 
     Args:
         item: what a call was given or returned. Containers other than lists, tuples, mappings and dataclasses are
             named, not entered.
-        value_of: maps a tensor to its value id.
+        values: gives a tensor its value id.
         keep: whether the data of its tensors are kept.
+        depth: how many containers it is in.
+
+    Raises:
+        RecursionError: containers are too deep in containers, or in themselves.
     """
     kind = type(item)
     if kind in PLAIN_TYPES:
@@ -91,19 +100,26 @@ def encode(item: Any, value_of: ValueOf, keep: bool) -> Tree:
     if kind is int:
         return item if -_INT64 <= item < _INT64 else [TREE_BYTES, repr(item)]
     if isinstance(item, torch.Tensor):
-        return [TREE_VALUE, value_of(item, keep)]
+        return [TREE_VALUE, values.value_of(item, keep)]
     if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
         tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
-        return [tag, *[encode(i, value_of, keep) for i in item]]
+        _check(depth)
+        return [tag, *[encode(i, values, keep, depth + 1) for i in item]]
     if isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type)):
-        return _encode_mapping(item, value_of, keep)
+        _check(depth)
+        return _encode_mapping(item, values, keep, depth + 1)
     return _encode_other(item)
 
 
-def _encode_mapping(item: Any, value_of: ValueOf, keep: bool) -> Tree:
+def _check(depth: int) -> None:
+    if depth > _DEEPEST:
+        raise RecursionError(f"an argument or result holds itself, or more than {_DEEPEST} containers in each other")
+
+
+def _encode_mapping(item: Any, values: ValueTable, keep: bool, depth: int) -> Tree:
     tree: list[Tree] = [TREE_DICT]
     for key, entry in _items_of(item):
-        tree += (key, encode(entry, value_of, keep))
+        tree += (key, encode(entry, values, keep, depth))
     return tree
 
 
@@ -164,6 +180,7 @@ def _seed_of(generator: torch.Generator) -> int | None:
 
 def tensors_in(item: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
     """Yield the tensors of what `encode` enters, each with its path."""
+    _check(len(path))
     if isinstance(item, torch.Tensor):
         yield path, item
     elif isinstance(item, (list, tuple)):

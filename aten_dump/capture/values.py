@@ -38,8 +38,10 @@ from .quiet import quiet
 from .storages import StorageState, StorageTable, ValueInfo
 from .subclasses import Described, describe_subclass
 
+_TENSOR: Final = torch.Tensor
+_is_functional: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_tensor
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
-_new = tuple.__new__  # of a record, without the checks of a NamedTuple's own
+_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 
 
 class ValueTable:
@@ -73,13 +75,13 @@ class ValueTable:
             keep: keep the data that the configuration asks for.
         """
         kind = type(tensor)
-        if kind is not torch.Tensor and not self._plain.get(kind, False) and not self._is_plain(kind):
+        if kind is not _TENSOR and not self._plain.get(kind, False) and not self._is_plain(kind):
             describe = describe_subclass(kind)
             return self._opaque(tensor) if describe is None else self._made_of(tensor, describe, keep)
         try:
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
-            geometry = (
+            geometry: Geometry = (
                 tensor.storage_offset(),
                 tensor.shape,
                 tensor.stride(),
@@ -98,7 +100,7 @@ class ValueTable:
             self._contents.check(tensor, state)
         info: ValueInfo | None = state.values.get(geometry)
         if info is None:
-            if torch._is_functional_tensor(tensor):
+            if _is_functional(tensor):
                 return self._opaque(tensor)  # it has a storage, but no memory
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
         if keep and info.kept != self._wanted and not info.flags & (UNDEFINED | OPAQUE):
@@ -183,11 +185,6 @@ class ValueTable:
     def invalidate(self) -> None:
         """Trust no contents seen so far: the program ran unobserved."""
         self._storages.invalidate()
-
-    @property
-    def writes(self) -> int:
-        """How many writes were seen so far, to whatever storage."""
-        return StorageState.writes
 
     @property
     def finds_unseen_writes(self) -> bool:

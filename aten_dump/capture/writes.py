@@ -32,7 +32,7 @@ def note_writes(
         if plan.bumps_versions:
             _bump_versions(tensors)
         if record and tensors:
-            written += (name, encode(target, recorder.values.value_of, recorder.keep_outputs))
+            written += (name, encode(target, recorder.values, recorder.keep_outputs))
     return written or None
 
 

@@ -234,3 +234,30 @@ def test_nested_dumps_and_reentry(tmp_path: Path) -> None:
     assert changes(before, picture()) == []
     ops = [c.op for c in open_dump(str(tmp_path / "a")).step(0).rank(0).calls]
     assert "aten::exp" in ops and "aten::sin" in ops
+
+
+def _held_by_itself() -> list[object]:
+    items: list[object] = [torch.ones(2)]
+    items += [items, items]
+    return items
+
+
+def _nested() -> tuple[object, ...]:
+    items: tuple[object, ...] = ()
+    for _ in range(100_000):
+        items = (items,)
+    return items
+
+
+@pytest.mark.parametrize("make", [_held_by_itself, _nested])
+def test_containers_without_end_end_the_recording_not_the_program(tmp_path: Path, make: Callable[[], object]) -> None:
+    items = make()
+
+    def program() -> object:
+        with DumpMode(DumpConfig(path=str(tmp_path / "dump"), on_error="warn")) as dump:
+            result = nn.Identity()(items)
+            dump.step()
+        return result
+
+    with pytest.warns(UserWarning, match="holds itself, or more than 256 containers in each other"):
+        assert program() is items

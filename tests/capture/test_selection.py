@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture import ops
 from tests.models import build, train_step
 
 from .bits import calls
@@ -273,4 +274,5 @@ def test_run_json(record: Record, tmp_path: Path) -> None:
     record(lambda: torch.ones(2).exp())
     run = json.loads((tmp_path / "dump0" / "run.json").read_text())
     assert torch.__version__ in json.dumps(run)
+    assert run["recorder"] == ("pure Python" if str(ops.__file__).endswith(".py") else "compiled")
     assert "statistic" in json.dumps(run["config"])

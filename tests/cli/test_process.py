@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from aten_dump import __version__
 from tests.dump.building import Builder, value
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,15 @@ def test_exit_codes(arguments: list[str], code: int) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert b"Traceback" not in err
+
+
+def test_version_says_whether_the_recorder_is_compiled() -> None:
+    from aten_dump.capture import ops
+
+    process = start("--version")
+    out, _ = process.communicate(timeout=60)
+    build = "pure Python" if str(ops.__file__).endswith(".py") else "compiled"
+    assert out.decode().strip() == f"aten-dump, version {__version__} ({build})"
 
 
 def test_help_does_not_import_torch() -> None:
