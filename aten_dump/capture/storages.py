@@ -9,11 +9,15 @@ Theory of operation
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import torch
 
 from .extents import Geometry, WrittenRanges
+
+Stored = tuple[int, int, Any, int]
+# States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
+_LEAST_PURGE: Final = 1024
 
 
 class ValueInfo:
@@ -54,7 +58,7 @@ class StorageState:
         self.written_at = 0  # `writes` when this version began
         self.values: dict[Geometry, Any] = {}
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
-        self.blobs: list[tuple[int, int, Any, int]] = []
+        self.blobs: list[Stored] | tuple[()] = ()
         self.whole_statistics: dict[torch.dtype, int] = {}  # value that covers the storage -> has the statistics
         self.whole_hash: dict[torch.dtype, int] = {}
         self.written: WrittenRanges | None = None  # None: all of it is defined
@@ -65,9 +69,15 @@ class StorageState:
         self.written_at = StorageState.writes
         self.version += 1
         self.values = {}
-        self.blobs = []
+        self.blobs = ()
         self.whole_statistics = {}
         self.whole_hash = {}
+
+    def add_blob(self, first: int, past: int, blob: Any, start: int) -> None:
+        """Note that the bytes [first, past) are stored."""
+        if isinstance(self.blobs, tuple):
+            self.blobs = []
+        self.blobs.append((first, past, blob, start))
 
     def copy(self, tensor: torch.Tensor, other: WrittenRanges, source: torch.Tensor, geometry: Geometry) -> None:
         """Begin a new version after `source`, on memory of which `other` was written, was copied to `tensor`."""
@@ -106,7 +116,7 @@ class StorageTable:
     def __init__(self) -> None:
         self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
         self._count = 0
-        self._purge_at = 4096
+        self._purge_at = _LEAST_PURGE
 
     def add(self, storage: torch.UntypedStorage, is_meta: bool) -> StorageState:
         """Take in a storage that is not in `states`.
@@ -148,7 +158,7 @@ class StorageTable:
             if expired(state.weak):
                 torch.UntypedStorage._free_weak_ref(state.weak)
                 del self.states[address]
-        self._purge_at = max(4096, 2 * len(self.states))
+        self._purge_at = max(_LEAST_PURGE, len(self.states) * 3 // 2)
 
     def clear(self) -> None:
         """Let go of every weak reference."""

@@ -79,7 +79,7 @@ class ValueTable:
         try:
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
-            geometry = (
+            geometry: Geometry = (
                 tensor.storage_offset(),
                 tensor.shape,
                 tensor.stride(),
@@ -100,6 +100,8 @@ class ValueTable:
         if info is None:
             if torch._is_functional_tensor(tensor):
                 return self._opaque(tensor)  # it has a storage, but no memory
+            # A plain tuple of plain tuples: Python's collector need not walk it.
+            geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
         if keep and info.kept != self._wanted and not info.flags & (UNDEFINED | OPAQUE):
             self._keeper.keep(tensor, state, info)
