@@ -29,6 +29,7 @@ from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch.autograd.function import BackwardCFunction
 
 from ..store.records import TREE_TUPLE, Tree
+from . import node_hooks
 from .backward import BackwardTask
 from .calls import MODULE, NODE, CallName, Edge, OpenCall, ThreadState
 from .claims import SequenceClaims
@@ -66,7 +67,7 @@ class NodeTag:
     pushed = False  # the function mode was put back on the stack for its run
     creates_graph = False  # its run is itself differentiated (create_graph=True)
     task: BackwardTask | None = None  # the pass of its present or last run
-    before: Any = None  # handles of the two hooks
+    before: Any = None  # what `register` returned for the two hooks
     after: Any = None
 
     def __init__(
@@ -78,8 +79,16 @@ class NodeTag:
         self.forward = forward
         self.owner = owner  # the innermost API or module call that made the node
 
-    def enter(self, grad_outputs: tuple[torch.Tensor | None, ...]) -> None:
-        """Run by the engine before the node."""
+    def __call__(
+        self, gradients: tuple[torch.Tensor | None, ...], grad_outputs: tuple[torch.Tensor | None, ...] | None = None
+    ) -> None:
+        """Run by the engine before the node, with the gradients that it gets, and after it, with those it sends too."""
+        if grad_outputs is None:
+            self._enter()
+        else:
+            self._leave(gradients, grad_outputs)
+
+    def _enter(self) -> None:
         links = self.links
         recorder = links.recorder
         if links.closed:
@@ -98,10 +107,9 @@ class NodeTag:
             recorder.failed(error)
         thread.own_ns += perf_counter_ns() - begun_ns
 
-    def leave(
+    def _leave(
         self, grad_inputs: tuple[torch.Tensor | None, ...], grad_outputs: tuple[torch.Tensor | None, ...]
     ) -> None:
-        """Run by the engine after the node."""
         if self.running and not self.links.closed:
             recorder = self.links.recorder
             thread = recorder.thread()
@@ -116,7 +124,8 @@ class GraphLinks:
     def __init__(self, recorder: StepRecorder) -> None:
         self.recorder = recorder
         self.claims = SequenceClaims(recorder.all_threads)
-        self._handles: list[Any] = []
+        self._hooks: list[Any] = []
+        node_hooks.install(NodeTag)
         self._names: dict[str, CallName] = {}  # of nodes, by what they call themselves
         self._tasks: dict[int, BackwardTask] = {}
         self.closed = False
@@ -218,8 +227,8 @@ class GraphLinks:
             is_hooked = self._note_saved(tag, node)
             tag.runs_python = is_python or is_hooked or name.op == COMPILED_NODE
         node.metadata[KEY] = tag
-        tag.before, tag.after = node.register_prehook(tag.enter), node.register_hook(tag.leave)
-        self._handles += (tag.before, tag.after)
+        tag.before, tag.after = node.register_prehook(tag), node.register_hook(tag)
+        self._hooks += (tag.before, tag.after)
         return tag
 
     @staticmethod
@@ -262,9 +271,8 @@ class GraphLinks:
     def enter(self, tag: NodeTag, thread: ThreadState) -> None:
         """A node begins to run."""
         recorder = self.recorder
-        hooks = tag.after.hooks_dict_ref()
-        if hooks is not None and len(hooks) > 1:
-            _move_to_end(tag.after)
+        if node_hooks.has_others(tag.after):
+            node_hooks.move_to_end(tag.after)
             tag.runs_python = True
         number = current_graph_task_id()
         task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
@@ -377,22 +385,16 @@ class GraphLinks:
             task.finish()
         self._tasks.clear()
         self.closed = True
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for hook in self._hooks:
+            node_hooks.remove(hook)
+        self._hooks.clear()
+        node_hooks.uninstall()
 
 
 def _module_of(call: OpenCall | None) -> OpenCall | None:
     while call is not None and call.kind != MODULE:
         call = call.parent
     return call
-
-
-def _move_to_end(handle: Any) -> None:
-    """Let our hook on a node run after those that the program put there later: they may replace gradients."""
-    hooks = handle.hooks_dict_ref()
-    if hooks is not None and len(hooks) > 1 and handle.id in hooks:
-        hooks[handle.id] = hooks.pop(handle.id)  # not move_to_end: the engine reads the plain dict underneath
 
 
 def _checkpoint_runs() -> bool:

@@ -131,7 +131,7 @@ class Keeper:
         if use:
             batch, start = self._batches.add(dtype, use, info.id, string_at(address, nbytes))
             if use & STORED:
-                state.blobs.append((low, low + nbytes, batch, start))
+                state.add_blob(low, low + nbytes, batch, start)
 
     def _point(self, value: int, blob: int | Batch, start: int) -> None:
         """Say that the bytes of a value are in a blob, or will be."""
@@ -200,7 +200,7 @@ class Keeper:
         hashed = info.id if are_elements and missing & KEPT_HASH and self._hash_is_checksum else 0
         blob = self._sink.store(dtype, shape, past - first, copy_bytes(tensor, first, self._seconds), hashed)
         if blob:
-            state.blobs.append((first, past, blob, 0))
+            state.add_blob(first, past, blob, 0)
             self._emit(Data(DATA, info.id, blob, low - first, _STRIDED))
         return bool(blob and hashed)
 

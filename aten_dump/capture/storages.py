@@ -15,6 +15,10 @@ import torch
 
 from .extents import Geometry, WrittenRanges
 
+Stored = tuple[int, int, Any, int]
+# States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
+_LEAST_PURGE: Final = 1024
+
 
 class ValueInfo:
     """A value that has been emitted, and which of its data are kept."""
@@ -65,7 +69,7 @@ class StorageState:
         self.written_at = 0  # `CLOCK.writes` when this version began
         self.values: dict[Geometry, Any] = {}
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
-        self.blobs: list[tuple[int, int, Any, int]] = []
+        self.blobs: list[Stored] | tuple[()] = ()
         self.whole_statistics: dict[torch.dtype, int] = {}  # value that covers the storage -> has the statistics
         self.whole_hash: dict[torch.dtype, int] = {}
         self.written: WrittenRanges | None = None  # None: all of it is defined
@@ -76,9 +80,15 @@ class StorageState:
         self.written_at = CLOCK.writes
         self.version += 1
         self.values = {}
-        self.blobs = []
+        self.blobs = ()
         self.whole_statistics = {}
         self.whole_hash = {}
+
+    def add_blob(self, first: int, past: int, blob: Any, start: int) -> None:
+        """Note that the bytes [first, past) are stored."""
+        if isinstance(self.blobs, tuple):
+            self.blobs = []
+        self.blobs.append((first, past, blob, start))
 
     def copy(self, tensor: torch.Tensor, other: WrittenRanges, source: torch.Tensor, geometry: Geometry) -> None:
         """Begin a new version after `source`, on memory of which `other` was written, was copied to `tensor`."""
@@ -117,7 +127,7 @@ class StorageTable:
     def __init__(self) -> None:
         self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
         self._count = 0
-        self._purge_at = 4096
+        self._purge_at = _LEAST_PURGE
 
     def add(self, storage: torch.UntypedStorage, is_meta: bool) -> StorageState:
         """Take in a storage that is not in `states`.
@@ -159,7 +169,7 @@ class StorageTable:
             if expired(state.weak):
                 torch.UntypedStorage._free_weak_ref(state.weak)
                 del self.states[address]
-        self._purge_at = max(4096, 2 * len(self.states))
+        self._purge_at = max(_LEAST_PURGE, len(self.states) * 3 // 2)
 
     def clear(self) -> None:
         """Let go of every weak reference."""

@@ -102,6 +102,8 @@ class ValueTable:
         if info is None:
             if _is_functional(tensor):
                 return self._opaque(tensor)  # it has a storage, but no memory
+            # A plain tuple of plain tuples: Python's collector need not walk it.
+            geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
         if keep and info.kept != self._wanted and not info.flags & (UNDEFINED | OPAQUE):
             self._keeper.keep(tensor, state, info)

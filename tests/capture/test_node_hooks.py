@@ -1,0 +1,72 @@
+"""The program's own hooks on autograd nodes live beside the recorder's as they would without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.function import _HookMixin
+
+from aten_dump import DumpConfig, DumpMode
+from aten_dump.capture.node_hooks import Hooks
+
+Record = Callable[..., Any]
+before = _HookMixin._register_hook
+
+
+def _hooked(events: list[Any]) -> tuple[Tensor, list[Any]]:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    node = y.grad_fn
+    assert node is not None
+    handles: list[Any] = [
+        node.register_prehook(lambda g: (events.append(("before", g[0].tolist())), (g[0] * 3,))[1]),
+        node.register_hook(lambda sent, got: (events.append(("after", got[0].tolist())), (sent[0] + 1, None))[1]),
+        node.register_hook(lambda sent, got: events.append(("last", sent[0].tolist()))),
+        node.register_hook(lambda sent, got: events.append("removed")),
+    ]
+    handles.pop().remove()
+    y.sum().backward(retain_graph=True)
+    assert x.grad is not None
+    events.append(x.grad.tolist())
+    return y, handles
+
+
+def test_they_see_and_change_what_they_would(record: Record) -> None:
+    bare: list[Any] = []
+    _hooked(bare)
+    recorded: list[Any] = []
+    rank = record(lambda: _hooked(recorded), data="full")
+    assert recorded == bare
+    assert bare[-1] == [7.0, 7.0, 7.0]
+    node = next(call for call in rank.calls if call.name.startswith("Node.MulBackward0"))
+    assert rank.tensor(f"{node.name}.output.0").tolist() == [7.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_stays_behind(tmp_path: Any, fails: bool) -> None:
+    events: list[Any] = []
+    kept: list[Any] = []
+    try:
+        with DumpMode(DumpConfig(path=tmp_path / "dump")):
+            assert _HookMixin._register_hook is not before
+            kept.extend(_hooked(events))
+            if fails:
+                raise ValueError
+    except ValueError:
+        pass
+    assert _HookMixin._register_hook is before
+    y, (first, second, third) = kept
+    assert [len(handle.hooks_dict_ref()) for handle in (first, second, third)] == [1, 2, 2]  # theirs alone
+    assert isinstance(first.hooks_dict_ref(), Hooks)
+    events.clear()
+    y.sum().backward(retain_graph=True)
+    assert [event[0] for event in events] == ["before", "after", "last"]
+    for handle in (first, second, third):
+        handle.remove()
+    events.clear()
+    y.sum().backward()
+    assert events == []
