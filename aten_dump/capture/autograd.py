@@ -83,39 +83,28 @@ class NodeTag:
         self, gradients: tuple[torch.Tensor | None, ...], grad_outputs: tuple[torch.Tensor | None, ...] | None = None
     ) -> None:
         """Run by the engine before the node, with the gradients that it gets, and after it, with those it sends too."""
-        if grad_outputs is None:
-            self._enter()
-        else:
-            self._leave(gradients, grad_outputs)
-
-    def _enter(self) -> None:
         links = self.links
-        recorder = links.recorder
         if links.closed:
             return
+        recorder = links.recorder
         thread = recorder.thread()
-        if thread.busy or not len_dispatch_stack():
-            return  # without a mode on its stack the thread is not recorded
-        begun_ns = perf_counter_ns()
-        try:
-            if thread.lock is None:
-                links.enter(self, thread)
-            else:
-                with thread.lock:
-                    links.enter(self, thread)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            recorder.failed(error)
-        thread.own_ns += perf_counter_ns() - begun_ns
-
-    def _leave(
-        self, grad_inputs: tuple[torch.Tensor | None, ...], grad_outputs: tuple[torch.Tensor | None, ...]
-    ) -> None:
-        if self.running and not self.links.closed:
-            recorder = self.links.recorder
-            thread = recorder.thread()
-            if not thread.busy:
+        if thread.busy:
+            return
+        if grad_outputs is not None:
+            if self.running:
                 with HookCode(thread, recorder.failed):
-                    self.links.leave(self, grad_inputs, grad_outputs, thread)
+                    links.leave(self, gradients, grad_outputs, thread)
+        elif len_dispatch_stack():  # without a mode on its stack the thread is not recorded
+            begun_ns = perf_counter_ns()
+            try:
+                if thread.lock is None:
+                    links.enter(self, thread)
+                else:
+                    with thread.lock:
+                        links.enter(self, thread)
+            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+                recorder.failed(error)
+            thread.own_ns += perf_counter_ns() - begun_ns
 
 
 class GraphLinks:

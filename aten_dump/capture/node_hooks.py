@@ -4,13 +4,13 @@ Theory of operation
     ``node.register_hook`` asks ``torch.autograd.Function._register_hook`` for a dict of hooks and a handle that can
     take the hook away. Torch's makes an OrderedDict, a RemovableHandle and a weak reference; two hooks on each node of
     a large graph are then a third of all objects that Python's collector walks. While a step is recorded ours answers
-    for the recorder's own hooks, with one lighter dict that is its own handle, and hands all others on. The program's
-    hooks on the same node go into that dict as they would into torch's.
+    for the recorder's own hooks, with one lighter dict and a weak reference to it for a handle, and hands all others
+    on. The program's hooks on the same node go into that dict as they would into torch's, and go with the node too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
 from typing import Any, Final
 
 from torch.autograd.function import _HookMixin
@@ -18,7 +18,7 @@ from torch.autograd.function import _HookMixin
 _KEY: Final = "aten_dump"
 _NAME: Final = "_register_hook"
 _own_types: Final[set[type]] = set()  # of the recorder's hooks
-_register: Final[Callable[[Any, Any], tuple[Any, Any]]] = _HookMixin._register_hook
+_torchs: Any = _HookMixin._register_hook  # or whose else it was when ours was installed
 
 
 class Hooks(dict[Any, Any]):
@@ -31,38 +31,46 @@ def _register_hook(hooks: Any, hook: Any) -> tuple[Any, Any]:
     if hooks is None and type(hook) in _own_types:
         hooks = Hooks()
         hooks[_KEY] = hook
-        return hooks, hooks
-    return _register(hooks, hook)
+        return hooks, weakref.ref(hooks)
+    found: tuple[Any, Any] = _torchs(hooks, hook)
+    return found
 
 
 def install(own: type) -> None:
     """Answer for the recorder's own hooks, which are of the type `own`, from now on."""
+    global _torchs
     _own_types.add(own)
-    setattr(_HookMixin, _NAME, staticmethod(_register_hook))
+    if _HookMixin._register_hook is not _register_hook:
+        _torchs = _HookMixin._register_hook
+        setattr(_HookMixin, _NAME, staticmethod(_register_hook))
 
 
 def uninstall() -> None:
     """Leave it to torch again, unless somebody else has taken over."""
     if _HookMixin._register_hook is _register_hook:
-        setattr(_HookMixin, _NAME, staticmethod(_register))
+        setattr(_HookMixin, _NAME, staticmethod(_torchs))
 
 
 def has_others(handle: Any) -> bool:
     """Tell whether a node has other hooks beside the one of this handle."""
-    hooks = handle if type(handle) is Hooks else handle.hooks_dict_ref()
+    hooks, _ = _found(handle)
     return hooks is not None and len(hooks) > 1
 
 
 def move_to_end(handle: Any) -> None:
     """Let our hook on a node run after those that the program put there later: they may replace gradients."""
-    hooks, key = (handle, _KEY) if type(handle) is Hooks else (handle.hooks_dict_ref(), handle.id)
+    hooks, key = _found(handle)
     if hooks is not None and key in hooks:
         hooks[key] = hooks.pop(key)  # not move_to_end: the engine reads the plain dict underneath
 
 
 def remove(handle: Any) -> None:
     """Take our hook away."""
-    if type(handle) is Hooks:
-        handle.pop(_KEY, None)
-    else:
-        handle.remove()
+    hooks, key = _found(handle)
+    if hooks is not None:
+        hooks.pop(key, None)
+
+
+def _found(handle: Any) -> tuple[Any, Any]:
+    """Return the dict that a handle is of, None if it has gone, and the hook's key in it."""
+    return (handle(), _KEY) if type(handle) is weakref.ref else (handle.hooks_dict_ref(), handle.id)

@@ -148,22 +148,25 @@ def _square_deviations(flat: torch.Tensor, found: dict[str, Number], squares: fl
         return _square_sum(flat.double() - mean)
     if found["min"] == found["max"]:
         return 0.0
-    apart = 0.0
-    if flat.dtype != torch.float64 and math.isfinite(squares):
-        apart = _square_sum_around(flat, mean, torch.float32)
-    if not apart > count * _SQUARABLE[0] ** 2:
-        apart = _square_sum_around(flat, mean, torch.float64)
-    return apart
+    if flat.dtype != torch.float64 and max(mean - found["min"], found["max"] - mean) < _SQUARABLE[1]:
+        total, apart = _sums_around(flat, mean, torch.float32)
+        of_rest = total * total / count
+        if apart > count * _SQUARABLE[0] ** 2 and of_rest <= apart / 2:  # no digits are lost, as above
+            return float(apart - of_rest)
+    total, apart = _sums_around(flat, mean, torch.float64)
+    if total * total / count > apart / 2:
+        total, apart = _sums_around(flat, mean + total / count, torch.float64)
+    return float(apart - total * total / count)
 
 
-def _square_sum_around(flat: torch.Tensor, near: float, dtype: torch.dtype) -> float:
-    """Return the sum of |x - mean|^2, where the mean is near `near`: each difference is off by a rounding of itself."""
+def _sums_around(flat: torch.Tensor, near: float, dtype: torch.dtype) -> tuple[float, float]:
+    """Return the sums of x - near and of its squares: each difference is off by a rounding of itself."""
     total = apart = 0.0
     for chunk in flat.split(_FAST_CHUNK_ELEMENTS * torch.get_num_threads()):
         difference = chunk.to(dtype) - near
         total += difference.sum().item()
         apart += _squares_by_row(difference)
-    return apart - total * total / flat.numel()
+    return total, apart
 
 
 def _scan(flat: torch.Tensor, wants_sum: bool, wants_squares: bool) -> tuple[float, float, float, float]:

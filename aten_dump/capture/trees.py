@@ -81,18 +81,15 @@ def encode_arguments(
     return trees, {key: encode(item, values, keep) for key, item in kwargs.items()}, found
 
 
-def encode(item: Any, values: ValueTable, keep: bool, depth: int = 0) -> Tree:
+def encode(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...] = ()) -> Tree:
     """Return `item` as a tree; every tensor in it becomes a value.
 
     Args:
         item: what a call was given or returned. Containers other than lists, tuples, mappings and dataclasses are
-            named, not entered.
+            named, not entered, as is one that it holds itself, or that is _DEEPEST others deep.
         values: gives a tensor its value id.
         keep: whether the data of its tensors are kept.
-        depth: how many containers it is in.
-
-    Raises:
-        RecursionError: containers are too deep in containers, or in themselves.
+        within: ids of the containers that it is in.
     """
     kind = type(item)
     if kind in PLAIN_TYPES:
@@ -103,23 +100,29 @@ def encode(item: Any, values: ValueTable, keep: bool, depth: int = 0) -> Tree:
         return [TREE_VALUE, values.value_of(item, keep)]
     if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
         tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
-        _check(depth)
-        return [tag, *[encode(i, values, keep, depth + 1) for i in item]]
+        if _is_too_deep(item, within):
+            return _name_of(item)
+        inner = (*within, id(item))
+        return [tag, *[encode(i, values, keep, inner) for i in item]]
     if isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type)):
-        _check(depth)
-        return _encode_mapping(item, values, keep, depth + 1)
+        return _name_of(item) if _is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
     return _encode_other(item)
 
 
-def _check(depth: int) -> None:
-    if depth > _DEEPEST:
-        raise RecursionError(f"an argument or result holds itself, or more than {_DEEPEST} containers in each other")
+def _is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
+    return bool(within) and (len(within) >= _DEEPEST or id(item) in within)
 
 
-def _encode_mapping(item: Any, values: ValueTable, keep: bool, depth: int) -> Tree:
+def _name_of(item: Any) -> Tree:
+    kind = type(item)
+    return [TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}"]
+
+
+def _encode_mapping(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...]) -> Tree:
     tree: list[Tree] = [TREE_DICT]
+    inner = (*within, id(item))
     for key, entry in _items_of(item):
-        tree += (key, encode(entry, values, keep, depth))
+        tree += (key, encode(entry, values, keep, inner))
     return tree
 
 
@@ -153,8 +156,7 @@ def _encode_other(item: Any) -> Tree:
     described = describe(item)
     if described is not None:
         return described
-    kind = type(item)
-    return [TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}"]
+    return _name_of(item)
 
 
 def _plain_of(item: Any) -> Tree:
@@ -178,17 +180,21 @@ def _seed_of(generator: torch.Generator) -> int | None:
         return None
 
 
-def tensors_in(item: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
+def tensors_in(item: Any, path: Path = (), within: tuple[int, ...] = ()) -> Iterator[tuple[Path, torch.Tensor]]:
     """Yield the tensors of what `encode` enters, each with its path."""
-    _check(len(path))
     if isinstance(item, torch.Tensor):
         yield path, item
     elif isinstance(item, (list, tuple)):
-        for i, entry in enumerate(item):
-            yield from tensors_in(entry, (*path, i))
-    elif isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type)):
+        if not _is_too_deep(item, within):
+            inner = (*within, id(item))
+            for i, entry in enumerate(item):
+                yield from tensors_in(entry, (*path, i), inner)
+    elif (
+        isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
+    ) and not _is_too_deep(item, within):
+        inner = (*within, id(item))
         for key, entry in _items_of(item):
-            yield from tensors_in(entry, (*path, key))
+            yield from tensors_in(entry, (*path, key), inner)
 
 
 def mirror(tree: Tree, found: Mapping[Path, Tree], path: Path = ()) -> Tree:

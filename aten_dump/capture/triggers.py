@@ -111,7 +111,7 @@ class NonFinite:
             return None
         made = _strange(call.results, known)
         record = call.record
-        given = _strange(values_in(read_inputs(op.api, record)) if record.written else call.inputs, known)
+        given = _strange(values_in(read_inputs(op, record)) if record.written else call.inputs, known)
         why = self._judge(record, op, made, given) if made or given else None
         self._made.update(storage for storage, _ in made)
         return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))

@@ -209,7 +209,7 @@ class Call:
 
     def read_value_ids(self) -> set[int]:
         """Return the ids of the inputs but those that the call only wrote to, as an ``out=`` or a ``zero_`` does."""
-        trees = read_inputs(self._rank.tables.op(self._record.op).api, self._record)
+        trees = read_inputs(self._rank.tables.op(self._record.op), self._record)
         return {value for tree in trees for _, value in slots(tree, "")}
 
     def output_slots(self) -> Iterator[tuple[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .records import Call, Tree
+from .records import Call, Op, Tree
 
 # Calls that set every element of their first argument without a look at it, by `Op.api`.
 _OVERWRITING: Final = frozenset(
@@ -17,16 +17,17 @@ _OVERWRITING: Final = frozenset(
 )
 
 
-def read_inputs(api: str, call: Call) -> list[Tree]:
+def read_inputs(op: Op, call: Call) -> list[Tree]:
     """Return the arguments of a call but those that it only writes to.
 
     Args:
-        api: of the call's Op.
+        op: what it calls. What an aten op writes among its keywords is an ``out=`` of its.
         call: its record; what it wrote decides, so that a call that failed has read all.
     """
     args, kwargs = call.args, call.kwargs or {}
     written = (call.written or [])[::2]
     if not written:
         return [*args, *kwargs.values()]
-    first = 1 if api in _OVERWRITING else 0
-    return [*args[first:], *(tree for name, tree in kwargs.items() if name not in written)]
+    first = 1 if op.api in _OVERWRITING else 0
+    outs = set(written) if op.op.startswith("aten::") else {"out"}
+    return [*args[first:], *(tree for name, tree in kwargs.items() if name not in outs)]

@@ -1,6 +1,6 @@
 """Writes one shard file as its bytes come, and knows how long headers should be.
 
-Used by one thread at a time. Bytes are queued as views on arena memory and go out in one vectored
+Used on the writer's thread alone. Bytes are queued as views on arena memory and go out in one vectored
 write of some MiB; the views' chunks are released after that.
 """
 

@@ -1,4 +1,4 @@
-"""The files of one step and rank while they are written; used by one thread at a time.
+"""The files of one step and rank while they are written; used on the writer's thread alone.
 
 Order on file: the bytes of a blob, then its Blob record, then the check record over it. A shard is finished
 only when the index journals all of it, the commit is written only when all shards are finished.
@@ -120,13 +120,8 @@ class StepFiles:
         if shard.is_full_vector:
             self._flush_shard()
 
-    @property
-    def is_inside_blob(self) -> bool:
-        """Whether pieces of a blob are still to come, or will not come any more."""
-        return self._shard is not None and self._shard.is_inside_blob
-
     def write(self, blob: BlobStart, source: HostBytes) -> None:
-        """Write a whole blob from where its bytes are. An interrupt leaves it to the next blob's place."""
+        """Write a whole blob from where its bytes are."""
         shard = self._shard_for(blob)
         for offset in range(0, blob.nbytes, CACHED_BYTES):
             nbytes = min(CACHED_BYTES, blob.nbytes - offset)

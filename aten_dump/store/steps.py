@@ -1,4 +1,4 @@
-"""The steps of one rank, one after the other, in files; used by one thread at a time."""
+"""The steps of one rank, one after the other, in files; used on the writer's thread alone."""
 
 from __future__ import annotations
 
@@ -45,13 +45,11 @@ class Steps:
         assert files is not None, "store refuses outside of a step"
         files.piece(piece)
 
-    def write(self, header: Header | None, blob: BlobStart, source: HostBytes) -> bool:
-        """Write a whole blob of the step of `header`; False where that is not begun here, or in the midst of a blob."""
-        files = self._open() if self._header is header else None
-        if files is None or files.is_inside_blob:
-            return False
+    def write(self, blob: BlobStart, source: HostBytes) -> None:
+        """Write a whole blob from where its bytes are."""
+        files = self._open()
+        assert files is not None, "store refuses outside of a step"
         files.write(blob, source)
-        return True
 
     def flush(self) -> None:
         """Write what waits."""

@@ -7,15 +7,14 @@ Theory of operation
     the job queue before each piece, so jobs are in the order in which things were said: FIFO.
 
     Where the program's own threads take all cores, there is none for this thread to write on, and a copy for it costs
-    more than the write: with `at_once`, long blobs in host memory are written from where they are, by the thread that
-    stores them, unless the writer's thread is just at work. The files belong to whoever holds `_files_lock`.
+    more than the write: with `at_once`, long blobs in host memory are written from where they are, while the thread
+    that stores them waits. (It does not write itself: an interrupt in the midst would leave the files in pieces.)
 
     Both are bounded. Bytes wait in the arena, whose `reserve` waits for room. Records are not counted one by one, that
     would cost more than the append: whoever emits them calls `wait_for_room` now and then, every thousand calls, say.
 
     `_store_lock` keeps the pieces of a blob together and steps whole; `_order_lock` makes "drain the list,
-    then queue a job" one act, and is held for microseconds. The writer's thread takes only the latter and
-    `_files_lock`, which no other thread waits for.
+    then queue a job" one act, and is held for microseconds. The writer's thread takes only the latter.
 
     After an error the thread goes on emptying the queue, writing nothing; `store`, `begin_step`, `end_step` and
     `close` raise it. A forked child has neither the thread nor a say: its calls do nothing.
@@ -48,6 +47,7 @@ WAITING_RECORDS: Final = 1 << 15
 JOB_BYTES: Final = 16 << 20  # of memory that jobs may hold
 AT_ONCE_BYTES: Final = 64 << 10
 _LOOK_SECONDS: Final = 0.002
+_WRITE_SECONDS: Final = 0.05  # between looks whether the thread has failed
 
 
 class Writer:
@@ -77,7 +77,7 @@ class Writer:
             overwrite: replace an earlier dump of this rank instead of refusing to start.
             world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
             allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
-            at_once: write blobs of AT_ONCE_BYTES and more on the thread that stores them, if they are `HostBytes`.
+            at_once: have blobs of AT_ONCE_BYTES and more that are `HostBytes` written before `store` returns.
 
         Raises:
             StoreError: the folder holds a dump already, or cannot be written.
@@ -111,8 +111,7 @@ class Writer:
         self._error: StoreError | None = None
         self._reported = False
         self._closed = False
-        # Of whoever holds this lock; the rest is the thread's own.
-        self._files_lock = threading.Lock()
+        # The thread's own.
         self._steps = Steps(self._root, rank, shard_bytes, self._arena.release)
         self._job_seconds = 0.0
         self._ticked = 0.0  # when the tick was called last
@@ -288,7 +287,8 @@ class Writer:
         return [Note(NOTE, "max_bytes", message, blobs)]
 
     def _store_pieces(self, blob: BlobStart, fill: Fill) -> None:
-        if self._at_once and blob.nbytes >= AT_ONCE_BYTES and isinstance(fill, HostBytes) and self._wrote(blob, fill):
+        if self._at_once and blob.nbytes >= AT_ONCE_BYTES and isinstance(fill, HostBytes):
+            self._await_write(blob, fill)
             return
         if blob.nbytes == 0:
             self._queue(self._do_piece, Piece(blob, None, 0, 0, True, True, None))
@@ -311,19 +311,22 @@ class Writer:
             if chunk is not None:  # the fill raised; the next blob takes the place of pieces already queued
                 self._arena.release([chunk])
 
-    def _wrote(self, blob: BlobStart, source: HostBytes) -> bool:
-        """Write a blob on this thread; False where the files are in use, or not yet those of this step."""
-        if not self._files_lock.acquire(blocking=False):
-            return False
-        try:
-            if not self._steps.write(self._open_step, blob, source):
-                return False
-        except Exception as error:  # noqa: BLE001 - raised below
-            self._fail(error)
-        finally:
-            self._files_lock.release()
+    def _await_write(self, blob: BlobStart, source: HostBytes) -> None:
+        """Have a blob written from where it is. Its memory is let go only when that is over, whatever interrupts."""
+        done = threading.Event()
+        self._queue(self._do_write, (blob, source, done))
+        self._signal.set()
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                while not done.wait(_WRITE_SECONDS) and self._error is None and self._thread.is_alive():
+                    pass
+                break
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
         self._raise_error()
-        return True
 
     def _raise_error(self) -> None:
         error = self._error
@@ -373,16 +376,11 @@ class Writer:
             self._try(self._do_flush, None)
 
     def _try(self, action: Callable[[Any], None], argument: Any) -> None:
-        with self._files_lock:
-            try:
-                action(argument)
-            except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
-                self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Write no more; called with the files' lock held."""
-        self._error = self._steps.fail(error)
-        self._arena.wake_waiting()
+        try:
+            action(argument)
+        except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
+            self._error = self._steps.fail(error)
+            self._arena.wake_waiting()
 
     def _do_tick(self, _: None) -> None:
         """Call the tick unless a thread is storing, which may wait for this one."""
@@ -414,6 +412,13 @@ class Writer:
 
     def _do_piece(self, piece: Piece) -> None:
         self._steps.piece(piece)
+
+    def _do_write(self, argument: tuple[BlobStart, HostBytes, threading.Event]) -> None:
+        blob, source, done = argument
+        try:
+            self._steps.write(blob, source)
+        finally:
+            done.set()
 
     def _do_end(self, end: StepEnd) -> None:
         if self._job_seconds:

@@ -211,6 +211,18 @@ def test_what_is_written_and_read_is_looked_at(record: Callable[..., Any]) -> No
     assert [(event.op, event.inputs[0].name) for event in found.outside] == [("aten::add.out", "input.0")]
 
 
+class _Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, *, state: torch.Tensor) -> torch.Tensor:
+        return x * state.mul_(0.5)
+
+
+def test_a_keyword_that_is_written_and_read_is_looked_at(record: Callable[..., Any]) -> None:
+    state = torch.full((3,), float("nan"))
+    found = find_nonfinite(record(lambda: _Scaled()(torch.ones(3), state=state), level="module"))
+    assert found.first is not None
+    assert found.first.kind == "outside"
+
+
 def test_an_infinity_to_start_from_is_meant(record: Callable[..., Any]) -> None:
     found = find_nonfinite(record(lambda: torch.minimum(torch.tensor(INF), torch.ones(())).add(1)))
     assert found.first is None

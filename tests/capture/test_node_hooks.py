@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +46,33 @@ def test_they_see_and_change_what_they_would(record: Record) -> None:
     assert bare[-1] == [7.0, 7.0, 7.0]
     node = next(call for call in rank.calls if call.name.startswith("Node.MulBackward0"))
     assert rank.tensor(f"{node.name}.output.0").tolist() == [7.0, 7.0, 7.0]
+
+
+class _Held:
+    """What a hook of the program's holds."""
+
+
+def test_they_go_with_the_graph(record: Record) -> None:
+    alive: list[Any] = []
+
+    def program() -> None:
+        held = _Held()
+        x = torch.ones(3, requires_grad=True)
+        y = x * 2
+        assert y.grad_fn is not None
+        y.grad_fn.register_hook(lambda sent, got, held=held: None)
+        y.grad_fn.register_prehook(lambda got, held=held: None)
+        gone = weakref.ref(held)
+        y.sum().backward()
+        del y, held
+        alive.append(gone())
+
+    gc.disable()
+    try:
+        record(program)
+    finally:
+        gc.enable()
+    assert alive == [None]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -1,0 +1,49 @@
+"""Whether the program leaves a core to the writer's thread."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.devices import has_spare_core
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@pytest.fixture
+def threads() -> object:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="a program with an accelerator computes there")
+def test_threads_of_all_ranks_count(threads: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert callable(threads)
+    threads(CORES)
+    assert not has_spare_core()
+    threads(1)
+    assert has_spare_core() == (CORES > 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(CORES))
+    assert not has_spare_core()
+
+
+@pytest.mark.parametrize("count", [1, CORES])
+def test_the_dump_is_the_same(threads: object, tmp_path: Path, count: int) -> None:
+    assert callable(threads)
+    threads(count)
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="full")):
+        x = torch.arange(300_000.0)
+        x.add_(1)
+        y = x.view(3, -1).t()
+        y.contiguous()
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert rank.complete
+    assert torch.equal(rank.tensor("Aten.add_.0.forward.input.0"), torch.arange(300_000.0))
+    assert torch.equal(rank.tensor("Aten.t.0.forward.output.0"), (torch.arange(300_000.0) + 1).view(3, -1).t())
+    assert torch.equal(rank.tensor("Aten.clone.0.forward.output.0"), (torch.arange(300_000.0) + 1).view(3, -1).t())
