@@ -21,10 +21,10 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-peers test test-compiled test-ops test-npu lint types clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled test test-compiled test-ops test-npu lint types clean
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Create .venv with the pinned dependencies and this package
 	@echo "make: $(VENV) is ready"
@@ -35,16 +35,21 @@ demo: $(READY) ## Record three steps of a small GPT-2 and print what was recorde
 test: $(READY) ## Run all tests
 	$(RUN) -m pytest $(PYTEST_ARGS)
 
-# The wheel and the tests lie in one folder, so that the tests and their child processes import that package.
-test-compiled: $(READY) ## Compile the hot modules and run the tests that record with them (needs gcc)
+# The wheel and what is run with it lie in one folder, so that child processes too import that package.
+compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (needs gcc)
 	@rm -rf build/compiled
 	@mkdir -p build/compiled
 	ATEN_DUMP_COMPILE=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip wheel \
 	  --disable-pip-version-check --quiet --no-deps --wheel-dir build/compiled .
 	$(RUN) -m pip install --disable-pip-version-check --quiet --no-deps --target build/compiled build/compiled/*.whl
-	@cp -R tests examples README.md pyproject.toml build/compiled
+	@cp -R tests benchmarks examples README.md pyproject.toml build/compiled
 	cd build/compiled && ../../$(RUN) -c 'import aten_dump; assert aten_dump.IS_COMPILED, aten_dump.__file__'
+
+test-compiled: compiled ## Run the tests that record with the compiled modules
 	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) tests/capture tests/distributed tests/test_examples.py
+
+bench-compiled: compiled ## Measure as `bench` does, with the compiled modules
+	cd build/compiled && ../../$(RUN) -m benchmarks $(BENCH_ARGS)
 
 test-npu: $(READY) .npu/acl/env ## Run the tests on the real torch_npu over a simulated device (needs gcc)
 	. .npu/acl/env && PYTHONPATH=.npu/site:tests/npu $(RUN) -m pytest tests/npu
