@@ -89,6 +89,6 @@ def _unpack(data: bytes, limit: int) -> list[Any]:
     try:
         while len(rows) < limit:
             rows.append(unpacker.unpack())
-    except (msgpack.OutOfData, msgpack.UnpackException, ValueError):
+    except (msgpack.OutOfData, msgpack.UnpackException, ValueError, TypeError):  # the last: a map in place of a key
         pass
     return rows

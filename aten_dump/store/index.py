@@ -160,7 +160,7 @@ def _refuse_foreign(path: Path, data: bytes) -> None:
         header = unpacker.unpack()
     except msgpack.OutOfData:
         return  # cut short within its first record
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FormatError(f"{path} begins with a damaged Header record: {error!r}") from error
     if not isinstance(header, tuple) or len(header) < 2 or not isinstance(header[1], int) or header[1] < 1:
         raise FormatError(f"{path} begins with a damaged Header record: {header!r:.200}")

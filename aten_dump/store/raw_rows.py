@@ -105,7 +105,7 @@ class RawRows(Sequence[Row]):
             row: Row = msgpack.unpackb(
                 self._data[self._starts[at] : self._ends[at]], use_list=False, strict_map_key=False
             )
-        except (ValueError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise no_record(self._where, self._starts[at], error) from error
         missing = self._size - len(row)
         return row + self._defaults[-missing:] if missing > 0 else row

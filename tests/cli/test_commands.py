@@ -94,6 +94,9 @@ def test_a_commit_is_not_seen_where_none_ends_the_index(dump: Path) -> None:
     assert find_commit(content + b"\x01", 0) is None
     assert find_commit(content, 1) is None  # the check names another place
     assert find_commit(b"", 0) is None
+    # Chance bytes in the midst of a record of a file that still grows: a map whose key is a map.
+    assert find_commit(b"\x97\x14\x81\x81\x01\x02\x03" + content, 7 - len(content)) is None
+    assert find_commit(content + b"\x97\x14\x81\x81\x01\x02\x03", 0) is None
 
 
 def test_show_tree(run: Run, dump: Path) -> None:

@@ -52,6 +52,12 @@ def test_a_folder_may_be_named_instead_of_the_file(tmp_path: Path) -> None:
     assert set(read_index(tmp_path).rows) == set(r.RECORD_TYPES)
 
 
+def test_a_map_with_a_map_for_a_key_is_no_index(tmp_path: Path) -> None:
+    (tmp_path / "index.msgpack").write_bytes(b"\x97\x81\x81\x01\x02\x03" * 20)
+    with pytest.raises(FormatError):
+        read_index(tmp_path)
+
+
 def test_a_missing_index_is_missing_data(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="was not recorded"):
         read_index(tmp_path / "step9" / "rank0")
