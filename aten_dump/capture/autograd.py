@@ -67,8 +67,7 @@ class NodeTag:
     pushed = False  # the function mode was put back on the stack for its run
     creates_graph = False  # its run is itself differentiated (create_graph=True)
     task: BackwardTask | None = None  # the pass of its present or last run
-    before: Any = None  # what `register` returned for the two hooks
-    after: Any = None
+    after: Any = None  # the handle of the hook after its run
 
     def __init__(
         self, links: GraphLinks, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None
@@ -113,7 +112,7 @@ class GraphLinks:
     def __init__(self, recorder: StepRecorder) -> None:
         self.recorder = recorder
         self.claims = SequenceClaims(recorder.all_threads)
-        self._hooks: list[Any] = []
+        self._handles: list[Any] = []
         node_hooks.install(NodeTag)
         self._names: dict[str, CallName] = {}  # of nodes, by what they call themselves
         self._tasks: dict[int, BackwardTask] = {}
@@ -216,8 +215,8 @@ class GraphLinks:
             is_hooked = self._note_saved(tag, node)
             tag.runs_python = is_python or is_hooked or name.op == COMPILED_NODE
         node.metadata[KEY] = tag
-        tag.before, tag.after = node.register_prehook(tag), node.register_hook(tag)
-        self._hooks += (tag.before, tag.after)
+        before, tag.after = node.register_prehook(tag), node.register_hook(tag)
+        self._handles += (before, tag.after)
         return tag
 
     @staticmethod
@@ -260,8 +259,7 @@ class GraphLinks:
     def enter(self, tag: NodeTag, thread: ThreadState) -> None:
         """A node begins to run."""
         recorder = self.recorder
-        if node_hooks.has_others(tag.after):
-            node_hooks.move_to_end(tag.after)
+        if node_hooks.let_others_first(tag.after):
             tag.runs_python = True
         number = current_graph_task_id()
         task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
@@ -374,9 +372,9 @@ class GraphLinks:
             task.finish()
         self._tasks.clear()
         self.closed = True
-        for hook in self._hooks:
-            node_hooks.remove(hook)
-        self._hooks.clear()
+        for handle in self._handles:
+            node_hooks.remove(handle)
+        self._handles.clear()
         node_hooks.uninstall()
 
 

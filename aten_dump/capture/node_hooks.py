@@ -51,17 +51,14 @@ def uninstall() -> None:
         setattr(_HookMixin, _NAME, staticmethod(_torchs))
 
 
-def has_others(handle: Any) -> bool:
-    """Tell whether a node has other hooks beside the one of this handle."""
-    hooks, _ = _found(handle)
-    return hooks is not None and len(hooks) > 1
-
-
-def move_to_end(handle: Any) -> None:
-    """Let our hook on a node run after those that the program put there later: they may replace gradients."""
+def let_others_first(handle: Any) -> bool:
+    """Let our hook on a node run after the program's, which may replace gradients; tell whether there are any."""
     hooks, key = _found(handle)
-    if hooks is not None and key in hooks:
+    if hooks is None or len(hooks) < 2:
+        return False
+    if key in hooks:
         hooks[key] = hooks.pop(key)  # not move_to_end: the engine reads the plain dict underneath
+    return True
 
 
 def remove(handle: Any) -> None:

@@ -141,11 +141,11 @@ def _of_float(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
 def _square_deviations(flat: torch.Tensor, found: dict[str, Number], squares: float) -> float:
     """Return the sum of |x - mean|^2, given the other statistics and the sum of |x|^2."""
     count, mean = found["count"], found["mean"]
-    of_mean = count * mean * mean
-    if count > _SMALL_ELEMENTS and of_mean <= squares / 2:  # the mean is no larger than the std: no digits are lost
-        return float(squares - of_mean)
     if count <= _SMALL_ELEMENTS:
         return _square_sum(flat.double() - mean)
+    of_mean = count * mean * mean
+    if of_mean <= squares / 2:  # the mean is no larger than the std: no digits are lost
+        return float(squares - of_mean)
     if found["min"] == found["max"]:
         return 0.0
     if flat.dtype != torch.float64 and max(mean - found["min"], found["max"] - mean) < _SQUARABLE[1]:

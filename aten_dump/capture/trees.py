@@ -104,9 +104,13 @@ def encode(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...] = 
             return _name_of(item)
         inner = (*within, id(item))
         return [tag, *[encode(i, values, keep, inner) for i in item]]
-    if isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type)):
+    if _is_mapping(item):
         return _name_of(item) if _is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
     return _encode_other(item)
+
+
+def _is_mapping(item: Any) -> bool:
+    return isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
 
 
 def _is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
@@ -184,16 +188,17 @@ def tensors_in(item: Any, path: Path = (), within: tuple[int, ...] = ()) -> Iter
     """Yield the tensors of what `encode` enters, each with its path."""
     if isinstance(item, torch.Tensor):
         yield path, item
-    elif isinstance(item, (list, tuple)):
-        if not _is_too_deep(item, within):
-            inner = (*within, id(item))
-            for i, entry in enumerate(item):
-                yield from tensors_in(entry, (*path, i), inner)
-    elif (
-        isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
-    ) and not _is_too_deep(item, within):
+        return
+    entries: Iterable[tuple[Any, Any]]
+    if isinstance(item, (list, tuple)):
+        entries = enumerate(item)
+    elif _is_mapping(item):
+        entries = _items_of(item)
+    else:
+        return
+    if not _is_too_deep(item, within):
         inner = (*within, id(item))
-        for key, entry in _items_of(item):
+        for key, entry in entries:
             yield from tensors_in(entry, (*path, key), inner)
 
 

@@ -164,7 +164,7 @@ class Writer:
             self._open_step = header
             self._blob_id = 0
             self._skipped = [0, 0]
-            self._queue(self._do_begin, header)
+            self._queue(self._steps.begin, header)
 
     def store(self, dtype: str, shape: list[int], nbytes: int, fill: Fill, hash_of: int = 0) -> int:
         """Keep `nbytes` bytes and return the blob's id; 0 when max_bytes is spent. See `Sink.store`.
@@ -179,7 +179,7 @@ class Writer:
         """Keep the bytes that `get` will return. See `Sink.store_bytes`; raises as `store` does."""
 
         def put(blob: BlobStart) -> None:
-            self._queue(self._do_piece, Piece(blob, None, 0, nbytes, True, True, None, get))
+            self._queue(self._steps.piece, Piece(blob, None, 0, nbytes, True, True, None, get))
 
         return self._store(dtype, shape, nbytes, 0, put)
 
@@ -272,7 +272,7 @@ class Writer:
             if not self._closed:
                 self._closed = True
                 self._open_step = None
-                self._queue(self._do_close, self._budget_notes())
+                self._queue(self._steps.interrupt, self._budget_notes())
         self._signal.set()
         self._thread.join()
         if not self._reported:
@@ -291,7 +291,7 @@ class Writer:
             self._await_write(blob, fill)
             return
         if blob.nbytes == 0:
-            self._queue(self._do_piece, Piece(blob, None, 0, 0, True, True, None))
+            self._queue(self._steps.piece, Piece(blob, None, 0, 0, True, True, None))
         offset = 0
         chunk = None
         try:
@@ -301,7 +301,7 @@ class Writer:
                 is_last = offset + nbytes == blob.nbytes
                 piece = Piece(blob, chunk, start, nbytes, offset == 0, is_last, ready)
                 chunk = None
-                self._queue(self._do_piece, piece)
+                self._queue(self._steps.piece, piece)
                 offset += nbytes
                 self._unsignaled += nbytes
                 if self._unsignaled >= self._arena.chunk_bytes // 2:
@@ -351,7 +351,7 @@ class Writer:
             batch = pending[:count]
             del pending[:count]
             self._batches.append(batch)
-            self._jobs.append((self._do_records, batch))
+            self._jobs.append((self._steps.records, batch))
 
     # From here on: the writer's thread.
 
@@ -368,9 +368,9 @@ class Writer:
                 action, argument = self._jobs.popleft()
                 if self._error is None:
                     self._try(action, argument)
-                if action == self._do_records:
+                if action == self._steps.records:
                     self._batches.popleft()
-                if action == self._do_close:
+                if action == self._steps.interrupt:
                     return
                 del argument
             self._try(self._do_flush, None)
@@ -395,12 +395,6 @@ class Writer:
         if self._error is None:
             self._steps.flush()
 
-    def _do_begin(self, header: Header) -> None:
-        self._steps.begin(header)
-
-    def _do_records(self, batch: list[tuple[Any, ...]]) -> None:
-        self._steps.records(batch)
-
     def _do_job(self, argument: tuple[Job, int]) -> None:
         job, nbytes = argument
         begun = time.perf_counter()
@@ -408,10 +402,7 @@ class Writer:
         with self._order_lock:
             self._job_bytes -= nbytes
             self._job_seconds += time.perf_counter() - begun
-        self._do_records(records)
-
-    def _do_piece(self, piece: Piece) -> None:
-        self._steps.piece(piece)
+        self._steps.records(records)
 
     def _do_write(self, argument: tuple[BlobStart, HostBytes, threading.Event]) -> None:
         blob, source, done = argument
@@ -424,6 +415,3 @@ class Writer:
         if self._job_seconds:
             end.seconds["later"], self._job_seconds = self._job_seconds, 0.0
         self._steps.end(end)
-
-    def _do_close(self, notes: list[Note]) -> None:
-        self._steps.interrupt(notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,15 @@ def fill_from(array: np.ndarray[Any, Any]) -> Callable[[int, int, int], None]:
 
 def store(sink: Sink, array: np.ndarray[Any, Any], dtype: str, shape: list[int] | None = None) -> int:
     return sink.store(dtype, list(array.shape) if shape is None else shape, array.nbytes, fill_from(array))
+
+
+def in_threads(work: Callable[[int], None], count: int = 6) -> None:
+    """Call `work` with 0, 1, ... at the same time, and wait for all of them."""
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def call(number: int, *, args: list[Any] | None = None, outputs: Any = None, op: int = 1, **fields: Any) -> r.Call:

@@ -7,7 +7,6 @@ import errno
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from aten_dump.store.host_bytes import HostBytes
 from aten_dump.store.index import read_index
 from aten_dump.store.recovery import recover, verify
 from aten_dump.store.writer import AT_ONCE_BYTES, Writer
-from tests.store.recording import RANK, call, header, noise, writer
+from tests.store.recording import RANK, call, header, in_threads, noise, writer
 from tests.store.test_store_errors import small_disk  # noqa: F401
 from tests.store.test_writer import blobs_of
 
@@ -104,11 +103,7 @@ def test_many_threads_do_not_mix_their_bytes(tmp_path: Path) -> None:
             expected[store(sink, array)] = array.tobytes()
             sink.emit(call(seed * 100 + k))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     sink.end_step(90, 0, {})
     sink.close()
     assert len(expected) == 90

@@ -21,7 +21,7 @@ from aten_dump.store.index import read_index
 from aten_dump.store.recovery import verify
 from aten_dump.store.shards import ShardReader
 from aten_dump.store.sink import MemorySink
-from tests.store.recording import RANK, call, fill_from, header, noise, small_step, store, writer
+from tests.store.recording import RANK, call, fill_from, header, in_threads, noise, small_step, store, writer
 
 
 def blobs_of(folder: Path) -> dict[int, bytes]:
@@ -227,11 +227,7 @@ def test_many_threads_do_not_mix_their_pieces(tmp_path: Path) -> None:
             expected[store(sink, array, "U8")] = array.tobytes()
             sink.emit(call(seed * 100 + k))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     sink.end_step(120, 0, {})
     sink.close()
     assert len(expected) == 120
