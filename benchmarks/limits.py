@@ -26,7 +26,7 @@ from .workloads import Workload
 
 if TYPE_CHECKING:
     from aten_dump.config import DataKind
-    from aten_dump.dump.tables import Tables
+    from aten_dump.dump.index.tables import Tables
 
 _ARENA_BYTES = 16 << 20
 _SOURCE_BYTES = 256 << 20

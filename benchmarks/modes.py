@@ -46,7 +46,7 @@ def _recording(name: str, *, is_tmpfs: bool = False, limit: tuple[str, ...] = ()
 
 def _await_commit(steps: tuple[Path, ...]) -> tuple[Path, ...]:
     """Wait until the last step is committed."""
-    from aten_dump.dump.summary import summarize
+    from aten_dump.dump.index.summary import summarize
 
     directory = steps[-1] / "rank0"
     while not (directory / "index.msgpack").exists() or any(directory.glob("*.partial")):
@@ -102,7 +102,7 @@ class IndexCosts:
         indexes = [path for step in written if (path := step / "rank0" / "index.msgpack").exists()]
         if not indexes:
             return
-        from aten_dump.dump.summary import summarize
+        from aten_dump.dump.index.summary import summarize
 
         commits = [summarize(index.parent).commit for index in indexes]
         self._seconds += [commit.seconds for commit in commits if commit is not None]

@@ -166,7 +166,10 @@ GUILTY = {
     "store/shards.py": ("def f():\n    from ..capture.mode import DumpMode", wrong_edges),
     "store/deep/bytes.py": ("from ... import dump", wrong_edges),
     "capture/mode.py": ("import aten_dump.dump", wrong_edges),
-    "capture/links.py": ("import importlib\nimportlib.import_module('aten_dump.analysis.align')", wrong_edges),
+    "capture/links.py": (
+        "import importlib\nimportlib.import_module('aten_dump.analysis.pairing.alignment')",
+        wrong_edges,
+    ),
     "capture/api.py": ("from aten_dump import open_dump", wrong_edges),
     "dump.py": ("from .report import tree", wrong_edges),
     "analysis/align.py": ("from ..cli import main", wrong_edges),

@@ -17,13 +17,13 @@ from typing import Final, Literal
 
 from ..dump import Dump, open_dump
 from ..errors import ConfigError, MissingDataError
-from .across import compare_task
-from .answer import cause_sentences, counts, travel
-from .evidence import Finding, RankEvidence, Row
-from .layouts import layouts_differ
-from .mapping import Mapping
-from .rules import Predicate, Rule, make_rules
-from .tasks import NOT_COMPARED, RECOMPUTE, Settings, Task
+from .judging.answer import cause_sentences, counts, travel
+from .judging.evidence import Finding, RankEvidence, Row
+from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
+from .judging.user_rules import Predicate, Rule, make_rules
+from .layouts.compare_together import compare_task
+from .layouts.same_layout import layouts_differ
+from .pairing.user_mapping import Mapping
 
 Verdict = Literal["same", "within", "different", "incomparable"]
 Progress = Callable[[int, int], None]

@@ -22,11 +22,11 @@ import torch
 
 from ..dump import Call, Dump, RankDump, open_dump
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
-from .each_rank import each_rank
-from .execution import run_call, same_bits
-from .graft import Graft, graft
-from .local_error import SUSPECT, LocalError
-from .own_errors import attempt, measured
+from .executors import each_rank
+from .rerun.graft import Graft, graft
+from .rerun.op_errors import attempt, measured
+from .rerun.rounding_error import SUSPECT, LocalError
+from .rerun.run_op import run_call, same_bits
 
 AUTO: Final = "auto"
 Dtype = torch.dtype | None | Literal["auto"]

@@ -72,7 +72,7 @@ def host_tensor(nbytes: int) -> torch.Tensor:
     """Return host memory as a uint8 tensor; pinned where a device is in use, so that copies need not wait."""
     import torch
 
-    from .quiet import quiet
+    from .torch_internals.quiet import quiet
 
     accelerator = getattr(torch, "accelerator", None)
     device = accelerator.current_accelerator() if accelerator is not None else None
@@ -93,7 +93,7 @@ def host_memory(nbytes: int) -> NDArray[np.uint8]:
 
 def as_array(tensor: torch.Tensor) -> NDArray[np.uint8]:
     """Return the memory of a host tensor as an array, unseen by the program's modes: ``numpy()`` calls an op."""
-    from .quiet import quiet
+    from .torch_internals.quiet import quiet
 
     with quiet():
         array: NDArray[np.uint8] = tensor.numpy()

@@ -25,18 +25,18 @@ from ..config import DumpConfig
 from ..errors import AtenDumpError, CaptureError
 from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
-from .calls import API, MODULE, CallName, OpenCall
-from .collectives import Flight
-from .compiled import CompiledCalls
-from .functions import FunctionCalls
-from .modes import ApiMode, OpMode, finish
-from .modules import ModuleCalls, ModulePaths, PreHooks, has_pre_hooks
-from .ranks import rank_and_world_size
-from .recorder import StepRecorder
-from .ring import RingSink
-from .run import finish_run, open_writer
-from .tracing import is_traced
-from .waits import Waits
+from .calls.step_recorder import StepRecorder
+from .intercept.compiled_functions import CompiledCalls
+from .intercept.custom_functions import FunctionCalls
+from .intercept.module_calls import ModuleCalls, ModulePaths, PreHooks, has_pre_hooks
+from .intercept.torch_modes import ApiMode, OpMode, finish
+from .intercept.wait_wrappers import Waits
+from .launcher_rank import rank_and_world_size
+from .run_file import finish_run, open_writer
+from .step.collectives import Flight
+from .step.open_calls import API, MODULE, CallName, OpenCall
+from .torch_internals.tracing import is_traced
+from .trigger.ring_sink import RingSink
 
 _FAST_PATH_MODULES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 _live: weakref.WeakSet[DumpMode] = weakref.WeakSet()

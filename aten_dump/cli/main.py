@@ -40,7 +40,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = import_module(f".{cmd_name}", __package__).command
+        found = import_module(f".commands.{cmd_name}", __package__).command
         assert isinstance(found, click.Command)
         return found
 

@@ -5,12 +5,12 @@ light handles over records. Relations (names, children, producers, consumers, ba
 asked for, bytes are read by ``Value.tensor``. No accelerator is needed to read a dump made on one.
 """
 
+from .argument_decoding import Frame, GeneratorRef, ObjectRef, ReprRef
 from .calls import Call, Calls
+from .loss_scale import LossScale
 from .rank import RankDump
 from .root import Dump, Step, open_dump
-from .saved import SavedForBackward, SavedValues
-from .scaling import LossScale
-from .trees import Frame, GeneratorRef, ObjectRef, ReprRef
+from .saved_for_backward import SavedForBackward, SavedValues
 from .values import Stats, Value, Values
 
 __all__ = [

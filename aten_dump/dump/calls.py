@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from ..store import records
-from ..store.overwrites import read_inputs
-from .matching import CallFilter
-from .trees import Frame, decode, output_slots, slots
+from ..store.write_only_inputs import read_inputs
+from .argument_decoding import Frame, decode, output_slots, slots
+from .call_filter import CallFilter
 from .values import Value
 
 if TYPE_CHECKING:

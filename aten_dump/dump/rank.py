@@ -12,15 +12,15 @@ import torch
 
 from ..errors import FormatError, MissingDataError
 from ..store import records
-from .absence import missing_parts, no_such_call
+from .argument_decoding import decode, items, walk
 from .calls import Call, Calls
-from .links import Links
-from .saved import SavedForBackward, SavedValues, distinct_nbytes
-from .scaling import LossScale, loss_scales_of
-from .source import Source
-from .tables import Tables
-from .trees import decode, items, walk
+from .index.links import Links
+from .index.source import Source
+from .index.tables import Tables
+from .loss_scale import LossScale, loss_scales_of
+from .saved_for_backward import SavedForBackward, SavedValues, distinct_nbytes
 from .values import Value, Values
+from .why_absent import missing_parts, no_such_call
 
 
 class RankDump:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError, MissingDataError, StoreError
-from ..store.index_writer import INDEX_FILE
-from ..store.run import RUN_FILE, read_run
+from ..store.run_json import RUN_FILE, read_run
+from ..store.writing.index_writer import INDEX_FILE
 from .rank import RankDump
 
 _NUMBERED = {kind: re.compile(rf"{kind}(\d+)") for kind in ("step", "rank")}

@@ -9,7 +9,7 @@ import torch
 
 from ..errors import MissingDataError
 from ..store import records
-from .trees import Device, read_device
+from .argument_decoding import Device, read_device
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -277,7 +277,7 @@ class Value:
             MissingDataError: there are no bytes; the message says why and what to do.
             FormatError: the shard is damaged.
         """
-        from .tensors import load
+        from .tensor_reading import load
 
         return load(self._rank, self)
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from ..analysis.align import HOW_TEXTS
-from ..analysis.evidence import Row
-from ..analysis.metrics import ULP_EDGES
+from ..analysis.distance.metrics import ULP_EDGES
+from ..analysis.judging.evidence import Row
+from ..analysis.pairing.alignment import HOW_TEXTS
 from ..errors import MissingDataError, StoreError
-from .tables import _table
+from .terminal_tables import _table
 from .units import format_number
 
 ULP_COLUMNS: Final = (*(f"ulp_to_{edge}" for edge in ULP_EDGES), "ulp_beyond")

@@ -7,9 +7,9 @@ from itertools import islice
 
 from rich.table import Table
 
-from ..analysis.causes import Slot
-from ..analysis.nonfinite import Event, NonFinite
-from .tables import _table
+from ..analysis.nonfinite.explanations import Slot
+from ..analysis.nonfinite.search import Event, NonFinite
+from .terminal_tables import _table
 
 
 def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[str]:

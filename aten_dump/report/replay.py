@@ -8,9 +8,9 @@ from itertools import islice
 
 from rich.table import Table
 
-from ..analysis.local_error import SUSPECT, LocalError
 from ..analysis.replay import Replay, ReplayedOp
-from .tables import _table
+from ..analysis.rerun.rounding_error import SUSPECT, LocalError
+from .terminal_tables import _table
 
 
 def answer_lines(found: Replay) -> Iterator[str]:

@@ -21,10 +21,10 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 
 from ..errors import AtenDumpError, FormatError, StoreError
-from .index import IndexData, index_path, read_index
-from .index_writer import IndexWriter, lock_file
+from .index_reader import IndexData, index_path, read_index
 from .records import BLOB, CALL, COMMIT, NOTE, SHARD, VALUE, Blob, Commit, Note, Shard
 from .shards import ShardReader, encode_header, header_entries, partial_name, read_header, shard_name
+from .writing.index_writer import IndexWriter, lock_file
 
 RECOVERED: Final = "recovered"
 _NBYTES: Final = Blob._fields.index("nbytes")

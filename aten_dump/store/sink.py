@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
-from .host_bytes import HostBytes
 from .records import BLOB, COMMIT, HASH, Blob, Commit, Hash, Header
+from .writing.host_bytes import HostBytes
 
 # fill(offset, address, nbytes): copy bytes [offset, offset + nbytes) of the blob to host memory at
 # `address`, on the calling thread. It may return a function that the writer calls, on its own thread,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aten_dump.analysis.align import CallKey
+from aten_dump.analysis.pairing.alignment import CallKey
 
 BATCH, SEQUENCE, HIDDEN, INNER, VOCABULARY = 4, 128, 256, 688, 1000
 _X = (BATCH, SEQUENCE, HIDDEN)

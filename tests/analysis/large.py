@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aten_dump import compare
 from aten_dump.store import records as r
-from aten_dump.store.index_writer import IndexWriter
+from aten_dump.store.writing.index_writer import IndexWriter
 from tests.store.recording import call, header
 
 HEADER_BYTES = 4096

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from aten_dump.analysis import subsequence
-from aten_dump.analysis.align import CallKey, Gap, Match, align, gaps
-from aten_dump.analysis.keys import normal_module
-from aten_dump.analysis.mapping import Mapping, found_modules
+from aten_dump.analysis.pairing import subsequence
+from aten_dump.analysis.pairing.alignment import CallKey, Gap, Match, align, gaps
+from aten_dump.analysis.pairing.call_keys import normal_module
+from aten_dump.analysis.pairing.user_mapping import Mapping, found_modules
 
 from .benchmark import CASES, score, trace
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare
-from aten_dump.analysis.each_rank import verify_all
+from aten_dump.analysis.executors import verify_all
 from aten_dump.analysis.replay import replay_all
 from aten_dump.cli.main import main
 from aten_dump.errors import MissingDataError

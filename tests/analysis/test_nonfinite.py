@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aten_dump import MissingDataError
-from aten_dump.analysis.nonfinite import NonFinite, find_nonfinite
+from aten_dump.analysis.nonfinite.search import NonFinite, find_nonfinite
 from aten_dump.cli.main import main
 from tests.models import build
 

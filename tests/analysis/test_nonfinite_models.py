@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.analysis.nonfinite import find_nonfinite
+from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.cli.main import main
 from tests.models import VOCABULARY, Program, build
 

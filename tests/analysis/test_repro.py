@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from torch.nn import functional as F
 
 from aten_dump import ReplayError
-from aten_dump.analysis.repro import repro_script
+from aten_dump.analysis.rerun.repro_script import repro_script
 from aten_dump.cli.main import main
 from tests.models import build, train_step
 

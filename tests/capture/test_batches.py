@@ -15,9 +15,11 @@ import xxhash
 from torch import Tensor
 
 from aten_dump import DumpConfig, open_dump
-from aten_dump.capture import batches, segments, statistics
+from aten_dump.capture.data import small_tensor_batches as batches
+from aten_dump.capture.data.statistics import many_small_tensors as segments
+from aten_dump.capture.data.statistics import one_tensor as statistics
 from aten_dump.config import STATISTICS
-from aten_dump.store.index import read_index
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.records import BLOB, DATA, HASH
 from aten_dump.store.records import STATISTICS as STATISTICS_KIND
 from aten_dump.store.sink import MemorySink

@@ -1,4 +1,4 @@
-"""Statistics of large tensors keep the digits that `capture/statistics.py` promises; those of devices too."""
+"""Statistics of large tensors keep the digits that `capture/data/statistics/one_tensor.py` promises; those of devices too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from aten_dump.capture import device_batches
-from aten_dump.capture.statistics import compute
+from aten_dump.capture.data import device_batches
+from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 
 TENSORS: dict[str, Callable[[], Tensor]] = {

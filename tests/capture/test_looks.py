@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture import looks
-from aten_dump.capture.looks import Look, Looks
-from aten_dump.capture.storages import StorageState
+from aten_dump.capture.memory.storages import StorageState
+from aten_dump.capture.trigger import nonfinite_checks as looks
+from aten_dump.capture.trigger.nonfinite_checks import Look, Looks
 from tests.models import Program, build, outcome_of, run_steps, train, train_step
 
 from .bits import assert_same

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import _HookMixin
 
 from aten_dump import DumpConfig, DumpMode
-from aten_dump.capture.node_hooks import Hooks
+from aten_dump.capture.torch_internals.node_hooks import Hooks
 
 Record = Callable[..., Any]
 before = _HookMixin._register_hook

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture import ops
+from aten_dump.capture.calls import ops
 from tests.models import build, train_step
 
 from .bits import calls

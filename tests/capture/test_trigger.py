@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from aten_dump import ConfigError, Dump, DumpConfig, DumpMode, MissingDataError, open_dump
-from aten_dump.analysis.nonfinite import find_nonfinite
-from aten_dump.capture.held_bytes import HeldBytes
-from aten_dump.capture.marks import Mark, Marks
-from aten_dump.capture.ring import RingSink
+from aten_dump.analysis.nonfinite.search import find_nonfinite
+from aten_dump.capture.trigger.held_bytes import HeldBytes
+from aten_dump.capture.trigger.rank_signals import Mark, Marks
+from aten_dump.capture.trigger.ring_sink import RingSink
 from aten_dump.store import recovery
 from tests.models import build, outcome_of, run_steps, train, train_step
 

@@ -10,7 +10,7 @@ import pytest
 
 from aten_dump.cli.main import COMMANDS
 from aten_dump.dump import open_dump
-from aten_dump.dump.summary import find_commit, summarize
+from aten_dump.dump.index.summary import find_commit, summarize
 from tests.dump.building import Builder
 from tests.dump.scenario import linear_step
 

@@ -57,7 +57,7 @@ def test_exit_codes(arguments: list[str], code: int) -> None:
 
 
 def test_version_says_whether_the_recorder_is_compiled() -> None:
-    from aten_dump.capture import ops
+    from aten_dump.capture.calls import ops
 
     process = start("--version")
     out, _ = process.communicate(timeout=60)

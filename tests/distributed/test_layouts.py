@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from aten_dump.analysis.compare import Comparison, compare
-from aten_dump.cli.compare import command
+from aten_dump.cli.commands.compare import command
 from tests.distributed.launching import launch_once
 
 MODULE = "tests.distributed.layouts"

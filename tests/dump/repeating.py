@@ -10,10 +10,10 @@ from typing import Any
 import msgpack
 
 from aten_dump.store import records as r
-from aten_dump.store.index import read_index
-from aten_dump.store.index_writer import INDEX_FILE
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.shards import ShardReader
-from aten_dump.store.writer import Writer
+from aten_dump.store.writing.index_writer import INDEX_FILE
+from aten_dump.store.writing.writer import Writer
 
 _ONCE = (r.TEXT, r.OP, r.FRAME, r.STACK)
 _EVERY = 4096  # records between two looks at how many wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aten_dump.dump.grids import Grid, Placement
+from aten_dump.dump.across_ranks.part_grids import Grid, Placement
 
 WHOLE = torch.arange(7 * 5, dtype=torch.float32).view(7, 5)
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.cli.main import main
-from aten_dump.dump.rows import Groups, Places
+from aten_dump.dump.index.typed_rows import Groups, Places
 from aten_dump.errors import FormatError
 from aten_dump.store import raw_rows
 from aten_dump.store import records as r
-from aten_dump.store.index import read_index
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.raw_rows import MadeRows, split_records
 from tests.dump.repeating import repeat_recording
 from tests.store.recording import call, header

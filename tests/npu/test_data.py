@@ -13,8 +13,8 @@ import torch
 import xxhash
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture import device_batches, device_copies
-from aten_dump.capture.statistics import compute
+from aten_dump.capture.data import device_batches, device_copies
+from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 
 FEW = ("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")

@@ -14,7 +14,7 @@ from test_training import batch, make_net
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture import looks
+from aten_dump.capture.trigger import nonfinite_checks as looks
 
 STEPS = 3
 DATA = batch()

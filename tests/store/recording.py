@@ -12,7 +12,7 @@ import numpy as np
 
 from aten_dump.store import records as r
 from aten_dump.store.sink import Sink
-from aten_dump.store.writer import Writer
+from aten_dump.store.writing.writer import Writer
 
 RANK = Path("step0/rank0")
 

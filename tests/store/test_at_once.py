@@ -16,10 +16,10 @@ import pytest
 
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
-from aten_dump.store.host_bytes import HostBytes
-from aten_dump.store.index import read_index
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover, verify
-from aten_dump.store.writer import AT_ONCE_BYTES, Writer
+from aten_dump.store.writing.host_bytes import HostBytes
+from aten_dump.store.writing.writer import AT_ONCE_BYTES, Writer
 from tests.store.recording import RANK, call, header, in_threads, noise, writer
 from tests.store.test_store_errors import small_disk  # noqa: F401
 from tests.store.test_writer import blobs_of

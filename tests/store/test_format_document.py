@@ -10,7 +10,7 @@ import pytest
 
 from aten_dump.store import records as r
 from aten_dump.store import recovery, shards
-from aten_dump.store.index import good_part, read_index
+from aten_dump.store.index_reader import good_part, read_index
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 
@@ -86,7 +86,7 @@ def test_version_metadata_and_codes_of_notes() -> None:
     assert f"# The aten_dump format, version {r.FORMAT_VERSION}" in TEXT
     assert shards.HEADER_START == '{"__metadata__":{"format":"pt"}'
     assert f"`{recovery.RECOVERED}`" in TEXT
-    sources = "".join(path.read_text() for path in Path(shards.__file__).parent.glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(shards.__file__).parent.rglob("*.py"))
     codes = re.findall(r'Note\(NOTE, "(\w+)"', sources)
     assert len(codes) >= 4
     assert all(f"`{code}` (" in TEXT for code in codes)

@@ -11,8 +11,8 @@ import xxhash
 
 from aten_dump.errors import FormatError, MissingDataError
 from aten_dump.store import records as r
-from aten_dump.store.index import good_part, read_index
-from aten_dump.store.index_writer import IndexWriter
+from aten_dump.store.index_reader import good_part, read_index
+from aten_dump.store.writing.index_writer import IndexWriter
 from tests.store.recording import call, header
 
 

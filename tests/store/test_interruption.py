@@ -16,10 +16,10 @@ from safetensors import safe_open
 
 from aten_dump.errors import MissingDataError, StoreError
 from aten_dump.store import records as r
-from aten_dump.store.index import read_index
-from aten_dump.store.index_writer import IndexWriter
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover, verify
 from aten_dump.store.shards import ShardReader, shard_name
+from aten_dump.store.writing.index_writer import IndexWriter
 from tests.store.recording import RANK, call, header, noise, small_step, store, writer
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import xxhash
 
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
-from aten_dump.store import writer as writer_module
-from aten_dump.store.index import read_index
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.sink import MemorySink, Sink
+from aten_dump.store.writing import writer as writer_module
 
 from .recording import RANK, fill_from, header, noise, store, writer
 

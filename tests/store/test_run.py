@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aten_dump.errors import FormatError, MissingDataError, StoreError
-from aten_dump.store import run
-from aten_dump.store.run import read_run, write_run
+from aten_dump.store import run_json as run
+from aten_dump.store.run_json import read_run, write_run
 
 
 def test_round_trip_and_replace(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
-from aten_dump.store.index import read_index
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover, verify
-from aten_dump.store.run import write_run
+from aten_dump.store.run_json import write_run
 from aten_dump.store.shards import ShardReader
 from tests.store.recording import RANK, call, header, noise, small_step, store, writer
 

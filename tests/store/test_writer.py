@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from aten_dump.errors import FormatError, StoreError
 from aten_dump.store import records as r
-from aten_dump.store.index import read_index
+from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import verify
 from aten_dump.store.shards import ShardReader
 from aten_dump.store.sink import MemorySink

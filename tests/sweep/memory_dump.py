@@ -7,9 +7,9 @@ from typing import Any
 
 import msgpack
 
+from aten_dump.dump.index.tables import Tables
 from aten_dump.dump.rank import RankDump
-from aten_dump.dump.tables import Tables
-from aten_dump.store.index import GoodPart, IndexData, index_of
+from aten_dump.store.index_reader import GoodPart, IndexData, index_of
 from aten_dump.store.records import Blob, Header
 from aten_dump.store.sink import MemorySink
 

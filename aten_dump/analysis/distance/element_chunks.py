@@ -1,0 +1,155 @@
+"""The elements of two values side by side, a chunk at a time.
+
+Theory of operation
+    A small tensor is read whole. Of a large one that fills its bytes without holes, ranges are read from the file with
+    plain reads, never through a memory map, so that what was read does not stay in the process: both tensors in the
+    order in which they lie in memory if they lie alike, else as rows. Anything else large is read whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import torch
+
+from ...dump import Value
+from ...errors import MissingDataError
+from ...store import records
+from ...store.shards import partial_name, shard_name
+
+CHUNK: Final = 1 << 17  # elements: in float64 they stay in the cache
+_WHOLE_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order in which elements are visited: dimensions from the outermost inwards, and the shape."""
+
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    def coordinates(self, index: int) -> tuple[int, ...]:
+        """Return the coordinates of the element that is visited at `index`."""
+        found = [0] * len(self.shape)
+        for dim in reversed(self.dims):
+            index, found[dim] = divmod(index, self.shape[dim])
+        return tuple(found)
+
+
+class ElementReader:
+    """Reads ranges of a tensor's elements in an order."""
+
+    def __init__(self, source: Value | torch.Tensor, order: Order) -> None:
+        self._flat: torch.Tensor | None = None
+        self._value: Value | None = None
+        if isinstance(source, Value) and _memory_order(source) == order.dims and source.nbytes > _WHOLE_BYTES:
+            self._value = source
+            return
+        tensor = plain(source.tensor() if isinstance(source, Value) else source)
+        self._flat = tensor.permute(order.dims).reshape(-1)
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """Return elements [start, stop) in the order, as a 1-D tensor."""
+        if self._flat is not None:
+            return self._flat[start:stop]
+        assert self._value is not None
+        return _read(self._value, start, stop)
+
+
+def common_order(target: Value | torch.Tensor, baseline: Value | torch.Tensor) -> Order:
+    """Return the order to visit two tensors of one shape in."""
+    shape = tuple(target.shape)
+    dims = tuple(range(len(shape)))
+    if isinstance(target, Value) and isinstance(baseline, Value):
+        memory = _memory_order(target)
+        if memory is not None and memory == _memory_order(baseline):
+            dims = memory
+    return Order(shape, dims)
+
+
+def pairs(
+    target: Value | torch.Tensor, baseline: Value | torch.Tensor, order: Order
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Yield (index of the first, target's elements, baseline's elements) of each chunk."""
+    readers = ElementReader(target, order), ElementReader(baseline, order)
+    count = prod(order.shape)
+    for start in range(0, count, CHUNK):
+        stop = min(start + CHUNK, count)
+        yield start, readers[0].read(start, stop), readers[1].read(start, stop)
+
+
+def elements(source: Value | torch.Tensor, order: Order) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (index of the first, elements) of each chunk of one tensor."""
+    reader = ElementReader(source, order)
+    count = prod(order.shape)
+    for start in range(0, count, CHUNK):
+        yield start, reader.read(start, min(start + CHUNK, count))
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a strided tensor of the elements: dense, dequantized, resolved."""
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+def _memory_order(value: Value) -> tuple[int, ...] | None:
+    """Return the dimensions from the outermost inwards if the stored elements have no holes; None otherwise."""
+    data = value.data
+    if data is None or value.conjugate or value.negative or value.layout_name != "strided":
+        return None
+    if value.extra.get("quantized"):
+        return None
+    dims = tuple(range(len(value.shape)))
+    layout = records.LAYOUTS[data.layout] if data.layout < len(records.LAYOUTS) else ""
+    if layout == "compact":
+        return dims
+    if layout != "strided":
+        return None
+    dims = tuple(sorted(dims, key=lambda dim: (-value.stride[dim], dim)))
+    expected = 1
+    for dim in reversed(dims):
+        if value.shape[dim] != 1:
+            if value.stride[dim] != expected:
+                return None
+            expected *= value.shape[dim]
+    return dims
+
+
+def _read(value: Value, start: int, stop: int) -> torch.Tensor:
+    rank = value.rank
+    data = rank.tables.data[value.id]
+    blob = rank.tables.blobs[data.blob]
+    size = value.dtype.itemsize
+    first = rank.tables.shards[blob.shard].header_bytes + blob.offset + data.offset + start * size
+    raw = bytearray((stop - start) * size)
+    for name in (shard_name(blob.shard), partial_name(blob.shard)):
+        try:
+            with open(os.path.join(rank.directory, name), "rb", buffering=0) as file:
+                file.seek(first)
+                got = _fill(file, raw)
+        except FileNotFoundError:
+            continue
+        if got == len(raw):
+            return torch.frombuffer(raw, dtype=torch.uint8).view(value.dtype)
+    raise MissingDataError(
+        f"bytes {first} to {first + len(raw)} of shard {blob.shard} in {rank.where} are not there: "
+        "copy the shard next to its index, or run `aten-dump verify`"
+    )
+
+
+def _fill(file: object, raw: bytearray) -> int:
+    """Read until the buffer is full or the file ends; return the bytes read."""
+    view, got = memoryview(raw), 0
+    while got < len(raw):
+        count = file.readinto(view[got:])  # type: ignore[attr-defined]
+        if not count:
+            break
+        got += count
+    return got

@@ -1,0 +1,183 @@
+"""How close two recorded values are, by the best data that both have: tensors, else statistics, else hashes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, Literal
+
+from ...dump import Value
+from ...errors import MissingDataError
+from ...store.records import LAYOUTS
+from .metrics import Metrics, measure
+
+Level = Literal["tensor", "statistic", "hash", "none"]
+
+_COUNTS: Final = ("nan", "posinf", "neginf")
+_COMPOSED: Final = 1e-6  # statistics of parts, put together, are rounded otherwise than those of the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Closeness:
+    """What was found about a pair of values; dtype, shape and layout are ``(target, baseline)`` where unequal."""
+
+    level: Level
+    bitwise: bool = False
+    error: float | None = None  # relative L2 of tensors; of statistics the greatest difference over the rms
+    metrics: Metrics | None = None
+    nonfinite: bool = False  # NaN or Inf at other places, or other counts of them
+    dtype: tuple[str, str] | None = None
+    shape: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    layout: tuple[str, str] | None = None
+    reason: str = ""  # why there is nothing to say, or less than the data level promises
+
+    @property
+    def known(self) -> bool:
+        """True when the contents were compared, or need not be as the shapes differ."""
+        return self.level != "none" or self.bitwise or self.shape is not None
+
+
+def closeness(target: Value, baseline: Value, *, data: bool = True) -> Closeness:
+    """Compare two values.
+
+    Args:
+        target: a value of the dump in question.
+        baseline: its counterpart.
+        data: read tensors where there are any; False leaves it at hashes and statistics.
+    """
+    names = target.dtype_name, baseline.dtype_name
+    dtype = names if names[0] != names[1] else None
+    shapes = tuple(target.shape), tuple(baseline.shape)
+    classes = stride_class(target), stride_class(baseline)
+    layout = classes if classes[0] != classes[1] else None
+    for value, side in ((target, "target"), (baseline, "baseline")):
+        if value.unsettled:
+            return Closeness("none", reason=f"the {side}'s tensor {value.absence}")
+    if shapes[0] != shapes[1]:
+        return Closeness("none", dtype=dtype, shape=shapes, layout=layout)
+    found = _contents(target, baseline, data)
+    return replace(found, dtype=dtype, layout=layout)
+
+
+def _contents(target: Value, baseline: Value, data: bool) -> Closeness:
+    for value, side in ((target, "target"), (baseline, "baseline")):
+        if value.absence:
+            return Closeness("none", reason=f"the {side}'s tensor {value.absence}")
+    if target.numel == 0:
+        return Closeness("none", bitwise=True, error=0.0, reason="it has no elements")
+    if same_bits(target, baseline):
+        return Closeness(_best_level(target, baseline), bitwise=True, error=0.0)
+    hashes = target.hash, baseline.hash
+    comparable = None not in hashes and _hashes_comparable(target, baseline)
+    if comparable and hashes[0] == hashes[1]:
+        return Closeness(_best_level(target, baseline), bitwise=True, error=0.0)
+    if data and target.has_data and baseline.has_data:
+        return _tensors(target, baseline)
+    if target.stats is not None and baseline.stats is not None:
+        return _statistics(target, baseline)
+    if comparable:
+        return Closeness("hash", bitwise=False)
+    lacking = "target" if not (target.has_data or target.stats or target.hash) else "baseline"
+    return Closeness("none", reason=f"no data of the {lacking}'s tensor was recorded")
+
+
+def _best_level(target: Value, baseline: Value) -> Level:
+    if target.has_data and baseline.has_data:
+        return "tensor"
+    if target.hash and baseline.hash:
+        return "hash"
+    return "statistic" if target.stats is not None and baseline.stats is not None else "tensor"
+
+
+def _hashes_comparable(target: Value, baseline: Value) -> bool:
+    configs = target.rank.config, baseline.rank.config
+    return target.dtype_name == baseline.dtype_name and configs[0].get("hash") == configs[1].get("hash")
+
+
+def same_bits(target: Value, baseline: Value) -> bool:
+    """Tell from the index alone that two values have the same bytes; False when it does not know."""
+    if target.id == baseline.id and target.rank == baseline.rank:
+        return True
+    one, other = target.data, baseline.data
+    if one is None or other is None or (one.offset, one.layout) != (other.offset, other.layout):
+        return False
+    if LAYOUTS[one.layout : one.layout + 1] not in (("strided",), ("compact",)):
+        return False
+    a, b = target._record, baseline._record
+    if target.dtype_name != baseline.dtype_name or list(a.stride) != list(b.stride) or a.extra or b.extra:
+        return False
+    if (target.conjugate, target.negative) != (baseline.conjugate, baseline.negative):
+        return False
+    blobs = target.rank.tables.blobs[one.blob], baseline.rank.tables.blobs[other.blob]
+    return blobs[0].nbytes == blobs[1].nbytes and blobs[0].checksum == blobs[1].checksum
+
+
+def _tensors(target: Value, baseline: Value) -> Closeness:
+    try:
+        found = measure(target, baseline)
+    except MissingDataError as error:
+        return Closeness("none", reason=str(error))
+    return Closeness("tensor", found.bitwise, found.rel_l2, found, nonfinite=found.nonfinite > 0)
+
+
+def _statistics(target: Value, baseline: Value) -> Closeness:
+    """Compare statistics: of each the difference, over the root mean square of the baseline."""
+    t, b = target.stats, baseline.stats
+    assert t is not None
+    assert b is not None
+    common = [name for name in b if name in t]
+    if all(_equal(t[name], b[name]) for name in common):
+        return Closeness("statistic", bitwise=False, error=0.0, reason="equal statistics")
+    nonfinite = any(name in common and t[name] != b[name] for name in _COUNTS)
+    scale = _scale(baseline)
+    errors = []
+    for name in common:
+        one, other = t[name], b[name]
+        if one is None or other is None or name in ("count", "zero", "negative", "positive", *_COUNTS):
+            continue
+        size = scale * math.sqrt(max(baseline.numel, 1)) if name == "l2norm" else scale
+        if not (math.isfinite(abs(one)) and math.isfinite(abs(other))):
+            nonfinite = nonfinite or not _equal(one, other)
+            continue
+        if name in ("min", "max"):
+            size = max(size, abs(other))
+        errors.append(0.0 if one == other else abs(one - other) / size if size else math.inf)
+    error = max(errors, default=0.0)
+    if (target.composed or baseline.composed) and error <= _COMPOSED:
+        error = 0.0
+    return Closeness("statistic", error=error, nonfinite=nonfinite)
+
+
+def _equal(one: object, other: object) -> bool:
+    return one == other or (one != one and other != other)
+
+
+def _scale(value: Value) -> float:
+    stats = dict(value.stats or {})
+    norm = abs(stats.get("l2norm") or 0.0)
+    if norm and math.isfinite(norm) and value.numel:
+        return norm / math.sqrt(value.numel)
+    ends = [abs(stats.get(name) or 0.0) for name in ("min", "max")]
+    return max((end for end in ends if math.isfinite(end)), default=0.0)
+
+
+def stride_class(value: Value) -> str:
+    """Return how a tensor lies in memory: contiguous, channels_last, permuted, expanded, overlapping, with holes."""
+    if value.layout_name != "strided":
+        return value.layout_name
+    sizes = [(size, step) for size, step in zip(value.shape, value.stride, strict=False) if size != 1]
+    if value.numel == 0 or not sizes:
+        return "contiguous"
+    if any(step == 0 for _, step in sizes):
+        return "expanded"
+    dense, expected = True, 1
+    for size, step in sorted(sizes, key=lambda pair: pair[1]):
+        dense, expected = dense and step == expected, step * size
+    falling = all(one[1] >= other[1] for one, other in pairwise(sizes))
+    if falling:
+        return "contiguous" if dense else "with holes"
+    order = sorted(range(len(value.shape)), key=lambda dim: -value.stride[dim])
+    if dense and len(order) in (4, 5) and order == [0, *range(2, len(order)), 1]:
+        return "channels_last"
+    return "permuted" if dense else "permuted, with holes"

@@ -1,0 +1,102 @@
+"""The answer of a comparison in words: the first cause, its numbers against the floor, and how the error travels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from .evidence import Finding, RankEvidence, Row
+from .noise_floors import FLOOR_TEXTS, FloorFrom
+
+_MOST_STEPS: Final = 12
+
+
+def cause_sentences(finding: Finding, evidence: RankEvidence) -> Iterator[str]:
+    """Yield the sentences about a first cause."""
+    row = finding.row
+    place = row.place
+    what = "result" if finding.order[1] or finding.calls else "input"
+    partner = f" (baseline {row.baseline.call})" if row.target and row.baseline else ""
+    yield f"First cause: {place.call}{partner}, {what} {row.slot}: {finding.text}."
+    if finding.inputs:
+        yield f"{finding.inputs[0].upper()}{finding.inputs[1:]}."
+    yield numbers(row)
+    where = [f"op {place.op}", f"phase {place.phase}"]
+    where += [f"module {place.module}"] if place.module else []
+    where += [f"source {place.source}"] if place.source else []
+    where += [f"belongs to {place.forward}"] if place.forward else []
+    where += [f"its backward is {place.backward}"] if place.backward else []
+    yield f"It is {', '.join(where)}."
+    others = len(evidence.findings) - 1
+    if others:
+        more = ", ".join(dict.fromkeys(f.row.place.call for f in evidence.findings[1:6]))
+        yield f"{others} further findings stand on their own, the next at {more}."
+
+
+def numbers(row: Row) -> str:
+    """Return the numbers of a row against its floor, as a sentence."""
+    close = row.closeness
+    if close is None:
+        return "It was not compared."
+    parts = []
+    if close.shape is not None:
+        parts.append(f"shape {list(close.shape[0])} against {list(close.shape[1])}")
+    if close.error is not None:
+        name = "relative L2" if close.level == "tensor" else "difference of statistics over rms"
+        parts.append(f"{name} {close.error:.3g}")
+    if close.metrics is not None:
+        at = "" if close.metrics.max_abs_at is None else f" at {list(close.metrics.max_abs_at)}"
+        parts += [f"greatest difference {close.metrics.max_abs:.3g}{at}", f"cosine {close.metrics.cosine:.6g}"]
+    if close.metrics is not None and close.metrics.nonfinite:
+        parts.append(f"{close.metrics.nonfinite} elements are NaN or Inf on one side only")
+    if row.own_error is not None:
+        parts.append(f"own error {row.own_error:.3g}")
+    if row.ratio is not None and row.floor_from:
+        floor = f" of {row.floor:.3g}" if row.floor else ""
+        source: FloorFrom = row.floor_from
+        parts.append(f"{row.ratio:.3g} times the floor{floor} given by {FLOOR_TEXTS[source]}")
+    if row.amplification is not None:
+        parts.append(f"{row.amplification:.3g} times the error of its inputs")
+    if not parts:
+        parts.append("the hashes differ" if close.level == "hash" else close.reason or "nothing was measured")
+    return f"Numbers: {'; '.join(parts)}."
+
+
+def travel(rows: Sequence[Row], finding: Finding) -> list[str]:
+    """Return how the error goes on from its cause: for each phase and module it reaches, its first result there."""
+    found: dict[tuple[str, str], str] = {}
+    start = finding.order[0]
+    for row in rows:
+        if row.status != "different" or row.target is None or row.target.id < start or row.slot.startswith("input"):
+            continue
+        key = row.target.phase, row.target.module
+        if key in found or row.target.kind != finding.row.place.kind:
+            continue
+        error = row.closeness.error if row.closeness else None
+        size = "" if error is None else f" {error:.2g}"
+        found[key] = f"{row.target.call}{size} ({row.target.module or 'no module'}, {row.target.phase})"
+    steps = list(found.values())
+    if len(steps) > _MOST_STEPS:
+        steps = [*steps[: _MOST_STEPS - 3], f"... {len(steps) - _MOST_STEPS + 1} more modules", *steps[-2:]]
+    return steps
+
+
+def counts(evidence: RankEvidence) -> str:
+    """Return how many calls were paired and compared, and how."""
+    pairs = ", ".join(f"{count} {how}" for how, count in evidence.pairs.items() if count)
+    levels = ", ".join(f"{count} by {level}" for level, count in evidence.levels.items() if count)
+    unmatched = evidence.count("unmatched")
+    lines = [
+        f"{evidence.calls[0]} calls against {evidence.calls[1]}: {sum(evidence.pairs.values())} pairs "
+        f"({pairs or 'none'})",
+        f"values compared {levels or 'not at all'}",
+    ]
+    if unmatched:
+        lines.append(f"{unmatched} calls have no counterpart, which is never a pass")
+    if evidence.aside:
+        parts = ", ".join(f"{count} {text}" for text, count in evidence.aside.items())
+        lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")
+    unknown = evidence.count("unknown")
+    if unknown:
+        lines.append(f"{unknown} tensors could not be compared")
+    return "; ".join(lines) + "."

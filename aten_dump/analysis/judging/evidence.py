@@ -1,0 +1,107 @@
+"""What a comparison of one step and rank finds: rows and findings, as plain values that travel between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ..distance.value_distance import Closeness, Level
+from ..pairing.alignment import How
+from .noise_floors import FloorFrom
+
+Status = Literal["same", "within", "different", "unmatched", "unknown", "layout"]
+FindingKind = Literal[
+    "source", "op", "argument", "dtype", "shape", "nonfinite", "random", "region", "rewired", "moved", "gradient"
+]
+
+STATUS_TEXTS: Final[dict[Status, str]] = {
+    "same": "bitwise equal",
+    "within": "equal within the noise floor",
+    "different": "different",
+    "unmatched": "without a counterpart",
+    "unknown": "not compared",
+    "layout": "part of the parallel layout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A call as evidence names it."""
+
+    step: int
+    rank: int
+    id: int
+    call: str
+    op: str
+    kind: str
+    phase: str
+    module: str
+    source: str  # "file.py:12 in f", "" unknown
+    forward: str  # names of partners, "" none
+    backward: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One slot of one pair of calls, or one call without a counterpart."""
+
+    target: Place | None
+    baseline: Place | None
+    how: How | Literal[""]
+    slot: str
+    status: Status
+    closeness: Closeness | None = None
+    floor: float | None = None  # as a relative L2
+    floor_from: FloorFrom | Literal[""] = ""
+    ratio: float | None = None  # error over the floor; above 1 is different
+    own_error: float | None = None  # of the target's result against a float64 replay, relative L2
+    amplification: float | None = None  # error of the output over the greatest error of an input
+    note: str = ""
+
+    @property
+    def place(self) -> Place:
+        found = self.target or self.baseline
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong here and not because of what came in."""
+
+    kind: FindingKind
+    row: Row
+    text: str  # one sentence
+    inputs: str  # what is known of the inputs, a clause
+    order: tuple[int, int]  # id of the target's call, and 0 for its inputs, 1 for itself
+    calls: tuple[str, ...] = ()  # of a region: the target's calls in it, then the baseline's
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvidence:
+    """All that was found in one step and rank."""
+
+    target: str
+    baseline: str
+    steps: tuple[int, int]
+    ranks: tuple[int, int]
+    level: Level  # the best data that was compared
+    levels: dict[str, int]  # comparisons by data level
+    calls: tuple[int, int]
+    pairs: dict[str, int]  # pairs of calls by how they were found
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]  # in execution order
+    modules: dict[str, str]  # renames of modules that were found
+    paired: dict[str, str]  # names of calls: target to baseline
+    notes: tuple[str, ...] = ()
+    together: tuple[int, int] | None = None  # ranks of both sides that were put together; None: rank by rank
+    incomplete: bool = False  # ranks are missing, so that nothing is the same
+    aside: dict[str, int] = field(default_factory=dict)  # calls that only serve the layout, by what they are
+    replicas: tuple[str, ...] = ()  # replicas that are not bitwise equal, in sentences
+
+    def count(self, status: Status) -> int:
+        return sum(row.status == status for row in self.rows)
+
+    @property
+    def cause(self) -> Finding | None:
+        return self.findings[0] if self.findings else None

@@ -1,0 +1,18 @@
+"""Calls as evidence names them."""
+
+from __future__ import annotations
+
+from ...dump import Call
+from .evidence import Place
+
+
+def place_of(call: Call) -> Place:
+    """Return a call as evidence names it."""
+    source = call.source
+    forward = call.forward
+    where = f"{source.file}:{source.line} in {source.function}" if source else ""
+    rank = call.rank
+    return Place(
+        rank.step, rank.rank, call.id, call.name, call.op, call.kind, call.phase, call.module, where,
+        forward.name if forward else "", "",
+    )  # fmt: skip

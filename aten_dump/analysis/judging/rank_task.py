@@ -1,0 +1,232 @@
+"""Compare one step and rank: pair the calls, walk the pairs, collect the evidence.
+
+Theory of operation
+    A `Task` carries paths and settings and nothing that is open, so that it can run in any process; what comes back is
+    `RankEvidence`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ...dump import Call, RankDump, open_dump
+from ...store.records import CALL_KINDS
+from ..distance.value_distance import Level, closeness
+from ..pairing.alignment import HOW_TEXTS, Match, align
+from ..pairing.call_keys import call_keys, normal_module
+from ..pairing.user_mapping import Mapping, found_modules
+from ..rerun.op_errors import Replays
+from .evidence import Finding, Place, RankEvidence, Row
+from .noise_floors import Limits
+from .pair_walk import Pair, Walk
+from .place_of_call import place_of
+from .user_rules import Rule
+
+_LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
+_KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
+RECOMPUTE: Final = "<recompute>"  # in Task.control: compare recomputed calls with their originals
+NOT_COMPARED: Final = "what it made was read, and could not be compared"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compare."""
+
+    mapping: Mapping = field(default_factory=Mapping)
+    rules: tuple[Rule, ...] = ()
+    replay: bool = True
+    data: bool = True
+    batch_dim: int | None = None  # ranks hold consecutive slices of the batch along it
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One step and rank to compare; it carries paths, not tensors."""
+
+    target: str
+    baseline: str
+    control: str | None
+    steps: tuple[int, int]
+    ranks: tuple[int, int]
+    settings: Settings
+    inherited: bool = False  # an earlier step of the same dumps is compared too
+    together: bool = False  # all ranks of each side are put together; `ranks` has the leads
+
+
+def compare_rank(task: Task) -> RankEvidence:
+    """Compare one step and rank; runs in any process."""
+    target = open_dump(task.target).rank(task.steps[0], task.ranks[0])
+    if task.control == RECOMPUTE:
+        return _evidence(target, target, recompute_pairs(target), task)
+    baseline = open_dump(task.baseline).rank(task.steps[1], task.ranks[1])
+    return _evidence(target, baseline, pair_calls(target, baseline, task.settings.mapping), task)
+
+
+def pair_calls(target: RankDump, baseline: RankDump, mapping: Mapping) -> list[Pair]:
+    """Align the calls of two step-ranks; only kinds that both sides recorded take part."""
+    kinds = target.calls_by_kind().keys() & baseline.calls_by_kind().keys()
+    positions = [_positions(rank, kinds) for rank in (target, baseline)]
+    keys = call_keys(target, positions[0], mapping), call_keys(baseline, positions[1])
+    matches = align(*keys, pinned=_pinned(target, baseline, positions, mapping))
+    return [_pair(target, baseline, positions, match) for match in matches]
+
+
+def _positions(rank: RankDump, kinds: Iterable[str]) -> list[int]:
+    wanted = set(kinds)
+    calls = rank.tables.calls
+    codes = {op.id for op in rank.tables.ops.records() if CALL_KINDS[op.call_kind] in wanted}
+    return [position for position in range(len(calls)) if calls[position].op in codes]
+
+
+def _pair(target: RankDump, baseline: RankDump, positions: list[list[int]], match: Match) -> Pair:
+    return Pair(target.call_at(positions[0][match.target]), baseline.call_at(positions[1][match.baseline]), match.how)
+
+
+def _pinned(
+    target: RankDump, baseline: RankDump, positions: list[list[int]], mapping: Mapping
+) -> list[tuple[int, int]]:
+    found = []
+    if mapping.calls:
+        places = [{position: number for number, position in enumerate(side)} for side in positions]
+        for one, other in mapping.calls.items():
+            at = target.links.names.get(one), baseline.links.names.get(other)
+            if at[0] in places[0] and at[1] in places[1]:
+                found.append((places[0][at[0]], places[1][at[1]]))
+    return found
+
+
+def recompute_pairs(rank: RankDump) -> list[Pair]:
+    """Return each recomputed call with its original."""
+    found = []
+    for call in rank.calls.filter(phase="recompute"):
+        original = call.forward
+        if original is not None:
+            found.append(Pair(call, original, "recompute"))
+    return found
+
+
+def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Task) -> RankEvidence:
+    settings = task.settings
+    is_recompute = task.control == RECOMPUTE
+    control = None if task.control is None or is_recompute else _control(baseline, task)
+    walk = Walk(
+        target, baseline, settings.rules, Replays(enabled=settings.replay), control, settings.data,
+        exact_sources=exact_sources(target, baseline),
+        inherited=task.inherited,
+    )  # fmt: skip
+    return walked(walk, pairs, task, with_unmatched=not is_recompute)
+
+
+def walked(
+    walk: Walk,
+    pairs: list[Pair],
+    task: Task,
+    *,
+    with_unmatched: bool = True,
+    before: Callable[[], None] = lambda: None,
+) -> RankEvidence:
+    """Walk pairs of calls and return what was found; `before` is called between the two."""
+    target, baseline = walk.target, walk.baseline
+    walk.run(*divide(pairs))
+    before()
+    gone = {pair.target.id for pair in walk.dissolved}
+    pairs = [pair for pair in pairs if pair.target.id not in gone]
+    rows = [*walk.rows, *(unmatched_rows(walk, target, baseline, pairs) if with_unmatched else ())]
+    rows.sort(key=lambda row: (row.place.id, row.target is None))
+    findings = sorted(walk.findings, key=lambda finding: finding.order)
+    if findings:
+        findings[0] = _with_partners(findings[0], target)
+    levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
+    best: Level = next((level for level in _LEVELS if levels[level]), "none")
+    modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
+    return RankEvidence(
+        task.target, task.baseline, task.steps, task.ranks, best,
+        {str(level): count for level, count in levels.items()},
+        (len(target.calls), len(baseline.calls)),
+        {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
+        tuple(rows), tuple(findings), found_modules(modules),
+        {p.target.name: p.baseline.name for p in pairs}, tuple(_incomplete(target, baseline)),
+    )  # fmt: skip
+
+
+def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
+    for rank, side in ((target, "target"), (baseline, "baseline")):
+        if not rank.complete:
+            yield f"the {side} {rank.where} was interrupted; calls after its end have no counterpart"
+
+
+def exact_sources(target: RankDump, baseline: RankDump) -> bool:
+    """Tell whether what comes from outside must be equal: at the first step, and if all calls were recorded."""
+    for rank in (target, baseline):
+        config = rank.config
+        if rank.step or config.get("level", "mix") not in ("mix", "aten"):
+            return False
+        if any(config.get(name) for name in ("ops", "exclude_ops", "modules")):
+            return False
+    return True
+
+
+def divide(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """Return the pairs that are walked, aten ops or else the innermost of the best kind, and all others."""
+    kinds = {pair.target.kind for pair in pairs}
+    kind = next((kind for kind in _KINDS if kind in kinds), "")
+    outer = set() if kind == "aten" else {p.target.parent_id for p in pairs if p.target.kind == kind}
+    primary = [p for p in pairs if p.target.kind == kind and p.target.id not in outer]
+    chosen = {p.target.id for p in primary}
+    return primary, [p for p in pairs if p.target.id not in chosen]
+
+
+def unmatched_rows(walk: Walk, target: RankDump, baseline: RankDump, pairs: Sequence[Pair]) -> Iterator[Row]:
+    """Yield a row for each call without a counterpart, with what is known of the region it is in."""
+    sides = ("target", target, {p.target.id for p in pairs}), ("baseline", baseline, {p.baseline.id for p in pairs})
+    for side, rank, taken in sides:
+        for call in rank.calls:
+            if call.id in taken:
+                continue
+            known = walk.region_status.get((side, call.id))
+            note = {
+                None: "nothing that has a counterpart reads what it made",
+                "same": "what it leads to is bitwise equal",
+                "within": "what it leads to agrees within noise",
+                "different": "what it leads to differs",
+            }.get(known, NOT_COMPARED)
+            place = place_of(call)
+            yield Row(
+                place if side == "target" else None, None if side == "target" else place, "", "", "unmatched", note=note
+            )
+
+
+def _with_partners(finding: Finding, rank: RankDump) -> Finding:
+    """Name the backward partner of the cause."""
+    place = finding.row.target
+    call = None if place is None else rank.find(place.id)
+    if place is None or call is None or not call.backward:
+        return finding
+    named: Place = replace(place, backward=", ".join(partner.name for partner in call.backward[:3]))
+    return replace(finding, row=replace(finding.row, target=named))
+
+
+def _control(baseline: RankDump, task: Task) -> Callable[[Call, str], Limits | None]:
+    """Return the distance of the control dump from the baseline, by call of the baseline and slot."""
+    assert task.control is not None
+    control = open_dump(task.control).rank(task.steps[1], task.ranks[1])
+    partners = {pair.target.id: pair.baseline for pair in pair_calls(baseline, control, Mapping())}
+
+    def limits(call: Call, slot: str) -> Limits | None:
+        partner = partners.get(call.id)
+        if partner is None:
+            return None
+        ours = dict([*call.output_values(), *call.written_values()])
+        theirs = dict([*partner.output_values(), *partner.written_values()])
+        if slot not in ours or slot not in theirs:
+            return None
+        found = closeness(theirs[slot], ours[slot], data=task.settings.data)
+        if found.error is None:
+            return None
+        element = found.metrics.max_scaled if found.metrics is not None else found.error
+        return Limits(found.error, element)
+
+    return limits

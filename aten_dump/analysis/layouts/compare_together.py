@@ -1,0 +1,289 @@
+"""Compare one step of two dumps of different parallel layouts: all ranks of each side together.
+
+Theory of operation
+    1. Each side's ranks are aligned with its lead, call by call, and put together (`AssembledRank`). Calls that only
+       serve the layout are set aside; they get rows that say what they are, and count for nothing.
+    2. The calls that are left are aligned as any two recordings are.
+    3. How the parts of plain tensors fit together is found by their counterparts (`Settler`).
+    4. A value that calls of the layout made of another one is that one, if it holds the same (`Moves`); if it does
+       not, moving it went wrong: a finding. So data flow does not end at an all-gather or a reduce-scatter.
+    5. The pairs are walked as usual. Whether an op is right is asked of each rank for itself: its own call, on its own
+       parts, is run in float64.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ...dump import Dump, RankDump, Value, open_dump
+from ...dump.across_ranks.assembled_rank import AssembledRank, AssembledValue, Correspondence
+from ...errors import MissingDataError
+from ..judging.evidence import Finding, Place, RankEvidence, Row
+from ..judging.pair_walk import Pair
+from ..judging.place_of_call import place_of
+from ..judging.rank_task import Task, compare_rank, exact_sources, pair_calls, walked
+from ..pairing.alignment import align
+from ..pairing.call_keys import call_keys, normal_module
+from .layout_calls import LAYOUT_TEXTS, LayoutKind, layout_calls
+from .layout_pair_walk import LayoutWalk, shares, sizes_of
+from .moved_values import Fault, Moves
+from .part_arrangement import Settler
+from .rank_replays import RankReplays
+
+_MOST_REPLICAS: Final = 3  # that are described
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison across ranks."""
+
+    name: str  # target or baseline
+    rank: AssembledRank
+    aside: dict[int, LayoutKind]
+    lone: dict[int, int]  # calls that a rank made and the lead did not, or the other way round, by rank
+
+
+def assemble(dump: Dump, step: int, name: str) -> Side:
+    """Put the ranks of a step together.
+
+    Raises:
+        MissingDataError: no rank recorded the step.
+    """
+    ranks = {number: dump.rank(step, number) for number in dump.step(step).ranks}
+    if not ranks:
+        raise MissingDataError(f"no rank recorded step {step} of {dump.path}")
+    lead = ranks[min(ranks)]
+    kinds = {number: layout_calls(rank) for number, rank in ranks.items()}
+    matched, lone = {}, {}
+    for number, rank in ranks.items():
+        if rank is not lead:
+            matched[number] = correspondence(lead, rank)
+            theirs = set(matched[number].calls.values())
+            lone[number] = sum(c.id not in matched[number].calls and c.id not in kinds[lead.rank] for c in lead.calls)
+            lone[number] += sum(c.id not in theirs and c.id not in kinds[number] for c in rank.calls)
+    aside = kinds[lead.rank]
+    whole = AssembledRank(ranks, matched, aside, max(lead.header.world_size, max(ranks) + 1))
+    return Side(name, whole, aside, {number: count for number, count in lone.items() if count})
+
+
+def correspondence(lead: RankDump, other: RankDump) -> Correspondence:
+    """Align the calls of two ranks of one program, and with them the values at the same places."""
+    sides = lead, other
+    keys = [call_keys(rank, range(len(rank.calls))) for rank in sides]
+    calls: dict[int, int] = {}
+    made: dict[int, int] = {}
+    read: dict[int, int] = {}
+    for match in align(keys[0], keys[1]):
+        one, two = lead.call_at(match.target), other.call_at(match.baseline)
+        calls[one.id] = two.id
+        for found, slots, others in (
+            (read, one.input_slots(), two.input_slots()),
+            (made, one.output_slots(), two.output_slots()),
+            (made, one.written_slots(), two.written_slots()),
+        ):
+            there = dict(others)
+            for slot, number in slots:
+                if slot in there:
+                    found.setdefault(number, there[slot])
+    values = made | read  # of a tensor that was divided, each rank goes on with another piece
+    theirs = {record.name: record.value for record in other.tables.gradients}
+    for record in lead.tables.gradients:
+        if record.name in theirs:
+            values.setdefault(record.value, theirs[record.name])
+    return Correspondence(calls, values)
+
+
+def slots_of(pair: Pair) -> list[tuple[str, Value, Value]]:
+    """Return (slot, target's value, baseline's value) of what both calls of a pair have."""
+    found = []
+    for ours, theirs in (
+        (pair.target.input_values(), pair.baseline.input_values()),
+        (pair.target.output_values(), pair.baseline.output_values()),
+        (pair.target.written_values(), pair.baseline.written_values()),
+    ):
+        there = dict(theirs)
+        found += [(slot, value, there[slot]) for slot, value in ours if slot in there]
+    return found
+
+
+def settle(pairs: Sequence[Pair], settler: Settler) -> None:
+    """Settle the grids of all values of some pairs, ops first: they know most."""
+    for pair in sorted(pairs, key=lambda pair: pair.target.kind != "aten"):
+        for _, target, baseline in slots_of(pair):
+            settler.settle(target, baseline, is_gradient=pair.target.phase == "backward")
+
+
+def renewed(pairs: Iterable[Pair], target: RankDump, baseline: RankDump) -> list[Pair]:
+    """Return pairs with handles on what the recordings hold now."""
+    return [Pair(target.call(pair.target.id), baseline.call(pair.baseline.id), pair.how) for pair in pairs]
+
+
+def compare_task(task: Task) -> RankEvidence:
+    """Compare one step, of one rank or of all ranks together; runs in any process."""
+    return compare_together(task) if task.together else compare_rank(task)
+
+
+def compare_together(task: Task) -> RankEvidence:
+    """Compare one step of two dumps, all ranks of each put together."""
+    settings = task.settings
+    one = assemble(open_dump(task.target), task.steps[0], "target")
+    other = assemble(open_dump(task.baseline), task.steps[1], "baseline")
+    target, baseline = one.rank, other.rank
+    pairs = pair_calls(target, baseline, settings.mapping)
+    settler = Settler(settings.batch_dim, settings.data)
+    settle(pairs, settler)
+    _settle_gradients(target, baseline, settler)
+    faults = []
+    for side in (one, other):
+        calls = [pair.target if side is one else pair.baseline for pair in pairs]
+        moves = Moves(side.rank, frozenset(call.id for call in calls), settings.data)
+        moves.run(call for call in calls if call.kind == "aten")
+        side.rank.rename(moves.aliases)
+        faults += [(side, fault) for fault in moves.faults]
+    pairs = renewed(pairs, target, baseline)
+    sizes = sizes_of(target) | {(whole, part) for part, whole in sizes_of(baseline)}
+    walk = LayoutWalk(
+        target, baseline, settings.rules, RankReplays(enabled=settings.replay), None, settings.data,
+        exact_sources=exact_sources(target, baseline), inherited=task.inherited,
+        ranks=max(len(target.ranks), len(baseline.ranks)), sizes=frozenset(sizes),
+    )  # fmt: skip
+    found = walked(walk, pairs, task, before=lambda: _before(walk, pairs, faults))
+    return _with_layout(found, (one, other), settler)
+
+
+def _settle_gradients(target: AssembledRank, baseline: AssembledRank, settler: Settler) -> None:
+    for _, ours, theirs in gradients(target, baseline):
+        settler.settle(ours, theirs, is_gradient=True)
+
+
+def gradients(target: RankDump, baseline: RankDump) -> Iterator[tuple[str, Value, Value]]:
+    """Yield (parameter, target's gradient, baseline's gradient), wrapper names apart."""
+    there = {normal_module(name): value for name, value in baseline.gradients.items()}
+    for name, value in target.gradients.items():
+        if normal_module(name) in there:
+            yield name, value, there[normal_module(name)]
+
+
+def _before(walk: LayoutWalk, pairs: Sequence[Pair], faults: Sequence[tuple[Side, Fault]]) -> None:
+    """Add what no pair of calls shows, and say which ranks the first findings are of."""
+    for side, fault in faults:
+        walk.findings.append(_moved(side, fault))
+    walk.add_gradients(gradients(walk.target, walk.baseline))
+    walk.explain(pairs)
+
+
+def _moved(side: Side, fault: Fault) -> Finding:
+    """Return the finding that a tensor was not the same after it was moved between ranks."""
+    value, origin = (side.rank.value_by_id(number) for number in (fault.value, fault.origin))
+    who = ""
+    if fault.found.level == "tensor" and isinstance(value, AssembledValue):
+        who = shares(value, origin)
+    text = (
+        f"what it made of {_name(origin)} on the way to {fault.reader.name} is not what went in, all ranks put together"
+        f"{f': {who}' if who else ''}"
+    )
+    if side.name == "baseline":
+        text = f"in the baseline, {text}"
+    place = place_of(fault.moved_by)
+    ratio = (fault.found.error or 0.0) / fault.limit if fault.limit else None
+    row = Row(
+        place if side.name == "target" else None, None if side.name == "target" else place, "", "output", "different",
+        fault.found, fault.limit, "dtype", ratio,
+    )  # fmt: skip
+    return Finding("moved", row, text, "", (fault.moved_by.id, 1))
+
+
+def _name(value: Value) -> str:
+    made = value.producer
+    return f"{made[0].name} {made[1]}" if made else f"a tensor {value.dtype_name}{list(value.shape)} from outside"
+
+
+def _with_layout(found: RankEvidence, sides: tuple[Side, Side], settler: Settler) -> RankEvidence:
+    incomplete = any(side.rank.missing_ranks for side in sides)
+    if incomplete:
+        found = _doubted(found)
+    rows = [*found.rows, *(row for side in sides for row in _aside_rows(side))]
+    notes = [note for side in sides for note in layout_notes(side)]
+    if settler.unfitting:
+        notes.append(
+            f"{settler.unfitting} tensors are in parts on several ranks that do not make up their counterparts, and "
+            "were not compared; if ranks took consecutive slices of one batch, name its dimension with --batch-shard, "
+            "and what differs counts"
+        )
+    return replace(
+        found,
+        rows=tuple(rows),
+        notes=(*found.notes, *notes),
+        together=(len(sides[0].rank.ranks), len(sides[1].rank.ranks)),
+        incomplete=incomplete,
+        aside={LAYOUT_TEXTS[kind]: count for kind, count in sum((count_aside(s) for s in sides), Counter()).items()},
+        replicas=tuple(_replica_texts(sides[0].rank, settler)),
+    )
+
+
+def _doubted(found: RankEvidence) -> RankEvidence:
+    """Take back what nobody can know where ranks are missing: that tensors differ which some of them had a share in."""
+    findings = tuple(finding for finding in found.findings if finding.kind not in ("rewired", "gradient"))
+    if findings:
+        return replace(found, findings=findings)
+    rows = (
+        replace(r, status="unknown", note="ranks are missing") if r.status == "different" else r for r in found.rows
+    )
+    return replace(found, findings=(), rows=tuple(rows))
+
+
+def _aside_rows(side: Side) -> Iterator[Row]:
+    for id, kind in side.aside.items():
+        call = side.rank.lead.call(id)
+        place = place_of(call)
+        inside = call.parent
+        note = LAYOUT_TEXTS[kind] + (f", in {inside.name}" if kind == "local op" and inside else "")
+        places: tuple[Place | None, Place | None] = (place, None) if side.name == "target" else (None, place)
+        yield Row(*places, "", "", "layout", note=note)
+
+
+def _replica_texts(rank: AssembledRank, settler: Settler) -> Iterator[str]:
+    """Yield what is to be said about replicas that differ, the first in execution order first."""
+    found = sorted(settler.replicas.values(), key=lambda difference: difference.value)
+    for difference in found[:_MOST_REPLICAS]:
+        value = rank.value_by_id(difference.value)
+        used = next(iter(value.consumers), None)
+        made = value.producer or used
+        where = f"{made[0].name} {made[1]}" if made else f"value {value.id}"
+        ranks = ", ".join(map(str, difference.ranks))
+        numbers = "the bits differ"
+        if difference.error is not None:
+            at = list(difference.at or ())
+            numbers = f"relative L2 {difference.error:.3g}, greatest difference {difference.max_abs:.3g} at {at}"
+        yield f"{where} {value.dtype_name}{list(value.shape)} on rank {ranks}: {numbers}"
+    if len(found) > _MOST_REPLICAS:
+        yield f"and {len(found) - _MOST_REPLICAS} more"
+
+
+def layout_notes(side: Side) -> list[str]:
+    """Return what is to be said about the ranks of a side."""
+    notes = []
+    rank = side.rank
+    if rank.missing_ranks:
+        missing = ", ".join(map(str, rank.missing_ranks))
+        notes.append(
+            f"rank {missing} of the {side.name}'s {len(rank.ranks) + len(rank.missing_ranks)} is missing in step "
+            f"{rank.step}; what it held was not compared, so the answer is not whole; copy "
+            f"step{rank.step}/rank{missing}"
+        )
+    for number, dump in rank.ranks.items():
+        if not dump.complete:
+            notes.append(f"rank {number} of the {side.name} was interrupted; what it lacks was not compared")
+    for number, count in side.lone.items():
+        notes.append(
+            f"{count} calls of rank {rank.lead.rank} or rank {number} of the {side.name} have none in the other"
+        )
+    return notes
+
+
+def count_aside(side: Side) -> Counter[LayoutKind]:
+    """Count the calls that were set aside, by what they are."""
+    return Counter(side.aside.values())

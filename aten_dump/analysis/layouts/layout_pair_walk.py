@@ -1,0 +1,188 @@
+"""The walk over two recordings of different parallel layouts: what changes in how a pair is judged.
+
+Theory of operation
+    Arguments that are sizes of a rank's part differ by as much as parts are smaller than the whole. An op is right if
+    it is right on every rank for what that rank got (`RankReplays`); but ranks that are all right can together be
+    wrong: a reduction is missing, or done twice. So a result must also agree with the counterpart where the inputs
+    do, up to noise that grows with depth. A finding says which ranks hold what differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from ...dump import Call, Value
+from ...dump.across_ranks.assembled_rank import AssembledRank, AssembledValue
+from ...errors import AtenDumpError
+from ..distance.value_distance import Closeness
+from ..judging.argument_differences import ArgumentDifference
+from ..judging.evidence import Finding, Row
+from ..judging.pair_judge import Inputs, Judge, Judgement
+from ..judging.pair_walk import Pair, Walk
+from ..judging.place_of_call import place_of
+from ..judging.unmatched_inputs import is_real, limits_of
+from ..rerun.op_errors import OwnError
+from .rank_replays import RankReplays, id_of
+
+_GROWTH: Final = 4.0  # of the dtype's limit, times the root of depth and ranks
+_AMPLIFIES: Final = 8.0
+_EXPLAINED: Final = 3  # findings that are traced to ranks
+_SMALL: Final = 0.1  # of the greatest error over ranks: the rest hold no part of it
+
+
+class LayoutJudge(Judge):
+    """A judge who also holds what ranks make together against the counterpart."""
+
+    def __init__(self, judge: Judge, ranks: int) -> None:
+        super().__init__(judge._rules, judge._replays, judge._control)
+        self._ranks = ranks
+
+    def _replayed(self, own: OwnError | None, close: Closeness, inputs: Inputs, baseline: Value) -> Judgement | None:
+        said = super()._replayed(own, close, inputs, baseline)
+        if said is None or own is None or said.guilty or close.error is None or not is_real(baseline):
+            return said
+        # Sums that cancel are as far from a float64 replay as from one another.
+        explained = _GROWTH * (own.target.error + own.baseline.error)
+        if not inputs.agree:
+            return replace(said, status="within") if close.error <= explained else said
+        limit = limits_of(baseline, baseline).rel_l2 * _GROWTH * math.sqrt((1 + inputs.depth) * self._ranks)
+        limit = max(limit, _AMPLIFIES * inputs.error, explained)
+        noise = _AMPLIFIES * inputs.noise * math.sqrt(max(1.0, float(baseline.numel)))
+        small = close.metrics is not None and close.metrics.rmse <= noise
+        if close.error <= limit or small:
+            return said
+        note = "every rank's result is right for what that rank got, but together they are not: is a reduction missing?"
+        return Judgement("different", True, limit, "depth", close.error / limit, own, note)
+
+
+@dataclass(slots=True)
+class LayoutWalk(Walk):
+    """A walk over assembled ranks."""
+
+    ranks: int = 2  # the greater number of both sides
+    sizes: frozenset[tuple[int, int]] = frozenset()  # of parts, and of the whole: (target's, baseline's)
+
+    def _make_judge(self) -> Judge:
+        return LayoutJudge(Walk._make_judge(self), self.ranks)  # super() does not know a class made anew with slots
+
+    def _real(self, differences: Iterable[ArgumentDifference]) -> list[ArgumentDifference]:
+        return [d for d in Walk._real(self, differences) if not self._is_size(d)]
+
+    def _is_size(self, difference: ArgumentDifference) -> bool:
+        """Tell whether arguments are sizes, or numbers of elements, of parts and of the whole."""
+        one, other = _numbers(difference.target), _numbers(difference.baseline)
+        if one is None or other is None or len(one) != len(other):
+            return False
+        return all(a == b or (a, b) in self.sizes for a, b in zip(one, other, strict=True))
+
+    def add_gradients(self, gradients: Iterable[tuple[str, Value, Value]]) -> None:
+        """Compare gradients of parameters as they were when the backward ended, after reductions over ranks."""
+        for name, value, other in gradients:
+            if self.states.find(value, other) is not None or value.undefined or other.undefined:
+                continue
+            close = self.states.close(value, other)
+            last = self.target.calls[-1]
+            row = Row(place_of(last), None, "", f"gradient of {name}", self._known_status(value, other, close), close)
+            self.rows.append(row)
+            if row.status == "different":
+                text = f"the gradient of {name} differs when the backward has ended, and no op explains it"
+                self.findings.append(Finding("gradient", row, text, "", (last.id + 1, 0)))
+
+    def explain(self, pairs: Sequence[Pair]) -> None:
+        """Say of the first findings which ranks hold what differs."""
+        by_id = {pair.target.id: pair for pair in pairs}
+        self.findings.sort(key=lambda finding: finding.order)
+        for number, finding in enumerate(self.findings[:_EXPLAINED]):
+            pair = by_id.get(finding.row.target.id) if finding.row.target else None
+            said = "" if pair is None else self._who(pair, finding)
+            if said:
+                self.findings[number] = replace(finding, text=f"{finding.text}; {said}")
+
+    def _who(self, pair: Pair, finding: Finding) -> str:
+        slot = finding.row.slot
+        ours = dict([*pair.target.input_values(), *pair.target.output_values(), *pair.target.written_values()])
+        theirs = dict([*pair.baseline.input_values(), *pair.baseline.output_values(), *pair.baseline.written_values()])
+        value, whole = ours.get(slot), theirs.get(slot)
+        if not isinstance(value, AssembledValue) or whole is None or len(value.assembly.parts) < 2:
+            return ""
+        try:
+            replayed = finding.kind == "op" and finding.row.floor_from == "replay"
+            errors = own_ratios(self.replays, pair.target) if replayed else {}
+            if max(errors.values(), default=0.0) > 1:
+                return _who_is_off(errors)
+            return shares(value, whole)
+        except AtenDumpError:
+            return ""
+
+
+def own_ratios(replays: object, call: Call) -> dict[int, float]:
+    """Return the worst error of each rank's own ops against a float64 replay, over what rounding explains."""
+    if not isinstance(replays, RankReplays):
+        return {}
+    own = replays.own.get(id_of(call))
+    return {} if own is None else own.ratios
+
+
+def _who_is_off(ratios: dict[int, float]) -> str:
+    worst = max(ratios.values())
+    guilty = [rank for rank, ratio in ratios.items() if ratio > max(1.0, _SMALL * worst)]
+    others = [rank for rank in ratios if rank not in guilty]
+    text = f"{_ranks(guilty)} computed it wrong ({worst:.3g} times what rounding explains)"
+    return f"{text}, {_ranks(others)} right" if others else text
+
+
+def shares(value: AssembledValue, whole: Value) -> str:
+    """Return which ranks hold the elements that differ, as a clause."""
+    grid = value.assembly.grid
+    if grid is None or value.shape != whole.shape:
+        return ""
+    one, other = value.tensor().to(torch.float64), whole.tensor().to(torch.float64)
+    sizes = {rank: part.shape for rank, part in value.assembly.parts.items()}
+    owners = grid.owners(lambda rank: sizes[rank], value.assembly.variant)
+    if owners.shape != one.shape:
+        return ""
+    apart = one - other
+    found = {}
+    for rank in sorted(set(grid.members(value.assembly.variant).values())):
+        mine = owners == rank
+        norm = float(torch.linalg.vector_norm(other[mine]))
+        size = float(torch.linalg.vector_norm(apart[mine]))
+        found[rank] = (
+            size / norm if norm else math.inf if size else 0.0,
+            int((apart[mine] != 0).sum()),
+            int(mine.sum()),
+        )
+    worst = max(error for error, _, _ in found.values())
+    held = [rank for rank, (error, _, _) in found.items() if error > _SMALL * worst]
+    if grid.variants > 1 and not value.assembly.shared:
+        return f"the replicas are not equal: that of {_ranks(held)} is compared, being the farthest off"
+    count, of = (sum(found[rank][at] for rank in held) for at in (1, 2))
+    rest = [rank for rank in found if rank not in held]
+    text = f"{count} of {of} elements of {_ranks(held)} differ (relative L2 {worst:.3g})"
+    return f"{text}, those of {_ranks(rest)} agree" if rest else text
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def sizes_of(rank: AssembledRank) -> set[tuple[int, int]]:
+    """Return the sizes, and numbers of elements, that parts have where the whole has others: (part, whole)."""
+    found: set[tuple[int, int]] = set()
+    for assembly in rank.settled:
+        for part in {*assembly.group_shapes, *(tuple(value.shape) for value in assembly.parts.values())}:
+            if part != assembly.shape and len(part) == len(assembly.shape):
+                found |= {*zip(part, assembly.shape, strict=True), (math.prod(part), math.prod(assembly.shape))}
+    return found
+
+
+def _numbers(text: str) -> list[int] | None:
+    try:
+        return [int(item) for item in text.strip("[]()").split(",") if item.strip()]
+    except ValueError:
+        return None

@@ -1,0 +1,114 @@
+"""Why a call made NaN or Inf, as far as the numbers of its tensors tell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from ...dump import Call
+from ...dump.loss_scale import LossScale
+from .value_range import Contents
+
+_COLLECTIVES: Final = ("c10d::", "_c10d_functional::", "c10d_functional::")
+_OVERFLOW: Final = "overflow of "
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One tensor of a call, and what is known of it."""
+
+    name: str
+    value: int
+    dtype: str
+    contents: Contents
+
+
+def greatest_of(dtype: str) -> float:
+    """Return the greatest finite number of a dtype; infinity where it has none."""
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not (found.is_floating_point or found.is_complex):
+        return math.inf
+    return float(torch.finfo(found).max)
+
+
+def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], undefined: bool) -> str:
+    """Say what the numbers suggest of a call that made NaN or Inf.
+
+    Args:
+        call: the call.
+        inputs: its floating inputs.
+        bad: its results that are not finite.
+        given: its inputs that are not finite: masks.
+        undefined: it was given memory that nothing had written.
+    """
+    if call.op.startswith(_COLLECTIVES):
+        return "a collective: another rank sent it, see that rank's dump, or the sum overflowed"
+    if given:
+        return "it makes NaN of a mask: a row that is masked entirely, or 0 * inf"
+    if undefined:
+        return "it was given memory that nothing had written (torch.empty)"
+    base = call.op.partition("::")[2].partition(".")[0].removeprefix("_foreach_").rstrip("_")
+    if base in _DIVISIONS:
+        divisor = inputs[-1].contents if inputs else None
+        if divisor is None or divisor.low is None or divisor.low <= 0 <= (divisor.high or 0.0):
+            is_nan = any(slot.contents.nan for slot in bad)
+            return "a division by zero: 0/0" if is_nan else "a division by zero"
+    if base in _NO_RESULT and any(slot.contents.nan for slot in bad):
+        return _NO_RESULT[base]
+    low = min((slot.contents.low for slot in inputs if slot.contents.low is not None), default=None)
+    for names, limit, text in _CAUSES:
+        if base in names and (low is None or low <= limit):
+            return text
+    infinite = next((slot for slot in bad if slot.contents.posinf or slot.contents.neginf), None)
+    if infinite is not None:
+        limit = greatest_of(infinite.dtype)
+        sizes = [max(abs(s.contents.low or 0.0), abs(s.contents.high or 0.0)) for s in inputs]
+        return (
+            f"{_OVERFLOW}{infinite.dtype}, whose greatest number is {limit:.3g}; "
+            f"the greatest input is {max(sizes, default=0.0):.3g}"
+        )
+    return "an operation that has no result: 0/0, or inf - inf on the way"
+
+
+def explain_scaled(why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], update: LossScale) -> str | None:
+    """Say that Inf made in backward is the doing of a gradient scaler, which found it; None where it is not.
+
+    Without the scale, what the call was given would have been in range.
+    """
+    scale = update.scale
+    if not update.found_inf or scale is None or scale <= 1 or not why.startswith(_OVERFLOW):
+        return None
+    sizes = [max(abs(s.contents.low or 0.0), abs(s.contents.high or 0.0)) for s in inputs]
+    if any(slot.contents.nan for slot in bad) or max(sizes, default=0.0) / scale > greatest_of(bad[0].dtype):
+        return None
+    then = "" if update.next_scale is None else f" and went on with {update.next_scale:.6g}"
+    return f"{why}; under a loss scale of {scale:.6g}: the gradient scaler found it, skipped the optimizer's step{then}"
+
+
+_DIVISIONS: Final = frozenset(("div", "true_divide", "addcdiv", "reciprocal"))
+_FLAT: Final = "the variance of a row or channel is zero, and eps is too"
+# What NaN means that these make of finite inputs.
+_NO_RESULT: Final = {
+    "nll_loss_forward": "a mean over no element: every target is ignored",
+    "nll_loss2d_forward": "a mean over no element: every target is ignored",
+    "mean": "a mean over no element",
+    "var": "a variance of too few elements",
+    "std": "a deviation of too few elements",
+    "var_mean": "a variance of too few elements",
+    "native_layer_norm": _FLAT,
+    "native_group_norm": _FLAT,
+    "native_batch_norm": _FLAT,
+    "_fused_rms_norm": _FLAT,
+}
+# Op, and the input up to which it is the cause.
+_CAUSES: Final = (
+    (frozenset(("log", "log2", "log10")), 0.0, "a logarithm of zero or less"),
+    (frozenset(("log1p",)), -1.0, "a logarithm of zero or less: log1p of -1 or less"),
+    (frozenset(("sqrt",)), -math.ulp(0.0), "a square root of a negative number"),
+    (frozenset(("rsqrt",)), 0.0, "an inverse square root of zero or less"),
+    (frozenset(("pow",)), 0.0, "a power that has no result: zero to a negative, or a root of a negative"),
+    (frozenset(("acos", "asin", "atanh")), math.inf, "an argument outside of [-1, 1]"),
+)

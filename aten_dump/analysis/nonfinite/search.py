@@ -1,0 +1,295 @@
+"""Where NaN and Inf came from.
+
+Theory of operation
+    Calls are walked in execution order. One whose inputs are finite and whose results are not is a *producer*.
+    One that was given non-finite elements and passes some on is a *propagator*. Infinities that the program put
+    there on purpose are a *mask*: written as a literal (masked_fill, full, where with -inf), or -inf alone that
+    came from outside, and what moves or adds to such values without making NaN of them. An op that makes NaN of
+    a mask (softmax of a row that is masked entirely, 0 * -inf) is a producer again. What is known of a value
+    follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it. Gradients
+    that overflow under the loss scale of a gradient scaler, which then skips the optimizer's step, are *scaled*.
+    What memory held that a call only writes to is nothing to it. Statistics are enough; bytes are read only where there
+    are none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from ...dump import Call, RankDump, Value
+from ...errors import MissingDataError
+from .explanations import Slot, explain, explain_scaled, greatest_of
+from .value_range import ContentsTable
+
+Kind = Literal["producer", "propagator", "mask", "outside", "scaled"]
+NEAR: Final = 0.1  # a value beyond this share of its dtype's greatest number is near overflow
+_MASK_FILL: Final = 0.45  # a share of the lowest number from which on a negative value is a mask, or half of one
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A call that made, passed on or placed non-finite elements; plain values, so that it travels."""
+
+    kind: Kind
+    name: str
+    call_id: int
+    op: str
+    phase: str
+    module: str
+    source: str
+    forward: str  # name of the forward call that it belongs to
+    results: tuple[Slot, ...]  # those that are not finite
+    inputs: tuple[Slot, ...]
+    why: str  # what the numbers suggest; "" where nothing does
+
+
+@dataclass(frozen=True, slots=True)
+class NearOverflow:
+    """A value that is close to the greatest number of its dtype."""
+
+    name: str
+    call_id: int
+    op: str
+    dtype: str
+    greatest: float
+    share: float  # of the dtype's greatest number
+
+
+@dataclass(frozen=True, slots=True)
+class NonFinite:
+    """What was found in one step and rank, in execution order."""
+
+    path: str
+    step: int
+    rank: int
+    producers: tuple[Event, ...]
+    propagators: tuple[Event, ...]
+    masks: tuple[Event, ...]
+    outside: tuple[Event, ...]  # non-finite values that no recorded call made: first call that read each
+    near_overflow: tuple[NearOverflow, ...]
+    calls: int  # looked at
+    unknown: int  # floating results that nothing is known of
+    scaled: tuple[Event, ...] = ()  # gradients that overflowed under a loss scale, which the gradient scaler found
+    has_scaler: bool = False  # a gradient scaler was at work, as far as the dump tells
+
+    @property
+    def first(self) -> Event | None:
+        """The first cause: a producer, or a call that was given non-finite values from outside."""
+        return min((*self.producers, *self.outside), key=lambda event: event.call_id, default=None)
+
+
+def find_nonfinite(rank: RankDump, near: float = NEAR) -> NonFinite:
+    """Find what made elements of one step and rank NaN or infinite.
+
+    Args:
+        rank: the step and rank; recorded with statistics or bytes.
+        near: share of a dtype's greatest number beyond which a value counts as near overflow.
+
+    Raises:
+        MissingDataError: neither statistics nor bytes were recorded.
+    """
+    if rank.config.get("data") in ("structure", "hash"):
+        raise MissingDataError(
+            f'{rank.where} was recorded with DumpConfig.data="{rank.config["data"]}", which tells nothing of the '
+            'elements; record again with data="statistic"'
+        )
+    return _Search(rank, near).run()
+
+
+class _Search:
+    def __init__(self, rank: RankDump, near: float) -> None:
+        self._rank = rank
+        self._near = near
+        self._contents = ContentsTable(rank)
+        self._masks: set[tuple[int, int]] = set()  # (storage, version), or (0, -value) for what has none
+        self._made: set[tuple[int, int]] = set()  # the same, of everything non-finite that a call made
+        self._storages: set[int] = set()  # of those
+        self._events: dict[Kind, list[Event]] = {"producer": [], "propagator": [], "mask": [], "outside": []}
+        self._near_overflow: list[NearOverflow] = []
+        self._seen: set[int] = set()
+        self._unknown = 0
+
+    def run(self) -> NonFinite:
+        calls = _innermost(self._rank)
+        for call in calls:
+            self._look(call)
+        scaled = self._take_scaled()
+        found = {kind: tuple(events) for kind, events in self._events.items()}
+        path = str(self._rank.directory.parent.parent)
+        return NonFinite(
+            path,
+            self._rank.step,
+            self._rank.rank,
+            found["producer"],
+            found["propagator"],
+            found["mask"],
+            found["outside"],
+            tuple(self._near_overflow),
+            len(calls),
+            self._unknown,
+            tuple(scaled),
+            any(note.code == "gradient_scaler" for note in self._rank.notes),
+        )
+
+    def _take_scaled(self) -> list[Event]:
+        """Take the events that are the doing of a gradient scaler out of the producers, with its word for it."""
+        producers, scaled = self._events["producer"], []
+        if any(event.phase == "backward" for event in producers):
+            for update in self._rank.loss_scales:
+                for event in [event for event in producers if event.phase == "backward"]:
+                    why = explain_scaled(event.why, event.results, event.inputs, update)
+                    if why is not None:
+                        producers.remove(event)
+                        scaled.append(replace(event, kind="scaled", why=why))
+        return scaled
+
+    def _look(self, call: Call) -> None:
+        inputs, undefined = self._slots(call.input_values())
+        values = [*call.output_values(), *call.written_values()]
+        results, _ = self._slots(values)
+        self._unknown += sum(self._contents.of(v) is None and not v.undefined for _, v in values)
+        self._note_near(call, results)
+        bad = [slot for slot in results if not slot.contents.finite]
+        given = [slot for slot in inputs if not slot.contents.finite]
+        if given:
+            read = call.read_value_ids()
+            given = [slot for slot in given if slot.value in read]
+        given_keys = {slot.value: self._key(slot.value) for slot in given}
+        self._note_outside(call, given, inputs)
+        if not bad:
+            return
+        only_masks = all(key in self._masks for key in given_keys.values())
+        if _places(call) and only_masks:
+            kind: Kind = "mask"
+        elif given and only_masks:
+            kind = "producer" if any(slot.contents.nan for slot in bad) else "mask"
+        elif given:
+            kind = "propagator"
+        elif self._adds_masks(inputs, bad):
+            kind = "mask"
+        else:
+            kind = "producer"
+        for slot in bad:
+            key = self._key(slot.value)
+            self._note_made(key)
+            (self._masks.add if kind == "mask" else self._masks.discard)(key)
+        why = explain(call, inputs, bad, given, undefined) if kind == "producer" else ""
+        self._events[kind].append(_event(kind, call, bad, inputs, why))
+
+    def _slots(self, values: list[tuple[str, Value]]) -> tuple[list[Slot], bool]:
+        """Return what is known of the floating tensors among values, and whether one is undefined memory."""
+        found = []
+        undefined = False
+        for name, value in values:
+            contents = self._contents.of(value)
+            undefined = undefined or (value.undefined and value.numel > 0)
+            if contents is not None:
+                found.append(Slot(name, value.id, value.dtype_name, contents))
+        return found, undefined
+
+    def _key(self, value: int) -> tuple[int, int]:
+        record = self._rank.tables.values[value]
+        return (record.storage, record.version) if record.storage else (0, -value)
+
+    def _note_made(self, key: tuple[int, int]) -> None:
+        self._made.add(key)
+        self._storages.add(key[0] or key[1])
+
+    def _note_outside(self, call: Call, given: list[Slot], inputs: list[Slot]) -> None:
+        """Note non-finite inputs that no call looked at has made: -inf alone is taken as a mask."""
+        strange = []
+        for slot in given:
+            key = self._key(slot.value)
+            if key in self._made:
+                continue
+            was_bad = (key[0] or key[1]) in self._storages  # and then something else in it was written
+            self._note_made(key)
+            if _is_constant(call, slot) or not (slot.contents.nan or slot.contents.posinf):
+                self._masks.add(key)
+            elif not was_bad:
+                strange.append(slot)
+        if strange:
+            why = "the values came from outside of what was recorded: a parameter, a buffer, an input, an unseen write"
+            if self._rank.config.get("trigger"):
+                why += ", or a call before those that the trigger had written"
+            self._events["outside"].append(_event("outside", call, strange, inputs, why))
+
+    def _adds_masks(self, inputs: list[Slot], bad: list[Slot]) -> bool:
+        """Tell whether -inf is what became of values that were filled with a dtype's lowest number to mask."""
+        if any(slot.contents.nan or slot.contents.posinf for slot in bad):
+            return False
+        return any(
+            slot.contents.low is not None and slot.contents.low <= -_MASK_FILL * greatest_of(slot.dtype)
+            for slot in inputs
+        )
+
+    def _note_near(self, call: Call, results: list[Slot]) -> None:
+        for slot in results:
+            greatest = greatest_of(slot.dtype)
+            if slot.value in self._seen or greatest is math.inf:
+                continue
+            self._seen.add(slot.value)
+            low, high = slot.contents.low or 0.0, slot.contents.high or 0.0
+            is_fill = low <= -_MASK_FILL * greatest and high < self._near * greatest
+            size = max(abs(low), abs(high))
+            if size >= self._near * greatest and not is_fill:
+                share = size / greatest
+                self._near_overflow.append(
+                    NearOverflow(f"{call.name}.{slot.name}", call.id, call.op, slot.dtype, size, share)
+                )
+
+
+def _innermost(rank: RankDump) -> list[Call]:
+    """Return the aten calls, or, where none were recorded, the calls that no other recorded call ran in."""
+    kinds = Counter(call.kind for call in rank.calls)
+    if kinds["aten"]:
+        return [call for call in rank.calls if call.kind == "aten"]
+    parents = {call.parent_id for call in rank.calls}
+    return [call for call in rank.calls if call.id not in parents]
+
+
+def _places(call: Call) -> bool:
+    """Tell whether a call was given an infinity or NaN as a literal: it puts it there on purpose."""
+    args, kwargs = call.inputs
+    return any(isinstance(item, (float, complex)) and _odd(item) for item in _literals([*args, *kwargs.values()]))
+
+
+def _is_constant(call: Call, slot: Slot) -> bool:
+    """Tell whether the program wrote an infinity as a tensor of its own: ``best = torch.tensor(float("inf"))``."""
+    return call.op == "aten::lift_fresh" and slot.contents.count == 1 and not slot.contents.nan
+
+
+def _odd(number: float | complex) -> bool:
+    parts = (number.real, number.imag) if isinstance(number, complex) else (number,)
+    return not all(math.isfinite(part) for part in parts)
+
+
+def _literals(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _literals(item)
+    elif isinstance(tree, dict):
+        yield from _literals(list(tree.values()))
+    else:
+        yield tree
+
+
+def _event(kind: Kind, call: Call, bad: list[Slot], inputs: list[Slot], why: str) -> Event:
+    source, forward = call.source, call.forward
+    return Event(
+        kind,
+        call.name,
+        call.id,
+        call.op,
+        call.phase,
+        call.module,
+        "" if source is None else f"{source.file}:{source.line} in {source.function}",
+        "" if forward is None else forward.name,
+        tuple(bad),
+        tuple(inputs),
+        why,
+    )

@@ -1,0 +1,106 @@
+"""What is known of the elements of a recorded value: from its statistics, else from its bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...dump import RankDump, Value
+from ...errors import FormatError, MissingDataError
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Counts of non-finite elements, and the range of the finite ones as far as it is known."""
+
+    count: int  # elements
+    nan: int
+    posinf: int
+    neginf: int
+    low: float | None  # least finite element; None where it is not known or there is none
+    high: float | None
+
+    @property
+    def finite(self) -> bool:
+        return not (self.nan or self.posinf or self.neginf)
+
+
+class ContentsTable:
+    """The contents of values of one step and rank, each found once."""
+
+    def __init__(self, rank: RankDump) -> None:
+        self._rank = rank
+        self._known: dict[int, Contents | None] = {}
+        statistics = set(rank.config.get("statistics", ()))
+        self._statistics = {"min", "max"} <= statistics or {"nan", "posinf", "neginf"} <= statistics
+
+    def of(self, value: Value) -> Contents | None:
+        """Return what is known of a value; None where nothing is: undefined, opaque, or not kept."""
+        if value.id not in self._known:
+            self._known[value.id] = self._find(value)
+        return self._known[value.id]
+
+    def _find(self, value: Value) -> Contents | None:
+        if not _may_be_nonfinite(value.dtype_name):
+            return Contents(value.numel, 0, 0, 0, None, None)
+        if value.undefined:
+            return None
+        stats = value.stats
+        if stats is not None and self._statistics:
+            return _from_statistics(value, dict(stats))
+        if not value.has_data:
+            return None
+        try:
+            return _from_tensor(value.tensor())
+        except (MissingDataError, FormatError):  # bytes lost with an interrupted dump: nothing is known
+            return None
+
+
+def _may_be_nonfinite(dtype: str) -> bool:
+    found = getattr(torch, dtype, None)
+    return isinstance(found, torch.dtype) and (found.is_floating_point or found.is_complex)
+
+
+def _from_statistics(value: Value, stats: dict[str, Any]) -> Contents:
+    low, high = stats.get("min"), stats.get("max")
+    nan, posinf, neginf = (stats.get(name) for name in ("nan", "posinf", "neginf"))
+    if nan is None:
+        nan = int(_is_nan(low) or _is_nan(high))
+    if posinf is None:
+        posinf = int(high == math.inf)
+    if neginf is None:
+        neginf = int(low == -math.inf)
+    return Contents(value.numel, nan, posinf, neginf, _finite(low), _finite(high))
+
+
+def _is_nan(number: Any) -> bool:
+    return isinstance(number, float) and math.isnan(number)
+
+
+def _finite(number: Any) -> float | None:
+    return float(number) if isinstance(number, (int, float)) and math.isfinite(number) else None
+
+
+def _from_tensor(tensor: torch.Tensor) -> Contents:
+    if tensor.layout is not torch.strided:
+        tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.element_size() == 1:
+        tensor = tensor.float()
+    nan = posinf = neginf = 0
+    low, high = math.inf, -math.inf
+    for chunk in tensor.reshape(-1).split(1 << 20):
+        least, most = (float(x) for x in torch.aminmax(chunk)) if chunk.numel() else (math.inf, -math.inf)
+        if not (math.isfinite(least) and math.isfinite(most)) and chunk.numel():
+            nan += int(chunk.isnan().sum())
+            posinf += int((chunk == math.inf).sum())
+            neginf += int((chunk == -math.inf).sum())
+            chunk = chunk[chunk.isfinite()]
+            least, most = (float(x) for x in torch.aminmax(chunk)) if chunk.numel() else (math.inf, -math.inf)
+        low, high = min(low, least), max(high, most)
+    return Contents(tensor.numel(), nan, posinf, neginf, _finite(low), _finite(high))

@@ -1,0 +1,148 @@
+"""What an op itself is off, measured alike in `compare` and `replay`: recorded results against a replay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+
+from ...dump import Call, Value
+from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from .rounding_error import SUSPECT, LocalError, measure, measure_exact, terms_of
+from .run_op import Run, recorded_slots, result_slots, run_call
+from .shared_memory import check_readable
+
+_TIMES: Final = 5.0  # an honest error may be so many times the other side's
+REPLAY_BYTES: Final = 256 << 20
+_CPU: Final = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnError:
+    """What a replay in float64 says about one result of both sides."""
+
+    target: LocalError
+    baseline: LocalError
+
+    @property
+    def ratio(self) -> float:
+        """The target's own error over the floor, which is also what the baseline is off."""
+        return _over(self.target, self.baseline)
+
+    @property
+    def baseline_ratio(self) -> float:
+        """The same of the baseline: it is the baseline that may be wrong."""
+        return _over(self.baseline, self.target)
+
+    @property
+    def floor(self) -> float:
+        """What the target may be off, as a relative L2 error."""
+        return max(SUSPECT * self.target.floor, _TIMES * self.baseline.error)
+
+
+def _over(one: LocalError, other: LocalError) -> float:
+    honest = max(SUSPECT, _TIMES * other.ratio if math.isfinite(other.ratio) else 0.0)
+    return one.ratio / honest
+
+
+class Replays:
+    """Replays of calls, each made when it is needed; `enabled` False makes none."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._known: dict[tuple[int, int], dict[str, LocalError] | str] = {}
+
+    def local_errors(self, target: Call, baseline: Call) -> dict[str, OwnError] | str:
+        """Return the local error of each floating result by slot, or why there is none."""
+        if not self.enabled:
+            return "replay is switched off"
+        sides: list[dict[str, LocalError]] = []
+        for call in (target, baseline):
+            found = self.errors(call)
+            if isinstance(found, str):
+                return found
+            sides.append(found)
+        return {slot: OwnError(sides[0][slot], sides[1][slot]) for slot in sides[0].keys() & sides[1].keys()}
+
+    def errors(self, call: Call) -> dict[str, LocalError] | str:
+        """Return the distance of each floating result from the replayed one, or why there is none."""
+        key = id(call.rank), call.id
+        if key not in self._known:
+            self._known[key] = _errors(call)
+        return self._known[key]
+
+
+def _errors(call: Call) -> dict[str, LocalError] | str:
+    results = {slot: v for slot, v in [*call.output_values(), *call.written_values()] if _is_real(v)}
+    values = [*(v for _, v in call.input_values()), *results.values()]
+    if sum(value.numel * 8 for value in {v.id: v for v in values}.values()) > REPLAY_BYTES:
+        return "its tensors are too large to replay while comparing; use `aten-dump replay`"
+    if not results:
+        return "it has no floating-point output"
+    reference, failure = attempt(call, True, _CPU)
+    if reference is None:
+        return str(failure)
+    try:
+        found = {error.slot: error for error in measured(call, None, reference)}
+        if any(error.ratio > SUSPECT for error in found.values()):  # how far is an honest one?
+            native, _ = attempt(call, False, _CPU)
+            found = {error.slot: error for error in measured(call, native, reference)}
+    except AtenDumpError as error:
+        return str(error)
+    return {slot: error for slot, error in found.items() if slot in results}
+
+
+def _is_real(value: Value) -> bool:
+    dtype = getattr(torch, value.dtype_name, None)
+    return isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
+
+
+def attempt(call: Call, cast: bool, device: torch.device) -> tuple[Run | None, AtenDumpError | None]:
+    """Run a call again; return what it gave, or why it could not be run."""
+    try:
+        return run_call(call, cast=cast, device=device), None
+    except (ReplayError, MissingDataError, FormatError) as error:
+        return None, error
+
+
+def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[LocalError]:
+    """Yield the error of each result whose bytes were recorded.
+
+    Args:
+        call: an aten call.
+        native: it, run again in the recorded dtypes; None where that failed or was not tried.
+        reference: it, run in float64; None takes `native` for the reference.
+    """
+    sizes = [value.numel for _, value in call.input_values()]
+    plain = {} if native is None else dict(result_slots(native))
+    wide = plain if reference is None else dict(result_slots(reference))
+    for slot, recorded in recorded_slots(call):
+        if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque):
+            continue
+        if isinstance(recorded, Value):
+            check_readable(recorded)
+        item = recorded.tensor() if isinstance(recorded, Value) else recorded
+        if item is None and plain.get(slot) is None:
+            continue
+        if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):
+            yield _floating(call, slot, item, plain.get(slot), wide.get(slot), sizes)
+        elif native is not None:
+            yield _on_cpu_exact(slot, item, plain.get(slot))
+
+
+def _on_cpu_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
+    return measure_exact(slot, recorded, replayed.cpu() if isinstance(replayed, torch.Tensor) else replayed)
+
+
+def _floating(call: Call, slot: str, recorded: torch.Tensor, native: Any, wide: Any, sizes: list[int]) -> LocalError:
+    if not isinstance(wide, torch.Tensor) or wide.shape != recorded.shape:
+        found = tuple(wide.shape) if isinstance(wide, torch.Tensor) else type(wide).__name__
+        raise ReplayError(f"{slot} was recorded with shape {tuple(recorded.shape)}, replay gave {found}")
+    known = native if isinstance(native, torch.Tensor) else None
+    judged = measure(slot, recorded, known, wide, terms_of(call.op, sizes, recorded.numel()))
+    if judged.bit_equal and not math.isnan(judged.ratio):
+        return replace(judged, ratio=min(judged.ratio, 1.0))  # as this machine does it: not the implementation's fault
+    return judged

@@ -1,0 +1,268 @@
+"""Writes a stand-alone script that runs one recorded op again: it needs torch and safetensors, not aten_dump.
+
+The script opens the shard with stock safetensors, lays the bytes of each storage into one buffer so that
+arguments share memory as they did, puts the generator in the recorded state where one was recorded, runs the
+op, and prints how far the recorded result is off. With ``--float64`` it runs the op in float64 instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
+from ...errors import ReplayError
+from ...store.records import LAYOUTS, Blob
+from ...store.shards import shard_name
+from .run_op import find_op, recorded_slots
+from .shared_memory import ALIGNMENT, Moment, check_readable, extent, moment_of
+
+_HEAD: Final = '''\
+"""Runs {name} again, alone: {op}
+
+Recorded in {where}, module {module!r}, phase {phase}, by torch {torch}{source}.
+Run it with the package that registers the op imported below; --float64 casts the inputs to float64 first.
+"""
+
+import math
+import sys
+
+import torch
+from safetensors import safe_open
+
+DEVICE = torch.device("cpu")
+FLOAT64 = "--float64" in sys.argv
+SHARDS = {shards}
+
+
+def stored(shard, blob):
+    """The bytes of a blob."""
+    with safe_open(SHARDS[shard], framework="pt") as file:
+        return file.get_tensor(str(blob)).reshape(-1).view(torch.uint8)
+
+
+def view(memory, dtype, shape, stride, offset, conjugate=False, negative=False):
+    tensor = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype).as_strided(shape, stride, offset)
+    tensor = torch.conj(tensor) if conjugate else tensor
+    return torch._neg_view(tensor) if negative else tensor
+
+
+def place(target, raw):
+    """Write elements that were stored in row-major order to where they were in memory."""
+    kept = tuple(slice(0, 1) if step == 0 else slice(None) for step in target.stride())
+    target[kept].copy_(raw.view(target.dtype).reshape(target.shape)[kept])
+
+
+def cast(item):
+    """A tensor or dtype in float64, with --float64."""
+    dtype = item.dtype if isinstance(item, torch.Tensor) else item
+    if not FLOAT64 or not (dtype.is_floating_point or dtype.is_complex):
+        return item
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return item.to(wide) if isinstance(item, torch.Tensor) else wide
+
+
+def leaves(tree, slot):
+    if isinstance(tree, (list, tuple)):
+        for number, item in enumerate(tree):
+            yield from leaves(item, f"{{slot}}.{{number}}")
+    else:
+        yield slot, tree
+
+
+def report(slot, recorded, found):
+    if not isinstance(found, torch.Tensor):
+        print(f"{{slot}}: recorded {{recorded}}, now {{found}}")
+        return
+    recorded, found = (t.resolve_conj().resolve_neg().contiguous() for t in (recorded, found))
+    one, other = (t.reshape(-1).view(torch.uint8) for t in (recorded, found))
+    same = recorded.dtype == found.dtype and torch.equal(one, other)
+    x, y = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (recorded, found))
+    error = float(torch.linalg.vector_norm(x - y))
+    norm = float(torch.linalg.vector_norm(y)) or 1.0
+    greatest = float((x - y).abs().max()) if x.numel() else 0.0
+    verdict = "bit-equal" if same else "different"
+    print(f"{{slot}}: {{verdict}}, relative L2 error {{error / norm:.3e}}, greatest {{greatest:.3e}}")
+
+'''
+
+_TAIL: Final = """
+with torch.no_grad():
+    outputs = {call}
+found = dict(leaves(outputs, "{slot}"))
+"""
+
+
+def repro_script(call: Call) -> str:
+    """Return the source of a script that runs an aten call again from the shards of its dump.
+
+    Raises:
+        ReplayError, MissingDataError: the call cannot be run again; the message says why.
+    """
+    find_op(call)
+    return _Script(call).text()
+
+
+class _Script:
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._rank = call.rank
+        self._shards: dict[int, str] = {}
+        self._lines: list[str] = []
+        self._names: dict[int, str] = {}
+
+    def text(self) -> str:
+        call = self._call
+        self._inputs([value for _, value in call.input_values()])
+        self._generator()
+        args, kwargs = call.inputs
+        parts = [_literal(item, self._names) for item in args]
+        parts += [f"{name}={_literal(item, self._names)}" for name, item in kwargs.items()]
+        namespace, _, rest = call.op.partition("::")
+        name, _, overload = rest.partition(".")
+        line = f"torch.ops.{namespace}.{name}.{overload or 'default'}({', '.join(parts)})"
+        outputs = call.outputs
+        self._lines.append(
+            _TAIL.format(call=line, slot="output" if isinstance(outputs, (list, tuple)) else "output.0").rstrip()
+        )
+        self._lines += [f"found.update(leaves({text}, {slot!r}))" for slot, text in self._written(args, kwargs)]
+        self._results()
+        return self._head() + "\n".join(self._lines) + "\n"
+
+    def _head(self) -> str:
+        call, rank = self._call, self._rank
+        source = call.source
+        packages = _run_packages(rank.directory.parent.parent)
+        return _HEAD.format(
+            name=call.name,
+            op=call.op,
+            where=rank.where,
+            module=call.module,
+            phase=call.phase,
+            torch=packages.get("torch", "of unknown version"),
+            source="" if source is None else f", at {source.file}:{source.line}",
+            shards=repr(self._shards),
+        )
+
+    def _inputs(self, values: list[Value]) -> None:
+        groups: dict[Moment, list[Value]] = {}
+        for value in {value.id: value for value in values}.values():
+            check_readable(value)
+            if value.storage == 0 or "quantized" in value.extra:
+                raise ReplayError(f"{value!r} is sparse or quantized: no script can be written, use aten_dump.replay")
+            groups.setdefault(moment_of(value), []).append(value)
+        for number, group in enumerate(groups.values()):
+            memory = f"memory{number}"
+            base = self._memory(memory, group)
+            for value in group:
+                name = self._names[value.id] = f"value{value.id}"
+                self._lines.append(f"{name} = cast({self._view(value, memory, base)}.to(DEVICE))")
+
+    def _memory(self, memory: str, group: list[Value]) -> int:
+        """Write the lines that make the memory of a storage; returns the byte of the storage that it starts at."""
+        extents = [extent(value) for value in group]
+        absolute = "as_strided" in self._call.op
+        base = 0 if absolute else min(low for low, _ in extents) // ALIGNMENT * ALIGNMENT
+        end = max(high for _, high in extents)
+        end = max(end, group[0].storage_nbytes) if absolute else end
+        first = group[0]
+        self._lines.append(f"# storage {first.storage}, version {first.version}")
+        self._lines.append(f"{memory} = torch.zeros({-(-(end - base) // 16) * 16}, dtype=torch.uint8)")
+        for value in group:
+            if value.has_data and value.numel:
+                self._lines += self._stored(value, memory, base)
+        return base
+
+    def _stored(self, value: Value, memory: str, base: int) -> Iterator[str]:
+        data, blob = self._blob(value)
+        low, high = extent(value)
+        raw = f"stored({blob.shard}, {blob.id})"
+        if data.layout == LAYOUTS.index("strided"):
+            yield f"{memory}[{low - base}:{high - base}] = {raw}[{data.offset}:{data.offset + high - low}]"
+        else:
+            nbytes = value.numel * value.dtype.itemsize
+            target = self._view(value, memory, base, bits=False)
+            yield f"place({target}, {raw}[{data.offset}:{data.offset + nbytes}])"
+
+    def _blob(self, value: Value) -> tuple[Any, Blob]:
+        data = value.data
+        if data is None:
+            value.tensor()  # raises, and says why
+        assert data is not None
+        blob = self._rank.tables.blobs[data.blob]
+        self._shard(blob.shard)
+        return data, blob
+
+    def _shard(self, number: int) -> None:
+        path: Path = self._rank.directory / shard_name(number)
+        if not path.exists():
+            raise ReplayError(f"{path} is not finished; run `aten-dump recover` first")
+        self._shards[number] = str(path.absolute())
+
+    def _view(self, value: Value, memory: str, base: int, bits: bool = True) -> str:
+        offset = value.storage_offset - base // value.dtype.itemsize
+        offset = 0 if value.numel == 0 else offset
+        flags = ", conjugate=True" if bits and value.conjugate else ""
+        flags += ", negative=True" if bits and value.negative else ""
+        return f"view({memory}, {value.dtype}, {tuple(value.shape)}, {value.stride}, {offset}{flags})"
+
+    def _generator(self) -> None:
+        record = self._rank.tables.random.get(self._call.id)
+        if record is None or record.blob not in self._rank.tables.blobs:
+            return
+        blob = self._rank.tables.blobs[record.blob]
+        self._shard(blob.shard)
+        target = "generator" if "GeneratorRef" in repr(self._call.inputs) else "torch.default_generator"
+        if target == "generator":
+            self._lines.append("generator = torch.Generator(DEVICE)")
+        self._lines.append(f"{target}.set_state(stored({blob.shard}, {blob.id}))  # as it was before the op")
+
+    def _written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        names = self._call.arguments
+        for name in self._call.mutated:
+            position = names.index(name) if name in names else len(args)
+            item = args[position] if position < len(args) else kwargs.get(name)
+            yield f"mutated.{name}", _literal(item, self._names)
+
+    def _results(self) -> None:
+        for number, (slot, value) in enumerate(recorded_slots(self._call)):
+            if not isinstance(value, Value):
+                self._lines.append(f"report({slot!r}, {_literal(value, {})}, found.get({slot!r}))")
+            elif value.has_data and value.storage and value.numel and "quantized" not in value.extra:
+                memory = f"result{number}"
+                base = self._memory(memory, [value])
+                self._lines.append(f"report({slot!r}, {self._view(value, memory, base)}, found.get({slot!r}))")
+
+
+def _run_packages(root: Path) -> dict[str, str]:
+    from ...dump import open_dump
+
+    found = open_dump(root).run.get("packages", {}) if (root / "run.json").exists() else {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _literal(item: Any, names: dict[int, str]) -> str:
+    """Return an argument as source."""
+    if isinstance(item, Value):
+        return names[item.id]
+    if isinstance(item, (list, tuple)):
+        return "[" + ", ".join(_literal(entry, names) for entry in item) + "]"
+    if isinstance(item, torch.dtype):
+        return f"cast({item})"
+    if isinstance(item, torch.device):
+        return 'torch.device("meta")' if item.type == "meta" else "DEVICE"
+    if isinstance(item, GeneratorRef):
+        return "generator"
+    if isinstance(item, ReprRef):
+        return item.text
+    if isinstance(item, ObjectRef):
+        raise ReplayError(f"an argument is a {item.type_name}, which was seen and not recorded")
+    if isinstance(item, float) and not math.isfinite(item):
+        return f'float("{item}")'
+    if isinstance(item, complex):
+        return f"complex({_literal(item.real, names)}, {_literal(item.imag, names)})"
+    return repr(item) if item is None or isinstance(item, (bool, int, float, str)) else str(item)

@@ -1,0 +1,259 @@
+"""How far a recorded result is from the reference, in units of what an honest implementation may be off.
+
+Theory of operation
+    Both are one op on the same inputs, so all error is made here. The error is the relative L2 norm of recorded
+    - reference; the floor is the greater of what the same op in the recorded dtype is off on this machine, and
+    what rounding must cost: half a unit in the last place of the result's dtype, and one unit of the
+    accumulator's (float32 at the least) times the square root of the number of terms. L2 alone misses one wrong
+    element among a million, so the greatest absolute error is judged the same way, and each element's against
+    its own size, with LENIENCE, as approximations of exp and the like differ by a few units between devices; the
+    worst of these ratios counts.
+
+    Rounding to nearest leaves no mean: a result that is too large throughout by less than its rounding (x1.005 in
+    bfloat16) shows in the slope of recorded over reference, which many elements fix far better than one. It is held
+    against the slope's own uncertainty and that of an honest implementation; it takes many distinct values.
+    Non-finite elements must be at the same places; results that are not
+    floating must be equal.
+
+    ratio <= 1  as good as an honest implementation;  ratio > SUSPECT  it computes something else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+SUSPECT: Final = 4.0
+LENIENCE: Final = 8.0
+NOISE: Final = 0.5  # of the root mean square error
+_BIAS: Final = 1 / 16  # of a rounding unit
+_UNCERTAIN: Final = 3.0  # standard errors of the slope
+_DISTINCT: Final = 64  # values that it takes
+_TAIL: Final = 2.0  # of the root mean square error: one element of many that are noisy
+_CHUNK: Final = 1 << 20  # elements that are converted to float64 at a time
+_PRODUCTS: Final = (
+    "mm",
+    "conv",
+    "linear",
+    "matmul",
+    "attention",
+    "bilinear",
+    "einsum",
+    "::mv",
+    "::dot",
+    "rnn",
+    "lstm",
+    "gru",
+)
+_INTEGER_FLOOR: Final = 1e-3  # share of elements of an integer result (an index of equal values) that may differ
+
+
+@dataclass(frozen=True, slots=True)
+class LocalError:
+    """The error that one op adds to one result."""
+
+    slot: str
+    error: float  # |recorded - reference| / |reference|, L2; share of unequal elements of an integer result
+    floor: float  # what an honest implementation may have, in the same unit
+    ratio: float  # worst of: L2 error, greatest error, greatest error for its element's size, each over its floor
+    max_abs: float  # greatest absolute error
+    at: tuple[int, ...]  # where that is
+    bit_equal: bool  # recorded and replayed in the recorded dtype are the same, bit by bit
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Norms of a difference, over elements that are finite on both sides."""
+
+    error: float
+    reference: float
+    max_error: float
+    max_reference: float
+    at: int
+    elementwise: float  # greatest error in units of the honest error of an element of that size
+    misplaced: int  # elements whose kind (finite, NaN, +inf, -inf) differs
+    dot: float = 0.0  # sum of difference times reference
+    uncertainty: float = 0.0  # root of the sum of squares of (difference times reference)
+
+    @property
+    def slope(self) -> float:
+        """Relative error that all elements have in common."""
+        return abs(self.dot) / self.reference**2 if self.reference else 0.0
+
+
+def measure(
+    slot: str, recorded: torch.Tensor, native: torch.Tensor | None, reference: torch.Tensor, terms: float
+) -> LocalError:
+    """Judge one floating result.
+
+    Args:
+        slot: its name.
+        recorded: what the program got.
+        native: the op replayed in the recorded dtype; None where that failed.
+        reference: the op replayed in float64, or `native` where that is all there is.
+        terms: how many terms one element of the result sums up.
+    """
+    unit = _unit(recorded.dtype)
+    accumulator = min(unit, torch.finfo(torch.float32).eps / 2) * math.sqrt(terms)
+    least = accumulator * _greatest(reference) + _tiny(recorded.dtype)
+    found = _sums(recorded, reference, unit, least)
+    honest = None if native is None else _sums(native, reference, unit, least)
+    floor = max(0.5 * unit + accumulator, 1e-30) * found.reference
+    max_floor = max(unit + accumulator, 1e-30) * found.max_reference
+    smallest = _tiny(recorded.dtype)
+    if honest is not None:
+        floor, max_floor = max(floor, honest.error), max(max_floor, honest.max_error)
+    floor, max_floor = max(floor, smallest * math.sqrt(max(1, recorded.numel()))), max(max_floor, smallest)
+    allowed = LENIENCE * max(1.0, 0.0 if honest is None else honest.elementwise)
+    own = found.elementwise / allowed
+    if own > SUSPECT:  # where all elements are noisy (partial sums that were rounded), small ones are too
+        noise = NOISE * found.error / math.sqrt(max(1, recorded.numel()))
+        own = _sums(recorded, reference, unit, least + noise).elementwise / allowed
+    greatest_ratio = found.max_error / max_floor
+    if greatest_ratio > SUSPECT:
+        max_floor = max(max_floor, _TAIL * found.error / math.sqrt(max(1, recorded.numel())))
+        greatest_ratio = found.max_error / max_floor
+    ratio = max(found.error / floor, greatest_ratio, own)
+    if ratio <= SUSPECT:
+        ratio = max(ratio, _bias(found, honest, reference, unit, accumulator))
+    if found.misplaced and not (honest is not None and honest.misplaced >= found.misplaced):
+        ratio = math.inf
+    scale = found.reference or 1.0
+    bit_equal = native is not None and _equal_bits(recorded, native)
+    return LocalError(
+        slot, found.error / scale, floor / scale, ratio, found.max_error, _place(found.at, recorded.shape), bit_equal
+    )
+
+
+def _bias(found: _Sums, honest: _Sums | None, reference: torch.Tensor, unit: float, accumulator: float) -> float:
+    """Return the error that all elements have in common, over what an honest implementation may have."""
+    if not found.reference or reference.numel() < _DISTINCT:
+        return 0.0
+    allowed = max(_BIAS * unit, LENIENCE * accumulator, 0.0 if honest is None else 2.0 * honest.slope)
+    uncertain = _UNCERTAIN * found.uncertainty / found.reference**2
+    if found.slope <= SUSPECT * max(allowed, uncertain):
+        return found.slope / max(allowed, uncertain)
+    distinct = int(_flat(reference)[:_CHUNK].unique().numel())
+    if distinct < _DISTINCT:
+        return 0.0
+    repeated = math.sqrt(max(1.0, min(reference.numel(), _CHUNK) / distinct))
+    return found.slope / max(allowed, uncertain * repeated)
+
+
+def measure_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
+    """Judge a result that is not floating: a mask, an index, a plain number."""
+    if isinstance(recorded, torch.Tensor) and isinstance(replayed, torch.Tensor):
+        one, other = _plain(recorded), _plain(replayed)
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return LocalError(slot, 1.0, _INTEGER_FLOOR, math.inf, math.inf, (), False)
+        unequal = one != other
+        count = int(unequal.sum())
+        share = count / max(1, one.numel())
+        first = int(unequal.reshape(-1).to(torch.uint8).argmax()) if count else 0
+        ratio = max(share / _INTEGER_FLOOR, SUSPECT / 2) if count else 0.0
+        size = float((one.double() - other.double()).abs().max()) if count else 0.0
+        return LocalError(slot, share, _INTEGER_FLOOR, ratio, size, _place(first, one.shape), not count)
+    same = bool(recorded == replayed or (recorded != recorded and replayed != replayed))
+    return LocalError(slot, 0.0 if same else 1.0, _INTEGER_FLOOR, 0.0 if same else math.inf, 0.0, (), same)
+
+
+def terms_of(op: str, inputs: list[int], outputs: int) -> float:
+    """Guess how many terms `op` adds up per element of its result, from the numbers of elements it reads and makes."""
+    sizes = sorted(inputs, reverse=True)
+    if not sizes or not outputs:
+        return 1.0
+    if len(sizes) > 1 and any(name in op for name in _PRODUCTS):
+        return max(1.0, math.sqrt(sizes[0] * sizes[1] / outputs))
+    return max(1.0, sizes[0] / outputs)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_quantized:
+        return tensor.int_repr()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def _unit(dtype: torch.dtype) -> float:
+    """Unit roundoff: half the distance from 1 to the next number."""
+    return torch.finfo(dtype).eps / 2
+
+
+def _tiny(dtype: torch.dtype) -> float:
+    """Distance of the smallest numbers: below it nothing can be told apart, and kernels may flush to zero."""
+    info = torch.finfo(dtype)
+    return 2.0**-24 if dtype == torch.float16 else info.tiny  # the range of float16 is short: subnormals matter
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = _plain(tensor.detach()).resolve_conj().resolve_neg().cpu()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor)
+    return tensor.reshape(-1)
+
+
+def _greatest(reference: torch.Tensor) -> float:
+    """Return the greatest finite absolute value."""
+    chunks = _flat(reference).split(_CHUNK)
+    return max(
+        (float(torch.nan_to_num(c.double(), 0.0, 0.0, 0.0).abs().max()) for c in chunks if c.numel()), default=0.0
+    )
+
+
+def _sums(found: torch.Tensor, reference: torch.Tensor, unit: float, least: float) -> _Sums:
+    """Add up errors chunk by chunk, so that little memory is needed beyond the tensors.
+
+    Args:
+        found: the result.
+        reference: what it should be.
+        unit: honest relative error of an element.
+        least: honest absolute error of any element.
+    """
+    one, other = _flat(found), _flat(reference)
+    error = norm = greatest = highest = elementwise = dot = spread = 0.0
+    at = misplaced = 0
+    for start in range(0, one.numel(), _CHUNK):
+        x, y = one[start : start + _CHUNK].double(), other[start : start + _CHUNK]
+        if y.dtype != one.dtype and one.dtype.itemsize < 8:  # beyond the dtype's range is inf, also for the reference
+            y = torch.where(_beyond(y.double(), one.dtype), y.to(one.dtype).double(), y.double())
+        y = y.double()
+        finite = torch.isfinite(x) & torch.isfinite(y)
+        if not bool(finite.all()):
+            kinds = torch.nan_to_num(x, 1.0, 2.0, 3.0), torch.nan_to_num(y, 1.0, 2.0, 3.0)
+            wrong = ~finite & ((torch.isfinite(x) != torch.isfinite(y)) | (kinds[0] != kinds[1]))
+            misplaced += int(wrong.sum())
+        difference = torch.where(finite, x - y, 0.0).abs()
+        y = torch.where(finite, y, 0.0)
+        error += float(torch.linalg.vector_norm(difference)) ** 2
+        norm += float(torch.linalg.vector_norm(y)) ** 2
+        products = torch.where(finite, x - y, 0.0) * y
+        dot += float(products.sum())
+        spread += float(torch.linalg.vector_norm(products)) ** 2
+        worst = int(difference.argmax())
+        if float(difference[worst]) > greatest:
+            greatest, at = float(difference[worst]), start + worst
+        elementwise = max(elementwise, float((difference / (unit * y.abs() + least)).max()))
+        highest = max(highest, float(y.abs().max()))
+    return _Sums(
+        math.sqrt(error), math.sqrt(norm), greatest, highest, at, elementwise, misplaced, dot, math.sqrt(spread)
+    )
+
+
+def _beyond(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return values.abs() > torch.finfo(dtype).max
+
+
+def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    from .run_op import same_bits
+
+    return same_bits(one, other.cpu())
+
+
+def _place(position: int, shape: torch.Size) -> tuple[int, ...]:
+    place: list[int] = []
+    for size in reversed(shape):
+        place.append(position % size if size else 0)
+        position = position // size if size else 0
+    return tuple(reversed(place))

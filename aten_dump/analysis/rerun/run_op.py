@@ -1,0 +1,311 @@
+"""Runs one recorded aten op again.
+
+Theory of operation
+    The op is found by name, its tensors are made anew (`buffers.py`), its other arguments are taken as recorded. On
+    another device, device arguments follow; with `cast`, dtype arguments do. A random op draws from a generator
+    in the recorded state; it cannot be cast, as other dtypes draw other numbers, unless it turns out to draw nothing
+    (attention with dropout 0). An op that was given undefined memory runs twice, with different bytes there: if
+    the results differ it read them, and nothing can be said about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
+from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from ...store.records import UNDEFINED_OUTPUT_OPS
+from .shared_memory import Moment, tensors_of, wide
+
+COLLECTIVES: Final = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"))
+_NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
+_REINTERPRET: Final = frozenset(
+    ("aten::view.dtype", "aten::nextafter", "aten::frexp.Tensor", "aten::_fused_sdp_choice")
+)
+_ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
+_SECOND_FILL: Final = 0x3C  # as floats: small normal numbers; as indices: out of range
+_RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What an op returned and wrote."""
+
+    outputs: Any  # tree of tensors and plain values
+    mutated: dict[str, Any]
+    drew: bool = False  # it took random numbers
+    undefined_inputs: bool = False
+
+
+def find_op(call: Call) -> Any:
+    """Return the OpOverload of an aten call.
+
+    Raises:
+        ReplayError: it is a collective or no computation, or this process does not have it.
+    """
+    namespace, _, rest = call.op.partition("::")
+    if call.kind != "aten":
+        raise ReplayError(f"{call.name} is a call of kind {call.kind}; replay the aten ops inside it")
+    if namespace in COLLECTIVES:
+        raise ReplayError("a collective: it needs the other ranks")
+    if namespace in _NO_COMPUTATION:
+        raise ReplayError(f"{namespace} ops compute nothing that is recorded")
+    name, _, overload = rest.partition(".")
+    if f"{namespace}::{name}" in UNDEFINED_OUTPUT_OPS:
+        raise ReplayError("it returns undefined memory: there is nothing to compare")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    found = getattr(packet, overload or "default", None)
+    if found is None:
+        raise ReplayError(f"torch {torch.__version__} here has no op {call.op}; import the package that registers it")
+    return found
+
+
+def run_call(
+    call: Call,
+    *,
+    cast: bool = False,
+    device: torch.device | None = None,
+    known: Mapping[Moment, torch.Tensor] | None = None,
+) -> Run:
+    """Run the op of a call again.
+
+    Args:
+        call: an aten call.
+        cast: in float64, else in the recorded dtypes.
+        device: where; the CPU by default.
+        known: storages, as bytes, that take the place of what was recorded.
+
+    Raises:
+        ReplayError, MissingDataError: it cannot be run; the message says why.
+    """
+    op = find_op(call)
+    if call.error is not None:
+        raise ReplayError(f"it raised in the program: {call.error}")
+    if cast and call.op in _REINTERPRET:
+        raise ReplayError("it is about the bits of its dtype: it has no float64 form")
+    device = device or torch.device("cpu")
+    undefined = any(value.undefined and value.numel for _, value in call.input_values())
+    first = _run(op, call, cast, device, known, 0)
+    if not undefined:
+        return first
+    second = _run(op, call, cast, device, known, _SECOND_FILL)
+    _check_same(call, first, second)
+    return Run(first.outputs, first.mutated, first.drew, True)
+
+
+def _check_same(call: Call, first: Run, second: Run) -> None:
+    """Check that an op gave the same twice, wherever the program's result was defined."""
+    defined = {slot for slot, value in [*call.output_values(), *call.written_values()] if not value.undefined}
+    others = dict(result_slots(second))
+    for slot, item in result_slots(first):
+        if slot in defined and not same_bits(item, others[slot]):
+            raise ReplayError("it reads memory that was undefined (torch.empty), whose contents are not recorded")
+
+
+def _run(
+    op: Any, call: Call, cast: bool, device: torch.device, known: Mapping[Moment, torch.Tensor] | None, fill: int
+) -> Run:
+    names = [argument.name for argument in op._schema.arguments]
+    state = call.random_state
+    is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
+    try:
+        args, kwargs = _Arguments(op, call, cast, device, known, fill).build()
+        if is_random:
+            result, drew = _draw(op, args, kwargs, state, device, cast)
+        else:
+            with torch.no_grad():
+                result, drew = op(*args, **kwargs), False
+    except AtenDumpError:
+        raise
+    except _RUN_ERRORS as error:
+        text = str(error).strip().partition("\n")[0]
+        raise ReplayError(f"it raised when replayed: {type(error).__name__}: {text}") from error
+    mutated = {}
+    for name in call.mutated:
+        position = names.index(name) if name in names else len(args)
+        mutated[name] = args[position] if position < len(args) else kwargs.get(name)
+    return Run(result, mutated, drew)
+
+
+def _draw(
+    op: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    state: tuple[str, bytes] | None,
+    device: torch.device,
+    cast: bool,
+) -> tuple[Any, bool]:
+    """Run an op that may draw random numbers, and tell whether it did."""
+    kind = "cpu" if state is None else torch.device(state[0]).type
+    if kind != device.type:
+        raise ReplayError(f"it draws random numbers on {kind}: replay it there, {device.type} draws others")
+    given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)]
+    with _generator(given[0] if given else None, device) as generator:
+        if state is not None:
+            generator.set_state(torch.frombuffer(bytearray(state[1]), dtype=torch.uint8))
+        before = generator.get_state()
+        with torch.no_grad():
+            result = op(*args, **kwargs)
+        drew = not torch.equal(before, generator.get_state())
+    if drew and state is None:
+        raise ReplayError("it draws random numbers, and the state of the generator was not recorded")
+    if drew and cast:
+        raise ReplayError("it draws random numbers, which depend on the dtype: replay it in the recorded one")
+    return result, drew
+
+
+@contextmanager
+def _generator(given: torch.Generator | None, device: torch.device) -> Iterator[torch.Generator]:
+    """Give the generator that an op will draw from; the process's own is put back as it was."""
+    if given is not None:
+        yield given
+        return
+    if device.type == "cpu":
+        default = torch.default_generator
+    else:
+        module = torch.get_device_module(device)
+        default = module.default_generators[device.index or 0]
+    saved = default.get_state()
+    try:
+        yield default
+    finally:
+        default.set_state(saved)
+
+
+class _Arguments:
+    """The arguments of one call, made anew."""
+
+    def __init__(
+        self,
+        op: Any,
+        call: Call,
+        cast: bool,
+        device: torch.device,
+        known: Mapping[Moment, torch.Tensor] | None,
+        fill: int,
+    ) -> None:
+        self._op = op
+        self._call = call
+        self._cast = cast
+        self._device = device
+        self._known = known
+        self._fill = fill
+
+    def build(self) -> tuple[list[Any], dict[str, Any]]:
+        call = self._call
+        args, kwargs = call.inputs
+        values = [value for _, value in call.input_values()]
+        self._tensors = tensors_of(
+            values,
+            cast=self._cast,
+            device=self._device,
+            fill=self._fill,
+            written=self._written(args, kwargs),
+            absolute="as_strided" in call.op or "set_" in call.op,
+            known=self._known,
+        )
+        made = [self._item(item) for item in args]
+        position = _ON_LOW_PRECISION_ONLY.get(call.op)
+        if self._cast and position is not None and len(made) > position:
+            made[position] = False
+        named = {name: self._item(item) for name, item in kwargs.items()}
+        if named.get("pin_memory"):
+            named["pin_memory"] = None
+        return made, named
+
+    def _written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
+        names = self._call.arguments
+        found = []
+        for name in self._call.mutated:
+            position = names.index(name) if name in names else len(args)
+            found += _values_in(args[position] if position < len(args) else kwargs.get(name))
+        return frozenset(value.id for value in found)
+
+    def _item(self, item: Any) -> Any:
+        if isinstance(item, Value):
+            return self._tensors[item.id]
+        if isinstance(item, (list, tuple)):
+            return [self._item(entry) for entry in item]
+        if isinstance(item, torch.dtype):
+            return wide(item) if self._cast else item
+        if isinstance(item, torch.device):
+            return item if item.type == "meta" else self._device
+        if isinstance(item, GeneratorRef):
+            generator = torch.Generator(self._device)
+            return generator if item.seed is None else generator.manual_seed(item.seed)
+        if isinstance(item, ReprRef):
+            return _number(item)
+        if isinstance(item, ObjectRef):
+            raise ReplayError(f"an argument is a {item.type_name}, which was seen and not recorded")
+        return item
+
+
+def _number(item: ReprRef) -> Any:
+    try:
+        return int(item.text)  # more than 64 bits
+    except ValueError:
+        raise ReplayError(f"an argument is {item.text}, which cannot be made again") from None
+
+
+def _values_in(item: Any) -> list[Value]:
+    if isinstance(item, Value):
+        return [item]
+    return [value for entry in item for value in _values_in(entry)] if isinstance(item, (list, tuple)) else []
+
+
+def result_slots(run: Run) -> Iterator[tuple[str, Any]]:
+    """Yield (slot, tensor or plain value) of what a run returned and wrote, named as in a dump."""
+    many = isinstance(run.outputs, (list, tuple))
+    yield from leaves(run.outputs, "output" if many else "output.0")
+    for name, item in run.mutated.items():
+        yield from leaves(item, f"mutated.{name}")
+
+
+def recorded_slots(call: Call) -> Iterator[tuple[str, Any]]:
+    """Yield (slot, Value or plain value) of what was recorded, as `result_slots` does."""
+    outputs = call.outputs
+    yield from leaves(outputs, "output" if isinstance(outputs, (list, tuple)) else "output.0")
+    for name, item in call.mutated_values.items():
+        yield from leaves(item, f"mutated.{name}")
+
+
+def leaves(tree: Any, slot: str) -> Iterator[tuple[str, Any]]:
+    """Yield (slot, leaf) of nested lists, tuples and dicts."""
+    if isinstance(tree, dict):
+        for name, item in tree.items():
+            yield from leaves(item, f"{slot}.{name}")
+    elif isinstance(tree, (list, tuple)):
+        for number, item in enumerate(tree):
+            yield from leaves(item, f"{slot}.{number}")
+    else:
+        yield slot, tree
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Tell whether two results are the same bit by bit, shapes and strides of plain tensors included."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return bool(one == other or (one != one and other != other))
+    if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
+        return False
+    if one.is_quantized:
+        return torch.equal(one.int_repr(), other.int_repr())
+    if one.layout is not torch.strided:
+        return torch.equal(one.to_dense(), other.to_dense())
+    return one.numel() == 0 or torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
+    flat = plain.reshape(-1)
+    if flat.stride(0) != 1:  # one element that was expanded
+        flat = flat.clone(memory_format=torch.contiguous_format).as_strided(flat.shape, (1,))
+    return flat.view(torch.uint8)
+
+
+UNREPLAYABLE: Final = (ReplayError, MissingDataError, FormatError)

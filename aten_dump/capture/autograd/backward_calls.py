@@ -1,0 +1,188 @@
+"""The backward of an API or module call: gradients arriving at its outputs, gradients sent to its inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree
+from ..step.open_calls import BACKWARD, NODE, Edge, OpenCall, ThreadState
+from ..torch_internals.quiet import quiet
+from ..values.argument_encoding import Path, mirror
+
+if TYPE_CHECKING:
+    from ..calls.step_recorder import StepRecorder
+
+
+class BackwardCall:
+    """One run of the backward of one forward API or module call."""
+
+    __slots__ = (
+        "_partial",
+        "end_ns",
+        "id",
+        "owner",
+        "parent_id",
+        "received",
+        "repeat",
+        "sent",
+        "stack",
+        "start_ns",
+        "thread",
+        "visible",
+    )
+
+    def __init__(self, number: int, owner: OpenCall, parent_id: int, thread: ThreadState, start_ns: int) -> None:
+        self.id = number
+        self.owner = owner
+        self.parent_id = parent_id
+        self.visible = number if owner.recorded else parent_id
+        self.repeat = owner.backwards
+        owner.backwards += 1
+        self.thread = thread.number
+        self.stack = thread.stack[-1].stack if thread.stack else 0
+        self.start_ns = self.end_ns = start_ns
+        self.received: dict[Path, Tree] = {}  # gradients of the outputs
+        self.sent: dict[Edge, Tree] = {}  # gradients of the inputs
+        self._partial: dict[Edge, tuple[int, torch.Tensor | None]] = {}  # sums not complete yet: terms seen, sum so far
+
+    def send(self, edge: Edge, gradient: torch.Tensor | None, tree: Tree, recorder: StepRecorder) -> None:
+        """Add a gradient that a node sends along `edge`; the sum of all that the call sends there is its gradient."""
+        expected = (self.owner.expected or {}).get(edge, 1)
+        if expected == 1:
+            self.sent[edge] = tree
+            return
+        if not recorder.computes or (gradient is not None and type(gradient) is not torch.Tensor):
+            if gradient is not None and self.sent.get(edge) is None:
+                self.sent[edge] = recorder.unknown_sum(gradient)
+            return
+        seen, total = self._partial.pop(edge, (0, None))
+        if gradient is not None:
+            total = _add(total, gradient)
+        if seen + 1 < expected:
+            self._partial[edge] = (seen + 1, total)
+        else:
+            self.sent[edge] = None if total is None else recorder.tree(total, is_input=False)
+
+    def complete(self, recorder: StepRecorder) -> None:
+        """Take sums whose last terms never came: those nodes were not part of this backward."""
+        for edge, (_, total) in self._partial.items():
+            self.sent[edge] = None if total is None else recorder.tree(total, is_input=False)
+        self._partial.clear()
+
+    def record(self, recorder: StepRecorder) -> None:
+        """Record the call; it has ended."""
+        owner = self.owner
+        if not owner.recorded:
+            recorder.coverage.add("selection")
+            return
+        args, kwargs = self.arguments()
+        recorder.emit_call(
+            self.id,
+            self.parent_id,
+            recorder.interner.op(owner.kind, owner.name),
+            recorder.number(owner),
+            self.repeat,
+            BACKWARD,
+            self.thread,
+            self.start_ns,
+            self.end_ns - self.start_ns,
+            None,
+            self.stack,
+            owner.module,
+            owner.id,
+            args,
+            kwargs,
+            self.results(),
+            None,
+            None,
+        )
+
+    def arguments(self) -> tuple[list[Tree], dict[str, Tree] | None]:
+        """Return the gradients of the outputs, in the shape of the outputs."""
+        outputs = self.owner.outputs
+        if not isinstance(outputs, list):
+            return [None], None
+        if outputs[0] == TREE_VALUE:
+            return [self.received.get(())], None
+        grown = mirror(outputs, self.received)
+        if outputs[0] in (TREE_LIST, TREE_TUPLE):
+            return grown[1:], None
+        if outputs[0] == TREE_DICT:
+            return [], {str(k): v for k, v in zip(grown[1::2], grown[2::2], strict=True)}
+        return [grown], None
+
+    def results(self) -> Tree:
+        """Return the gradients of the inputs, in the shape of the inputs; keyed where keywords have gradients."""
+        owner = self.owner
+        found = {path: self.sent.get(edge) for edge, paths in (owner.input_edges or {}).items() for path in paths}
+        positional = [
+            None
+            if not isinstance(tree, list)
+            else (found.get((i,)) if tree[0] == TREE_VALUE else _gradients(tree, found, i))
+            for i, tree in enumerate(owner.args)
+        ]
+        keywords = (
+            {k: g for k, tree in owner.kwargs.items() if (g := _gradients(tree, found, k))} if owner.kwargs else None
+        )
+        if not keywords:
+            return [TREE_TUPLE, *positional]
+        keyed: list[Tree] = [TREE_DICT]
+        for key, tree in [*enumerate(positional), *keywords.items()]:
+            keyed += (key, tree)
+        return keyed
+
+
+def _gradients(tree: Tree, found: dict[Path, Tree], step: int | str) -> Tree:
+    """Return the gradients in the shape of one argument; None where it holds no tensor that can have one."""
+    if any(path[0] == step for path in found):
+        return mirror(tree, found, (step,))
+    return None
+
+
+def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
+    """Add a term, in autograd's order. The sum is the recorder's own memory: holding the program's tensors would
+    change how autograd adds.
+    """
+    with quiet():
+        return term.clone() if total is None else total.add_(term)
+
+
+class BackwardTask:
+    """One pass of the autograd engine: the calls whose backward it runs."""
+
+    __slots__ = ("_recorder", "_root", "calls", "leaves")
+
+    def __init__(self, recorder: StepRecorder, thread: ThreadState) -> None:
+        self._recorder = recorder
+        self.calls: dict[int, BackwardCall] = {}
+        self._root = thread.stack[-1].visible if thread.stack else recorder.main_parent()
+        self.leaves: dict[int, int] = {}  # id of a leaf tensor -> its AccumulateGrad call
+
+    def call_of(self, owner: OpenCall | None, thread: ThreadState) -> BackwardCall | None:
+        """Return the backward of `owner` in this pass, begun now if need be, and so its parents'."""
+        if owner is None or owner.kind == NODE:
+            return None
+        call = self.calls.get(owner.id)
+        if call is None:
+            parent = self.call_of(owner.parent, thread)
+            parent_id = self._root if parent is None else parent.visible
+            call = BackwardCall(self._recorder.next_id(), owner, parent_id, thread, self._recorder.now_ns())
+            self.calls[owner.id] = call
+        return call
+
+    def finish(self) -> None:
+        """Record every backward call of the pass, and the gradients of the leaves it reached."""
+        calls = sorted(self.calls.values(), key=lambda c: c.id)
+        for call in reversed(calls):  # inner ones first: an outer one lasts as long
+            parent = call.owner.parent
+            outer = None if parent is None else self.calls.get(parent.id)
+            if outer is not None and outer.end_ns < call.end_ns:
+                outer.end_ns = call.end_ns
+        for call in calls:
+            call.complete(self._recorder)
+            call.record(self._recorder)
+        self.calls.clear()
+        self._recorder.gradients(self.leaves)
+        self.leaves = {}

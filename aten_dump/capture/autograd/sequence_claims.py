@@ -1,0 +1,64 @@
+"""Which aten call made which autograd node, known by the numbers that autograd gives its nodes."""
+
+from __future__ import annotations
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+
+from ..step.open_calls import ThreadState
+
+
+class SequenceClaims:
+    """Which aten call made which autograd node, by thread and sequence number: each thread counts for itself."""
+
+    __slots__ = ("_threads",)
+
+    def __init__(self, threads: list[ThreadState]) -> None:
+        self._threads = threads
+
+    def claim(self, thread: ThreadState, call: int) -> int | None:
+        """Give the nodes made since the thread's last call to `call`; return the number of the one it made itself."""
+        now: int = _get_sequence_nr()
+        first = thread.claimed
+        if now == first:
+            return None
+        if not torch.is_grad_enabled():  # it made none: it runs in a pack hook, or in a custom function's forward
+            for number in range(max(first, thread.noted), now):
+                thread.made_around[number] = call
+                thread.made_before[number] = thread.last_call
+            thread.noted = now
+            return None
+        thread.claimed = now
+        for number in range(first, now):
+            thread.made[number] = call
+            thread.made_before.setdefault(number, thread.last_call)
+        return now - 1
+
+    def made_by(self, number: int, node: str, thread: ThreadState, own_from: int | None) -> int | None:
+        """Return the aten call that made a node; None when it was made before the step, 0 when nothing tells.
+
+        Args:
+            number: sequence number of the node.
+            node: the node's name. ``CopySlices`` is made after the in-place op on a view has run, so the next call
+                claimed it.
+            thread: the running thread.
+            own_from: nodes of this number and greater are surely the thread's own; None if no node is.
+        """
+        own = thread.first <= number < _get_sequence_nr()
+        if len(self._threads) > 1 and not (own and own_from is not None and number >= own_from):
+            makers = [one for one in self._threads if number in one.made]
+            if own and makers not in ([], [thread]):
+                return 0
+            if not own:
+                if len(makers) != 1:
+                    return 0 if makers else None
+                thread = makers[0]
+        elif not own:
+            return None
+        if node == "CopySlices" or number not in thread.made:
+            return thread.made_before.get(number, thread.last_call if own_from is not None else 0)
+        return thread.made[number]
+
+    def made_around(self, number: int, thread: ThreadState) -> int:
+        """Return the first op in the forward of a custom function that has this node; 0 unknown."""
+        return thread.made_around.get(number, 0)

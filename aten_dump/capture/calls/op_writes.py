@@ -1,0 +1,56 @@
+"""What an op wrote: new versions of the memory, and the count that autograd keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...store.records import Tree
+from ..naming.op_schemas import OpPlan
+from ..values.argument_encoding import encode
+from .step_recorder import StepRecorder
+
+
+def note_writes(
+    recorder: StepRecorder, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], record: bool
+) -> list[Tree] | None:
+    """Begin new versions of what the op wrote, and return [name, tree, ...] of it."""
+    if not plan.writes:
+        return None
+    if plan.enabled_by is not None and not (
+        args[plan.enabled_by] if plan.enabled_by < len(args) else kwargs.get(plan.arguments[plan.enabled_by])
+    ):
+        return None
+    written: list[Tree] = []
+    for position, name in plan.writes:
+        target = args[position] if position < len(args) else kwargs.get(name)
+        tensors = [
+            t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, torch.Tensor)
+        ]
+        _begin_versions(recorder, plan, args, tensors)
+        if plan.bumps_versions:
+            _bump_versions(tensors)
+        if record and tensors:
+            written += (name, encode(target, recorder.values, recorder.keep_outputs))
+    return written or None
+
+
+def _begin_versions(recorder: StepRecorder, plan: OpPlan, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
+    """Begin new versions of `tensors`, which the op wrote."""
+    values = recorder.values
+    if plan.copies and len(args) > 1 and isinstance(args[1], torch.Tensor):
+        values.copied(tensors[0], args[1])
+        return
+    note = values.version_of if plan.reshapes else values.written
+    for tensor in tensors:
+        note(tensor)
+
+
+def _bump_versions(tensors: list[torch.Tensor]) -> None:
+    """Count a write in autograd's version counters, as the bare program does.
+
+    ``aten::_foreach_*_`` ops write through inner in-place ops, which count the write; under any dispatch mode those run
+    below the key that counts. Without this, "modified by an inplace operation" would not be raised.
+    """
+    torch.autograd.graph.increment_version([t for t in tensors if not t.is_inference()])

@@ -1,0 +1,68 @@
+"""Statistics and hashes of values."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+import xxhash
+
+from ...store.records import HASH, STATISTICS, Hash, Statistics
+from ...store.sink import Sink
+from ..devices import as_array, host_tensor
+from ..naming.interned_tables import Emit
+from ..torch_internals.quiet import quiet
+from .device_copies import copier_of
+from .statistics.one_tensor import compute
+from .tensor_bytes import host_bytes, row_major
+
+HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
+    "xxh3": xxhash.xxh3_64_digest,
+    "md5": lambda data: hashlib.md5(data, usedforsecurity=False).digest(),
+    "crc32": lambda data: zlib.crc32(data).to_bytes(4, "big"),
+    "sha256": lambda data: hashlib.sha256(data).digest(),
+}
+
+
+def statistics_of(
+    emit: Emit, tensor: torch.Tensor, value: int, names: tuple[str, ...], seconds: dict[str, float]
+) -> None:
+    """Compute and emit the statistics of a value."""
+    start = perf_counter()
+    with quiet():
+        numbers = compute(tensor, names)
+    emit(Statistics(STATISTICS, value, numbers))
+    seconds["statistics"] += perf_counter() - start
+
+
+def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, seconds: dict[str, float]) -> None:
+    """Compute and emit the hash of a value's elements in row-major order (conj and neg bits applied)."""
+    start = perf_counter()
+    with quiet():
+        owner, data = host_bytes(tensor)
+        digest = HASHES[algorithm](data)
+        del data, owner
+    emit(Hash(HASH, value, digest))
+    seconds["hash"] += perf_counter() - start
+
+
+def hash_later(sink: Sink, tensor: torch.Tensor, value: int, algorithm: str) -> bool:
+    """Have the hash of a value on a device taken when its bytes have come over; False where that cannot be."""
+    copier = copier_of(tensor.device)
+    if copier is None or not tensor.numel():
+        return False
+    with quiet():
+        raw = row_major(tensor.resolve_conj().resolve_neg(), None).view(torch.uint8)
+        host = host_tensor(raw.numel())
+        wait = copier.copy(raw, host)
+
+    def records() -> list[Hash]:
+        wait()
+        return [Hash(HASH, value, HASHES[algorithm](as_array(host)))]
+
+    sink.later(records, raw.numel())
+    return True

@@ -1,0 +1,244 @@
+"""Functions that torch.compile has wrapped: run as written, or compiled with the recorder out of their way.
+
+Theory of operation
+    The compiler takes a dispatch mode on the stack for a reason to skip a function, for good: it would run eagerly
+    after the block too, and with ``fullgraph=True`` raise. A function mode, or our wrapper around
+    ``nn.Module.__call__``, it would trace into. So a compiled call must be known before the compiler looks at it.
+
+    The wrapper that torch.compile puts around a function asks ``torch._dynamo.eval_frame._maybe_set_eval_frame`` to
+    switch the compiler on, calls the function, and asks again to put back what was. While a step is recorded that name
+    is ours. ``compile="eager"``: the compiler stays off for the call, and what it compiled before and after stays
+    valid. ``compile="opaque"``: until the second question the function mode and the module wrapper are taken away; the
+    op mode stays, and sees the extern kernels. Higher-order operators and torch.export use the compiler to trace
+    their arguments: these are stepped aside for in both cases, and are no compiled calls.
+
+    Dynamo may be imported after the step began: then a finder on ``sys.meta_path`` waits for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any, Final, Protocol
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+
+from ...config import DumpConfig
+from ..calls.step_recorder import StepRecorder
+from ..step.open_calls import API, CallName, OpenCall
+from .torch_modes import Watch, finish
+
+_MODULE: Final = "torch._dynamo.eval_frame"
+_NAME: Final = "_maybe_set_eval_frame"
+_WRAPPER: Final = "compile_wrapper"  # the function in that module which calls what was compiled
+
+
+class CompileWatch(Watch, Protocol):
+    """Who `CompiledCalls` works for."""
+
+    config: DumpConfig
+
+    def step_aside(self) -> Callable[[], None]:
+        """Take everything but the op mode away; return what puts it back."""
+
+
+class Region:
+    """A compiled call that runs compiled."""
+
+    __slots__ = ("back", "call", "frame", "recorder")
+
+    def __init__(self, frame: FrameType, recorder: StepRecorder, call: OpenCall | None) -> None:
+        self.frame = frame
+        self.recorder = recorder
+        self.call = call
+        self.back: Callable[[], None] | None = None
+
+
+class CompiledCalls:
+    """Knows when a compiled function is called."""
+
+    def __init__(self, watch: CompileWatch) -> None:
+        self._watch = watch
+        self._threads = threading.local()
+        self._finder: _WhenImported | None = None
+        self._module: ModuleType | None = None
+        self._original: Callable[[Any], Any] | None = None
+        self._ours: Callable[[Any], Any] | None = None
+        self._warned = False
+
+    def install(self) -> None:
+        """Begin to watch."""
+        if _MODULE in sys.modules:
+            self._patch()
+        elif self._finder is None:
+            self._finder = _WhenImported(_MODULE, self._patch)
+            sys.meta_path.insert(0, self._finder)
+
+    def remove(self) -> None:
+        """Watch no more; a region that is open ends as it would have."""
+        finder, self._finder = self._finder, None
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        module, self._module = self._module, None
+        if module is not None and getattr(module, _NAME) is self._ours:
+            setattr(module, _NAME, self._original)
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether compiled calls are known before the compiler sees them."""
+        return self._module is not None
+
+    def _patch(self) -> None:
+        module = sys.modules[_MODULE]
+        original = getattr(module, _NAME, None)
+        if original is None or self._module is not None:
+            return
+
+        def _maybe_set_eval_frame(callback: Any) -> Any:
+            return original(self._asked(callback, sys._getframe(1)))
+
+        self._module, self._original, self._ours = module, original, _maybe_set_eval_frame
+        setattr(module, _NAME, _maybe_set_eval_frame)
+
+    def _asked(self, callback: Any, frame: FrameType) -> Any:
+        """The compiler is to be switched to `callback` in `frame`; return what it is to be switched to instead."""
+        if frame.f_code.co_name != _WRAPPER:
+            return callback
+        region: Region | None = getattr(self._threads, "region", None)
+        if region is not None:
+            if region.frame is frame:
+                self._threads.region = None
+                self._end(region, frame)
+            return callback
+        recorder = self._watch.recorder
+        if recorder is None or callback is None or recorder.thread().busy or not _is_recorded_thread():
+            return callback  # with None it runs as written already
+        aside = bool(getattr(frame.f_locals.get("self"), "export", False)) or _is_for_higher_order()
+        if self._watch.config.compile == "eager" and not aside:
+            self._tell(recorder, "compile_eager", frame)
+            if frame.f_locals.get("fullgraph_count_enabled"):
+                # Nobody shall count compiled frames: there are none, and that would be an error.
+                sys.modules[_MODULE].set_fullgraph_compiled_frame_count(-1)
+            return None
+        self._threads.region = self._begin(recorder, frame, is_call=not aside)
+        return callback
+
+    def _begin(self, recorder: StepRecorder, frame: FrameType, is_call: bool) -> Region:
+        call = None
+        region = Region(frame, recorder, None)
+        if is_call:
+            self._tell(recorder, "compile_opaque", frame)
+            function = _name_of(frame)
+            name = CallName(f"torch.compile:{function}", "Torch", f"compile.{function.rpartition('.')[2]}")
+            values = frame.f_locals
+            try:
+                call = recorder.begin(API, name, values["args"], values["kwargs"], frame.f_back or frame)
+            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+                self._watch.failed(error)
+        region.call = call
+        region.back = self._watch.step_aside()
+        thread = recorder.thread()
+        thread.aside += 1
+        thread.storages_before = recorder.values.storages_seen()
+        return region
+
+    def _end(self, region: Region, frame: FrameType) -> None:
+        thread = region.recorder.thread()
+        thread.aside -= 1
+        if region.back is not None:
+            region.back()
+        call = region.call
+        region.recorder.values.invalidate()  # the kernels of the compiler write unseen
+        if call is None:
+            return
+        for number in range(call.sequence_start, _get_sequence_nr()):
+            thread.made[number] = call.id  # what its backward runs belongs to this call
+        thread.claimed = max(thread.claimed, _get_sequence_nr())
+        thread.last_call = call.id
+        values = frame.f_locals
+        error = None if "result" in values else sys.exc_info()[1]
+        finish(self._watch, region.recorder, call, values.get("result"), error)
+
+    def _tell(self, recorder: StepRecorder, code: str, frame: FrameType) -> None:
+        function = _name_of(frame)
+        recorder.coverage.add(code, function)
+        if self._warned:
+            return
+        self._warned = True
+        how = self._watch.config.compile
+        does = {
+            "eager": "runs as written while it is recorded, so that its ops are seen; what the compiler fuses or "
+            'reorders is not in the dump (compile="opaque" runs it compiled, as one call)',
+            "opaque": "runs compiled and is recorded as one call; kernels that the compiler made are not seen "
+            '(compile="eager" runs it as written)',
+        }[how]
+        warnings.warn(f"aten_dump: the compiled function {function} {does}", stacklevel=5)
+
+
+def _name_of(frame: FrameType) -> str:
+    """Return the qualified name of the function that a wrapper's frame calls."""
+    function = frame.f_locals.get("fn")
+    if callable(function):
+        function = inspect.unwrap(function)
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        return type(owner).__qualname__
+    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return name.rpartition("<locals>.")[2]
+
+
+def _is_for_higher_order() -> bool:
+    operators = sys.modules.get("torch._higher_order_ops.utils")
+    return operators is not None and bool(getattr(operators, "_in_hop_compile", bool)())
+
+
+def _is_recorded_thread() -> bool:
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+class _WhenImported(MetaPathFinder):
+    """Calls `action` once a module has been imported."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self._name = name
+        self._action = action
+        self._searching = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._action)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
+        self._loader = loader
+        self._action = action
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._action()

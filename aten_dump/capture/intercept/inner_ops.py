@@ -1,0 +1,114 @@
+"""Ops that are made of other ops: those of tensor subclasses, and higher-order operators.
+
+Theory of operation
+    While a mode handles an op it is off torch's stack, so an implementation in Python that runs ops of its own would
+    run them unseen. For such an op the recorder's mode goes back on the stack, and a stand-in for the op's call goes on
+    the thread's, so that inner ops become its children.
+
+    A subclass: the mode goes to the bottom of the stack. Modes of the user's that were below it see the op next, as
+    they would without us; then the op comes to our mode again, which returns NotImplemented, and the subclass's
+    ``__torch_dispatch__`` runs with our mode alone on the stack.
+
+    A higher-order operator (cond, flex_attention, ...): its kernel in plain PyTorch is called as the dispatcher would
+    call it next; for kernels that refuse to run under a mode, the functions that it was given are. With another mode
+    below ours, that mode decides what happens, and inner ops stay unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import torch
+from torch._C import _get_dispatch_stack_at
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
+from torch._C._autograd import _get_sequence_nr
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from ..calls.ops import PendingOp
+from ..calls.step_recorder import StepRecorder
+from ..step.open_calls import ATEN, OpenCall, ThreadState
+
+# Where the mode can be put back for a higher-order operator. Others are recorded as one call.
+_REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {
+    "cond": "bodies",
+    "scan": "bodies",
+    "associative_scan": "bodies",
+    "while_loop": "kernel",
+    "map_impl": "kernel",
+    "flex_attention": "kernel",
+    "flex_attention_backward": "kernel",
+}
+
+
+def open_nested(thread: ThreadState, op: PendingOp) -> OpenCall:
+    """Put a call that stands for `op` on the thread's stack: the parent of what runs until `unwind`."""
+    if op.recorded:
+        op.n = op.entry.counter.next()
+    call = OpenCall(op.id, ATEN, op.entry.plan.name, thread.stack[-1] if thread.stack else None)
+    place = op.place
+    call.parent_id, call.phase, call.forward, call.stack = place.parent, place.phase, place.forward, place.stack
+    call.fqn, call.module = place.fqn, place.module
+    call.sequence_start = _get_sequence_nr()
+    call.recorded = False  # its record is that of the op
+    call.visible = op.id if op.recorded else place.parent
+    thread.stack.append(call)
+    return call
+
+
+def run_subclass_op(
+    mode: TorchDispatchMode, thread: ThreadState, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an op on tensors that handle it in Python, with `mode` seeing their inner ops."""
+    outer, thread.delegated = thread.delegated, func
+    _push_below(mode)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _take_away(mode)
+        thread.delegated = outer
+
+
+def run_higher_order(
+    mode: TorchDispatchMode, recorder: StepRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run a higher-order operator, with `mode` seeing its body's ops where that can be."""
+    kernel = getattr(func, "py_kernels", {}).get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    reach = _REACH.get(func.name())
+    if kernel is None or reach is None or len_dispatch_stack():
+        recorder.coverage.add("higher_order", func.name())
+        return func(*args, **kwargs)
+    if reach == "bodies":
+        return kernel(*[_seen(mode, a) if callable(a) else a for a in args], **kwargs)
+    return _seen(mode, kernel)(*args, **kwargs)
+
+
+def _seen(mode: TorchDispatchMode, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with `mode` on the stack while it runs."""
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        _push_mode(mode)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _take_away(mode)
+
+    return seen
+
+
+def _push_below(mode: TorchDispatchMode) -> None:
+    others = [_pop_mode() for _ in range(len_dispatch_stack())]
+    _push_mode(mode)
+    for other in reversed(others):
+        _push_mode(other)
+
+
+def _take_away(mode: TorchDispatchMode) -> None:
+    """Take `mode` off the stack, if it still is on it, wherever it is."""
+    if not any(_get_dispatch_stack_at(i) is mode for i in range(len_dispatch_stack())):
+        return
+    above = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)

@@ -1,0 +1,112 @@
+"""Tables of what repeats: each text, op, source frame and stack goes to the sink once per step."""
+
+from __future__ import annotations
+
+import site
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+
+from ...store.records import FRAME, OP, STACK, TEXT, Frame, Op, Stack, Text
+from ..step.open_calls import CallName
+
+Emit = Callable[[tuple[Any, ...]], None]
+
+_OWN: Final = str(Path(__file__).resolve().parents[2])
+_MAX_DEPTH: Final = 256  # frames of a stack that are looked at
+
+
+def _library_roots() -> tuple[str, ...]:
+    roots = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
+    roots.update((str(Path(torch.__file__).parent), _OWN, "<frozen", "<string>", "<__array_function__"))
+    return tuple(roots)
+
+
+_LIBRARY: Final = _library_roots()
+
+
+class Interner:
+    """Interns texts, ops and stacks of one step, and emits each when it is first seen."""
+
+    __slots__ = ("_codes", "_emit", "_frames", "_ops", "_stacks", "_texts", "_users")
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._texts: dict[str, int] = {"": 0}
+        self._ops: dict[tuple[int, CallName], int] = {}
+        self._frames: dict[tuple[int, int], int] = {}
+        self._stacks: dict[tuple[int, int, int], int] = {}
+        self._users: dict[str, bool] = {}
+        self._codes: list[CodeType] = []  # keeps code objects, and so their ids, alive for the step
+
+    def text(self, text: str) -> int:
+        """Return the id of `text`; 0 for the empty text."""
+        known = self._texts.get(text)
+        if known is None:
+            known = self._texts[text] = len(self._texts)
+            self._emit(Text(TEXT, known, text))
+        return known
+
+    def op(self, kind: int, name: CallName, arguments: tuple[str, ...] = ()) -> int:
+        """Return the id of what a call calls; see `records.Op`."""
+        key = (kind, name)
+        known = self._ops.get(key)
+        if known is None:
+            known = self._ops[key] = len(self._ops) + 1
+            self._emit(Op(OP, known, kind, *name, list(arguments)))
+        return known
+
+    def stack(self, frame: FrameType | None, anchor: FrameType | None, anchor_stack: int) -> int:
+        """Return the id of the stack of `frame`, whose outer part from `anchor` on is known as `anchor_stack`."""
+        path = []
+        depth = 0
+        parent = 0
+        while frame is not None and depth < _MAX_DEPTH:
+            if frame is anchor:
+                parent = anchor_stack
+                break
+            path.append((frame, frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+            depth += 1
+        for inner, code, instruction in reversed(path):
+            key = (parent, id(code), instruction)
+            known = self._stacks.get(key)
+            if known is None:
+                known = self._stacks[key] = self._new_stack(parent, inner, code)
+            parent = known
+        return parent
+
+    def _new_stack(self, parent: int, frame: FrameType, code: CodeType) -> int:
+        self._codes.append(code)
+        if code.co_filename.startswith(_OWN):
+            return parent  # the recorder's own frames are no part of the program
+        line = frame.f_lineno or 0
+        key = (id(code), line)
+        known = self._frames.get(key)
+        if known is None:
+            known = self._frames[key] = len(self._frames) + 1
+            function = getattr(code, "co_qualname", code.co_name)
+            self._emit(
+                Frame(
+                    FRAME,
+                    known,
+                    self.text(code.co_filename),
+                    line,
+                    self.text(function),
+                    self._is_user(code.co_filename),
+                )
+            )
+        number = len(self._stacks) + 1
+        self._emit(Stack(STACK, number, parent, known))
+        return number
+
+    def _is_user(self, file: str) -> bool:
+        known = self._users.get(file)
+        if known is None:
+            known = self._users[file] = not file.startswith(_LIBRARY)
+        return known

@@ -1,0 +1,100 @@
+"""Opens the files of a dump and writes down what ran: run.json."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config import DumpConfig
+from ..store.records import FORMAT_VERSION
+from ..store.run_json import read_run, write_run
+from ..store.writing.writer import Writer
+from . import IS_COMPILED
+from .devices import has_spare_core, host_memory
+
+_PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
+
+
+def open_writer(config: DumpConfig, root: Path, rank: int, world_size: int) -> Writer:
+    """Make the directory of the dump, and run.json on the first recorded rank.
+
+    Raises:
+        StoreError: there is a dump already, or the directory cannot be written.
+    """
+    writer = Writer(
+        root,
+        rank,
+        world_size=world_size,
+        overwrite=config.overwrite,
+        queue_bytes=config.queue_bytes,
+        shard_bytes=config.shard_bytes,
+        max_bytes=config.max_bytes,
+        allocate=host_memory,
+        at_once=not has_spare_core(),
+    )
+    if _writes_run(config, rank, world_size):
+        try:
+            write_run(root, describe_run(config, world_size))
+        except BaseException:
+            writer.close()
+            raise
+    return writer
+
+
+def finish_run(
+    config: DumpConfig, root: Path, rank: int, world_size: int, steps: int, notes: Mapping[str, int]
+) -> None:
+    """Add to run.json what this rank could not see, where it is the rank that wrote it; `ls` has that of all ranks.
+
+    Raises:
+        StoreError: run.json cannot be written.
+    """
+    if not _writes_run(config, rank, world_size):
+        return
+    coverage = {"rank": rank, "steps": steps, "notes": dict(notes)}
+    write_run(root, {**read_run(root), "coverage": coverage})
+
+
+def _writes_run(config: DumpConfig, rank: int, world_size: int) -> bool:
+    first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
+    return rank in (first, 0)
+
+
+def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:
+    """Return what run.json holds."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "world_size": world_size,
+        "started_unix_ns": time.time_ns(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "recorder": "compiled" if IS_COMPILED else "pure Python",
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "devices": _devices(),
+        "threads": torch.get_num_threads(),
+        "command": sys.argv,
+        "config": config.as_dict(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[str]:
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None or not accelerator.is_available():
+        return ["cpu"]
+    kind = accelerator.current_accelerator().type
+    names = getattr(torch.get_device_module(kind), "get_device_name", None)
+    return ["cpu", *[f"{kind}:{i}" + (f" {names(i)}" if names else "") for i in range(accelerator.device_count())]]

@@ -1,0 +1,176 @@
+"""Looks at tensors for NaN and Inf, as a trigger needs them, without waiting for a device at each.
+
+Theory of operation
+    One `aminmax` over a tensor tells enough: NaN makes both ends NaN, an infinity is an end. On the CPU the two
+    numbers are read at once. On a device they are written by the kernel into the next slot of a buffer on that device,
+    one buffer per stream and dtype, and stay there; `collect` brings a buffer over in one copy, after its stream has
+    done what was asked of it. It `is_due` when MOST_PENDING results wait, or the oldest has waited for MOST_SECONDS.
+    Only results that are notable are kept, so that the great mass of finite ones costs no memory. Views that cover the
+    same memory at the same version share one look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from ..data.statistics.one_tensor import covers
+from ..memory.storages import StorageState
+from ..torch_internals.quiet import quiet
+
+MOST_PENDING: Final = 512
+MOST_SECONDS: Final = 0.1
+READ_AT_ONCE: Final = frozenset(("cpu",))  # devices whose results there is no need to wait for
+
+
+class Look(NamedTuple):
+    """The ends of a tensor's elements; both NaN where one of them is NaN."""
+
+    low: float
+    high: float
+
+    @property
+    def nan(self) -> bool:
+        return self.low != self.low
+
+    @property
+    def infinite(self) -> bool:
+        return self.high == math.inf or self.low == -math.inf
+
+
+class _Buffer:
+    """Slots on a device for the results of looks, filled in order."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, stream: Any) -> None:
+        self._stream = stream
+        self._memory = torch.empty(2, MOST_PENDING, dtype=dtype, device=device)
+        self._slots = list(zip(self._memory[0].unbind(), self._memory[1].unbind(), strict=True))
+        self.values: list[int] = []
+
+    def look(self, tensor: torch.Tensor, value: int) -> None:
+        torch.aminmax(tensor, out=self._slots[len(self.values)])
+        self.values.append(value)
+
+    def collect(self) -> Iterator[tuple[int, Look]]:
+        values, self.values = self.values, []
+        if values:
+            if self._stream is not None:
+                self._stream.synchronize()
+            lows, highs = self._memory[:, : len(values)].cpu().tolist()
+            yield from zip(values, map(Look, lows, highs), strict=True)
+
+
+class Looks:
+    """The looks of one step that were taken, and those whose result is still on a device."""
+
+    def __init__(self, is_notable: Callable[[Look], bool], most_elements: float = math.inf) -> None:
+        """Begin.
+
+        Args:
+            is_notable: tells which results are worth keeping.
+            most_elements: larger tensors are not looked at.
+        """
+        self._is_notable = is_notable
+        self._most_elements = most_elements
+        self._buffers: dict[tuple[Any, ...], _Buffer] = {}
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forget the step before, whose looks have been collected."""
+        self._notable: dict[int, Look] = {}
+        self._whole: dict[tuple[int, torch.dtype], tuple[int, int]] = {}  # storage, dtype -> version, value
+        self._aliases: list[tuple[int, int]] = []  # value, and the one with the same elements whose result is pending
+        self._pending: set[int] = set()
+        self._since = math.inf  # when the oldest pending look was taken
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether pending results should be collected now."""
+        return len(self._pending) >= MOST_PENDING or perf_counter() - self._since > MOST_SECONDS
+
+    @property
+    def notable(self) -> bool:
+        """Whether there is something to note of any value."""
+        return bool(self._notable)
+
+    def get(self, value: int) -> Look | None:
+        """Return what a value's look has shown; None if there was nothing to note, or it is pending."""
+        return self._notable.get(value)
+
+    def take(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
+        """Look at a tensor if it may hold NaN or Inf.
+
+        Args:
+            tensor: any strided tensor.
+            value: its value's id.
+            storage: its storage; values that cover it at the same version share a look.
+        """
+        dtype, count = tensor.dtype, tensor.numel()
+        if not (dtype.is_floating_point or dtype.is_complex) or not 0 < count <= self._most_elements:
+            return
+        if tensor._is_zerotensor():
+            return  # it has no memory
+        if count * dtype.itemsize == storage.nbytes and covers(tensor):
+            known = self._whole.get((storage.id, dtype))
+            if known is not None and known[0] == storage.version:
+                self._share(value, known[1])
+                return
+            self._whole[storage.id, dtype] = storage.version, value
+        with quiet():
+            elements = _comparable(tensor)
+            if tensor.device.type in READ_AT_ONCE:
+                low, high = torch.aminmax(elements)
+                self._note(value, Look(low.item(), high.item()))
+            else:
+                self._buffer_for(elements).look(elements, value)
+                if not self._pending:
+                    self._since = perf_counter()
+                self._pending.add(value)
+
+    def collect(self) -> None:
+        """Bring the results over that are still on devices."""
+        if not self._pending:
+            return
+        with quiet():
+            for buffer in self._buffers.values():
+                for value, look in buffer.collect():
+                    self._note(value, look)
+        self._pending.clear()
+        self._since = math.inf
+        for value, other in self._aliases:
+            self._share(value, other)
+        self._aliases.clear()
+
+    def _share(self, value: int, other: int) -> None:
+        if other in self._pending:
+            self._aliases.append((value, other))
+        elif other in self._notable:
+            self._notable[value] = self._notable[other]
+
+    def _note(self, value: int, look: Look) -> None:
+        if self._is_notable(look):
+            self._notable[value] = look
+
+    def _buffer_for(self, elements: torch.Tensor) -> _Buffer:
+        stream = None if elements.is_cpu else torch.accelerator.current_stream(elements.device)
+        key = (elements.device, elements.dtype, stream and stream.stream_id)
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            buffer = self._buffers[key] = _Buffer(elements.device, elements.dtype, stream)
+        if len(buffer.values) == MOST_PENDING:  # the caller asks `is_due` between calls, and one call has many values
+            self.collect()
+        return buffer
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a floating or complex tensor in a dtype that has an order."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj().resolve_neg())
+    return tensor.float() if tensor.element_size() == 1 else tensor

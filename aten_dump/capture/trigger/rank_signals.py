@@ -1,0 +1,93 @@
+"""Marks: how the ranks of a run tell each other that a trigger has fired, by files in the folder of the dump.
+
+Theory of operation
+    The rank whose trigger fires writes one small file, ``triggers/step7-rank3-….json``. The others look into that
+    folder now and then, at the end of a step and from a thread of their own; no rank waits for another, and nothing is
+    added to what the program sends. Files that are there when a rank starts are of an earlier run: a rank removes its
+    own, and ignores the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ...errors import StoreError
+
+FOLDER: Final = "triggers"
+_NAME: Final = re.compile(r"step\d+-rank(\d+)-\d+\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A trigger that has fired."""
+
+    rank: int
+    step: int
+    position: int  # of the call among the Call records of that step and rank, from 1
+    call: int  # its id
+    why: str
+
+
+class Marks:
+    """The marks of one run, as one rank sees them."""
+
+    def __init__(self, root: Path, rank: int) -> None:
+        """Remove what this rank has left in an earlier run.
+
+        Raises:
+            StoreError: they cannot be removed.
+        """
+        self._folder = root / FOLDER
+        self._rank = rank
+        self._read: set[str] = set()
+        self._lock = threading.Lock()
+        try:
+            for name in self._names():
+                if _rank_of(name) == rank:
+                    (self._folder / name).unlink()
+        except OSError as error:
+            raise StoreError(error.errno, f"cannot remove old marks in {self._folder}: {error.strerror}") from error
+        self._read.update(self._names())
+
+    def write(self, mark: Mark) -> None:
+        """Tell the others; whole or not at all (a temporary file, then a rename).
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        name = f"step{mark.step}-rank{mark.rank}-{time.time_ns()}.json"
+        temporary = self._folder / f".{name}"
+        self._folder.mkdir(exist_ok=True)
+        temporary.write_text(json.dumps(dataclasses.asdict(mark)) + "\n", encoding="utf-8")
+        os.replace(temporary, self._folder / name)
+
+    def read(self) -> list[Mark]:
+        """Return the marks of other ranks that were not returned before; what cannot be read now is tried again."""
+        found = []
+        with self._lock, contextlib.suppress(OSError):
+            for name in sorted(self._names() - self._read):
+                if _rank_of(name) != self._rank:
+                    found.append(Mark(**json.loads((self._folder / name).read_text(encoding="utf-8"))))
+                self._read.add(name)
+        return found
+
+    def _names(self) -> set[str]:
+        try:
+            return {name for name in os.listdir(self._folder) if _NAME.fullmatch(name)}
+        except FileNotFoundError:
+            return set()
+
+
+def _rank_of(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    assert match is not None, "only names of marks are listed"
+    return int(match[1])

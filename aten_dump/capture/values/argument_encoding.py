@@ -1,0 +1,219 @@
+"""Arguments and results of calls as trees that msgpack can write; see TREE_* in store/records.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ...store.records import (
+    TREE_BYTES,
+    TREE_COMPLEX,
+    TREE_DEVICE,
+    TREE_DICT,
+    TREE_DTYPE,
+    TREE_GENERATOR,
+    TREE_LAYOUT,
+    TREE_LIST,
+    TREE_MEMORY_FORMAT,
+    TREE_OBJECT,
+    TREE_TUPLE,
+    TREE_VALUE,
+    Tree,
+)
+from .distributed_literals import describe
+
+if TYPE_CHECKING:
+    from .value_table import ValueTable
+
+Path = tuple[Any, ...]  # steps from the root of a tree: positions and keys
+
+PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
+_INT64: Final = 1 << 63
+_DEEPEST: Final = 256  # containers in containers; compiled, Python's own limit would not end a recursion
+_TENSOR: Final = torch.Tensor
+_PARAMETER: Final = torch.nn.Parameter
+
+
+def encode_all(
+    items: Iterable[Any],
+    values: ValueTable,
+    keep: bool,
+    known: Sequence[Any] = (),
+    known_trees: Sequence[Tree] = (),
+) -> list[Tree]:
+    """Return each of `items` as a tree; see `encode`. A tensor that is `known[i]` at position i is `known_trees[i]`."""
+    trees: list[Tree] = []
+    for at, item in enumerate(items):
+        kind = type(item)
+        if kind is _TENSOR or kind is _PARAMETER:
+            is_known = at < len(known) and known[at] is item
+            trees.append(known_trees[at] if is_known else [TREE_VALUE, values.value_of(item, keep)])
+        elif kind in PLAIN_TYPES:
+            trees.append(item)
+        else:
+            trees.append(encode(item, values, keep))
+    return trees
+
+
+def encode_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueTable, keep: bool
+) -> tuple[list[Tree], dict[str, Tree] | None, list[tuple[Path, torch.Tensor]]]:
+    """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`."""
+    found: list[tuple[Path, torch.Tensor]] = []
+    trees: list[Tree] = []
+    for position, item in enumerate(args):
+        kind = type(item)
+        if kind is _TENSOR or kind is _PARAMETER:
+            found.append(((position,), item))
+            trees.append([TREE_VALUE, values.value_of(item, keep)])
+        elif kind in PLAIN_TYPES:
+            trees.append(item)
+        else:
+            trees.append(encode(item, values, keep))
+            if kind is not int:
+                found += tensors_in(item, (position,))
+    if not kwargs:
+        return trees, None, found
+    found += tensors_in(kwargs)
+    return trees, {key: encode(item, values, keep) for key, item in kwargs.items()}, found
+
+
+def encode(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...] = ()) -> Tree:
+    """Return `item` as a tree; every tensor in it becomes a value.
+
+    Args:
+        item: what a call was given or returned. Containers other than lists, tuples, mappings and dataclasses are
+            named, not entered, as is one that it holds itself, or that is _DEEPEST others deep.
+        values: gives a tensor its value id.
+        keep: whether the data of its tensors are kept.
+        within: ids of the containers that it is in.
+    """
+    kind = type(item)
+    if kind in PLAIN_TYPES:
+        return item
+    if kind is int:
+        return item if -_INT64 <= item < _INT64 else [TREE_BYTES, repr(item)]
+    if isinstance(item, torch.Tensor):
+        return [TREE_VALUE, values.value_of(item, keep)]
+    if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
+        tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
+        if _is_too_deep(item, within):
+            return _name_of(item)
+        inner = (*within, id(item))
+        return [tag, *[encode(i, values, keep, inner) for i in item]]
+    if _is_mapping(item):
+        return _name_of(item) if _is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
+    return _encode_other(item)
+
+
+def _is_mapping(item: Any) -> bool:
+    return isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
+
+
+def _is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
+    return bool(within) and (len(within) >= _DEEPEST or id(item) in within)
+
+
+def _name_of(item: Any) -> Tree:
+    kind = type(item)
+    return [TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}"]
+
+
+def _encode_mapping(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...]) -> Tree:
+    tree: list[Tree] = [TREE_DICT]
+    inner = (*within, id(item))
+    for key, entry in _items_of(item):
+        tree += (key, encode(entry, values, keep, inner))
+    return tree
+
+
+def _items_of(item: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(item, Mapping):
+        for key in item:
+            plain = isinstance(key, (str, int)) and not isinstance(key, bool)
+            yield (key if plain else repr(key)), item[key]
+    else:
+        for field in dataclasses.fields(item):
+            yield field.name, getattr(item, field.name, None)
+
+
+def _encode_other(item: Any) -> Tree:
+    if isinstance(item, torch.dtype):
+        return [TREE_DTYPE, str(item)[len("torch.") :]]
+    if isinstance(item, torch.device):
+        return [TREE_DEVICE, str(item)]
+    if isinstance(item, torch.memory_format):
+        return [TREE_MEMORY_FORMAT, str(item)[len("torch.") :]]
+    if isinstance(item, torch.layout):
+        return [TREE_LAYOUT, str(item)[len("torch.") :]]
+    if isinstance(item, torch.Generator):
+        return [TREE_GENERATOR, str(item.device), _seed_of(item)]
+    if isinstance(item, complex):
+        return [TREE_COMPLEX, item.real, item.imag]
+    if isinstance(item, (bool, int, float, str)) and not isinstance(item, (torch.SymInt, torch.SymFloat)):
+        return _plain_of(item)
+    if isinstance(item, (slice, range, type(Ellipsis))):
+        return [TREE_BYTES, repr(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
+    described = describe(item)
+    if described is not None:
+        return described
+    return _name_of(item)
+
+
+def _plain_of(item: Any) -> Tree:
+    """A subclass of a plain type, an enum among them, as that plain type."""
+    for plain in (bool, int, float, str):
+        if isinstance(item, plain):
+            return plain(item) if plain is not str else str.__str__(item)
+    raise AssertionError(item)
+
+
+def _holds_tensor(item: Any) -> bool:
+    return isinstance(item, slice) and any(
+        isinstance(part, torch.Tensor) for part in (item.start, item.stop, item.step)
+    )
+
+
+def _seed_of(generator: torch.Generator) -> int | None:
+    try:
+        return int(generator.initial_seed())
+    except RuntimeError:  # a device whose generator is not initialised
+        return None
+
+
+def tensors_in(item: Any, path: Path = (), within: tuple[int, ...] = ()) -> Iterator[tuple[Path, torch.Tensor]]:
+    """Yield the tensors of what `encode` enters, each with its path."""
+    if isinstance(item, torch.Tensor):
+        yield path, item
+        return
+    entries: Iterable[tuple[Any, Any]]
+    if isinstance(item, (list, tuple)):
+        entries = enumerate(item)
+    elif _is_mapping(item):
+        entries = _items_of(item)
+    else:
+        return
+    if not _is_too_deep(item, within):
+        inner = (*within, id(item))
+        for key, entry in entries:
+            yield from tensors_in(entry, (*path, key), inner)
+
+
+def mirror(tree: Tree, found: Mapping[Path, Tree], path: Path = ()) -> Tree:
+    """Return the shape of `tree` with `found[path]` in place of each value, and None in place of all else."""
+    if not isinstance(tree, list):
+        return None
+    tag = tree[0]
+    if tag == TREE_VALUE:
+        return found.get(path)
+    if tag in (TREE_LIST, TREE_TUPLE):
+        return [tag, *[mirror(entry, found, (*path, i)) for i, entry in enumerate(tree[1:])]]
+    if tag == TREE_DICT:
+        entries: list[Tree] = [TREE_DICT]
+        for key, entry in zip(tree[1::2], tree[2::2], strict=True):
+            entries += (key, mirror(entry, found, (*path, key)))
+        return entries
+    return None

@@ -1,0 +1,92 @@
+"""Process groups, reduce operations, device meshes and placements as literals of an argument tree."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final, cast
+
+import torch
+
+from ...store.records import TREE_BYTES, TREE_DICT, TREE_LIST, TREE_OBJECT, Tree
+
+_CLASSES: Final = "torch.classes."
+
+
+def describe(item: Any) -> Tree | None:
+    """Return an object of torch.distributed, or of TorchScript, as a tree; None for any other object."""
+    if isinstance(item, torch.ScriptObject):
+        return _script_object(item)
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return None
+    if isinstance(item, distributed.ProcessGroup):
+        return _group(item)
+    if isinstance(item, (distributed.ReduceOp, distributed.ReduceOp.RedOpType)):
+        return _reduce_op(item)
+    meshes = sys.modules.get("torch.distributed.device_mesh")
+    if meshes is not None and isinstance(item, meshes.DeviceMesh):
+        return _tree_of(mesh_of(item))
+    placements = sys.modules.get("torch.distributed.tensor.placement_types")
+    if placements is not None and isinstance(item, placements.Placement):
+        return [TREE_BYTES, repr(item)]
+    return None
+
+
+def group_named(name: Any) -> Tree:
+    """Return the process group that a functional collective names; the name itself where there is none of it."""
+    if not isinstance(name, str):
+        return describe(name)
+    try:
+        return _group(torch._C._distributed_c10d._resolve_process_group(cast(Any, name)))
+    except (RuntimeError, AttributeError, ValueError, TypeError):  # not registered, or a torch without the question
+        return name
+
+
+def mesh_of(mesh: Any) -> dict[str, Any]:
+    """Return a DeviceMesh as plain values: names of its dimensions, shape, and ranks in row-major order."""
+    names = mesh.mesh_dim_names
+    ranks = mesh.mesh
+    return {
+        "device": mesh.device_type,
+        "dim_names": None if names is None else list(names),
+        "shape": list(ranks.shape),
+        "ranks": ranks.flatten().tolist(),
+    }
+
+
+def _script_object(item: Any) -> Tree:
+    full = str(item._type())
+    name = full.partition(_CLASSES)[2] or full
+    distributed = torch.distributed
+    if name == "c10d.ProcessGroup" and hasattr(distributed.ProcessGroup, "unbox"):
+        return _group(distributed.ProcessGroup.unbox(item))
+    if name == "c10d.ReduceOp" and item._has_method("op"):
+        return _reduce_op(item.op())
+    return [TREE_OBJECT, name]
+
+
+def _reduce_op(item: Any) -> Tree:
+    types = torch.distributed.ReduceOp.RedOpType
+    kind = getattr(item, "op", item)
+    try:
+        return [TREE_BYTES, f"ReduceOp.{types(int(kind)).name}"]
+    except (ValueError, TypeError):
+        return [TREE_BYTES, repr(kind)]
+
+
+def _group(group: Any) -> Tree:
+    """What tells a group apart: its name, its backend and the global ranks in it."""
+    try:
+        ranks = list(torch.distributed.get_process_group_ranks(group))
+    except (KeyError, ValueError, RuntimeError):  # made behind the back of torch.distributed
+        ranks = list(range(group.size()))
+    return _tree_of({"group": group.group_name, "backend": group.name(), "ranks": ranks})
+
+
+def _tree_of(plain: Any) -> Tree:
+    if isinstance(plain, dict):
+        tree: list[Tree] = [TREE_DICT]
+        for key, entry in plain.items():
+            tree += (key, _tree_of(entry))
+        return tree
+    return [TREE_LIST, *plain] if isinstance(plain, list) else plain

@@ -1,0 +1,72 @@
+"""Finds writes that dispatch does not see, by what the memory holds: ``DumpConfig.dedup="content"``.
+
+Theory of operation
+    A storage's write version counts the writes of aten ops. numpy, a hand-launched kernel or another process writes
+    without one, and the recorder would take the new contents for those it knows. Here every tensor that is looked at
+    has its memory hashed (xxh3), and compared with the hash of the same bytes at the same version: another hash is a
+    write that nobody told of, and begins a new version. Hashed is the whole storage where the tensor covers half of
+    it, else the tensor's extent, so that views of one storage check one another and a slice of a huge buffer does not
+    read the buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from time import perf_counter
+
+import torch
+import xxhash
+
+from ..data.tensor_bytes import copy_bytes
+from ..memory.storages import StorageState
+from ..memory.written_bytes import byte_extent
+
+_Extents = dict[tuple[int, int], bytes]  # first byte, past the last byte -> digest
+
+
+class Contents:
+    """What the storages of one step were last seen to hold."""
+
+    __slots__ = ("_known", "_seconds", "unseen_writes")
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._known: dict[int, tuple[int, _Extents]] = {}  # storage id -> version, its extents
+        self.unseen_writes = 0
+
+    def check(self, tensor: torch.Tensor, state: StorageState) -> None:
+        """Begin a new version of the storage if its contents are not those seen at this version."""
+        low, high = byte_extent(tensor)
+        if low == high or high > state.nbytes or tensor.device.type == "meta" or tensor._is_zerotensor():
+            return
+        if state.written is not None and state.written.in_flight:
+            return  # its contents change, and mean nothing until the collective is complete
+        if state.nbytes <= 2 * (high - low):
+            low, high = 0, state.nbytes
+        version, extents = self._known.get(state.id, (-1, {}))
+        start = perf_counter()
+        changed = version == state.version and any(
+            digest != self._digest(tensor, a, b) for (a, b), digest in extents.items() if a < high and low < b
+        )
+        if changed:
+            state.bump()
+            state.written = None
+            self.unseen_writes += 1
+        if version != state.version:
+            extents = {}
+            self._known[state.id] = state.version, extents
+        if (low, high) not in extents:
+            extents[low, high] = self._digest(tensor, low, high)
+        self._seconds["hash"] += perf_counter() - start
+
+    @staticmethod
+    def _digest(tensor: torch.Tensor, low: int, high: int) -> bytes:
+        """Hash bytes [low, high) of the storage of `tensor`."""
+        if tensor.device.type == "cpu":
+            memory = (ctypes.c_char * (high - low)).from_address(tensor.untyped_storage().data_ptr() + low)
+            return xxhash.xxh3_64_digest(memory)
+        host = (ctypes.c_char * (high - low))()
+        wait = copy_bytes(tensor, low, {"copy": 0.0})(0, ctypes.addressof(host), high - low)
+        if wait is not None:
+            wait()
+        return xxhash.xxh3_64_digest(host)

@@ -1,0 +1,112 @@
+"""``aten-dump compare``: the first op that is wrong, then the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ...analysis.compare import Comparison, compare, compare_recompute
+from ...analysis.judging.evidence import STATUS_TEXTS, Row
+from ...analysis.judging.user_rules import parse_rule, read_rules
+from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
+from ...report.value_rows import write_csv, write_json
+from ..console import count_progress, is_terminal, line_limit, print_table, say_left_out
+from ..files import opened
+from ..workers import jobs_option, workers
+
+_FORMATS: Final = ("answer", "table", "csv", "json", "parquet")
+_path = click.Path(path_type=Path)
+
+
+@click.command("compare")
+@click.argument("target", type=_path)
+@click.argument("baseline", type=_path, required=False)
+@click.option("--recompute", is_flag=True, help="Compare recomputed calls with their originals within one dump.")
+@click.option("--step", help="Step of both, or TARGET:BASELINE as in 3:0.  [default: all in common]")
+@click.option("--rank", help="Rank of both, or TARGET:BASELINE.  [default: all in common]")
+@click.option("--control", type=_path, help="Dump of an honest repeat of BASELINE: its distance is a noise floor.")
+@click.option("--mapping", type=_path, help="YAML of renamed modules and ops, and of pairs of calls.")
+@click.option("--write-mapping", type=_path, help="Write the mapping that was found, to correct and give back.")
+@click.option("--rules", type=_path, help="YAML list of '- pattern: predicate', tried in order.")
+@click.option("--rule", "more_rules", multiple=True, help="'pattern: predicate', as in 'softmax: rel_l2 <= 1e-2'.")
+@click.option("--no-replay", is_flag=True, help="Take noise floors from bounds, do not replay ops in float64.")
+@click.option("--no-data", is_flag=True, help="Read no tensors: compare hashes and statistics.")
+@click.option(
+    "--together/--each-rank",
+    default=None,
+    help="Put the ranks of each dump together, or compare rank by rank.  [default: together where layouts differ]",
+)
+@click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")
+@jobs_option
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="answer", show_default=True)
+@click.option("--status", type=click.Choice(list(STATUS_TEXTS)), help="Only rows of this status.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write the table to.")
+@click.option("--limit", type=click.IntRange(min=0), help="Most rows of a table, 0 for all.")
+def command(target: Path, baseline: Path | None, recompute: bool, form: str, **options: Any) -> None:
+    """Compare dump TARGET with dump BASELINE and name the first op that is wrong.
+
+    Exit code 0 when they are the same, bitwise or within noise; 1 when they differ; 2 when they could not be compared.
+
+    \b
+    Examples
+      aten-dump compare npu_dump gpu_dump
+      aten-dump compare npu_dump gpu_dump --step 3:0 --format csv --output rows.csv
+      aten-dump compare a b --rule 'softmax: rel_l2 <= 1e-2 and cosine > 0.999'
+      aten-dump compare tensor_parallel_dump single_dump
+      aten-dump compare fsdp_dump single_dump --batch-shard 0
+      aten-dump compare --recompute dump
+    """  # noqa: D301 - \b keeps click from filling lines
+    if recompute == (baseline is not None):
+        raise click.UsageError("give TARGET and BASELINE, or --recompute and one dump")
+    if form == "parquet" and options["output"] is None:
+        raise click.UsageError("--format parquet needs --output")
+    found = _compare(target, baseline, options)
+    if options["write_mapping"] is not None:
+        found.mapping.write(options["write_mapping"])
+    to_stdout = form in ("csv", "json") and options["output"] is None
+    click.echo(found.answer(), err=to_stdout)
+    _write(found, form, options["status"], options["output"], options["limit"])
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)
+
+
+def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Comparison:
+    with workers(options["jobs"]) as executor, count_progress("comparing") as update:
+        if baseline is None:
+            return compare_recompute(target, replay=not options["no_replay"], executor=executor, progress=update)
+        rules = [parse_rule(text) for text in options["more_rules"]]
+        return compare(
+            target,
+            baseline,
+            step=options["step"],
+            rank=options["rank"],
+            control=options["control"],
+            mapping=options["mapping"],
+            rules=[*rules, *(read_rules(options["rules"]) if options["rules"] else ())],
+            replay=not options["no_replay"],
+            data=not options["no_data"],
+            together=options["together"],
+            batch_shard=options["batch_shard"],
+            executor=executor,
+            progress=update,
+        )
+
+
+def _write(found: Comparison, form: str, status: str | None, output: Path | None, limit: int | None) -> None:
+    if form == "answer":
+        return
+    rows: Iterator[Row] = (row for row in found.rows if status is None or row.status == status)
+    if form == "table":
+        table, left_out = comparison_table(rows, line_limit(limit), is_terminal=is_terminal())
+        click.echo()
+        print_table(table)
+        say_left_out(left_out, "rows")
+    elif form == "parquet":
+        assert output is not None
+        write_parquet(comparison_rows(rows), COLUMNS, output)
+    else:
+        with opened(output) as file:
+            {"csv": write_csv, "json": write_json}[form](comparison_rows(rows), COLUMNS, file)

@@ -1,0 +1,62 @@
+"""``aten-dump ls``: what a dump holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...dump import RankDump, open_dump
+from ...dump.index.summary import Summary, summarize
+from ...report.terminal_tables import note_lines, run_lines, steps_table
+from ..console import is_terminal, print_lines, print_table, with_progress
+from ..options import dump_argument
+
+# Up to here all indexes are read in about a second, and the details come without asking.
+_QUICK_INDEX_BYTES: Final = 64 << 20
+
+
+@click.command("ls")
+@dump_argument
+@click.option(
+    "--details/--no-details",
+    default=None,
+    help="Read the indexes: calls by kind, notes, what is missing.  [default: when they are under 64 MiB in all]",
+)
+def command(dump: Path, details: bool | None) -> None:
+    """Print what DUMP holds: the run, and for each step and rank its state, calls, values and bytes.
+
+    Without details only the two ends of each index are read: quick for thousands of steps and ranks.
+
+    \b
+    Examples
+      aten-dump ls dump
+      aten-dump ls dump --details
+    """  # noqa: D301 - \b keeps click from filling lines
+    opened = open_dump(dump)
+    print_lines(run_lines(opened))
+    ranks = opened.all_ranks()
+    summaries = [summarize(rank.directory) for rank in with_progress("reading", ranks)]
+    if details is None:
+        details = sum(summary.index_bytes for summary in summaries) <= _QUICK_INDEX_BYTES
+    kinds: dict[RankDump, Counter[str]] | None = None
+    notes: list[str] = []
+    if details:
+        kinds = {}
+        # Each step and rank is opened anew, so that only one index is in memory at a time.
+        for rank in with_progress("reading indexes", ranks):
+            fresh = RankDump(rank.directory, rank.step, rank.rank)
+            kinds[rank] = fresh.calls_by_kind()
+            notes += note_lines(fresh)
+    print_table(steps_table(zip(ranks, summaries, strict=True), kinds, is_terminal=is_terminal()))
+    print_lines([*_interrupted(ranks, summaries, dump), *notes])
+
+
+def _interrupted(ranks: Sequence[RankDump], summaries: Sequence[Summary], dump: Path) -> list[str]:
+    count = sum(summary.commit is None for summary in summaries)
+    if not count:
+        return []
+    return [f"{count} of {len(ranks)} step/rank folders are interrupted; `aten-dump recover {dump}` finishes them"]

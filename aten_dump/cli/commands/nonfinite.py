@@ -1,0 +1,82 @@
+"""``aten-dump nonfinite``: where NaN and Inf came from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
+from ...dump import RankDump, open_dump
+from ...report.nonfinite import answer_lines, events_table, near_lines, total_lines
+from ..console import is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
+from ..options import dump_argument, limit_option, place_options
+
+_NEAR_SHOWN: Final = 5
+
+
+@click.command("nonfinite")
+@dump_argument
+@place_options
+@click.option("--all", "show_all", is_flag=True, help="Show the calls that only passed non-finite values on, too.")
+@click.option(
+    "--near",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=NEAR,
+    show_default=True,
+    help="Share of a dtype's greatest number beyond which a value is near overflow.",
+)
+@limit_option(30, "rows of a table")
+def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near: float, limit: int | None) -> None:
+    """Print what made NaN and Inf in DUMP: producers in execution order, and masks put there on purpose.
+
+    All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Exit code 0: nothing
+    made a NaN or Inf but masks, and gradients that overflowed under the loss scale of a gradient scaler, which
+    skipped the optimizer's step; 1: something did.
+
+    \b
+    Examples
+      aten-dump nonfinite dump
+      aten-dump nonfinite dump --step 5 --rank 0 --all
+    """  # noqa: D301 - \b keeps click from filling lines
+    most = line_limit(limit, default=30)
+    places = _places(dump, step, rank)
+    searched: list[NonFinite] = []
+    sick: dict[int, int] = {}  # rank -> its first step with NaN or Inf
+    clean = 0
+    for place in with_progress("searching", places):
+        # Opened anew, so that only one index is in memory at a time.
+        found = find_nonfinite(RankDump(place.directory, place.step, place.rank), near)
+        has_nothing = found.first is None and not found.scaled
+        clean += has_nothing
+        if len(places) == 1 or not has_nothing or found.near_overflow or found.unknown:
+            _print(found, most, show_all, sick.get(found.rank))
+        if found.first is not None:
+            sick.setdefault(found.rank, found.step)
+        searched.append(replace(found, propagators=(), masks=(), near_overflow=()))
+    if len(places) > 1:
+        print_lines(total_lines(searched, clean))
+    if sick:
+        raise click.exceptions.Exit(1)
+
+
+def _places(path: Path, step: int | None, rank: int | None) -> list[RankDump]:
+    dump = open_dump(path)
+    if step is not None:
+        dump.step(step)  # says what there is, where this one is not
+    if step is not None and rank is not None:
+        return [dump.rank(step, rank)]
+    return [p for p in dump.all_ranks() if step in (None, p.step) and rank in (None, p.rank)]
+
+
+def _print(found: NonFinite, limit: int | None, show_all: bool, earlier_step: int | None) -> None:
+    print_lines(answer_lines(found, earlier_step))
+    print_lines(near_lines(found, _NEAR_SHOWN if limit is not None else None))
+    table, left_out = events_table(found, limit, propagators=show_all, is_terminal=is_terminal())
+    if table.row_count:
+        click.echo()
+        print_table(table)
+        say_left_out(left_out, "rows")
+        click.echo()

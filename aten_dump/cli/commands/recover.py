@@ -1,0 +1,42 @@
+"""``aten-dump recover``: finish interrupted dumps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...dump import open_dump
+from ...errors import AtenDumpError
+from ...store import recovery
+from ..console import warn, with_progress
+from ..options import dump_argument
+
+
+@click.command("recover")
+@dump_argument
+def command(dump: Path) -> None:
+    """Finish every interrupted step and rank of DUMP: drop the torn tail, complete shards, commit.
+
+    Nothing that was written whole is lost; complete steps are left as they are. It can be run again.
+    Exit code 2 when a step and rank could not be recovered; the others are all the same.
+
+    \b
+    Examples
+      aten-dump recover dump && aten-dump verify dump
+    """  # noqa: D301 - \b keeps click from filling lines
+    ranks = open_dump(dump).all_ranks()
+    changed, failed = 0, 0
+    for rank in with_progress("recovering", ranks):
+        try:
+            report = recovery.recover(rank.directory)
+        except AtenDumpError as error:
+            warn(error)
+            failed += 1
+            continue
+        changed += report.changed
+        if report.changed or not report.committed:
+            click.echo(f"step {rank.step} rank {rank.rank}: {report.message}")
+    click.echo(f"{changed} of {len(ranks)} step/rank folders recovered, {len(ranks) - changed - failed} needed nothing")
+    if failed:
+        raise click.exceptions.Exit(2)

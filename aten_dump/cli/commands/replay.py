@@ -1,0 +1,126 @@
+"""``aten-dump replay``: run recorded ops again and find the one that is off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import torch
+
+from ...analysis.replay import Replay, replay, replay_all
+from ...analysis.rerun.repro_script import repro_script
+from ...dump import Call, RankDump
+from ...errors import ConfigError, StoreError
+from ...report.replay import answer_lines, ops_table
+from ..console import count_progress, is_terminal, line_limit, print_lines, print_table, say_left_out
+from ..options import dump_argument, limit_option, open_rank, place_options
+from ..workers import jobs_option, workers
+
+
+@click.command("replay")
+@dump_argument
+@click.argument("name", required=False)
+@place_options
+@click.option("--device", default="cpu", show_default=True, help="Device to run the ops on.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "recorded"]),
+    default="float64",
+    show_default=True,
+    help="float64 judges each op against a reference; recorded tells what is reproduced bit by bit.",
+)
+@click.option("--emit", type=click.Path(path_type=Path, dir_okay=False), help="Write a script that runs NAME alone.")
+@click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; prints the answer for each.")
+@jobs_option
+@limit_option(20, "rows of the table")
+def command(
+    dump: Path,
+    name: str | None,
+    step: int | None,
+    rank: int | None,
+    device: str,
+    dtype: str,
+    emit: Path | None,
+    everything: bool,
+    jobs: int,
+    limit: int | None,
+) -> None:
+    """Run the aten ops of one step and rank again, each from its own recorded inputs, the worst first.
+
+    An op that is wrong comes first even when everything after it is wrong too. NAME is one aten call, or an API
+    or module call whose aten ops are replayed. Exit code 0: no op is off, 1: one is, 2: nothing could be replayed.
+
+    \b
+    Examples
+      aten-dump replay dump
+      aten-dump replay dump Module.transformer.h.0.0.forward
+      aten-dump replay dump Aten.addmm.3.forward --emit repro.py
+      aten-dump replay dump --dtype recorded
+      aten-dump replay dump --all --jobs 8
+    """  # noqa: D301 - \b keeps click from filling lines
+    if everything and (name, step, rank, emit) != (None, None, None, None):
+        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
+    if jobs > 1 and not everything:
+        raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
+    judged = None if dtype == "recorded" else torch.float64
+    if everything:
+        with workers(jobs) as executor, count_progress("replaying") as update:
+            replays = replay_all(dump, executor, device=str(_device(device)), dtype=judged, progress=update)
+        for each in replays:
+            print_lines(answer_lines(each))
+        _exit(replays, dtype)
+        return
+    opened = open_rank(dump, step, rank)
+    if emit is not None:
+        _emit(opened, name, emit)
+        return
+    found = _replay(opened, name, _device(device), judged)
+    most = line_limit(limit, default=20)
+    print_lines(answer_lines(found))
+    if found.ops:
+        click.echo()
+        print_table(ops_table(found, most, is_terminal=is_terminal()))
+        say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
+    _exit([found], dtype)
+
+
+def _exit(replays: list[Replay], dtype: str) -> None:
+    """End with exit code 2 where nothing could be replayed, 1 where an op is off."""
+    if not any(found.ops for found in replays):
+        raise click.exceptions.Exit(2)
+    if any(found.suspects or (dtype == "recorded" and found.unequal) for found in replays):
+        raise click.exceptions.Exit(1)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device is {name!r}: {str(error).partition(chr(10))[0]}") from None
+
+
+def _replay(rank: RankDump, name: str | None, device: torch.device, dtype: torch.dtype | None) -> Replay:
+    found: Replay
+    with count_progress("replaying") as update:
+        if name is None:
+            found = replay(rank, device=device, dtype=dtype, progress=update)
+        else:
+            found = replay(_aten_calls(rank[name]), device=device, dtype=dtype, progress=update)
+    return found
+
+
+def _aten_calls(call: Call) -> list[Call]:
+    """Return a call if it is of an aten op, else those that ran in it."""
+    if call.kind == "aten":
+        return [call]
+    return [inner for child in call.children for inner in _aten_calls(child)]
+
+
+def _emit(rank: RankDump, name: str | None, path: Path) -> None:
+    if name is None:
+        raise click.UsageError("--emit needs the NAME of an aten call: `aten-dump replay DUMP` lists them")
+    try:
+        path.write_text(repro_script(rank[name]), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot write {path}: {error.strerror}; name another --emit") from error
+    click.echo(f"wrote {path}: run it with `python {path}`, or with --float64 for the reference")

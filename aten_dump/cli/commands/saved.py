@@ -1,0 +1,40 @@
+"""``aten-dump saved``: what forward keeps alive for backward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...report.terminal_tables import saved_by_call, saved_by_module
+from ...report.units import format_bytes
+from ..console import is_terminal, line_limit, print_table
+from ..options import dump_argument, limit_option, open_rank, place_options
+
+
+@click.command("saved")
+@dump_argument
+@place_options
+@click.option("--depth", type=click.IntRange(min=1), help="Cut module paths to so many names, to sum inner modules up.")
+@limit_option(30, "rows of a table")
+def command(dump: Path, step: int | None, rank: int | None, depth: int | None, limit: int | None) -> None:
+    """Print the memory that forward calls keep alive for backward, by call and by module.
+
+    A storage counts once in a sum, however many views and calls keep it; one that two calls (or modules)
+    keep counts for both in their rows.
+
+    \b
+    Examples
+      aten-dump saved dump
+      aten-dump saved dump --depth 3 --limit 10
+    """  # noqa: D301 - \b keeps click from filling lines
+    saved = open_rank(dump, step, rank).saved_for_backward()
+    most = line_limit(limit, default=30)
+    total, outside = saved.nbytes, saved.outside_nbytes
+    click.echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
+    click.echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
+    if saved:
+        click.echo()
+        print_table(saved_by_module(saved, depth, most, is_terminal=is_terminal()))
+        click.echo()
+        print_table(saved_by_call(saved, most, is_terminal=is_terminal()))

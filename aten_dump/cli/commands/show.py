@@ -1,0 +1,66 @@
+"""``aten-dump show``: the tree of calls, or one call or tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...dump import RankDump
+from ...report.details import call_details, value_details
+from ...report.tree import call_line, tree_lines
+from ..console import line_limit, print_lines
+from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
+
+
+@click.command("show")
+@dump_argument
+@click.argument("name", required=False)
+@place_options
+@filter_options
+@click.option("--depth", type=click.IntRange(min=1), help="Leave out calls deeper in the tree than this.")
+@limit_option(200, "lines")
+def command(
+    dump: Path,
+    name: str | None,
+    step: int | None,
+    rank: int | None,
+    op: str | None,
+    kind: str | None,
+    phase: str | None,
+    module: str | None,
+    call_name: str | None,
+    depth: int | None,
+    limit: int | None,
+) -> None:
+    """Print the tree of calls of one step and rank, or all about the call or tensor NAME.
+
+    A line has the call's name, its inputs and outputs, and how long it took; f32[8, 128] is a float32
+    tensor of that shape. With filters, the calls around a match are printed too, so that it has its place.
+
+    \b
+    Examples
+      aten-dump show dump --depth 2
+      aten-dump show dump --op addmm --phase backward
+      aten-dump show dump --module 'transformer.h.0.*' --step 3
+      aten-dump show dump Aten.addmm.3.forward
+      aten-dump show dump Aten.addmm.3.forward.output.0
+    """  # noqa: D301 - \b keeps click from filling lines
+    opened = open_rank(dump, step, rank)
+    if name is not None:
+        print_lines(_details(opened, name), line_limit(limit))
+        return
+    matched = selected(opened, {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name})
+    print_lines((call_line(line) for line in tree_lines(opened, matched, depth)), line_limit(limit))
+    if matched is not None and not matched:
+        click.echo(f"no call of {opened.where} matches these filters; it has {len(opened.calls)} calls", err=True)
+
+
+def _details(rank: RankDump, name: str) -> list[str]:
+    if name in rank or not _may_be_tensor(name):
+        return list(call_details(rank[name]))
+    return list(value_details(name, rank.value(name)))
+
+
+def _may_be_tensor(name: str) -> bool:
+    return any(f".{group}." in name for group in ("input", "output", "mutated"))

@@ -1,0 +1,127 @@
+"""Selection of calls: text patterns on op names and globs on module paths, decided once per op and module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..store import records
+
+if TYPE_CHECKING:
+    from .index.tables import Tables
+
+REGEX: Final = "regex:"
+
+
+class CallFilter:
+    """The calls of one index that match all of what is given; see ``Calls.filter``."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        op: str | None,
+        kind: str | None,
+        phase: str | None,
+        module: str | None,
+        name: str | None,
+    ) -> None:
+        self._tables = tables
+        self._name = None if name is None else _one_of_texts("name", name)
+        self._phase = None if phase is None else _code("phase", phase, records.PHASES)
+        self._ops = self._matching_ops(op, kind)
+        self._modules = None if module is None else _inside("module", module)
+        self._module_facts: dict[int, bool] = {}
+
+    def _matching_ops(self, op: str | None, kind: str | None) -> set[int] | None:
+        if op is None and kind is None:
+            return None
+        found = list(self._tables.ops.records())
+        if kind is not None:
+            code = _code("kind", kind, records.CALL_KINDS)
+            found = [record for record in found if record.call_kind == code]
+        if op is not None:
+            exact = [record for record in found if op in op_names(record)]
+            matches = _one_of_texts("op", op)
+            found = exact or [record for record in found if any(matches(text) for text in op_names(record))]
+        return {record.id for record in found}
+
+    def select(self, positions: Sequence[int]) -> Sequence[int]:
+        """Return those of `positions` whose call matches."""
+        calls = self._tables.calls
+        found = np.asarray(positions, np.int64)
+        if self._ops is not None:
+            found = found[np.isin(calls.column("op")[found], list(self._ops))]
+        if self._phase is not None:
+            found = found[calls.column("phase")[found] == self._phase]
+        if self._modules is not None:
+            modules, ops = (calls.column(name)[found].tolist() for name in ("module", "op"))
+            found = found[[self._in_module(module, op) for module, op in zip(modules, ops, strict=True)]]
+        if self._name is not None:
+            parts = (calls.column(name)[found].tolist() for name in ("op", "n", "phase", "repeat"))
+            found = found[[self._name(name) for name in map(self._tables.render, *parts)]]
+        return found.data
+
+    def _in_module(self, module: int, op_id: int) -> bool:
+        if self._matches_text(module):
+            return True
+        op = self._tables.op(op_id)
+        is_module = records.CALL_KINDS[op.call_kind] == "module"
+        return is_module and self._modules is not None and self._modules(op.api)
+
+    def _matches_text(self, module: int) -> bool:
+        known = self._module_facts.get(module)
+        if known is None:
+            known = module != 0 and self._modules is not None and self._modules(self._tables.text(module))
+            self._module_facts[module] = known
+        return known
+
+
+def op_names(op: records.Op) -> tuple[str, str, str]:
+    """Return the names a user may know an op by: in full, without its overload, and as in call names."""
+    bare = op.op.rsplit(".", 1)[0] if "::" in op.op else op.op
+    return op.op, bare, f"{op.prefix}.{op.api}"
+
+
+def _one_of_texts(field: str, pattern: str) -> Callable[[str], bool]:
+    """Return a test for a part of a text in any case, or for ``regex:...``."""
+    if pattern.startswith(REGEX):
+        return _regex(field, pattern)
+    part = pattern.lower()
+    return lambda text: part in text.lower()
+
+
+def _regex(field: str, pattern: str) -> Callable[[str], bool]:
+    try:
+        search = re.compile(pattern[len(REGEX) :]).search
+    except re.error as error:
+        raise ConfigError(
+            f"filter {field}={pattern!r} is not a regular expression: {error}; mend it or leave out 'regex:'"
+        ) from None
+    return lambda text: search(text) is not None
+
+
+def _inside(field: str, pattern: str) -> Callable[[str], bool]:
+    """Return a test for modules that match a glob, or are inside one that does."""
+    if not pattern:
+        raise ConfigError(f"filter {field} is empty; give a glob on the module path such as 'transformer.h.*.attn'")
+    match = re.compile(translate(pattern)).match
+    return lambda fqn: any(match(outer) for outer in outer_modules(fqn))
+
+
+def outer_modules(fqn: str) -> Iterable[str]:
+    """Yield a module path and the paths of the modules around it: ``a.b``, ``a``."""
+    while fqn:
+        yield fqn
+        fqn = fqn.rpartition(".")[0]
+
+
+def _code(field: str, value: str, allowed: tuple[str, ...]) -> int:
+    if value not in allowed:
+        raise ConfigError(f"filter {field} is {value!r}; allowed: {', '.join(allowed)}")
+    return allowed.index(value)

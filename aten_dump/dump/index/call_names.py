@@ -1,0 +1,66 @@
+"""Positions of calls by name, without making the names.
+
+Theory of operation
+    A million names would take seconds and a hundred megabytes. So calls are sorted by what their names are rendered
+    from: prefix and api, n, phase, repeat. A name is looked up under all that it may have been rendered from: there are
+    two readings at most, as prefix and api may hold dots and numbers, and nothing but a known one is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from ...store import records
+from .tables import Tables
+
+_PHASES: Final = {phase: code for code, phase in enumerate(records.PHASES)}
+
+
+class CallNames(Mapping[str, int]):
+    """Position of a call by its name; of equal names the last counts."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        calls = tables.calls
+        ops, places = np.unique(calls.column("op"), return_inverse=True)
+        heads = [tables.call_head(op) for op in ops.tolist()]
+        self._heads = {head: number for number, head in enumerate(dict.fromkeys(heads))}
+        head = np.array([self._heads[head] for head in heads], np.int64)[places]
+        columns = [head, *(calls.column(name) for name in ("n", "phase", "repeat"))]
+        self._order = np.lexsort(columns[::-1])
+        self._columns = [column[self._order] for column in columns]
+
+    def __getitem__(self, name: str) -> int:
+        for head, *numbers in _readings(name):
+            start, stop = 0, len(self._order)
+            for column, wanted in zip(self._columns, (self._heads.get(head, -1), *numbers), strict=True):
+                part = column[start:stop]
+                start, stop = (start + int(part.searchsorted(wanted, side)) for side in ("left", "right"))
+            if start < stop:
+                return int(self._order[stop - 1])
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        calls = self._tables.calls
+        return map(self._tables.render, *(calls.column(name).tolist() for name in ("op", "n", "phase", "repeat")))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+
+def _readings(name: str) -> Iterator[tuple[str, int, int, int]]:
+    """Yield the prefix and api, n, phase and repeat that a name may have been rendered from."""
+    shorter, _, last = name.rpartition(".")
+    for text, repeat in ((name, "0"), (shorter, last if last != "0" else "")):
+        text, _, phase = text.rpartition(".")
+        head, _, n = text.rpartition(".")
+        if phase in _PHASES and _is_number(n) and _is_number(repeat):
+            yield head, int(n), _PHASES[phase], int(repeat)
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether a text is an integer as names have it: of 64 bits, without leading zeros."""
+    return text.isdecimal() and len(text) < 19 and text == str(int(text))

@@ -1,0 +1,54 @@
+"""The one place where the reader meets the store: records of an index and bytes of shards of one step and rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from ...store import records
+from ...store.index_reader import read_index
+from ...store.raw_rows import split_records
+from ...store.shards import ShardReader, partial_name, shard_name
+from .tables import Tables
+
+
+class Source:
+    """The files of one step and rank."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._shards: ShardReader | None = None
+
+    def tables(self, where: str) -> Tables:
+        """Read the index; `where` names it in errors."""
+        return Tables(read_index(self.directory), where)
+
+    def changed_tables(self, where: str, changed: Iterable[tuple[Any, ...]], kinds: Iterable[int]) -> Tables:
+        """Read the index with other records in place of those of some kinds."""
+        data = read_index(self.directory)
+        packed = b"".join(msgpack.packb(tuple(record)) for record in changed)
+        rows, _ = split_records(packed, where)
+        return Tables(replace(data, rows={**data.rows, **{kind: rows[kind] for kind in kinds}}), where)
+
+    def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> bytearray:
+        """Read bytes [start, stop) of a blob, into memory of their own."""
+        if self._shards is None:
+            self._shards = ShardReader(self.directory, tables.shards.values())
+        return bytearray(self._shards.blob(blob)[start:stop].data)
+
+    def lost_blobs(self, tables: Tables) -> int:
+        """Count the blobs that reach beyond the end of their shard."""
+        ends = {shard.number: self._size(shard.number) - shard.header_bytes for shard in tables.shards.records()}
+        return sum(blob.offset + blob.nbytes > ends.get(blob.shard, -1) for blob in tables.blobs.records())
+
+    def _size(self, number: int) -> int:
+        for name in (shard_name(number), partial_name(number)):
+            try:
+                return (self.directory / name).stat().st_size
+            except FileNotFoundError:
+                continue
+        return 0

@@ -1,0 +1,184 @@
+"""From recorded bytes back to a tensor on the CPU.
+
+Theory of operation
+    Only the bytes that the geometry reaches are read, into memory of the tensor's own: a shard's blobs are packed
+    without holes, so their addresses are not aligned for every dtype, and what a user writes into a tensor must never
+    reach a file. The bytes become a tensor of the dtype, then the recorded geometry is laid over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ..errors import FormatError, MissingDataError
+from ..store import records
+from .values import Value
+from .why_absent import why_no_data
+
+if TYPE_CHECKING:
+    from .rank import RankDump
+
+
+def load(rank: RankDump, value: Value) -> torch.Tensor:
+    """Read the tensor of a value; see ``Value.tensor``."""
+    build = _BY_LAYOUT.get(value.layout_name)
+    if build is not None and value.parts:
+        return build(value)
+    data = rank.tables.data.get(value.id)
+    blob = None if data is None else rank.tables.blobs.get(data.blob)
+    if value.undefined or value.opaque or data is None or blob is None:
+        raise MissingDataError(why_no_data(rank, value))
+    raw = _read(rank, value, data, blob)
+    if value.conjugate:
+        raw = torch.conj(raw)
+    if value.negative:
+        raw = torch._neg_view(raw)
+    quantized = value.extra.get("quantized")
+    return _quantize(raw, quantized) if quantized else raw
+
+
+def _read(rank: RankDump, value: Value, data: records.Data, blob: records.Blob) -> torch.Tensor:
+    """Return the stored elements under the recorded geometry, before conj, neg and quantization."""
+    dtype = _stored_dtype(value)
+    layout = records.LAYOUTS[data.layout] if data.layout < len(records.LAYOUTS) else f"number {data.layout}"
+    if layout == "sample":
+        count = min(value.numel, (blob.nbytes - data.offset) // dtype.itemsize)
+        return _elements(rank, value, data, blob, count, dtype)
+    if value.numel == 0:
+        return torch.empty_strided(value.shape, value.stride, dtype=dtype)
+    if layout == "strided":
+        flat = _elements(rank, value, data, blob, _reach(value), dtype)
+        return flat.as_strided(value.shape, value.stride, 0)
+    if layout == "compact":
+        flat = _elements(rank, value, data, blob, value.numel, dtype)
+        return _restride(flat.view(value.shape), value.stride)
+    raise FormatError(
+        f"value {value.id} of {rank.where} has data layout {layout}; known are {', '.join(records.LAYOUTS)}"
+    )
+
+
+def _stored_dtype(value: Value) -> torch.dtype:
+    """Return the dtype of the stored elements: of a quantized tensor that of its integers."""
+    if value.dtype in _PACKED:
+        raise MissingDataError(
+            f"value {value.id} of {value.where} has dtype {value.dtype_name}, several elements to a byte, which torch "
+            "cannot make a tensor of again; its raw bytes are in the shard (see docs/format.md)"
+        )
+    return _INTEGERS.get(value.dtype, value.dtype)
+
+
+_INTEGERS: Final[Mapping[torch.dtype, torch.dtype]] = {
+    torch.qint8: torch.int8,
+    torch.quint8: torch.uint8,
+    torch.qint32: torch.int32,
+}
+_PACKED: Final = frozenset({torch.quint4x2, torch.quint2x4})
+
+
+def _reach(value: Value) -> int:
+    """Return the number of elements from the first to the last that the geometry touches."""
+    return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=False)) + 1
+
+
+def _elements(
+    rank: RankDump, value: Value, data: records.Data, blob: records.Blob, count: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Read `count` elements from the start of a value, as a 1-D tensor."""
+    stop = data.offset + count * dtype.itemsize
+    if stop > blob.nbytes:
+        raise FormatError(
+            f"value {value.id} of {rank.where} ends at byte {stop} of blob {blob.id}, which has {blob.nbytes}: "
+            "the index is damaged; run `aten-dump verify`"
+        )
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(rank.read_blob(blob.id, data.offset, stop), dtype=torch.uint8).view(dtype)
+
+
+def _restride(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """Return the elements of a row-major tensor under another stride, which may lay elements on one another."""
+    if dense.stride() == stride:
+        return dense
+    # Elements are copied as integers of their size: not every dtype can copy, and bits must stay as they are.
+    as_integer = _SAME_SIZE.get(dense.dtype.itemsize, dense.dtype)
+    source = dense.view(as_integer)
+    if not _overlaps(dense.shape, stride):
+        return torch.empty_strided(dense.shape, stride, dtype=as_integer).copy_(source).view(dense.dtype)
+    places = torch.zeros(dense.shape, dtype=torch.int64)
+    for dim, (size, step) in enumerate(zip(dense.shape, stride, strict=False)):
+        places += (torch.arange(size) * step).reshape([size if d == dim else 1 for d in range(dense.dim())])
+    flat = torch.empty(int(places.max()) + 1, dtype=as_integer)
+    flat[places.reshape(-1)] = source.reshape(-1)
+    return flat.view(dense.dtype).as_strided(dense.shape, stride)
+
+
+def _overlaps(shape: torch.Size, stride: tuple[int, ...]) -> bool:
+    """Tell whether a geometry may put two elements in one place."""
+    reach = 0
+    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=False) if size > 1):
+        if step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
+
+
+_SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor:
+    """Make a quantized tensor of its integers and the scheme in ``Value.extra["quantized"]``."""
+    if str(scheme["scheme"]).startswith("per_tensor"):
+        return torch._make_per_tensor_quantized_tensor(integers, float(scheme["scale"]), int(scheme["zero_point"]))
+    points_dtype = getattr(torch, str(scheme.get("points_dtype", "int64")), torch.int64)
+    scales = torch.tensor(scheme["scales"], dtype=torch.float64)
+    zero_points = torch.tensor(scheme["zero_points"], dtype=points_dtype)
+    return torch._make_per_channel_quantized_tensor(integers, scales, zero_points, int(scheme["axis"]))
+
+
+def _sparse_coo(value: Value) -> torch.Tensor:
+    parts = value.parts
+    coalesced = value.extra.get("coalesced")
+    return torch.sparse_coo_tensor(
+        _part(value, parts, "indices"),
+        _part(value, parts, "values"),
+        value.shape,
+        is_coalesced=None if coalesced is None else bool(coalesced),
+        check_invariants=False,
+    )
+
+
+def _compressed(layout: torch.layout, outer: str, inner: str) -> Callable[[Value], torch.Tensor]:
+    """Return the builder of a compressed sparse layout, whose index tensors are named `outer` and `inner`."""
+
+    def build(value: Value) -> torch.Tensor:
+        parts = value.parts
+        return torch.sparse_compressed_tensor(
+            _part(value, parts, outer),
+            _part(value, parts, inner),
+            _part(value, parts, "values"),
+            size=value.shape,
+            layout=layout,
+            check_invariants=False,
+        )
+
+    return build
+
+
+def _part(value: Value, parts: Mapping[str, Value], name: str) -> torch.Tensor:
+    if name not in parts:
+        raise MissingDataError(
+            f"the {name} of {value!r} in {value.where} were not recorded; recorded parts: {', '.join(parts) or 'none'}"
+        )
+    return parts[name].tensor()
+
+
+_BY_LAYOUT: Final[Mapping[str, Callable[[Value], torch.Tensor]]] = {
+    "sparse_coo": _sparse_coo,
+    "sparse_csr": _compressed(torch.sparse_csr, "crow_indices", "col_indices"),
+    "sparse_csc": _compressed(torch.sparse_csc, "ccol_indices", "row_indices"),
+    "sparse_bsr": _compressed(torch.sparse_bsr, "crow_indices", "col_indices"),
+    "sparse_bsc": _compressed(torch.sparse_bsc, "ccol_indices", "row_indices"),
+}

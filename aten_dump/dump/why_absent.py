@@ -1,0 +1,132 @@
+"""Why something is not in a dump, in sentences that say what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ..store import records
+from ..store.recovery import RECOVERED
+
+if TYPE_CHECKING:
+    from .index.tables import Tables
+    from .rank import RankDump
+    from .values import Value
+
+_LEVELS_WITH_BYTES: Final = ("tensor", "full")
+_MAX_NAMES: Final = 5
+
+
+def why_no_data(rank: RankDump, value: Value) -> str:
+    """Return the message for a value whose bytes cannot be read."""
+    return f"no bytes of value {value.id} ({_shape(value)}) in {rank.where}: {_reason(rank, value)}"
+
+
+def _shape(value: Value) -> str:
+    return f"{value.dtype_name}[{', '.join(map(str, value.shape))}]"
+
+
+def _reason(rank: RankDump, value: Value) -> str:
+    config = rank.config
+    data = config.get("data", "unknown")
+    if value.undefined:
+        return (
+            "it is memory that nothing had written yet (torch.empty), so it has no contents; "
+            "read the value after its first write"
+        )
+    if value.extra.get("sum"):
+        return "it stands for a sum that autograd made out of sight; read the values that went into it"
+    if value.opaque:
+        return (
+            "the tensor has no bytes of its own (meta, fake, or a subclass with its own dispatch); "
+            "read the values of the ops inside it"
+        )
+    if data not in _LEVELS_WITH_BYTES:
+        return (
+            f'it was recorded with DumpConfig.data="{data}", which keeps no bytes; '
+            'record again with data="tensor" or "full"'
+        )
+    if value.id in rank.tables.data or not rank.complete or _is_recovered(rank.tables):
+        return f"the dump was interrupted before they were written; {_first(rank.missing)}"
+    if config.get("max_bytes") is not None:
+        return (
+            f"DumpConfig.max_bytes={config['max_bytes']} may have been spent before it (see `notes`); "
+            "raise max_bytes, or select fewer ops, modules or steps"
+        )
+    if config.get("io", "all") != "all":
+        return f'DumpConfig.io="{config["io"]}" left it out; record again with io="all"'
+    notes = "".join(f"; it noted: {note.message}" for note in rank.notes[:_MAX_NAMES])
+    return f"the recorder did not store it{notes}; see `aten-dump verify` and docs/limitations.md"
+
+
+def _is_recovered(tables: Tables) -> bool:
+    return any(note.code == RECOVERED for note in tables.notes)
+
+
+def _first(sentences: Iterable[str]) -> str:
+    return next(iter(sentences), "see `aten-dump verify`")
+
+
+def no_such_call(name: str, known: Iterable[str], where: str) -> str:
+    """Return the message for a call name that is not in the index, with the nearest ones."""
+    names = list(known)
+    if not names:
+        return f"no call {name!r} in {where}: it has no calls at all; record a step with DumpMode around it"
+    near = nearest(name, names)
+    hint = f"nearest: {', '.join(near)}" if near else f"the first are {', '.join(names[:_MAX_NAMES])}"
+    return f"no call {name!r} in {where}, which has {len(names)} calls; {hint}. List them with `aten-dump show`"
+
+
+def nearest(name: str, known: list[str]) -> list[str]:
+    """Return up to five names like `name`, nearest first.
+
+    Names with the same api are tried first: difflib over a million names would take minutes.
+    """
+    lowered = name.lower()
+    parts = [part for part in lowered.split(".") if part and not part.isdigit() and part not in records.PHASES]
+    likely = [other for other in known if parts and parts[-1] in other.lower()] or known
+    if len(likely) > _SEARCHED:
+        likely = [other for other in likely if other.lower().startswith(lowered[:6])][:_SEARCHED] or likely[:_SEARCHED]
+    return get_close_matches(name, likely, n=_MAX_NAMES, cutoff=0.5)
+
+
+_SEARCHED: Final = 5000
+
+
+def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
+    """Return what a step and rank lacks, in sentences; empty for a whole one.
+
+    Args:
+        tables: its records.
+        lost_blobs: journaled tensors whose bytes are not in their shard.
+    """
+    found: list[str] = []
+    if tables.commit is None:
+        found.append(
+            "no commit record: the program ended before the step was complete; "
+            f"{len(tables.calls) - len(tables.unfinished)} finished calls and {len(tables.values)} values are there"
+        )
+    elif _is_recovered(tables):
+        found.append(
+            "recovered after it was cut short: the last calls, and bytes of small tensors seen just before, may be gone"
+        )
+    if not tables.has_header:
+        found.append("no header record: the program ended before the first records were written")
+    if tables.dropped_bytes:
+        found.append(f"the last {tables.dropped_bytes} bytes of the index were torn and have been dropped")
+    if tables.unfinished:
+        names = [tables.call_name(tables.calls[tables.positions[id]]) for id in sorted(tables.unfinished)]
+        shown = ["...", *names[-_MAX_NAMES:]] if len(names) > _MAX_NAMES else names
+        found.append(f"{len(names)} module calls were cut short, without outputs: {', '.join(shown)}")
+    orphans = np.setdiff1d(tables.calls.column("parent"), np.append(tables.calls.column("id"), 0))
+    if len(orphans) and tables.commit is None:
+        found.append(f"{len(orphans)} calls that others ran in were cut short before they were recorded")
+    if lost_blobs:
+        found.append(f"the bytes of {lost_blobs} of {len(tables.blobs)} stored tensors are not in their shards")
+    unstored = np.isin(tables.data.rows.column(2), tables.blobs.rows.column(1), invert=True).sum()
+    if unstored:
+        found.append(f"{unstored} values name stored bytes that the index does not describe")
+    return found

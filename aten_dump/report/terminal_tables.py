@@ -1,0 +1,110 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from rich.table import Table
+
+from ..dump import Call, Dump, RankDump, SavedForBackward
+from ..dump.index.summary import Summary
+from ..store.records import CALL_KINDS, Note
+from .units import format_bytes, format_number, tensor_type
+
+_LEFT: Final = "left"
+
+
+def _table(title: str | None, *names: str, left: int = 1, is_terminal: bool) -> Table:
+    """Return an empty table whose first `left` columns are text and the others numbers."""
+    from rich import box
+
+    # In a pipe: no lines, so that a column is a word for awk and grep.
+    table = Table(title=title, title_justify=_LEFT, box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False)
+    for number, name in enumerate(names):
+        table.add_column(name, justify=_LEFT if number < left else "right", no_wrap=True, overflow="ignore")
+    return table
+
+
+def run_lines(dump: Dump) -> Iterator[str]:
+    """Yield what run.json says, a line a field; nested fields as ``name=value``."""
+    yield f"{dump.path}: {len(dump.steps)} steps, {len(dump.ranks)} ranks"
+    for name, fact in dump.run.items():
+        text = " ".join(f"{key}={item}" for key, item in fact.items()) if isinstance(fact, dict) else str(fact)
+        yield f"  {name}: {text}"
+
+
+def steps_table(
+    found: Iterable[tuple[RankDump, Summary]], kinds: dict[RankDump, Counter[str]] | None, *, is_terminal: bool
+) -> Table:
+    """Return a row for each step and rank; with counts of calls by kind where given."""
+    kind_names = CALL_KINDS if kinds is not None else ()
+    names = ("step", "rank", "state", "calls", *kind_names, "values", "index", "shards", "shard files")
+    table = _table(None, *names, left=3, is_terminal=is_terminal)
+    for rank, summary in found:
+        commit = summary.commit
+        counts = kinds[rank] if kinds is not None and rank in kinds else None
+        table.add_row(
+            str(rank.step),
+            str(rank.rank),
+            "complete" if commit else "interrupted",
+            str(commit.calls) if commit else "?" if counts is None else str(counts.total()),
+            *(str(counts[kind]) if counts is not None else "?" for kind in kind_names),
+            str(commit.values) if commit else "?",
+            format_bytes(summary.index_bytes),
+            format_bytes(summary.shard_bytes),
+            str(summary.shards),
+        )
+    return table
+
+
+def note_lines(rank: RankDump) -> Iterator[str]:
+    """Yield what lacks in a step and rank, and its notes."""
+    where = f"step {rank.step} rank {rank.rank}"
+    for sentence in rank.missing:
+        yield f"{where}: {sentence}"
+    notes: list[Note] = rank.notes
+    for note in notes:
+        yield f"{where}: {note.message}" + (f" ({note.count} times)" if note.count > 1 else "")
+
+
+def statistics_table(
+    calls: Iterable[Call], names: list[str], limit: int | None, *, is_terminal: bool
+) -> tuple[Table, int]:
+    """Return a row for each (call, slot, value) of some calls, and how many rows `limit` left out.
+
+    Args:
+        calls: the calls.
+        names: the statistics to show.
+        limit: most rows; None is all.
+        is_terminal: draw lines.
+    """
+    table = _table(None, "call", "slot", "tensor", *names, left=3, is_terminal=is_terminal)
+    rows = (
+        (call.name, slot, value)
+        for call in calls
+        for part in (call.input_values(), call.output_values(), call.written_values())
+        for slot, value in part
+    )
+    for name, slot, value in islice(rows, limit):
+        stats: dict[str, Any] = dict(value.stats or {})
+        table.add_row(name, slot, tensor_type(value), *(format_number(stats.get(key)) for key in names))
+    return table, sum(1 for _ in rows)
+
+
+def saved_by_call(saved: SavedForBackward, limit: int | None, *, is_terminal: bool) -> Table:
+    """Return the calls that keep most bytes for backward."""
+    table = _table("by call", "call", "module", "bytes", "nbytes", left=2, is_terminal=is_terminal)
+    for call, nbytes in islice(sorted(saved.by_call().items(), key=lambda item: -item[1]), limit):
+        table.add_row(call.name, call.module or "-", format_bytes(nbytes), str(nbytes))
+    return table
+
+
+def saved_by_module(saved: SavedForBackward, depth: int | None, limit: int | None, *, is_terminal: bool) -> Table:
+    """Return the modules whose calls keep most bytes for backward."""
+    table = _table("by module", "module", "bytes", "nbytes", is_terminal=is_terminal)
+    for fqn, nbytes in islice(sorted(saved.by_module(depth).items(), key=lambda item: -item[1]), limit):
+        table.add_row(fqn or "-", format_bytes(nbytes), str(nbytes))
+    return table

@@ -1,0 +1,127 @@
+"""Reused host memory in which bytes wait for the writer's thread.
+
+Theory of operation
+    Memory is a few large chunks, made when first needed, never more than the queue's byte budget, and reused: a
+    fresh page costs more than the copy into it. One thread at a time reserves pieces (the Writer's store
+    lock sees to that); the writer's thread releases them. A chunk is refilled from its start as soon as
+    all its pieces are released; when there is none to fill, `reserve` waits and the time is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..shards import ALIGNMENT
+
+CHUNK_BYTES: Final = 16 << 20
+LEAST_QUEUE_BYTES: Final = 4096
+
+Allocate = Callable[[int], "NDArray[np.uint8]"]
+
+
+class Chunk:
+    """A stretch of memory, its data 64-byte aligned."""
+
+    __slots__ = ("address", "outstanding", "size", "used", "view")
+
+    def __init__(self, size: int, allocate: Allocate) -> None:
+        array = allocate(size + ALIGNMENT)
+        shift = -array.ctypes.data % ALIGNMENT
+        self.address: int = array.ctypes.data + shift
+        self.view = array.data[shift : shift + size]
+        self.size = size
+        self.used = 0  # touched by the reserving thread only
+        self.outstanding = 0  # pieces not yet released; under the arena's lock
+
+
+def fresh_memory(nbytes: int) -> NDArray[np.uint8]:
+    """Allocate pageable memory."""
+    return np.empty(nbytes, np.uint8)
+
+
+class Arena:
+    """Gives out pieces of chunks, at most `queue_bytes` in all."""
+
+    def __init__(self, queue_bytes: int, before_wait: Callable[[], None], allocate: Allocate | None = None) -> None:
+        """Make an empty arena; `before_wait` wakes the writer, or raises when there is no use in waiting."""
+        self._chunk_bytes = min(CHUNK_BYTES, queue_bytes // 4 // ALIGNMENT * ALIGNMENT)
+        self._most_chunks = queue_bytes // (self._chunk_bytes + ALIGNMENT)
+        self._allocate = allocate or fresh_memory
+        self._before_wait = before_wait
+        self._chunks = 0
+        self._free: list[Chunk] = []
+        self._current: Chunk | None = None
+        self._room = threading.Condition()
+        self.waited_seconds = 0.0
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk: the longest piece."""
+        return self._chunk_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of memory held; never above queue_bytes."""
+        return self._chunks * (self._chunk_bytes + ALIGNMENT)
+
+    def reserve(self, wanted: int) -> tuple[Chunk, int, int]:
+        """Return (chunk, start, nbytes) with nbytes <= wanted; less than wanted at the end of a chunk.
+
+        The piece counts as outstanding until `release`.
+        """
+        with self._room:
+            chunk = self._current
+            if chunk is not None and chunk.outstanding == 0:
+                chunk.used = 0
+            left = chunk.size - chunk.used if chunk is not None else 0
+            # A small rest is not worth cutting a blob in two.
+            if chunk is None or left == 0 or (left < wanted and left < self._chunk_bytes // 8):
+                chunk = self._next_chunk()
+                left = chunk.size
+            start = chunk.used
+            nbytes = min(wanted, left)
+            chunk.used = min(start + -(-nbytes // ALIGNMENT) * ALIGNMENT, chunk.size)
+            chunk.outstanding += 1
+            return chunk, start, nbytes
+
+    def release(self, chunks: list[Chunk]) -> None:
+        """Give back one piece of each chunk listed."""
+        with self._room:
+            for chunk in chunks:
+                chunk.outstanding -= 1
+                if chunk.outstanding == 0 and chunk is not self._current:
+                    self._free.append(chunk)
+            self._room.notify()
+
+    def wake_waiting(self) -> None:
+        """Let a waiting `reserve` call `before_wait` again."""
+        with self._room:
+            self._room.notify_all()
+
+    def _next_chunk(self) -> Chunk:
+        """Retire the current chunk and return an empty one, waiting for it if need be. Called with the lock held."""
+        retired, self._current = self._current, None
+        if retired is not None and retired.outstanding == 0:
+            self._free.append(retired)
+        if not self._free and self._chunks >= self._most_chunks:
+            begun = time.perf_counter()
+            try:
+                while not self._free:
+                    self._before_wait()
+                    self._room.wait(10.0)  # a backstop: release and wake_waiting notify
+            finally:
+                self.waited_seconds += time.perf_counter() - begun
+        if self._free:
+            chunk = self._free.pop()
+            chunk.used = 0
+        else:
+            chunk = Chunk(self._chunk_bytes, self._allocate)
+            self._chunks += 1
+        self._current = chunk
+        return chunk

@@ -1,0 +1,210 @@
+"""Writes one shard file as its bytes come, and knows how long headers should be.
+
+Used on the writer's thread alone. Bytes are queued as views on arena memory and go out in one vectored
+write of some MiB; the views' chunks are released after that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from ...errors import StoreError
+from ..records import BLOB, SHARD, Blob, Shard
+from ..shards import (
+    ALIGNMENT,
+    DTYPE_BITS,
+    HEADER_END,
+    HEADER_START,
+    MAX_HEADER_BYTES,
+    encode_header,
+    header_entry,
+    pad_entry,
+    partial_name,
+    shard_name,
+)
+from .arena import Chunk
+
+WRITE_BYTES: Final = 4 << 20  # of data per write
+WRITE_PIECES: Final = 512  # IOV_MAX is 1024
+FIRST_HEADER_BYTES: Final = 64 << 10
+LEAST_HEADER_BYTES: Final = 16 << 10
+FREE_MARGIN_BYTES: Final = 16 << 20  # left for the index, other ranks and the program's own files
+_ZEROS: Final = bytes(64)
+
+
+class HeaderBudget:
+    """How many bytes to reserve for the next shard's header, learnt from the shards before, across steps."""
+
+    def __init__(self) -> None:
+        self._reserve = FIRST_HEADER_BYTES
+        self._largest = 0
+        self._overflowed = False
+
+    def reserve(self, entry_bytes: int) -> int:
+        """Return the header bytes of a new shard, room for one entry of `entry_bytes` at least."""
+        return _rounded(max(self._reserve, entry_bytes + 1024))
+
+    def overflowed(self) -> None:
+        """Note that a header was full before its shard."""
+        self._overflowed = True
+        self._reserve = min(self._reserve * 4, MAX_HEADER_BYTES)
+
+    def used(self, nbytes: int) -> None:
+        """Note what the header of a finished shard needed."""
+        self._largest = max(self._largest, nbytes)
+
+    def end_step(self) -> None:
+        """Choose for the next step: what this one needed and a quarter more; shrink slowly."""
+        if not self._overflowed and self._largest:
+            needed = self._largest + self._largest // 4 + 1024
+            self._reserve = min(max(needed, self._reserve // 4, LEAST_HEADER_BYTES), MAX_HEADER_BYTES)
+        self._largest = 0
+        self._overflowed = False
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def check_free_space(directory: Path, nbytes: int) -> None:
+    """Refuse to begin a shard when the disk has not `nbytes` and a margin left.
+
+    Raises:
+        StoreError: in time, while other files of the program can still be written.
+    """
+    free = shutil.disk_usage(directory).free
+    if free < nbytes + FREE_MARGIN_BYTES:
+        raise StoreError(
+            errno.ENOSPC,
+            f"no room for the next shard: {free:,} bytes are free, {nbytes + FREE_MARGIN_BYTES:,} are needed "
+            f"({FREE_MARGIN_BYTES:,} of them as a margin for other files); set max_bytes to keep within what there is",
+        )
+
+
+def write_vector(fd: int, parts: list[memoryview | bytes], offset: int) -> None:
+    """Write all parts at `offset`; os.pwritev may write a part of them."""
+    while parts:
+        written = os.pwritev(fd, parts, offset)
+        offset += written
+        while parts and written >= len(parts[0]):
+            written -= len(parts.pop(0))
+        if parts and written:
+            parts[0] = memoryview(parts[0])[written:]
+
+
+class ShardWriter:
+    """One growing shard."""
+
+    def __init__(self, directory: Path, number: int, header_bytes: int) -> None:
+        self._directory = directory
+        self._number = number
+        self._header_bytes = header_bytes
+        self._entries: list[str] = []
+        self._header_used = 8 + len(HEADER_START) + len(HEADER_END)
+        self._end = 0  # of the blobs that are complete, in the data
+        self._start = 0  # of the blob that is being added
+        self._position = 0  # of the next byte
+        self._written = 0  # bytes handed to the file
+        self._hash = xxhash.xxh3_64()
+        self._parts: list[memoryview | bytes] = []
+        self._chunks: list[Chunk] = []
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        self._fd = os.open(directory / partial_name(number), flags, 0o666)
+
+    @property
+    def record(self) -> Shard:
+        """The journal record that says this shard was begun."""
+        return Shard(SHARD, self._number, self._header_bytes)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no blobs yet."""
+        return not self._entries
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of data so far, pads included."""
+        return self._end
+
+    @property
+    def header_used(self) -> int:
+        """Bytes of the header that are needed so far."""
+        return self._header_used
+
+    @property
+    def is_inside_blob(self) -> bool:
+        """Whether a blob was begun and not ended."""
+        return self._position != self._end
+
+    @property
+    def is_full_vector(self) -> bool:
+        """Whether enough is queued for a write."""
+        return self._position - self._written >= WRITE_BYTES or len(self._parts) >= WRITE_PIECES
+
+    def has_header_room(self, entry_bytes: int) -> bool:
+        """Tell whether an entry and the pad before it still fit in the header."""
+        return self._header_used + entry_bytes + 100 <= self._header_bytes
+
+    def begin(self, dtype: str) -> None:
+        """Start a blob at the next offset that its dtype allows."""
+        itemsize = max(DTYPE_BITS[dtype] // 8, 1)
+        pad = -self._end % itemsize
+        if pad:
+            self._parts.append(_ZEROS[:pad])
+        self._start = self._position = self._end + pad
+        self._hash.reset()
+
+    def add(self, chunk: Chunk | None, view: memoryview) -> None:
+        """Queue bytes of the blob; `chunk` is given back by `flush`."""
+        self._hash.update(view)
+        self._parts.append(view)
+        if chunk is not None:
+            self._chunks.append(chunk)
+        self._position += len(view)
+
+    def end(self, number: int, dtype: str, shape: list[int]) -> Blob:
+        """Complete the blob; return its journal record, to be written after the next `flush`."""
+        if self._start > self._end:
+            self._enter(pad_entry(self._end, self._start))
+        self._enter(header_entry(str(number), dtype, shape, self._start, self._position))
+        self._end = self._position
+        nbytes = self._position - self._start
+        return Blob(BLOB, number, self._number, self._start, nbytes, dtype, shape, self._hash.digest())
+
+    def rewind(self) -> list[Chunk]:
+        """Forget the blob that was begun but not ended; return the chunks it held."""
+        chunks = self.flush()
+        self._position = self._written = self._start = self._end
+        return chunks
+
+    def flush(self) -> list[Chunk]:
+        """Write what is queued; return the chunks to release."""
+        parts, self._parts = self._parts, []
+        chunks, self._chunks = self._chunks, []
+        write_vector(self._fd, parts, self._header_bytes + self._written)
+        self._written = self._position
+        return chunks
+
+    def finish(self) -> int:
+        """Write the header, give the file its name; return the file's bytes. Nothing may be queued."""
+        os.pwrite(self._fd, encode_header(self._entries, self._header_bytes), 0)
+        os.ftruncate(self._fd, self._header_bytes + self._end)
+        self.close()
+        os.rename(self._directory / partial_name(self._number), self._directory / shard_name(self._number))
+        return self._header_bytes + self._end
+
+    def close(self) -> None:
+        """Close the file as it is. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _enter(self, entry: str) -> None:
+        self._entries.append(entry)
+        self._header_used += len(entry)

@@ -1,0 +1,214 @@
+"""The files of one step and rank while they are written; used on the writer's thread alone.
+
+Order on file: the bytes of a blob, then its Blob record, then the check record over it. A shard is finished
+only when the index journals all of it, the commit is written only when all shards are finished.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
+from ..shards import header_entry
+from .arena import Chunk
+from .host_bytes import HostBytes
+from .index_writer import BATCH, INDEX_FILE, IndexWriter
+from .shard_writer import HeaderBudget, ShardWriter, check_free_space
+
+INDEX_FLUSH_BYTES: Final = 16 << 10
+# Between batches the GIL is left alone for long enough that a waiting thread wakes up and takes it; releasing
+# it for a short write is not, and the waiting thread would then wait for the 5 ms of sys.getswitchinterval().
+YIELD_SECONDS: Final = 0.0003
+HURRY_RECORDS: Final = 1 << 13  # so many that wait are taken in longer strokes: each may cost 5 ms until the GIL is had
+JOURNAL_BYTES: Final = 8 << 20  # of data that may be written before their records are
+CACHED_BYTES: Final = 1 << 20  # what the write finds in cache after the checksum has read it
+
+
+@dataclass(frozen=True, slots=True)
+class BlobStart:
+    """What is known of a blob before its bytes."""
+
+    id: int
+    dtype: str
+    shape: list[int]
+    nbytes: int
+    hash_of: int = 0  # value whose xxh3 hash is that of the bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive bytes of a blob in arena memory; `chunk` is None for a blob of no bytes."""
+
+    blob: BlobStart
+    chunk: Chunk | None
+    start: int  # in the chunk
+    nbytes: int
+    is_first: bool
+    is_last: bool
+    ready: Callable[[], None] | None
+    get: Callable[[], bytes] | None = None  # all bytes of the blob, where they are not in arena memory
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """What the training thread says of a step when it ends."""
+
+    calls: int
+    values: int
+    seconds: dict[str, float]
+    notes: list[Note]
+
+
+class StepFiles:
+    """Index and shards of one step and rank. The folder is made with the object."""
+
+    def __init__(
+        self,
+        directory: Path,
+        header: Header,
+        shard_bytes: int,
+        header_budget: HeaderBudget,
+        release: Callable[[list[Chunk]], None],
+    ) -> None:
+        self._directory = directory
+        self._shard_bytes = shard_bytes
+        self._header_budget = header_budget
+        self._release = release
+        self._shard: ShardWriter | None = None
+        self._shard_sizes: list[int] = []
+        self._blobs = 0
+        self._blob_bytes = 0
+        self._unjournaled = 0
+        self._write_seconds = 0.0
+        os.makedirs(directory.parent, exist_ok=True)
+        os.mkdir(directory)
+        self._index = IndexWriter.create(directory / INDEX_FILE)
+        self._index.add([header])
+        self._index.flush()
+
+    def records(self, batch: list[tuple[Any, ...]]) -> None:
+        """Write records. Empties `batch`, in short strokes: freeing many objects at once holds the GIL."""
+        while batch:
+            size = BATCH if len(batch) < HURRY_RECORDS else 4 * BATCH
+            self._index.add(batch[:size])
+            del batch[:size]
+            if self._index.waiting_bytes >= INDEX_FLUSH_BYTES:
+                self.flush()
+            if batch:
+                time.sleep(YIELD_SECONDS)
+
+    def piece(self, piece: Piece) -> None:
+        """Write a piece of a blob, and the blob's record after the last one."""
+        if piece.ready is not None:
+            piece.ready()
+        blob = piece.blob
+        shard = self._shard_for(blob) if piece.is_first else self._shard
+        assert shard is not None, "a blob's first piece opens a shard"
+        if piece.chunk is not None:
+            shard.add(piece.chunk, piece.chunk.view[piece.start : piece.start + piece.nbytes])
+            self._unjournaled += piece.nbytes
+        elif piece.get is not None:
+            shard.add(None, memoryview(piece.get()))
+            self._unjournaled += piece.nbytes
+        if piece.is_last:
+            self._end_blob(shard, blob)
+        if shard.is_full_vector:
+            self._flush_shard()
+
+    def write(self, blob: BlobStart, source: HostBytes) -> None:
+        """Write a whole blob from where its bytes are."""
+        shard = self._shard_for(blob)
+        for offset in range(0, blob.nbytes, CACHED_BYTES):
+            nbytes = min(CACHED_BYTES, blob.nbytes - offset)
+            shard.add(None, source.view(offset, nbytes))
+            self._flush_shard()
+            self._unjournaled += nbytes
+        self._end_blob(shard, blob)
+
+    def _end_blob(self, shard: ShardWriter, blob: BlobStart) -> None:
+        record = shard.end(blob.id, blob.dtype, blob.shape)
+        self._index.add([record] if not blob.hash_of else [record, Hash(HASH, blob.hash_of, record.checksum)])
+        self._blobs += 1
+        self._blob_bytes += blob.nbytes
+        if self._unjournaled >= JOURNAL_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all that came so far: bytes first, then the records that journal them."""
+        self._flush_shard()
+        begun = time.perf_counter()
+        self._index.flush()
+        self._write_seconds += time.perf_counter() - begun
+        self._unjournaled = 0
+
+    def finish(self, end: StepEnd) -> None:
+        """Finish the shards, then commit."""
+        self._index.add(list(end.notes))
+        self._finish_shard()
+        self._header_budget.end_step()
+        self.flush()
+        seconds = dict(end.seconds)
+        seconds["write"] = seconds.get("write", 0.0) + self._write_seconds
+        commit = Commit(COMMIT, end.calls, end.values, self._blobs, self._blob_bytes, self._shard_sizes, seconds)
+        self._index.add([commit])
+        self._index.flush()
+        self._index.close()
+
+    def interrupt(self) -> None:
+        """Finish the shards of a step that never ended; without a commit."""
+        self._index.add([Note(NOTE, "interrupted", "the dump was closed before this step ended", 1)])
+        self._finish_shard()
+        self.flush()
+        self._index.close()
+
+    def abandon(self) -> None:
+        """Close the files as they are, after an error."""
+        if self._shard is not None:
+            self._shard.close()
+        self._index.close()
+
+    def _shard_for(self, blob: BlobStart) -> ShardWriter:
+        """Return the shard that takes the blob, a new one if need be."""
+        longest = 2 * self._shard_bytes + blob.nbytes  # an offset at least as long as the true one
+        entry_bytes = len(header_entry(str(blob.id), blob.dtype, blob.shape, longest, longest))
+        shard = self._shard
+        if shard is not None and shard.is_inside_blob:  # its fill raised: the last piece never came
+            self._release(shard.rewind())
+        if shard is not None and not shard.is_empty:
+            is_header_full = not shard.has_header_room(entry_bytes)
+            if is_header_full:
+                self._header_budget.overflowed()
+            if is_header_full or shard.data_bytes + blob.nbytes > self._shard_bytes:
+                self._finish_shard()
+                shard = None
+        if shard is None:
+            shard = self._begin_shard(entry_bytes, blob.nbytes)
+        shard.begin(blob.dtype)
+        return shard
+
+    def _begin_shard(self, entry_bytes: int, nbytes: int) -> ShardWriter:
+        check_free_space(self._directory, nbytes)
+        number = len(self._shard_sizes)
+        self._shard = ShardWriter(self._directory, number, self._header_budget.reserve(entry_bytes))
+        self._index.add([self._shard.record])
+        return self._shard
+
+    def _finish_shard(self) -> None:
+        if self._shard is not None:
+            self.flush()
+            begun = time.perf_counter()
+            self._header_budget.used(self._shard.header_used)
+            self._shard_sizes.append(self._shard.finish())
+            self._write_seconds += time.perf_counter() - begun
+            self._shard = None
+
+    def _flush_shard(self) -> None:
+        if self._shard is not None:
+            begun = time.perf_counter()
+            self._release(self._shard.flush())
+            self._write_seconds += time.perf_counter() - begun

@@ -1,0 +1,230 @@
+"""Measures the structure of the package: files, floors, circles, rooms, sizes. ``python -m tests.structure`` prints it.
+
+Read from the source with ast, so that imports inside functions and under TYPE_CHECKING count too. A floor is the number
+of files on the longest chain of imports that ends at a file. A room is a folder below a layer; each file that lies at
+the root of a layer is a room of its own, as it is what the rooms stand on, or what stands on them.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "aten_dump"
+Graph = dict[str, set[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function or method of the package."""
+
+    where: str
+    lines: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """One class: how many attributes its instances have and how many methods it defines."""
+
+    where: str
+    attributes: int
+    methods: int
+    docstring: str
+
+
+def files(package: Path) -> list[Path]:
+    return sorted(file for file in package.rglob("*.py") if "__pycache__" not in file.parts)
+
+
+def import_graph(package: Path) -> Graph:
+    """Return which files of the package each file imports, by path relative to the package."""
+    known = {module_of(file, package): file.relative_to(package).as_posix() for file in files(package)}
+    graph: Graph = {}
+    for file in files(package):
+        path = file.relative_to(package).as_posix()
+        names = imported_names(ast.parse(file.read_text(encoding="utf-8")), file, package)
+        targets = {target for name in names if (target := resolve(name, known)) is not None}
+        graph[path] = targets - {path}
+    return graph
+
+
+def module_of(file: Path, package: Path) -> str:
+    parts = [package.name, *file.relative_to(package).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_names(tree: ast.AST, file: Path, package: Path) -> Iterator[str]:
+    folders = [package.name, *file.relative_to(package).parent.parts]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module, names, level):
+                base = folders[: len(folders) - (level - 1)] if level else []
+                stem = ".".join([*base, *([module] if module else [])])
+                yield from (f"{stem}.{alias.name}" for alias in names)
+
+
+def resolve(name: str, known: dict[str, str]) -> str | None:
+    """Return the file that `name` (a module, or a name in one) is in."""
+    owner = name.rpartition(".")[0]
+    return known.get(name) or known.get(owner)
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Return the strongly connected components of more than one node, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            part = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def floors(graph: Graph, below: str) -> dict[str, int]:
+    """Return the floor of each file under the folder `below`; files outside of it count for nothing."""
+    inside = {path: {t for t in targets if t.startswith(below)} for path, targets in graph.items()}
+    inside = {path: targets for path, targets in inside.items() if path.startswith(below)}
+    known: dict[str, int] = {}
+
+    def floor(path: str) -> int:
+        if path not in known:
+            known[path] = 0  # a circle ends here; `circles` tells of it
+            known[path] = 1 + max((floor(target) for target in inside[path]), default=0)
+        return known[path]
+
+    return {path: floor(path) for path in inside}
+
+
+def room_of(path: str) -> str:
+    """Return the room that a file is in: its folder, or the file itself at the root of a layer (or of a nested room)."""
+    folder, _, _ = path.rpartition("/")
+    return folder if "/" in folder else path
+
+
+def room_graph(graph: Graph) -> Graph:
+    rooms: Graph = {}
+    for path, targets in graph.items():
+        rooms.setdefault(room_of(path), set()).update(room_of(t) for t in targets)
+    return {room: targets - {room} for room, targets in rooms.items()}
+
+
+def both_ways(rooms: Graph) -> list[tuple[str, str]]:
+    return sorted((a, b) for a in rooms for b in rooms[a] if a < b and a in rooms.get(b, ()))
+
+
+def crowded_folders(package: Path, most: int = 15) -> dict[str, int]:
+    counts = Counter(file.parent.relative_to(package).as_posix() for file in files(package))
+    return {folder: n for folder, n in counts.items() if n > most}
+
+
+def functions(package: Path) -> list[Function]:
+    return [
+        Function(f"{file.relative_to(package).as_posix()}:{node.name}", lines_of(node), parameters_of(node))
+        for file in files(package)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return sum(argument.arg not in ("self", "cls") for argument in named)
+
+
+def classes(package: Path) -> list[Class]:
+    return [
+        Class(
+            f"{file.relative_to(package).as_posix()}:{node.name}",
+            len(attributes_of(node)),
+            sum(isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) for item in node.body),
+            ast.get_docstring(node) or "",
+        )
+        for file in files(package)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """Return the names that are set on `self` in the class, declared in its body, or listed in __slots__."""
+    found: set[str] = set()
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Attribute(value=ast.Name("self"), attr=attr, ctx=ast.Store()):
+                found.add(attr)
+    for item in node.body:
+        match item:
+            case ast.AnnAssign(target=ast.Name(name)):
+                found.add(name)
+    return found
+
+
+def is_record(one: Class) -> bool:
+    """Tell whether a class is a plain record: it has fields and hardly a method."""
+    return one.methods <= 3
+
+
+def sizes(package: Path) -> dict[str, int]:
+    return {f.relative_to(package).as_posix(): len(f.read_text(encoding="utf-8").splitlines()) for f in files(package)}
+
+
+def same_names(package: Path) -> dict[str, list[str]]:
+    """Return module names that are used more than once."""
+    found: dict[str, list[str]] = {}
+    for file in files(package):
+        if file.stem not in ("__init__", "__main__"):
+            found.setdefault(file.stem, []).append(file.relative_to(package).as_posix())
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def report(package: Path) -> Iterable[str]:
+    graph = import_graph(package)
+    lengths = sizes(package)
+    every = functions(package)
+    spans = [function.lines for function in every]
+    yield f"circles: {circles(graph)}"
+    yield f"rooms both ways: {both_ways(room_graph(graph))}"
+    yield f"circles of rooms: {circles(room_graph(graph))}"
+    for layer in ("capture", "analysis", "dump", "store", "report", "cli"):
+        yield f"floors of {layer}: {max(floors(graph, layer + '/').values(), default=0)}"
+    yield f"crowded folders: {crowded_folders(package)}"
+    yield f"files: median {statistics.median(lengths.values())}, above 350: { {p: n for p, n in lengths.items() if n > 350} }"
+    p90 = statistics.quantiles(spans, n=10)[-1]
+    yield f"functions: median {statistics.median(spans)}, p90 {p90:.0f}, max {max(spans)}"
+    yield f"functions above 50 lines: {[f.where for f in every if f.lines > 50]}"
+    yield f"above 5 parameters: {[(f.where, f.parameters) for f in every if f.parameters > 5]}"
+    yield f"large classes: {[(c.where, c.attributes, c.methods) for c in classes(package) if c.methods > 20 or (c.attributes > 15 and not is_record(c))]}"
+    yield f"same names: {same_names(package)}"
+
+
+if __name__ == "__main__":
+    print("\n".join(report(Path(sys.argv[1]) if len(sys.argv) > 1 else PACKAGE)))
