@@ -35,6 +35,7 @@ COMPILED = [
     "data/small_tensor_batches",
     "memory/storages",
     "naming/api_names",
+    "naming/call_name",
     "naming/interned_tables",
     "naming/op_schemas",
     "naming/selection",

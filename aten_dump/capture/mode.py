@@ -26,15 +26,17 @@ from ..errors import AtenDumpError, CaptureError
 from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
 from .calls.step_recorder import StepRecorder
+from .data.keeper import Observe
 from .intercept.compiled_functions import CompiledCalls
 from .intercept.custom_functions import FunctionCalls
 from .intercept.module_calls import ModuleCalls, ModulePaths, PreHooks, has_pre_hooks
 from .intercept.torch_modes import ApiMode, OpMode, finish
 from .intercept.wait_wrappers import Waits
 from .launcher_rank import rank_and_world_size
+from .naming.call_name import API, MODULE, CallName
 from .run_file import finish_run, open_writer
 from .step.collectives import Flight
-from .step.open_calls import API, MODULE, CallName, OpenCall
+from .step.open_calls import OpenCall
 from .torch_internals.tracing import is_traced
 from .trigger.ring_sink import RingSink
 
@@ -85,6 +87,7 @@ class DumpMode:
         self._compiled = CompiledCalls(self)
         self._unseen: Counter[str] = Counter()  # notes of all steps, by code
         self._steps = 0
+        self._observe: Observe | None = None
         self._waits = Waits(lambda: self._step_recorder if self._failed is None else None, self.failed)
         self._hooks: list[Any] = []
         self._entered = False
@@ -117,7 +120,8 @@ class DumpMode:
                 self._sink = open_writer(self.config, self._root, self._rank, self._world_size)
             if self.config.trigger is not None:
                 shared = self._root if self._writes_files and self._world_size > 1 else None
-                self._sink = RingSink(self._sink, self.config, shared, self._rank)
+                ring = self._sink = RingSink(self._sink, self.config, shared, self._rank)
+                self._observe = ring.observe
             self._begin_step()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self._entered = self.config.on_error == "warn"
@@ -231,7 +235,7 @@ class DumpMode:
         self._paths.refresh()
         self._sink.begin_step(header)
         self._step_recorder = StepRecorder(
-            self.config, self._sink, self._paths, self._api_mode, self._op_mode, self.failed
+            self.config, self._sink, self._paths, self._api_mode, self._op_mode, self.failed, self._observe
         )
         self._step_recorder.begin_with(in_flight)
         self._install(self._step_recorder)

@@ -20,6 +20,7 @@ from .writing.host_bytes import HostBytes
 # to wait until the copy is complete (an accelerator's event); None when it is complete already.
 # `offset` and `address` are multiples of 64; so is `nbytes`, except in the last piece of a blob.
 Fill = Callable[[int, int, int], "Callable[[], None] | None"]
+Emit = Callable[[tuple[Any, ...]], None]  # keeps one record
 # Returns records. It is called once, on the writer's thread where the sink has one.
 Job = Callable[[], "Iterable[tuple[Any, ...]]"]
 

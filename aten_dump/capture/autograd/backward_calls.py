@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...store.argument_trees import TreePath
 from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree
-from ..step.open_calls import BACKWARD, NODE, Edge, OpenCall, ThreadState
+from ..naming.call_name import BACKWARD, NODE
+from ..step.open_calls import Edge, OpenCall, ThreadState
 from ..torch_internals.quiet import quiet
-from ..values.argument_encoding import Path, mirror
+from ..values.argument_encoding import mirror
 
 if TYPE_CHECKING:
     from ..calls.step_recorder import StepRecorder
@@ -43,7 +45,7 @@ class BackwardCall:
         self.thread = thread.number
         self.stack = thread.stack[-1].stack if thread.stack else 0
         self.start_ns = self.end_ns = start_ns
-        self.received: dict[Path, Tree] = {}  # gradients of the outputs
+        self.received: dict[TreePath, Tree] = {}  # gradients of the outputs
         self.sent: dict[Edge, Tree] = {}  # gradients of the inputs
         self._partial: dict[Edge, tuple[int, torch.Tensor | None]] = {}  # sums not complete yet: terms seen, sum so far
 
@@ -134,7 +136,7 @@ class BackwardCall:
         return keyed
 
 
-def _gradients(tree: Tree, found: dict[Path, Tree], step: int | str) -> Tree:
+def _gradients(tree: Tree, found: dict[TreePath, Tree], step: int | str) -> Tree:
     """Return the gradients in the shape of one argument; None where it holds no tensor that can have one."""
     if any(path[0] == step for path in found):
         return mirror(tree, found, (step,))

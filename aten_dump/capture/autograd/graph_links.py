@@ -28,13 +28,15 @@ from torch._C import _current_graph_task_id as current_graph_task_id
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch.autograd.function import BackwardCFunction
 
+from ...store.argument_trees import TreePath
 from ...store.records import TREE_TUPLE, Tree
-from ..step.open_calls import MODULE, NODE, CallName, Edge, OpenCall, ThreadState
+from ..naming.call_name import MODULE, NODE, CallName
+from ..step.open_calls import Edge, OpenCall, ThreadState
 from ..step.own_code import HookCode
 from ..torch_internals import node_hooks
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_NODES, put_mode_back, take_mode_off
 from ..torch_internals.saved_tensors import saved_tensors_of
-from ..values.argument_encoding import Path, encode_all
+from ..values.argument_encoding import encode_all
 from .backward_calls import BackwardTask
 from .node_runs import begin_node, pop_function_mode, push_function_mode
 from .sequence_claims import SequenceClaims
@@ -59,7 +61,7 @@ class NodeTag:
     maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
     leaf: int | None = None  # id of the leaf tensor that this node accumulates into
     sends: Sequence[tuple[int, OpenCall, Edge]] = ()  # output slot -> input edge of that call
-    receives: Sequence[tuple[int, OpenCall, Path]] = ()  # input slot -> output of that call
+    receives: Sequence[tuple[int, OpenCall, TreePath]] = ()  # input slot -> output of that call
     call: OpenCall | None = None  # its present or last run
     running = False
     runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
@@ -121,9 +123,9 @@ class GraphLinks:
     # -- forward
 
     @staticmethod
-    def edges_of(tensors: Iterable[tuple[Path, torch.Tensor]]) -> dict[Edge, list[Path]] | None:
+    def edges_of(tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> dict[Edge, list[TreePath]] | None:
         """Return through which edges gradients will leave a call that is given these tensors."""
-        edges: dict[Edge, list[Path]] | None = None
+        edges: dict[Edge, list[TreePath]] | None = None
         for path, tensor in tensors:
             if tensor.requires_grad:
                 node = tensor.grad_fn
@@ -134,7 +136,7 @@ class GraphLinks:
                     edges.setdefault(edge, []).append(path)
         return edges
 
-    def track(self, call: OpenCall, outputs: Iterable[tuple[Path, torch.Tensor]], thread: ThreadState) -> None:
+    def track(self, call: OpenCall, outputs: Iterable[tuple[TreePath, torch.Tensor]], thread: ThreadState) -> None:
         """Tag the nodes that were made on the way to `outputs`, and note which of them are outputs of `call`."""
         for path, tensor in outputs:
             node = tensor.grad_fn

@@ -9,7 +9,8 @@ import torch
 from torch._C._autograd import _get_sequence_nr
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
-from ..step.open_calls import BACKWARD, NODE, OpenCall, ThreadState
+from ..naming.call_name import BACKWARD, NODE
+from ..step.open_calls import OpenCall, ThreadState
 
 if TYPE_CHECKING:
     from ..calls.step_recorder import StepRecorder

@@ -22,9 +22,10 @@ from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 from ...store.records import CALL, TREE_VALUE, Call, Tree
 from .. import IS_COMPILED
 from ..autograd.graph_links import is_grad_enabled, running_node
+from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE
 from ..naming.op_schemas import WRITES_RESULT, OpPlan, plan_of
 from ..step.collectives import WAIT_TENSOR, name_group
-from ..step.open_calls import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE, Counter, ThreadState
+from ..step.open_calls import Counter, ThreadState
 from ..step.own_code import OwnCode
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all

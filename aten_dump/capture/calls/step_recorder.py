@@ -25,27 +25,19 @@ from ...config import DumpConfig
 from ...store.records import CALL, GRADIENT, NOTE, OPEN, SAVED, TREE_VALUE, Call, Gradient, Note, Open, Saved, Tree
 from ...store.sink import Sink
 from ..autograd.graph_links import GraphLinks, is_grad_enabled, running_node
+from ..data.keeper import Keeper, Observe
 from ..intercept.module_calls import ModulePaths
 from ..memory.storages import CLOCK
+from ..naming.call_name import API, BACKWARD, MODULE, NODE, OPTIMIZER, RECOMPUTE, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
 from ..step.collectives import Flight, Flights
-from ..step.open_calls import (
-    API,
-    BACKWARD,
-    MODULE,
-    NODE,
-    OPTIMIZER,
-    RECOMPUTE,
-    CallName,
-    Counter,
-    OpenCall,
-    ThreadState,
-)
+from ..step.open_calls import Counter, OpenCall, ThreadState
 from ..step.own_code import HookCode, OwnCode
 from ..step.random_states import RandomStates
 from ..unseen import Coverage
 from ..values.argument_encoding import encode, encode_arguments, tensors_in
+from ..values.unseen_writes import UnseenWrites
 from ..values.value_table import ValueTable
 
 if TYPE_CHECKING:
@@ -70,6 +62,7 @@ class StepRecorder:
         function_mode: TorchFunctionMode,
         dispatch_mode: TorchDispatchMode,
         failed: Callable[[Exception], None],
+        observe: Observe | None = None,
     ) -> None:
         """Begin a step.
 
@@ -80,6 +73,7 @@ class StepRecorder:
             function_mode: the mode on torch's stack, put back on it while autograd nodes run Python code.
             dispatch_mode: the other mode on torch's stack, off it while PyTorch would compute otherwise under it.
             failed: is given the recorder's own errors in hooks; raises them or tells the user.
+            observe: is shown each tensor for a trigger; see `Keeper`.
         """
         self._config = config
         self.emit = sink.emit
@@ -100,7 +94,13 @@ class StepRecorder:
         self.seconds = dict.fromkeys(_SECONDS, 0.0)
         self.interner = Interner(sink.emit)
         self.coverage = Coverage()
-        self.values = ValueTable(config, sink, self.interner, self.seconds, self.coverage)
+        self.values = ValueTable(
+            sink.emit,
+            Keeper(config, sink, self.seconds, observe),
+            self.interner,
+            self.coverage,
+            UnseenWrites(self.seconds) if config.dedup == "content" else None,
+        )
         self.random_states = RandomStates(config.wants_tensor, sink, self.interner)
         self._callbacks = 0  # of futures, where their ops are not seen
         self.flights = Flights(self.values, sink.emit)

@@ -12,9 +12,8 @@ import torch
 import xxhash
 
 from ...store.records import HASH, STATISTICS, Hash, Statistics
-from ...store.sink import Sink
+from ...store.sink import Emit, Sink
 from ..devices import as_array, host_tensor
-from ..naming.interned_tables import Emit
 from ..torch_internals.quiet import quiet
 from .device_copies import copier_of
 from .statistics.one_tensor import compute

@@ -12,6 +12,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import string_at
 from typing import Final
 
@@ -20,30 +21,39 @@ import torch
 from ...config import DumpConfig
 from ...store.records import CONJUGATE, DATA, NEGATIVE, NOTE, SAME, SAME_HASH, SAME_STATISTICS, Data, Note, Same
 from ...store.sink import Sink
+from ..memory.dtypes import dtype_name
+from ..memory.geometry import byte_extent, covers
 from ..memory.storages import StorageState, ValueInfo
-from ..memory.written_bytes import byte_extent
-from ..naming.api_names import dtype_name
 from ..torch_internals.quiet import quiet
-from ..trigger.ring_sink import RingSink
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
 from .hashes import hash_later, hash_of, statistics_of
 from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, FACTS, SMALL_BYTES, STORED, Batch, Batches, Facts
 from .statistics.many_small_tensors import ITEM_BYTES
-from .statistics.one_tensor import covers
 from .tensor_bytes import blob_dtype, copy_bytes, row_major
 
 KEPT_TENSOR: Final = 1
 KEPT_STATISTICS: Final = 2
 KEPT_HASH: Final = 4
-LOOKED_AT: Final = 8  # by a trigger
+OBSERVED: Final = 8  # by a trigger
 _STRIDED, _COMPACT, _SAMPLE = 0, 1, 2
+Observe = Callable[[torch.Tensor, int, StorageState], None]
 
 
 class Keeper:
     """Keeps the data of the values of one step."""
 
-    def __init__(self, config: DumpConfig, sink: Sink, seconds: dict[str, float]) -> None:
+    def __init__(
+        self, config: DumpConfig, sink: Sink, seconds: dict[str, float], observe: Observe | None = None
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            config: says what to keep.
+            sink: where it goes.
+            seconds: what that takes is added up here.
+            observe: is shown each tensor, with its value's id and its storage, for a trigger; None where none asks.
+        """
         self._config = config
         self._sink = sink
         self._emit = sink.emit
@@ -53,9 +63,9 @@ class Keeper:
             | (KEPT_STATISTICS if config.wants_statistics else 0)
             | (KEPT_HASH if config.wants_hash else 0)
         )
-        self._ring = sink if isinstance(sink, RingSink) and sink.wants_looks else None
-        if self._ring is not None:
-            self.wanted |= LOOKED_AT
+        self._observe = observe
+        if observe is not None:
+            self.wanted |= OBSERVED
         # What one Same record says of a value that has all elements of another.
         self._all_facts = (SAME_STATISTICS if config.wants_statistics else 0) | (SAME_HASH if config.wants_hash else 0)
         self._use = (STORED if config.wants_tensor else 0) | (FACTS if self._all_facts else 0)
@@ -74,8 +84,8 @@ class Keeper:
     def keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
         """Keep what is not kept yet of the data of `tensor`, which is the value `info`."""
         try:
-            if self._ring is not None:
-                self._ring.look(tensor, info.id, state)
+            if self._observe is not None:
+                self._observe(tensor, info.id, state)
             dtype = tensor.dtype
             item_bytes = ITEM_BYTES.get(dtype)
             if item_bytes is not None and tensor.is_cpu and not info.flags & (CONJUGATE | NEGATIVE):

@@ -33,7 +33,8 @@ from torch._C._autograd import _get_sequence_nr
 
 from ...config import DumpConfig
 from ..calls.step_recorder import StepRecorder
-from ..step.open_calls import API, CallName, OpenCall
+from ..naming.call_name import API, CallName
+from ..step.open_calls import OpenCall
 from .torch_modes import Watch, finish
 
 _MODULE: Final = "torch._dynamo.eval_frame"

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
-from ..step.open_calls import CallName
+from ..naming.call_name import CallName
 
 FunctionCall = Callable[[Callable[..., Any], CallName, tuple[Any, ...], dict[str, Any], Any], Any]
 

@@ -27,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 
 from ..calls.ops import PendingOp
 from ..calls.step_recorder import StepRecorder
-from ..step.open_calls import ATEN, OpenCall, ThreadState
+from ..naming.call_name import ATEN
+from ..step.open_calls import OpenCall, ThreadState
 
 # Where the mode can be put back for a higher-order operator. Others are recorded as one call.
 _REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..calls.ops import OpEntry, PendingOp, begin_op, end_op, entry_of, record, start_op
 from ..calls.step_recorder import StepRecorder
 from ..naming.api_names import name_of_api
-from ..step.open_calls import API, CallName, OpenCall, ThreadState
+from ..naming.call_name import API, CallName
+from ..step.open_calls import OpenCall, ThreadState
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS, without_mode
 from ..torch_internals.tracing import (
     OWN_DISPATCH,

@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 
 import torch
 
-from .written_bytes import Geometry, WrittenRanges
+from .geometry import Geometry
+from .written_bytes import WrittenRanges
 
 Stored = tuple[int, int, Any, int]
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.

@@ -14,19 +14,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, neg bit)
+from .geometry import Geometry, byte_extent
+
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _MASK_BYTES: Final = 64 << 20
-
-
-def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first and one past the last byte of its storage that `tensor` touches."""
-    if tensor.numel() == 0:
-        return 0, 0  # its offset may lie beyond the end of the storage
-    size = tensor.element_size()
-    first = int(tensor.storage_offset()) * size
-    last = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (last + 1) * size
 
 
 class WrittenRanges:

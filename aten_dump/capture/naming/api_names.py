@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from ..step.open_calls import CallName
+from .call_name import CallName
 
 # Longest first. An API's full name begins with one of these; the rest of it is its `api`.
 _PREFIXES: Final = (
@@ -76,8 +76,3 @@ def _own_name(func: Any, full: str, plain: str) -> str:
     for part in f"{owner}.{plain}".split(".")[1:]:
         found = getattr(found, part, None)
     return f"{owner}.{plain}" if last != plain and found is func else full
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return "float32" for torch.float32."""
-    return str(dtype)[len("torch.") :]

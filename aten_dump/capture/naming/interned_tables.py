@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import site
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from ...store.records import FRAME, OP, STACK, TEXT, Frame, Op, Stack, Text
-from ..step.open_calls import CallName
-
-Emit = Callable[[tuple[Any, ...]], None]
+from ...store.sink import Emit
+from .call_name import CallName
 
 _OWN: Final = str(Path(__file__).resolve().parents[2])
 _MAX_DEPTH: Final = 256  # frames of a stack that are looked at

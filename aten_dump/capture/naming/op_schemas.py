@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from ...store.records import UNDEFINED_OUTPUT_OPS
-from ..step.open_calls import CallName
+from .call_name import CallName
 
 # Ops whose schema tells less, or more, than they write:
 # op name -> (arguments written, the bool argument that enables it).

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from ...config import DumpConfig
-from ..step.open_calls import API, ATEN, MODULE, NODE, CallName
+from .call_name import API, ATEN, MODULE, NODE, CallName
 
 _KINDS_OF_LEVEL = {"aten": (ATEN, NODE), "api": (API,), "module": (MODULE,), "mix": (ATEN, API, MODULE, NODE)}
 

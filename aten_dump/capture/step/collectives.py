@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ...store.records import NOTE, Note, Tree
-from ..memory.written_bytes import byte_extent
+from ..memory.geometry import byte_extent
 from ..values.distributed_literals import group_named
 
 if TYPE_CHECKING:

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
-from ...store.records import CALL_KINDS, PHASES, Tree
-from ..values.argument_encoding import Path
-
-ATEN: Final = CALL_KINDS.index("aten")
-API: Final = CALL_KINDS.index("api")
-MODULE: Final = CALL_KINDS.index("module")
-NODE: Final = CALL_KINDS.index("node")
-
-FORWARD: Final = PHASES.index("forward")
-RECOMPUTE: Final = PHASES.index("recompute")
-BACKWARD: Final = PHASES.index("backward")
-OPTIMIZER: Final = PHASES.index("optimizer")
+from ...store.argument_trees import TreePath
+from ...store.records import Tree
+from ..naming.call_name import FORWARD, CallName
 
 Edge = tuple[int, int]  # an edge of the autograd graph: (sequence number, or -id of a leaf; output number)
-
-
-class CallName(NamedTuple):
-    """What a call calls: the full name, and the parts that the call's name is rendered from."""
-
-    op: str
-    prefix: str
-    api: str
 
 
 _NOTHING: Final[list[Tree]] = []
@@ -59,8 +42,8 @@ class OpenCall:
     kwargs: dict[str, Tree] | None = None
     outputs: Tree = None
     raw: tuple[Any, ...] = ()  # its positional arguments, while an op in it may be given the same
-    given: list[tuple[Path, torch.Tensor]] | None = None  # its tensors, while it is open
-    input_edges: dict[Edge, list[Path]] | None = None
+    given: list[tuple[TreePath, torch.Tensor]] | None = None  # its tensors, while it is open
+    input_edges: dict[Edge, list[TreePath]] | None = None
     expected: dict[Edge, int] | None = None  # how many gradients its own nodes send along each of these edges
 
     def __init__(self, number: int, kind: int, name: CallName, parent: OpenCall | None) -> None:

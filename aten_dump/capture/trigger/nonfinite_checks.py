@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ..data.statistics.one_tensor import covers
+from ..memory.geometry import covers
 from ..memory.storages import StorageState
 from ..torch_internals.quiet import quiet
 

@@ -33,6 +33,7 @@ from ...errors import StoreError
 from ...store import records as r
 from ...store.sink import Fill, Job, Sink
 from ...store.writing.host_bytes import HostBytes
+from ..data.keeper import Observe
 from ..memory.storages import StorageState
 from .conditions import Cause, Stats, make_trigger
 from .held_bytes import HeldBytes
@@ -97,9 +98,9 @@ class RingSink:
         return self._held.nbytes
 
     @property
-    def wants_looks(self) -> bool:
-        """Whether `look` is to be called for every value."""
-        return self._looks is not None
+    def observe(self) -> Observe | None:
+        """What is to be shown every tensor; None where the trigger needs none of them."""
+        return None if self._looks is None else self._look
 
     # -- the Sink
 
@@ -145,7 +146,7 @@ class RingSink:
         with self._lock:
             return self._held.keep(dtype, shape, nbytes, fill)
 
-    def look(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
+    def _look(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
         """Look at a tensor for the trigger; see `Looks.take`."""
         with self._lock:
             if self._looks is not None:

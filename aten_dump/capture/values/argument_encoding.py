@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ...store.argument_trees import TreePath
 from ...store.records import (
     TREE_BYTES,
     TREE_COMPLEX,
@@ -27,8 +28,6 @@ from .distributed_literals import describe
 
 if TYPE_CHECKING:
     from .value_table import ValueTable
-
-Path = tuple[Any, ...]  # steps from the root of a tree: positions and keys
 
 PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
 _INT64: Final = 1 << 63
@@ -60,9 +59,9 @@ def encode_all(
 
 def encode_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueTable, keep: bool
-) -> tuple[list[Tree], dict[str, Tree] | None, list[tuple[Path, torch.Tensor]]]:
+) -> tuple[list[Tree], dict[str, Tree] | None, list[tuple[TreePath, torch.Tensor]]]:
     """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`."""
-    found: list[tuple[Path, torch.Tensor]] = []
+    found: list[tuple[TreePath, torch.Tensor]] = []
     trees: list[Tree] = []
     for position, item in enumerate(args):
         kind = type(item)
@@ -184,7 +183,7 @@ def _seed_of(generator: torch.Generator) -> int | None:
         return None
 
 
-def tensors_in(item: Any, path: Path = (), within: tuple[int, ...] = ()) -> Iterator[tuple[Path, torch.Tensor]]:
+def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> Iterator[tuple[TreePath, torch.Tensor]]:
     """Yield the tensors of what `encode` enters, each with its path."""
     if isinstance(item, torch.Tensor):
         yield path, item
@@ -202,7 +201,7 @@ def tensors_in(item: Any, path: Path = (), within: tuple[int, ...] = ()) -> Iter
             yield from tensors_in(entry, (*path, key), inner)
 
 
-def mirror(tree: Tree, found: Mapping[Path, Tree], path: Path = ()) -> Tree:
+def mirror(tree: Tree, found: Mapping[TreePath, Tree], path: TreePath = ()) -> Tree:
     """Return the shape of `tree` with `found[path]` in place of each value, and None in place of all else."""
     if not isinstance(tree, list):
         return None

@@ -18,21 +18,21 @@ import torch
 import xxhash
 
 from ..data.tensor_bytes import copy_bytes
+from ..memory.geometry import byte_extent
 from ..memory.storages import StorageState
-from ..memory.written_bytes import byte_extent
 
 _Extents = dict[tuple[int, int], bytes]  # first byte, past the last byte -> digest
 
 
-class Contents:
+class UnseenWrites:
     """What the storages of one step were last seen to hold."""
 
-    __slots__ = ("_known", "_seconds", "unseen_writes")
+    __slots__ = ("_known", "_seconds", "count")
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds = seconds
         self._known: dict[int, tuple[int, _Extents]] = {}  # storage id -> version, its extents
-        self.unseen_writes = 0
+        self.count = 0
 
     def check(self, tensor: torch.Tensor, state: StorageState) -> None:
         """Begin a new version of the storage if its contents are not those seen at this version."""
@@ -51,7 +51,7 @@ class Contents:
         if changed:
             state.bump()
             state.written = None
-            self.unseen_writes += 1
+            self.count += 1
         if version != state.version:
             extents = {}
             self._known[state.id] = state.version, extents

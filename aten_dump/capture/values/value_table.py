@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import torch
 
-from ...config import DumpConfig
 from ...store.records import (
     CONJUGATE,
     NEGATIVE,
@@ -27,16 +26,17 @@ from ...store.records import (
     Storage,
     Value,
 )
-from ...store.sink import Sink
+from ...store.sink import Emit
 from ..data.keeper import Keeper
+from ..memory.dtypes import dtype_name
+from ..memory.geometry import Geometry, byte_extent
 from ..memory.storages import StorageState, StorageTable, ValueInfo
-from ..memory.written_bytes import Geometry, WrittenRanges, byte_extent
-from ..naming.api_names import dtype_name
+from ..memory.written_bytes import WrittenRanges
 from ..naming.interned_tables import Interner
 from ..torch_internals.quiet import quiet
 from ..unseen import Coverage
 from .tensor_subclasses import Described, describe_subclass
-from .unseen_writes import Contents
+from .unseen_writes import UnseenWrites
 
 _TENSOR: Final = torch.Tensor
 _is_functional: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_tensor
@@ -48,24 +48,35 @@ class ValueTable:
     """The values of one step."""
 
     def __init__(
-        self, config: DumpConfig, sink: Sink, interner: Interner, seconds: dict[str, float], coverage: Coverage
+        self,
+        emit: Emit,
+        keeper: Keeper,
+        interner: Interner,
+        coverage: Coverage,
+        unseen_writes: UnseenWrites | None = None,
     ) -> None:
+        """Begin a step.
+
+        Args:
+            emit: takes Storage and Value records.
+            keeper: keeps the data of the values; closed with this table.
+            interner: of the step.
+            coverage: is told of tensors whose memory cannot be seen.
+            unseen_writes: looks for writes that dispatch does not see; None: those of dispatch are believed.
+        """
         self._coverage = coverage
-        self._config = config
-        self._sink = sink
-        self._emit = sink.emit
+        self._emit = emit
         self._interner = interner
-        self._seconds = seconds
         self._storages = StorageTable()
         self._states = self._storages.states
         self._dtypes: dict[torch.dtype, int] = {}  # Text ids
         self._devices: dict[torch.device, int] = {}
-        self._contents = Contents(seconds) if config.dedup == "content" else None
+        self._unseen_writes = unseen_writes
         self._plain: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
         self._composed: dict[tuple[Any, ...], int] = {}  # values of tensors made of other tensors
         self.count = 0
-        self._keeper = Keeper(config, sink, seconds)
-        self._wanted = self._keeper.wanted
+        self._keeper = keeper
+        self._wanted = keeper.wanted
 
     def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
         """Return the id of the value that `tensor` is at this moment.
@@ -96,8 +107,8 @@ class ValueTable:
                 state.resize(state.nbytes, storage.nbytes())
         except (NotImplementedError, RuntimeError):  # sparse, nested, functorch wrappers: no storage or shape to name
             return self._without_storage(tensor, keep)
-        if self._contents is not None:
-            self._contents.check(tensor, state)
+        if self._unseen_writes is not None:
+            self._unseen_writes.check(tensor, state)
         info: ValueInfo | None = state.values.get(geometry)
         if info is None:
             if _is_functional(tensor):
@@ -191,22 +202,22 @@ class ValueTable:
     @property
     def finds_unseen_writes(self) -> bool:
         """Whether contents are looked at for writes that dispatch does not see (``dedup="content"``)."""
-        return self._contents is not None
+        return self._unseen_writes is not None
 
     def written_since(self, tensor: torch.Tensor, writes: int) -> bool:
         """Tell whether the memory of `tensor` was written since `writes` was so much."""
         known = self.version_of(tensor)
         if known is None:
             return False
-        if self._contents is not None:
-            self._contents.check(tensor, known[0])
+        if self._unseen_writes is not None:
+            self._unseen_writes.check(tensor, known[0])
         return known[0].written_at > writes
 
     def clear(self) -> None:
         """Let go of everything."""
-        if self._contents is not None and self._contents.unseen_writes:
+        if self._unseen_writes is not None and self._unseen_writes.count:
             message = "writes that no op tells of (numpy, a custom kernel) were found by the contents of the memory"
-            self._emit(Note(NOTE, "unseen_writes", message, self._contents.unseen_writes))
+            self._emit(Note(NOTE, "unseen_writes", message, self._unseen_writes.count))
         try:
             self._keeper.close()
         finally:

@@ -32,6 +32,8 @@ from typing import Any, Final
 
 import torch
 
+from ...memory.geometry import covers
+
 _CHUNK_ELEMENTS: Final = 1 << 17
 _FAST_CHUNK_ELEMENTS: Final = 1 << 18  # for each of torch's threads; 1 MB, which the cache of a core holds
 _SMALL_ELEMENTS: Final = 1 << 14
@@ -79,18 +81,6 @@ def flat_elements(tensor: torch.Tensor) -> torch.Tensor | None:
     if not tensor.is_contiguous() and covers(tensor):
         return tensor.as_strided((tensor.numel(),), (1,))
     return tensor.reshape(-1)
-
-
-def covers(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has each element of its extent in memory once, in whatever order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def compute(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Number]:
