@@ -41,6 +41,7 @@ COMPILED = [
     "naming/selection",
     "step/open_calls",
     "step/own_code",
+    "step/program_frames",
     "torch_internals/saved_tensors",
     "torch_internals/tracing",
     "values/argument_encoding",

@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
+import pytest
 import simulated_npu  # noqa: F401 - registers the device's kernels
 import torch
 import torch.nn.functional as F
@@ -47,6 +49,38 @@ def test_a_recorded_training_run_is_the_bare_one(tmp_path: Path) -> None:
         assert train(recorded, dump) == expected
     for a, b in zip(bare.parameters(), recorded.parameters(), strict=True):
         assert torch.equal(a.cpu(), b.cpu())
+
+
+class Residual(nn.Module):
+    """Two gradients meet at its input: the engine adds them up, between nodes, on the device's own thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x).relu()
+
+
+def make_residual_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 16), Residual(), Residual(), nn.Linear(16, 4))
+
+
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_a_residual_network_is_recorded_and_not_changed(tmp_path: Path, level: Literal["mix", "aten"]) -> None:
+    bare, recorded = make_residual_net().to("npu"), make_residual_net().to("npu")
+    expected = train(bare, None)
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="full", level=level), model=recorded) as dump:
+        assert train(recorded, dump) == expected
+    for a, b in zip(bare.parameters(), recorded.parameters(), strict=True):
+        assert torch.equal(a.cpu(), b.cpu())
+    rank = open_dump(tmp_path / "dump").step(2).rank(0)
+    sums = [call for call in rank.calls if call.op.startswith("aten::add") and call.phase == "backward"]
+    assert len(sums) == 2, "one where each residual connection begins"
+    assert {call.thread for call in sums} != {0}, "the engine has run them on the device's thread"
+    assert [call.name for call in sums if call.forward is None] == []
+    assert [call.name for call in rank.calls if call.phase == "forward" and not call.stack] == []
 
 
 def test_values_links_and_devices(tmp_path: Path) -> None:

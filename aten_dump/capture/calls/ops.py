@@ -9,7 +9,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
@@ -20,13 +19,13 @@ from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
 from ...store.records import CALL, TREE_VALUE, Call, Tree
-from .. import IS_COMPILED
 from ..autograd.graph_links import is_grad_enabled, running_node
 from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE
 from ..naming.op_schemas import WRITES_RESULT, OpPlan, plan_of
 from ..step.collectives import WAIT_TENSOR, name_group
 from ..step.open_calls import Counter, ThreadState
 from ..step.own_code import OwnCode
+from ..step.program_frames import program_frame
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all
 from .op_writes import note_writes
@@ -34,7 +33,6 @@ from .step_recorder import StepRecorder, text_of
 
 _INT64: Final = 2**63 - 1
 _TENSOR: Final = torch.Tensor
-_OWN_FRAMES: Final = 0 if IS_COMPILED else 2  # of `_place` and its caller: compiled functions have none
 _new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 
 
@@ -123,15 +121,8 @@ class Place(NamedTuple):
 _NOWHERE: Final = Place(0, FORWARD, None, 0, 0, 0, "")
 
 
-def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None, depth: int) -> Place:
-    """Return where an op belongs.
-
-    Args:
-        recorder: of the step.
-        thread: the running thread.
-        sequence_nr: of the autograd node that the op made.
-        depth: frames between the caller of this module and the program's frame that called into torch.
-    """
+def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None) -> Place:
+    """Return where an op belongs; `sequence_nr` is that of the autograd node that it made."""
     top = recorder.top(thread) if thread.stack else None
     node = running_node()
     if top is None:
@@ -140,10 +131,7 @@ def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None,
     else:
         parent, module, fqn, stack = top.visible, top.module, top.fqn, top.stack
     if recorder.stacks and (top is None or top.kind not in (API, NODE)):
-        anchor = recorder.anchor(thread)
-        stack = recorder.interner.stack(
-            sys._getframe(depth + _OWN_FRAMES), anchor.frame if anchor else None, anchor.stack if anchor else 0
-        )
+        stack = _stack(recorder, thread)
     if node is None or (thread.optimizer_depth and thread.optimizer_runs_in_backward()):
         phase = OPTIMIZER if thread.optimizer_depth and not is_grad_enabled() else FORWARD
         return _new(Place, (parent, phase, sequence_nr, stack, module, 0, fqn))
@@ -157,6 +145,15 @@ def _place(recorder: StepRecorder, thread: ThreadState, sequence_nr: int | None,
     if call is not top and (top is None or (not tag.running and top.kind != ATEN)):
         parent = call.visible  # gradients are added up after the node's run; or another thread runs it
     return _new(Place, (parent, BACKWARD, call.sequence_nr, stack, call.module, tag.forward, call.fqn))
+
+
+def _stack(recorder: StepRecorder, thread: ThreadState) -> int:
+    """Return the stack of the op that runs; that of the call around it where no frame of the program is on it."""
+    anchor = recorder.anchor(thread)
+    frame = program_frame()
+    if anchor is None:
+        return recorder.interner.stack(frame, None, 0)
+    return anchor.stack if frame is None else recorder.interner.stack(frame, anchor.frame, anchor.stack)
 
 
 def start_op(recorder: StepRecorder, thread: ThreadState, func: Any, types: Any) -> PendingOp | None:
@@ -190,7 +187,7 @@ def record(
     duration_ns = recorder.now_ns() - op.start_ns
     with OwnCode(thread):
         plan = op.entry.plan
-        op.place = _place(recorder, thread, op.sequence_nr, 2)
+        op.place = _place(recorder, thread, op.sequence_nr)
         if not recorder.records_everything and not recorder.filter.records(ATEN, plan.name, op.place.fqn):
             recorder.coverage.add("selection")
             return
@@ -231,7 +228,7 @@ def begin_op(
     with OwnCode(thread):
         plan = entry.plan
         op = PendingOp(recorder, thread, entry)
-        op.place = _place(recorder, thread, op.sequence_nr, 3)
+        op.place = _place(recorder, thread, op.sequence_nr)
         if recorder.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             recorder.flights.reading(args, kwargs)
         if thread.aside or thread.compiled_nodes:

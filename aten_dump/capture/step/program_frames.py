@@ -1,0 +1,23 @@
+"""Where the program is, seen from inside the recorder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+_OWN: Final = str(Path(__file__).resolve().parents[2]) + os.sep
+
+
+def program_frame() -> FrameType | None:
+    """Return the program's innermost frame on this thread; None where it has none.
+
+    The engine runs the backward of an accelerator's tensors on threads of its own, on which nothing but the recorder
+    is Python. Compiled functions have no frames, so that how many of ours are on top is not the same in each build.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame
