@@ -191,7 +191,9 @@ def _calls_of(target: Call | Sequence[Call] | RankDump) -> tuple[RankDump, list[
     calls = [target] if isinstance(target, Call) else list(target)
     if not calls:
         raise ReplayError("no aten calls were given; a call of another kind may have run none (see `aten-dump show`)")
-    return calls[0].rank, calls
+    rank = calls[0].rank
+    assert isinstance(rank, RankDump), "handles come from a RankDump"
+    return rank, calls
 
 
 def replay_all(

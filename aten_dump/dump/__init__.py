@@ -6,12 +6,13 @@ asked for, bytes are read by ``Value.tensor``. No accelerator is needed to read 
 """
 
 from .argument_decoding import Frame, GeneratorRef, ObjectRef, ReprRef
-from .calls import Call, Calls
+from .handle_sequences import Calls, Values
+from .handles import Call, Value
 from .loss_scale import LossScale
 from .rank import RankDump
 from .root import Dump, Step, open_dump
 from .saved_for_backward import SavedForBackward, SavedValues
-from .values import Stats, Value, Values
+from .stats import Stats
 
 __all__ = [
     "Call",

@@ -1,12 +1,8 @@
-"""Argument trees: from the tagged tuples of an index to Python values, and the slots of the values in them.
-
-A slot names one value of one call: ``input.1``, ``input.0.2`` (list item), ``input.alpha`` (keyword),
-``output.0``, ``mutated.self``. Slots are made and resolved by walking a tree, so that keys may hold dots.
-"""
+"""From argument trees, as an index holds them, to Python values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,10 +20,10 @@ from ..store.records import (
     TREE_LIST,
     TREE_MEMORY_FORMAT,
     TREE_OBJECT,
-    TREE_TUPLE,
     TREE_VALUE,
     Tree,
 )
+from .argument_trees import fold
 
 Device = torch.device | str
 
@@ -62,6 +58,9 @@ class Frame:
     line: int
     function: str
     user: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
 
 
 def read_device(text: str) -> Device:
@@ -107,78 +106,23 @@ def decode(tree: Tree, value: Callable[[int], Any]) -> Any:
     Raises:
         FormatError: a tag that this version does not know.
     """
-    if not isinstance(tree, tuple):
-        return tree
-    tag = tree[0]
-    if tag == TREE_VALUE:
-        return value(tree[1])
-    if tag == TREE_LIST:
-        return [decode(item, value) for item in tree[1:]]
-    if tag == TREE_TUPLE:
-        return tuple(decode(item, value) for item in tree[1:])
-    if tag == TREE_DICT:
-        return {key: decode(item, value) for key, item in zip(tree[1::2], tree[2::2], strict=False)}
-    leaf = _LEAVES.get(tag)
-    if leaf is None:
-        raise FormatError(
-            f"an argument tree has tag {tag!r}; known are 0 to {TREE_BYTES}: read it with a newer aten_dump"
-        )
-    return leaf(tree)
+
+    def leaf(tree: Tree) -> Any:
+        if not isinstance(tree, tuple):
+            return tree
+        if tree[0] == TREE_VALUE:
+            return value(tree[1])
+        read = _LEAVES.get(tree[0])
+        if read is None:
+            raise FormatError(
+                f"an argument tree has tag {tree[0]!r}; known are 0 to {TREE_BYTES}: read it with a newer aten_dump"
+            )
+        return read(tree)
+
+    return fold(tree, leaf, _container)
 
 
-def collect(tree: Tree, found: list[int]) -> None:
-    """Append the value ids of a tree to `found`, in order."""
-    if type(tree) is not tuple:
-        return
-    tag = tree[0]
-    if tag == TREE_VALUE:
-        found.append(tree[1])
-    elif tag in (TREE_LIST, TREE_TUPLE):
-        for item in tree[1:]:
-            if type(item) is tuple:
-                collect(item, found)
-    elif tag == TREE_DICT:
-        for item in tree[2::2]:
-            collect(item, found)
-
-
-def items(tree: Tree) -> Iterator[tuple[str, Tree]] | None:
-    """Return the named items of a list, tuple or dict; None for anything else."""
-    if not isinstance(tree, tuple):
-        return None
-    if tree[0] in (TREE_LIST, TREE_TUPLE):
-        return ((str(number), item) for number, item in enumerate(tree[1:]))
+def _container(tree: Tree, items: list[Any]) -> Any:
     if tree[0] == TREE_DICT:
-        return ((str(key), item) for key, item in zip(tree[1::2], tree[2::2], strict=False))
-    return None
-
-
-def slots(tree: Tree, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield (slot, value id) for each value of a tree whose own slot is `prefix`."""
-    if isinstance(tree, tuple) and tree[0] == TREE_VALUE:
-        yield prefix, tree[1]
-        return
-    for name, item in items(tree) or ():
-        yield from slots(item, f"{prefix}.{name}")
-
-
-def output_slots(outputs: Tree) -> Iterator[tuple[str, int]]:
-    """Yield (slot, value id) of a call's outputs; a single value is ``output.0``."""
-    return slots(outputs, "output" if items(outputs) is not None else "output.0")
-
-
-def walk(tree: Tree, steps: str) -> Tree:
-    """Follow dotted `steps` into a tree.
-
-    Raises:
-        KeyError: no item of that name; the argument is the list of names that would do.
-    """
-    if not steps:
-        return tree
-    named = list(items(tree) or ())
-    for name, item in sorted(named, key=lambda pair: -len(pair[0])):
-        if steps == name:
-            return item
-        if steps.startswith(name + "."):
-            return walk(item, steps[len(name) + 1 :])
-    raise KeyError([name for name, _ in named])
+        return dict(zip(tree[1::2], items, strict=False))
+    return items if tree[0] == TREE_LIST else tuple(items)

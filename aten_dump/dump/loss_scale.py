@@ -10,13 +10,10 @@ Theory of operation
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .values import Value
-
-if TYPE_CHECKING:
-    from .calls import Call
-    from .rank import RankDump
+from .handle_sequences import Calls
+from .handles import Call, Value
 
 _UPDATE = "aten::_amp_update_scale_"
 _UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
@@ -32,12 +29,12 @@ class LossScale:
     next_scale: float | None  # of the step after; None where nothing was updated
 
 
-def loss_scales_of(rank: RankDump) -> list[LossScale]:
+def loss_scales_of(calls: Calls) -> list[LossScale]:
     """Return the updates of loss scales, in execution order; empty where no scaler ran."""
-    updates = [call for call in rank.calls.filter(op=_UPDATE, kind="aten") if call.op == _UPDATE]
+    updates = [call for call in calls.filter(op=_UPDATE, kind="aten") if call.op == _UPDATE]
     if updates:
         return [_of_update(call) for call in updates]
-    unscaled = [call for call in rank.calls.filter(op=_UNSCALE, kind="aten") if call.op == _UNSCALE]
+    unscaled = [call for call in calls.filter(op=_UNSCALE, kind="aten") if call.op == _UNSCALE]
     return [_of_unscaling(call) for call in unscaled]
 
 

@@ -4,57 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import FormatError, MissingDataError
+from ..errors import MissingDataError
 from ..store import records
-from .argument_decoding import decode, items, walk
-from .calls import Call, Calls
-from .index.links import Links
-from .index.source import Source
-from .index.tables import Tables
+from .argument_decoding import decode
+from .argument_trees import items, walk
+from .handle_sequences import Calls, Values
+from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of
 from .saved_for_backward import SavedForBackward, SavedValues, distinct_nbytes
-from .values import Value, Values
 from .why_absent import missing_parts, no_such_call
 
 
-class RankDump:
-    """What one rank recorded in one step. Its index is read at first use, its shards where a tensor is asked for."""
+class RankDump(Recording):
+    """What one rank recorded in one step. Its index is read at first use, its shards where a tensor is asked for.
 
-    def __init__(self, directory: Path, step: int, rank: int) -> None:
-        self.directory = directory
-        self.step = step
-        self.rank = rank
-        self._source = Source(directory)
-
-    @property
-    def where(self) -> str:
-        """Path, step and rank, as errors name them."""
-        return f"{self.directory.parent.parent} (step {self.step}, rank {self.rank})"
-
-    @cached_property
-    def tables(self) -> Tables:
-        """The records of the index by kind and id, for tools that work on ids."""
-        return self._source.tables(self.where)
-
-    @cached_property
-    def links(self) -> Links:
-        """The relations between calls and values, for tools that work on ids."""
-        return Links(self.tables)
+    It has more than twenty methods: it is all that can be asked of a recording, in one place.
+    """
 
     @property
     def header(self) -> records.Header:
         return self.tables.header
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The DumpConfig it was recorded with, as plain values."""
-        return self.tables.header.config
 
     @property
     def complete(self) -> bool:
@@ -64,7 +38,7 @@ class RankDump:
     @cached_property
     def missing(self) -> list[str]:
         """What an interrupted dump lacks, in sentences; empty for a whole one."""
-        return missing_parts(self.tables, self._source.lost_blobs(self.tables))
+        return missing_parts(self.tables, self.source.lost_blobs(self.tables))
 
     @property
     def notes(self) -> list[records.Note]:
@@ -111,7 +85,7 @@ class RankDump:
 
         Needs data of the scaler's ops: ``data`` of statistic, tensor or full.
         """
-        return loss_scales_of(self)
+        return loss_scales_of(self.calls)
 
     @property
     def loss_scale(self) -> float | None:
@@ -197,77 +171,6 @@ class RankDump:
             values = tuple(self.value_by_id(number) for number in record.values)
             found.append(SavedValues(self.call(record.call), record.node, values, distinct_nbytes(values)))
         return SavedForBackward(found)
-
-    def read_blob(self, blob: int, start: int, stop: int) -> bytearray:
-        """Read bytes [start, stop) of a blob, into memory of their own."""
-        return self._source.read(self.tables, self.tables.blobs[blob], start, stop)
-
-    @cached_property
-    def packed_blobs(self) -> frozenset[int]:
-        """Blobs that hold several stretches of memory side by side: small tensors, stored together."""
-        known: dict[int, tuple[int, int, int]] = {}
-        packed: set[int] = set()
-        for data in self.tables.data.records():
-            if data.layout == records.LAYOUTS.index("strided") and data.blob not in packed:
-                value = self.value_by_id(data.value)
-                start = (
-                    value.storage_offset * value.dtype.itemsize - data.offset
-                )  # of the blob, in bytes of the storage
-                key = (value.storage, value.version, start)
-                if start < 0 or known.setdefault(data.blob, key) != key:
-                    packed.add(data.blob)
-        return frozenset(packed)
-
-    def call_at(self, position: int) -> Call:
-        """Return the call at a position of `calls`."""
-        return Call(self, self.tables.calls[position])
-
-    def find(self, id: int) -> Call | None:
-        """Return a call by id, or None."""
-        position = self.tables.positions.get(id)
-        return None if position is None else self.call_at(position)
-
-    def value_by_id(self, id: int) -> Value:
-        """Return a value by id.
-
-        Raises:
-            FormatError: the index has none of that id.
-        """
-        record = self.tables.values.get(id)
-        if record is None:
-            raise FormatError(f"{self.where} names value {id}, which its index does not hold; run `aten-dump verify`")
-        return Value(self, record)
-
-    def children_of(self, id: int) -> list[Call]:
-        """Return the calls that ran directly in a call; in none for id 0."""
-        return [self.call_at(position) for position in self.links.children.get(id, ())]
-
-    def belonging_to(self, id: int) -> list[Call]:
-        """Return the backward and recomputed calls of a forward call."""
-        return [self.call_at(position) for position in self.links.belonging.get(id, ())]
-
-    def producer_of(self, value: int) -> tuple[Call, str] | None:
-        """Return the call that made a value, and its slot there."""
-        position = self.links.producers.get(value)
-        if position is None:
-            return None
-        call = self.call_at(position)
-        made = [*call.output_slots(), *call.written_slots()]
-        return call, next(slot for slot, number in made if number == value)
-
-    def consumers_of(self, value: int) -> list[tuple[Call, str]]:
-        """Return the calls that read a value, with the slots."""
-        calls = (self.call_at(position) for position in self.links.consumers.get(value, ()))
-        return [(call, slot) for call in calls for slot, number in call.input_slots() if number == value]
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, RankDump) and self.directory == other.directory)
-
-    def __hash__(self) -> int:
-        return hash(self.directory)
-
-    def __repr__(self) -> str:
-        return f"<RankDump {self.where}>"
 
 
 def _group_tree(call: Call, group: str, steps: str) -> Any:

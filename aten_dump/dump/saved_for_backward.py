@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from .calls import Call
-from .values import Value
+from .handles import Call, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,29 +9,49 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 
 from ..errors import FormatError, MissingDataError
 from ..store import records
-from .values import Value
+from .index.source import Source
+from .index.tables import Tables
+from .value_facts import ValueFacts
 from .why_absent import why_no_data
 
-if TYPE_CHECKING:
-    from .rank import RankDump
+Parts = Mapping[str, Callable[[], torch.Tensor]]
 
 
-def load(rank: RankDump, value: Value) -> torch.Tensor:
-    """Read the tensor of a value; see ``Value.tensor``."""
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The bytes of one value."""
+
+    value: ValueFacts
+    tables: Tables
+    source: Source
+    data: records.Data
+    blob: records.Blob
+
+
+def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> torch.Tensor:
+    """Read the tensor of a value; see ``Value.tensor``.
+
+    Args:
+        value: what to read.
+        tables: the index that it is in.
+        source: where the bytes are.
+        parts: read the tensors that a sparse one is made of, by name.
+    """
     build = _BY_LAYOUT.get(value.layout_name)
-    if build is not None and value.parts:
-        return build(value)
-    data = rank.tables.data.get(value.id)
-    blob = None if data is None else rank.tables.blobs.get(data.blob)
+    if build is not None and parts:
+        return build(value, parts)
+    data = tables.data.get(value.id)
+    blob = None if data is None else tables.blobs.get(data.blob)
     if value.undefined or value.opaque or data is None or blob is None:
-        raise MissingDataError(why_no_data(rank, value))
-    raw = _read(rank, value, data, blob)
+        raise MissingDataError(why_no_data(value, tables, source))
+    raw = _read(_Stored(value, tables, source, data, blob))
     if value.conjugate:
         raw = torch.conj(raw)
     if value.negative:
@@ -40,27 +60,28 @@ def load(rank: RankDump, value: Value) -> torch.Tensor:
     return _quantize(raw, quantized) if quantized else raw
 
 
-def _read(rank: RankDump, value: Value, data: records.Data, blob: records.Blob) -> torch.Tensor:
+def _read(stored: _Stored) -> torch.Tensor:
     """Return the stored elements under the recorded geometry, before conj, neg and quantization."""
+    value, data = stored.value, stored.data
     dtype = _stored_dtype(value)
     layout = records.LAYOUTS[data.layout] if data.layout < len(records.LAYOUTS) else f"number {data.layout}"
     if layout == "sample":
-        count = min(value.numel, (blob.nbytes - data.offset) // dtype.itemsize)
-        return _elements(rank, value, data, blob, count, dtype)
+        count = min(value.numel, (stored.blob.nbytes - data.offset) // dtype.itemsize)
+        return _elements(stored, count, dtype)
     if value.numel == 0:
         return torch.empty_strided(value.shape, value.stride, dtype=dtype)
     if layout == "strided":
-        flat = _elements(rank, value, data, blob, _reach(value), dtype)
+        flat = _elements(stored, _reach(value), dtype)
         return flat.as_strided(value.shape, value.stride, 0)
     if layout == "compact":
-        flat = _elements(rank, value, data, blob, value.numel, dtype)
+        flat = _elements(stored, value.numel, dtype)
         return _restride(flat.view(value.shape), value.stride)
     raise FormatError(
-        f"value {value.id} of {rank.where} has data layout {layout}; known are {', '.join(records.LAYOUTS)}"
+        f"value {value.id} of {value.where} has data layout {layout}; known are {', '.join(records.LAYOUTS)}"
     )
 
 
-def _stored_dtype(value: Value) -> torch.dtype:
+def _stored_dtype(value: ValueFacts) -> torch.dtype:
     """Return the dtype of the stored elements: of a quantized tensor that of its integers."""
     if value.dtype in _PACKED:
         raise MissingDataError(
@@ -78,24 +99,24 @@ _INTEGERS: Final[Mapping[torch.dtype, torch.dtype]] = {
 _PACKED: Final = frozenset({torch.quint4x2, torch.quint2x4})
 
 
-def _reach(value: Value) -> int:
+def _reach(value: ValueFacts) -> int:
     """Return the number of elements from the first to the last that the geometry touches."""
     return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=False)) + 1
 
 
-def _elements(
-    rank: RankDump, value: Value, data: records.Data, blob: records.Blob, count: int, dtype: torch.dtype
-) -> torch.Tensor:
+def _elements(stored: _Stored, count: int, dtype: torch.dtype) -> torch.Tensor:
     """Read `count` elements from the start of a value, as a 1-D tensor."""
+    value, data, blob = stored.value, stored.data, stored.blob
     stop = data.offset + count * dtype.itemsize
     if stop > blob.nbytes:
         raise FormatError(
-            f"value {value.id} of {rank.where} ends at byte {stop} of blob {blob.id}, which has {blob.nbytes}: "
+            f"value {value.id} of {value.where} ends at byte {stop} of blob {blob.id}, which has {blob.nbytes}: "
             "the index is damaged; run `aten-dump verify`"
         )
     if count == 0:
         return torch.empty(0, dtype=dtype)
-    return torch.frombuffer(rank.read_blob(blob.id, data.offset, stop), dtype=torch.uint8).view(dtype)
+    raw = stored.source.read(stored.tables, blob, data.offset, stop)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype)
 
 
 def _restride(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
@@ -138,8 +159,10 @@ def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor
     return torch._make_per_channel_quantized_tensor(integers, scales, zero_points, int(scheme["axis"]))
 
 
-def _sparse_coo(value: Value) -> torch.Tensor:
-    parts = value.parts
+_Build = Callable[[ValueFacts, Parts], torch.Tensor]
+
+
+def _sparse_coo(value: ValueFacts, parts: Parts) -> torch.Tensor:
     coalesced = value.extra.get("coalesced")
     return torch.sparse_coo_tensor(
         _part(value, parts, "indices"),
@@ -150,11 +173,10 @@ def _sparse_coo(value: Value) -> torch.Tensor:
     )
 
 
-def _compressed(layout: torch.layout, outer: str, inner: str) -> Callable[[Value], torch.Tensor]:
+def _compressed(layout: torch.layout, outer: str, inner: str) -> _Build:
     """Return the builder of a compressed sparse layout, whose index tensors are named `outer` and `inner`."""
 
-    def build(value: Value) -> torch.Tensor:
-        parts = value.parts
+    def build(value: ValueFacts, parts: Parts) -> torch.Tensor:
         return torch.sparse_compressed_tensor(
             _part(value, parts, outer),
             _part(value, parts, inner),
@@ -167,15 +189,15 @@ def _compressed(layout: torch.layout, outer: str, inner: str) -> Callable[[Value
     return build
 
 
-def _part(value: Value, parts: Mapping[str, Value], name: str) -> torch.Tensor:
+def _part(value: ValueFacts, parts: Parts, name: str) -> torch.Tensor:
     if name not in parts:
         raise MissingDataError(
             f"the {name} of {value!r} in {value.where} were not recorded; recorded parts: {', '.join(parts) or 'none'}"
         )
-    return parts[name].tensor()
+    return parts[name]()
 
 
-_BY_LAYOUT: Final[Mapping[str, Callable[[Value], torch.Tensor]]] = {
+_BY_LAYOUT: Final[Mapping[str, _Build]] = {
     "sparse_coo": _sparse_coo,
     "sparse_csr": _compressed(torch.sparse_csr, "crow_indices", "col_indices"),
     "sparse_csc": _compressed(torch.sparse_csc, "ccol_indices", "row_indices"),

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import Final
 
 import numpy as np
 
 from ..store import records
 from ..store.recovery import RECOVERED
-
-if TYPE_CHECKING:
-    from .index.tables import Tables
-    from .rank import RankDump
-    from .values import Value
+from .index.source import Source
+from .index.tables import Tables
+from .value_facts import ValueFacts
 
 _LEVELS_WITH_BYTES: Final = ("tensor", "full")
 _MAX_NAMES: Final = 5
 
 
-def why_no_data(rank: RankDump, value: Value) -> str:
+def why_no_data(value: ValueFacts, tables: Tables, source: Source) -> str:
     """Return the message for a value whose bytes cannot be read."""
-    return f"no bytes of value {value.id} ({_shape(value)}) in {rank.where}: {_reason(rank, value)}"
+    return f"no bytes of value {value.id} ({_shape(value)}) in {tables.where}: {_reason(value, tables, source)}"
 
 
-def _shape(value: Value) -> str:
+def _shape(value: ValueFacts) -> str:
     return f"{value.dtype_name}[{', '.join(map(str, value.shape))}]"
 
 
-def _reason(rank: RankDump, value: Value) -> str:
-    config = rank.config
+def _reason(value: ValueFacts, tables: Tables, source: Source) -> str:
+    config = tables.header.config
     data = config.get("data", "unknown")
     if value.undefined:
         return (
@@ -49,8 +48,9 @@ def _reason(rank: RankDump, value: Value) -> str:
             f'it was recorded with DumpConfig.data="{data}", which keeps no bytes; '
             'record again with data="tensor" or "full"'
         )
-    if value.id in rank.tables.data or not rank.complete or _is_recovered(rank.tables):
-        return f"the dump was interrupted before they were written; {_first(rank.missing)}"
+    if value.id in tables.data or tables.commit is None or _is_recovered(tables):
+        missing = missing_parts(tables, source.lost_blobs(tables))
+        return f"the dump was interrupted before they were written; {_first(missing)}"
     if config.get("max_bytes") is not None:
         return (
             f"DumpConfig.max_bytes={config['max_bytes']} may have been spent before it (see `notes`); "
@@ -58,7 +58,7 @@ def _reason(rank: RankDump, value: Value) -> str:
         )
     if config.get("io", "all") != "all":
         return f'DumpConfig.io="{config["io"]}" left it out; record again with io="all"'
-    notes = "".join(f"; it noted: {note.message}" for note in rank.notes[:_MAX_NAMES])
+    notes = "".join(f"; it noted: {note.message}" for note in islice(tables.notes, _MAX_NAMES))
     return f"the recorder did not store it{notes}; see `aten-dump verify` and docs/limitations.md"
 
 

@@ -47,7 +47,7 @@ def _stack(call: Call) -> Iterator[str]:
     if stack:
         yield "source, innermost first (> marks your code)"
     for frame in stack:
-        yield f"  {'>' if frame.user else ' '} {frame.file}:{frame.line} in {frame.function}"
+        yield f"  {'>' if frame.user else ' '} {frame}"
 
 
 def _arguments(call: Call) -> Iterator[str]:

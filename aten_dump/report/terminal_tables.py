@@ -82,12 +82,7 @@ def statistics_table(
         is_terminal: draw lines.
     """
     table = _table(None, "call", "slot", "tensor", *names, left=3, is_terminal=is_terminal)
-    rows = (
-        (call.name, slot, value)
-        for call in calls
-        for part in (call.input_values(), call.output_values(), call.written_values())
-        for slot, value in part
-    )
+    rows = ((call.name, slot, value) for call in calls for slot, value in call.all_values())
     for name, slot, value in islice(rows, limit):
         stats: dict[str, Any] = dict(value.stats or {})
         table.add_row(name, slot, tensor_type(value), *(format_number(stats.get(key)) for key in names))

@@ -26,9 +26,8 @@ def value_rows(calls: Iterable[Call]) -> Iterator[dict[str, Any]]:
         rank = call.rank
         facts = (rank.step, rank.rank, call.name, call.id, call.op, call.kind, call.phase, call.module)
         start = dict(zip(CALL_COLUMNS, facts, strict=False))
-        for part in (call.input_values(), call.output_values(), call.written_values()):
-            for slot, value in part:
-                yield {**start, "slot": slot, **_value_columns(value)}
+        for slot, value in call.all_values():
+            yield {**start, "slot": slot, **_value_columns(value)}
 
 
 def _value_columns(value: Value) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class MemoryRank(RankDump):
 
     def __init__(self, records: list[tuple[Any, ...]], blobs: dict[int, bytes]) -> None:
         super().__init__(Path("memory"), 0, 0)
-        self._source = _MemorySource(records, blobs)  # type: ignore[assignment]
+        self.source = _MemorySource(records, blobs)  # type: ignore[assignment]
 
 
 def index_data(records: list[tuple[Any, ...]]) -> IndexData:

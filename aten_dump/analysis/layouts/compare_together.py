@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ...dump import Dump, RankDump, Value, open_dump
-from ...dump.across_ranks.assembled_rank import AssembledRank, AssembledValue, Correspondence
+from ...dump.across_ranks.assembled_rank import AssembledRank
+from ...dump.across_ranks.assembled_value import AssembledValue
+from ...dump.across_ranks.whole_values import Correspondence, WholeValues
 from ...errors import MissingDataError
 from ..judging.evidence import Finding, Place, RankEvidence, Row
 from ..judging.pair_walk import Pair
@@ -36,7 +38,7 @@ from .rank_replays import RankReplays
 _MOST_REPLICAS: Final = 3  # that are described
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Side:
     """One side of a comparison across ranks."""
 
@@ -65,7 +67,8 @@ def assemble(dump: Dump, step: int, name: str) -> Side:
             lone[number] = sum(c.id not in matched[number].calls and c.id not in kinds[lead.rank] for c in lead.calls)
             lone[number] += sum(c.id not in theirs and c.id not in kinds[number] for c in rank.calls)
     aside = kinds[lead.rank]
-    whole = AssembledRank(ranks, matched, aside, max(lead.header.world_size, max(ranks) + 1))
+    missing = sorted(set(range(max(lead.header.world_size, max(ranks) + 1))) - set(ranks))
+    whole = AssembledRank(WholeValues(ranks, matched, missing), aside)
     return Side(name, whole, aside, {number: count for number, count in lone.items() if count})
 
 
@@ -141,8 +144,9 @@ def compare_together(task: Task) -> RankEvidence:
         calls = [pair.target if side is one else pair.baseline for pair in pairs]
         moves = Moves(side.rank, frozenset(call.id for call in calls), settings.data)
         moves.run(call for call in calls if call.kind == "aten")
-        side.rank.rename(moves.aliases)
+        side.rank = side.rank.renamed(moves.aliases)
         faults += [(side, fault) for fault in moves.faults]
+    target, baseline = one.rank, other.rank
     pairs = renewed(pairs, target, baseline)
     sizes = sizes_of(target) | {(whole, part) for part, whole in sizes_of(baseline)}
     walk = LayoutWalk(

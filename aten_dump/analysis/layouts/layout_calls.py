@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from ...dump import Frame, RankDump
-from ...dump.argument_decoding import collect
+from ...dump.argument_trees import collect
 from ...store import records
 from ..rerun.run_op import COLLECTIVES
 

@@ -17,7 +17,8 @@ from typing import Final
 import torch
 
 from ...dump import Call, Value
-from ...dump.across_ranks.assembled_rank import AssembledRank, AssembledValue
+from ...dump.across_ranks.assembled_rank import AssembledRank
+from ...dump.across_ranks.assembled_value import AssembledValue
 from ...errors import AtenDumpError
 from ..distance.value_distance import Closeness
 from ..judging.argument_differences import ArgumentDifference
@@ -174,7 +175,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 def sizes_of(rank: AssembledRank) -> set[tuple[int, int]]:
     """Return the sizes, and numbers of elements, that parts have where the whole has others: (part, whole)."""
     found: set[tuple[int, int]] = set()
-    for assembly in rank.settled:
+    for assembly in rank.whole.settled:
         for part in {*assembly.group_shapes, *(tuple(value.shape) for value in assembly.parts.values())}:
             if part != assembly.shape and len(part) == len(assembly.shape):
                 found |= {*zip(part, assembly.shape, strict=True), (math.prod(part), math.prod(assembly.shape))}

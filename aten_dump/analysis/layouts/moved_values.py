@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...dump import Call, Value
-from ...dump.across_ranks.assembled_rank import AssembledRank, AssembledValue
+from ...dump.across_ranks.assembled_rank import AssembledRank
+from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.part_holders import spec_of
 from ...errors import AtenDumpError
 from ..distance.value_distance import Closeness, closeness, stride_class
@@ -70,7 +71,7 @@ class Moves:
         self._makers = Makers(lead, "aten")
         for number, id in self.rank.ids.items():
             if spec_of(lead.tables.values[number].extra) is not None:
-                held = self.rank.holders[lead.rank].of(lead.value_by_id(number))
+                held = self.rank.whole.holders[lead.rank].of(lead.value_by_id(number))
                 self._places.setdefault(_place(held), id)
                 self._made_of_parts.add(id)
         seen: set[int] = set()
@@ -114,7 +115,7 @@ class Moves:
     def _origins(self, value: AssembledValue) -> tuple[list[int], list[Call]]:
         """Return the values of the program behind a value, and the calls between, the last first."""
         lead = self.rank.lead
-        holders = self.rank.holders[lead.rank]
+        holders = self.rank.whole.holders[lead.rank]
         waiting = [value.assembly.parts[lead.rank]]
         seen = {waiting[0].id}
         origins: dict[int, None] = {}

@@ -25,7 +25,8 @@ from typing import Final
 import torch
 
 from ...dump import Value
-from ...dump.across_ranks.assembled_rank import AssembledValue, Assembly
+from ...dump.across_ranks.assembled_value import AssembledValue
+from ...dump.across_ranks.assembly import Assembly
 from ...dump.across_ranks.part_grids import Kind, Placement
 from ...errors import AtenDumpError
 from ..distance.value_distance import Closeness, closeness, same_bits

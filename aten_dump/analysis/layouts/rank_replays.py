@@ -40,7 +40,7 @@ class RankReplays(Replays):
         if not isinstance(whole, AssembledRank):
             return super().errors(call)
         own = OwnErrors()
-        for rank, id in whole.local_calls(call.id).items():
+        for rank, id in whole.whole.local_calls(call.id).items():
             found = self._on_rank(whole, rank, whole.ranks[rank].call(id))
             if isinstance(found, str):
                 return found
@@ -56,7 +56,7 @@ class RankReplays(Replays):
 
     def _on_rank(self, whole: AssembledRank, rank: int, call: Call) -> dict[str, LocalError] | str:
         """Return the errors of a call on one rank, under its own slots; those of helpers count for all slots."""
-        holders = whole.holders[rank]
+        holders = whole.whole.holders[rank]
         results = [*call.output_values(), *call.written_values()]
         slots: dict[int, list[str]] = {}
         for slot, value in results:

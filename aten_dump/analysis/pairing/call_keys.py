@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...dump import RankDump
-from ...dump.argument_decoding import collect
+from ...dump.argument_trees import collect
 from ...store import records
 from ...store.index_reader import paused_gc
 from .alignment import CallKey

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from ..argument_decoding import collect
+from ..argument_trees import collect
+from ..handles import Value
 from ..rank import RankDump
-from ..values import Value
 from .part_grids import Placement
 
 _WAIT: Final = "_c10d_functional::wait_tensor"

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...store import records
 from ...store.index_reader import paused_gc
-from ..argument_decoding import collect
+from ..argument_trees import input_ids, result_ids
 from .call_names import CallNames
 from .recomputed_calls import originals_of
 from .tables import Tables
@@ -83,13 +83,13 @@ class Links:
         from_outside: set[int] = set()
         with paused_gc():
             for position, call in enumerate(self._tables.calls):
-                read = dict.fromkeys(_inputs(call))
+                read = dict.fromkeys(input_ids(call))
                 for value in read:
                     consumers.setdefault(value, []).append(position)
                 depth = depths.get(call.op, len(_INNERMOST_FIRST))
                 if depth == 0:  # only ops run at one moment; what others read may have come while they ran
                     from_outside.update(value for value in read if value not in producers)
-                for value in _results(call):
+                for value in result_ids(call):
                     if value in read or value in from_outside:
                         continue
                     if depth < producer_depths.get(value, 99):
@@ -106,23 +106,3 @@ class Links:
     def _by_storage(self) -> Groups:
         """Positions of the values of a storage, by its id."""
         return Groups(self._tables.values.rows.column(2))
-
-
-def _inputs(call: records.Call) -> list[int]:
-    found: list[int] = []
-    for tree in call.args:
-        if type(tree) is tuple:
-            collect(tree, found)
-    if call.kwargs:
-        for tree in call.kwargs.values():
-            collect(tree, found)
-    return found
-
-
-def _results(call: records.Call) -> list[int]:
-    found: list[int] = []
-    collect(call.outputs, found)
-    if call.written:
-        for tree in call.written[1::2]:
-            collect(tree, found)
-    return found

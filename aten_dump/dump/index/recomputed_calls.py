@@ -24,7 +24,7 @@ import numpy as np
 
 from ...store import records
 from ...store.index_reader import paused_gc
-from ..argument_decoding import collect
+from ..argument_trees import input_ids, result_ids, with_leaves
 from .tables import Tables
 
 _FORWARD: Final = records.PHASES.index("forward")
@@ -57,7 +57,7 @@ class _Originals:
         self.by_storage: dict[Key, list[int]] = {}
         self.by_shape: dict[Key, list[int]] = {}
         self.ids = [call.id for call in self.calls]
-        self.values = {value for call in self.calls for value in (*_inputs(call), *_results(call))}
+        self.values = {value for call in self.calls for value in (*input_ids(call), *result_ids(call))}
         for place, call in enumerate(self.calls):
             for table, token in (
                 (self.by_arguments, int),
@@ -109,7 +109,7 @@ class _Matcher:
                 if place is not None:
                     original = self._originals.calls[place]
                     found[call.id] = original.id
-                    if not set(_results(call)) <= set(_inputs(call)):  # detach() of one value runs anywhere
+                    if not set(result_ids(call)) <= set(input_ids(call)):  # detach() of one value runs anywhere
                         region.last = place
                     region.used.add(place)
                     self._learn(call, original)
@@ -166,8 +166,8 @@ class _Matcher:
 
         Where they know none, what follows must agree.
         """
-        inputs = [self._mapped(new) for new in _inputs(call)]
-        pairs = list(zip(inputs, _inputs(self._originals.calls[place]), strict=False))
+        inputs = [self._mapped(new) for new in input_ids(call)]
+        pairs = list(zip(inputs, input_ids(self._originals.calls[place]), strict=False))
         pairs = [(new, old) for new, old in pairs if new in self._originals.values]
         place_of = self._originals.place_of
         if any(place_of(new) != place_of(old) for new, old in pairs):
@@ -212,7 +212,7 @@ class _Matcher:
 
     def _learn(self, call: records.Call, original: records.Call) -> None:
         """Tie what a recomputed call made to what its original made; the innermost call, which ends first, is right."""
-        new, old = _results(call), _results(original)
+        new, old = result_ids(call), result_ids(original)
         if len(new) == len(old):
             self._values.update((n, o) for n, o in zip(new, old, strict=True) if n != o)
 
@@ -226,28 +226,13 @@ def key_of(call: records.Call, token: Callable[[int], Any], literals: bool = Tru
 
 
 def _key_of_tree(tree: Any, token: Callable[[int], Any], literals: bool) -> Any:
-    if type(tree) is not tuple:
-        if not literals:
-            return None
-        return "nan" if tree != tree else tree
-    tag = tree[0]
-    if tag == records.TREE_VALUE:
-        return tag, token(tree[1])
-    if tag in (records.TREE_LIST, records.TREE_TUPLE, records.TREE_DICT):
-        return tag, *[_key_of_tree(item, token, literals) for item in tree[1:]]
-    return tree if literals else tag
+    def leaf(tree: Any) -> Any:
+        if type(tree) is not tuple:
+            if not literals:
+                return None
+            return "nan" if tree != tree else tree
+        if tree[0] == records.TREE_VALUE:
+            return records.TREE_VALUE, token(tree[1])
+        return tree if literals else tree[0]
 
-
-def _inputs(call: records.Call) -> list[int]:
-    found: list[int] = []
-    for tree in (*call.args, *(call.kwargs or {}).values()):
-        collect(tree, found)
-    return found
-
-
-def _results(call: records.Call) -> list[int]:
-    found: list[int] = []
-    collect(call.outputs, found)
-    for tree in (call.written or ())[1::2]:
-        collect(tree, found)
-    return found
+    return with_leaves(tree, leaf)

@@ -1,0 +1,93 @@
+"""Calls and Values: sequences of handles, each of which is made when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+from .call_filter import CallFilter
+from .handles import Call, Recording, Value
+
+
+class Calls(Sequence[Call]):
+    """Calls in execution order; each handle is made when asked for."""
+
+    __slots__ = ("_positions", "_rank")
+
+    def __init__(self, rank: Recording, positions: Sequence[int]) -> None:
+        self._rank = rank
+        self._positions = positions
+
+    @overload
+    def __getitem__(self, at: int) -> Call: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Calls: ...
+
+    def __getitem__(self, at: int | slice) -> Call | Calls:
+        if isinstance(at, slice):
+            return Calls(self._rank, self._positions[at])
+        return self._rank.call_at(self._positions[at])
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __contains__(self, call: object) -> bool:
+        if not isinstance(call, Call) or call.rank != self._rank:
+            return False
+        position = self._rank.tables.positions.get(call.id)
+        return position is not None and position in self._positions
+
+    def filter(
+        self,
+        op: str | None = None,
+        kind: str | None = None,
+        phase: str | None = None,
+        module: str | None = None,
+        name: str | None = None,
+    ) -> Calls:
+        """Return the calls that match all of what is given.
+
+        Args:
+            op: an exact name (``"aten::addmm"``, ``"Functional.linear"``), a part of one in any case, or
+                ``"regex:..."``, tried on the op and on prefix and api of the call's name.
+            kind: ``"aten"``, ``"api"``, ``"module"`` or ``"node"``.
+            phase: ``"forward"``, ``"recompute"``, ``"backward"`` or ``"optimizer"``.
+            module: glob on the module path; a match takes in everything inside the module.
+            name: as `op`, tried on the whole call name.
+
+        Raises:
+            ConfigError: an unknown kind or phase, or a regular expression that does not compile.
+        """
+        wanted = CallFilter(self._rank.tables, op=op, kind=kind, phase=phase, module=module, name=name)
+        return Calls(self._rank, wanted.select(self._positions))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} calls of {self._rank.where}>"
+
+
+class Values(Sequence[Value]):
+    """All values of a step and rank, in order of id; each handle is made when asked for."""
+
+    __slots__ = ("_ids", "_rank")
+
+    def __init__(self, rank: Recording, ids: Sequence[int]) -> None:
+        self._rank = rank
+        self._ids = ids
+
+    @overload
+    def __getitem__(self, at: int) -> Value: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Values: ...
+
+    def __getitem__(self, at: int | slice) -> Value | Values:
+        if isinstance(at, slice):
+            return Values(self._rank, self._ids[at])
+        return self._rank.value_by_id(self._ids[at])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} values of {self._rank.where}>"

@@ -1,0 +1,312 @@
+"""Call, Value and the recording that they are in: light handles over the records of one step and rank.
+
+Call and Value know each other by nature, so they are one file; what needs no other call or value is in their bases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ..errors import FormatError
+from ..store import records
+from .argument_decoding import decode
+from .call_facts import CallFacts
+from .index.links import Links
+from .index.source import Source
+from .index.tables import Tables
+from .tensor_reading import load
+from .value_facts import ValueFacts
+
+_RECOMPUTE: Final = records.PHASES.index("recompute")
+
+
+class Call(CallFacts):
+    """One execution of an op, a Python API, a module or an autograd node."""
+
+    __slots__ = ("_rank",)
+
+    def __init__(self, rank: Recording, record: records.Call) -> None:
+        super().__init__(rank.tables, record)
+        self._rank = rank
+
+    @property
+    def rank(self) -> Recording:
+        """The step and rank it was recorded in."""
+        return self._rank
+
+    @property
+    def parent(self) -> Call | None:
+        """The call that it ran in; None at the root and where the parent was cut short before it was recorded."""
+        return self._rank.find(self._record.parent)
+
+    @property
+    def children(self) -> list[Call]:
+        """The calls that ran directly in it, in execution order."""
+        return self._rank.children_of(self._record.id)
+
+    @property
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments, as trees of Value and plain literals."""
+        value = self._rank.value_by_id
+        args = tuple(decode(tree, value) for tree in self._record.args)
+        return args, {name: decode(tree, value) for name, tree in (self._record.kwargs or {}).items()}
+
+    @property
+    def outputs(self) -> Any:
+        """A tree of Value and plain literals."""
+        return decode(self._record.outputs, self._rank.value_by_id)
+
+    @property
+    def mutated_values(self) -> dict[str, Any]:
+        """The arguments that were written in place, as they were after the write."""
+        written = self._record.written or []
+        return {
+            name: decode(tree, self._rank.value_by_id) for name, tree in zip(written[::2], written[1::2], strict=False)
+        }
+
+    @property
+    def forward(self) -> Call | None:
+        """The forward call that this backward or recomputed call belongs to."""
+        record = self._record
+        if record.phase == _RECOMPUTE and not record.forward:
+            return self._rank.find(self._rank.links.originals.get(record.id, 0))
+        return self._rank.find(record.forward)
+
+    @property
+    def backward(self) -> list[Call]:
+        """The calls of every kind of its backward, in execution order."""
+        return [call for call in self._rank.belonging_to(self._record.id) if call.phase == "backward"]
+
+    @property
+    def recomputed(self) -> list[Call]:
+        """The calls that ran it again for checkpointing, in execution order."""
+        return [call for call in self._rank.belonging_to(self._record.id) if call.phase == "recompute"]
+
+    @property
+    def random_state(self) -> tuple[str, bytes] | None:
+        """Device and state (bytes of ``Generator.get_state()``) of the generator it drew from; None if not recorded."""
+        tables = self._tables
+        record = tables.random.get(self._record.id)
+        if record is None or record.blob not in tables.blobs:
+            return None
+        nbytes = tables.blobs[record.blob].nbytes
+        return tables.text(record.device), bytes(self._rank.read_blob(record.blob, 0, nbytes))
+
+    def input_values(self) -> list[tuple[str, Value]]:
+        """Return (slot, value) of every tensor in the inputs."""
+        return self._values(self.input_slots())
+
+    def output_values(self) -> list[tuple[str, Value]]:
+        """Return (slot, value) of every tensor in the outputs."""
+        return self._values(self.output_slots())
+
+    def written_values(self) -> list[tuple[str, Value]]:
+        """Return (slot, value) of every tensor that was written in place, after the write."""
+        return self._values(self.written_slots())
+
+    def result_values(self) -> list[tuple[str, Value]]:
+        """Return (slot, value) of every tensor that the call made: its outputs, then what it wrote in place."""
+        return [*self.output_values(), *self.written_values()]
+
+    def all_values(self) -> list[tuple[str, Value]]:
+        """Return (slot, value) of every tensor of the call: inputs, outputs, what it wrote in place."""
+        return [*self.input_values(), *self.result_values()]
+
+    def _values(self, found: Iterator[tuple[str, int]]) -> list[tuple[str, Value]]:
+        return [(slot, self._rank.value_by_id(number)) for slot, number in found]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Call) and self._record.id == other._record.id and self._rank == other._rank
+
+    def __hash__(self) -> int:
+        return hash((self._rank, self._record.id))
+
+    def __repr__(self) -> str:
+        return f"<Call {self.id} {self.name}>"
+
+
+class Value(ValueFacts):
+    """One tensor at one moment: a storage, its write version and a geometry on it."""
+
+    __slots__ = ("_rank",)
+
+    def __init__(self, rank: Recording, record: records.Value) -> None:
+        super().__init__(rank.tables, record)
+        self._rank = rank
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements: more than its storage has when it is expanded, those of its parts when sparse."""
+        parts = self.parts
+        if parts and self._record.storage == 0:
+            return sum(part.nbytes for part in parts.values())
+        dtype = getattr(torch, self.dtype_name, None)
+        return self.numel * (dtype.itemsize if isinstance(dtype, torch.dtype) else 1)
+
+    @property
+    def parts(self) -> dict[str, Value]:
+        """The tensors it is made of, by name: ``indices`` and ``values`` of a sparse one; empty for most."""
+        parts = (self._record.extra or {}).get("parts") or {}
+        return {name: self._rank.value_by_id(number) for name, number in parts.items() if isinstance(number, int)}
+
+    @property
+    def has_data(self) -> bool:
+        """True when its bytes, or those of its parts, were recorded."""
+        if self._record.id in self._tables.data:
+            return True
+        parts = self.parts
+        return bool(parts) and all(part.has_data for part in parts.values())
+
+    @property
+    def rank(self) -> Recording:
+        """The step and rank it was recorded in."""
+        return self._rank
+
+    @property
+    def from_outside(self) -> bool:
+        """True when no recorded call made its storage: a parameter, a buffer, an input of the step."""
+        first = self._rank.links.first_value(self._record.storage, self._record.id)
+        return self._rank.links.producers.get(first) is None
+
+    @property
+    def producer(self) -> tuple[Call, str] | None:
+        """The innermost call that made it and its slot there; None for what came from outside the step."""
+        return self._rank.producer_of(self.id)
+
+    @property
+    def consumers(self) -> list[tuple[Call, str]]:
+        """The calls of every kind that read it, with the slot, in execution order."""
+        return self._rank.consumers_of(self.id)
+
+    def tensor(self) -> torch.Tensor:
+        """Read the recorded bytes.
+
+        Returns:
+            A tensor on the CPU, in memory of its own, with the recorded shape, dtype and stride; with
+            ``DumpConfig.sample`` a 1-D tensor of the first elements.
+
+        Raises:
+            MissingDataError: there are no bytes; the message says why and what to do.
+            FormatError: the shard is damaged.
+        """
+        parts = {name: part.tensor for name, part in self.parts.items()}
+        return load(self, self._tables, self._rank.source, parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self._record.id == other._record.id and self._rank == other._rank
+
+    def __hash__(self) -> int:
+        return hash((self._rank, self._record.id))
+
+    def __repr__(self) -> str:
+        state = " undefined" if self.undefined else ""
+        return f"<Value {self.id} {self.dtype_name}{list(self._record.shape)} {self.device_name}{state}>"
+
+
+class Recording:
+    """The calls and values of one step and rank, by id and position: what handles stand on.
+
+    `RankDump` adds what a user asks of it.
+    """
+
+    def __init__(self, directory: Path, step: int, rank: int) -> None:
+        self.directory = directory
+        self.step = step
+        self.rank = rank
+        self.source = Source(directory)
+
+    @property
+    def where(self) -> str:
+        """Path, step and rank, as errors name them."""
+        return f"{self.directory.parent.parent} (step {self.step}, rank {self.rank})"
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The records of the index by kind and id, for tools that work on ids."""
+        return self.source.tables(self.where)
+
+    @cached_property
+    def links(self) -> Links:
+        """The relations between calls and values, for tools that work on ids."""
+        return Links(self.tables)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The DumpConfig it was recorded with, as plain values."""
+        return self.tables.header.config
+
+    def call_at(self, position: int) -> Call:
+        """Return the call at a position of `calls`."""
+        return Call(self, self.tables.calls[position])
+
+    def find(self, id: int) -> Call | None:
+        """Return a call by id, or None."""
+        position = self.tables.positions.get(id)
+        return None if position is None else self.call_at(position)
+
+    def value_by_id(self, id: int) -> Value:
+        """Return a value by id.
+
+        Raises:
+            FormatError: the index has none of that id.
+        """
+        record = self.tables.values.get(id)
+        if record is None:
+            raise FormatError(f"{self.where} names value {id}, which its index does not hold; run `aten-dump verify`")
+        return Value(self, record)
+
+    def children_of(self, id: int) -> list[Call]:
+        """Return the calls that ran directly in a call; in none for id 0."""
+        return [self.call_at(position) for position in self.links.children.get(id, ())]
+
+    def belonging_to(self, id: int) -> list[Call]:
+        """Return the backward and recomputed calls of a forward call."""
+        return [self.call_at(position) for position in self.links.belonging.get(id, ())]
+
+    def producer_of(self, value: int) -> tuple[Call, str] | None:
+        """Return the call that made a value, and its slot there."""
+        position = self.links.producers.get(value)
+        if position is None:
+            return None
+        call = self.call_at(position)
+        made = [*call.output_slots(), *call.written_slots()]
+        return call, next(slot for slot, number in made if number == value)
+
+    def consumers_of(self, value: int) -> list[tuple[Call, str]]:
+        """Return the calls that read a value, with the slots."""
+        calls = (self.call_at(position) for position in self.links.consumers.get(value, ()))
+        return [(call, slot) for call in calls for slot, number in call.input_slots() if number == value]
+
+    def read_blob(self, blob: int, start: int, stop: int) -> bytearray:
+        """Read bytes [start, stop) of a blob, into memory of their own."""
+        return self.source.read(self.tables, self.tables.blobs[blob], start, stop)
+
+    @cached_property
+    def packed_blobs(self) -> frozenset[int]:
+        """Blobs that hold several stretches of memory side by side: small tensors, stored together."""
+        known: dict[int, tuple[int, int, int]] = {}
+        packed: set[int] = set()
+        for data in self.tables.data.records():
+            if data.layout == records.LAYOUTS.index("strided") and data.blob not in packed:
+                value = self.value_by_id(data.value)
+                start = (
+                    value.storage_offset * value.dtype.itemsize - data.offset
+                )  # of the blob, in bytes of the storage
+                key = (value.storage, value.version, start)
+                if start < 0 or known.setdefault(data.blob, key) != key:
+                    packed.add(data.blob)
+        return frozenset(packed)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Recording) and self.directory == other.directory)
+
+    def __hash__(self) -> int:
+        return hash(self.directory)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.where}>"
