@@ -46,7 +46,7 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 	cd build/compiled && ../../$(RUN) -c 'import aten_dump; assert aten_dump.IS_COMPILED, aten_dump.__file__'
 
 test-compiled: compiled ## Run the tests that record with the compiled modules
-	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) tests/capture tests/distributed tests/test_examples.py
+	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) tests/capture tests/promises tests/distributed tests/test_examples.py
 
 bench-compiled: compiled ## Measure as `bench` does, with the compiled modules
 	cd build/compiled && ../../$(RUN) -m benchmarks $(BENCH_ARGS)

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "aten_dump"
+from tests.checkout import ROOT
+
+PACKAGE = ROOT / "aten_dump"
 Graph = dict[str, set[str]]
 
 

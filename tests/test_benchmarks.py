@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.checkout import ROOT
+
 MODES = ["limit-write", "full", "torch-save"]
 
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="a package without its benchmarks")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "aten_dump"
+from tests.checkout import ROOT
+
+PACKAGE = ROOT / "aten_dump"
 ROOT = PACKAGE.name
 
 LEAVES = {"errors", "config"}

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkout import ROOT
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PUBLIC = ["DumpMode", "DumpConfig", "open_dump", "AtenDumpError"]
 

@@ -20,8 +20,7 @@ from aten_dump.analysis.executors import verify_all
 from aten_dump.analysis.replay import replay_all
 from aten_dump.cli.main import main
 from aten_dump.errors import MissingDataError
-
-ROOT = Path(__file__).parents[2]
+from tests.checkout import ROOT
 
 
 def record(path: Path, scale: float) -> Path:

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from aten_dump import DumpConfig, DumpMode, MissingDataError, ReplayError, open_dump, replay
 from aten_dump.analysis.replay import Replay, replay_all, replay_call
+from tests.analysis.wrong_ops import Wrong, replaced, zeroed
 from tests.models import build, train_step
-
-from .wrong_ops import Wrong, replaced, zeroed
 
 A = torch.ops.aten
 EMPTY = "it returns undefined memory: there is nothing to compare"

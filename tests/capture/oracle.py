@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .bits import raw, tensors
+from tests.capture.bits import raw, tensors
 
 
 @dataclass

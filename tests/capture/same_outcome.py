@@ -10,9 +10,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from tests.capture.bits import raw
 from tests.models import seed_all
-
-from .bits import raw
 
 
 def outcome(program: Callable[[], Any]) -> list[Any]:
@@ -74,12 +73,3 @@ def note(rank: Any, code: str) -> Any:
 
 def ops(calls: Any) -> list[str]:
     return [call.op for call in calls]
-
-
-def assert_linked(rank: Any) -> None:
-    """Every aten op of a backward belongs to a forward call."""
-    backward = [call for call in rank.calls if call.kind == "aten" and call.phase == "backward"]
-    assert backward
-    for call in backward:
-        assert call.forward is not None, call.name
-        assert call.forward.phase in ("forward", "recompute"), call.name

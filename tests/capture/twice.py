@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.capture.bits import assert_same
 from tests.models import seed_all
-
-from .bits import assert_same
 
 Record = Callable[..., Any]
 Program = Callable[[], list[Tensor]]

@@ -11,10 +11,9 @@ import pytest
 from aten_dump.cli.main import COMMANDS
 from aten_dump.dump import open_dump
 from aten_dump.dump.index.summary import find_commit, summarize
+from tests.cli.conftest import Run
 from tests.dump.building import Builder
 from tests.dump.scenario import linear_step
-
-from .conftest import Run
 
 
 def words(text: str) -> list[list[str]]:

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from aten_dump import __version__
+from tests.checkout import ROOT
 from tests.dump.building import Builder, value
-
-ROOT = Path(__file__).parents[2]
 
 
 def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from aten_dump import open_dump
+from tests.checkout import ROOT
 
 RANKS = 2
-_REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def launch(
         "LOCAL_WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": str(_REPOSITORY),
+        "PYTHONPATH": str(ROOT),
     }
     environment.pop("ATEN_DUMP_CONFIG", None)
     command = [sys.executable, "-W", "ignore::FutureWarning", "-m", module, program, str(folder)]
@@ -71,7 +71,7 @@ def launch(
                     env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                     stdout=out,
                     stderr=subprocess.STDOUT,
-                    cwd=_REPOSITORY,
+                    cwd=ROOT,
                 )
             )
     deadline = time.monotonic() + timeout

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from aten_dump.dump import RankDump, open_dump
-
-from .building import Builder
-from .scenario import Scenario, linear_step
+from tests.dump.building import Builder
+from tests.dump.scenario import Scenario, linear_step
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from aten_dump.store import records as r
-
-from .building import Builder, value
+from tests.dump.building import Builder, value
 
 STACK = (
     ("/venv/torch/nn/functional.py", 10, "linear", False),

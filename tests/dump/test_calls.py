@@ -6,9 +6,8 @@ import torch
 from aten_dump.dump import Frame, GeneratorRef, ObjectRef, RankDump, ReprRef, open_dump
 from aten_dump.errors import ConfigError, MissingDataError
 from aten_dump.store import records as r
-
-from .building import START_NS, Builder, value
-from .scenario import Scenario
+from tests.dump.building import START_NS, Builder, value
+from tests.dump.scenario import Scenario
 
 NAMES = [
     "Module.net.fc.0.forward",

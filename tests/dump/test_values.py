@@ -6,9 +6,8 @@ import torch
 from aten_dump.dump import RankDump, open_dump
 from aten_dump.errors import MissingDataError
 from aten_dump.store import records as r
-
-from .building import Builder, value
-from .scenario import Scenario
+from tests.dump.building import Builder, value
+from tests.dump.scenario import Scenario
 
 
 @pytest.mark.parametrize(

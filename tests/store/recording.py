@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from aten_dump.store import records as r
+from aten_dump.store.index_reader import read_index
+from aten_dump.store.shards import ShardReader
 from aten_dump.store.sink import Sink
+from aten_dump.store.writing.host_bytes import HostBytes
 from aten_dump.store.writing.writer import Writer
 
 RANK = Path("step0/rank0")
@@ -77,3 +80,14 @@ def small_step(sink: Sink, step: int = 0, calls: int = 5) -> None:
             sink.emit(r.Data(r.DATA, number, blob, 0, 0))
         sink.emit(call(number, args=[[r.TREE_VALUE, number]]))
     sink.end_step(calls, calls, {"copy": 0.5})
+
+
+def store_in_place(sink: Writer, array: np.ndarray, hash_of: int = 0) -> int:  # type: ignore[type-arg]
+    """Store bytes that lie in the memory of the program."""
+    return sink.store("U8", [array.size], array.size, HostBytes(array.ctypes.data, array), hash_of)
+
+
+def blobs_of(folder: Path) -> dict[int, bytes]:
+    data = read_index(folder)
+    reader = ShardReader(folder, data.rows[r.SHARD])
+    return {blob.id: reader.blob(blob).tobytes() for blob in data.records(r.BLOB)}

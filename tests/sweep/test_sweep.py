@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.checkout import ROOT
 
 PARTS = 4
 
@@ -15,9 +16,7 @@ PARTS = 4
 def test_a_sample_of_the_op_database(part: int) -> None:
     """One op in eight, and all that are known to be special, with three samples each, in every dtype."""
     command = [sys.executable, "-m", "tests.sweep", "--part", f"{part}/{PARTS}", "--every", "8", "--limit", "3"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=280, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=280, check=False)
     print(done.stdout[-6000:])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert "'samples'" in done.stdout and done.stdout.endswith("0 problems\n")

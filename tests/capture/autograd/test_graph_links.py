@@ -1,0 +1,264 @@
+"""Promise 3: every backward op knows its forward call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from tests.capture.autograd.links import Cube, assert_linked, is_accumulation
+from tests.capture.bits import assert_same, calls, only, values
+from tests.models import build, train_step
+
+Record = Callable[..., Any]
+
+# The forward op whose autograd node has this name.
+FAMILIES = {
+    "AddmmBackward0": {"aten::addmm"},
+    "MmBackward0": {"aten::mm"},
+    "BmmBackward0": {"aten::bmm"},
+    "TBackward0": {"aten::t"},
+    "AddBackward0": {"aten::add.Tensor", "aten::add_.Tensor"},
+    "MulBackward0": {"aten::mul.Tensor", "aten::mul_.Tensor"},
+    "PowBackward0": {"aten::pow.Tensor_Scalar"},
+    "TanhBackward0": {"aten::tanh"},
+    "GeluBackward0": {"aten::gelu"},
+    "SiluBackward0": {"aten::silu"},
+    "RsqrtBackward0": {"aten::rsqrt"},
+    "ReluBackward0": {"aten::relu", "aten::relu_"},
+    "SoftmaxBackward0": {"aten::_softmax"},
+    "LogSoftmaxBackward0": {"aten::_log_softmax"},
+    "NllLossBackward0": {"aten::nll_loss_forward"},
+    "NativeLayerNormBackward0": {"aten::native_layer_norm"},
+    "NativeBatchNormBackward0": {"aten::native_batch_norm"},
+    "NativeDropoutBackward0": {"aten::native_dropout"},
+    "ConvolutionBackward0": {"aten::convolution"},
+    "MaxPool2DWithIndicesBackward0": {"aten::max_pool2d_with_indices"},
+    "EmbeddingBackward0": {"aten::embedding"},
+    "SplitBackward0": {"aten::split.Tensor"},
+    "CatBackward0": {"aten::cat"},
+    "CloneBackward0": {"aten::clone"},
+    "ViewBackward0": {"aten::view"},
+    "UnsafeViewBackward0": {"aten::_unsafe_view"},
+    "TransposeBackward0": {"aten::transpose.int"},
+    "UnsqueezeBackward0": {"aten::unsqueeze"},
+    "ExpandBackward0": {"aten::expand"},
+    "SliceBackward0": {"aten::slice.Tensor"},
+    "ScaledDotProductFlashAttentionForCpuBackward0": {"aten::_scaled_dot_product_flash_attention_for_cpu"},
+}
+
+
+@pytest.mark.parametrize("level", ["aten", "mix"])
+@pytest.mark.parametrize("model", ["gpt2", "llama", "bert", "resnet"])
+def test_every_backward_call_of_a_model_has_its_forward_call(record: Record, model: str, level: str) -> None:
+    program = build(model)
+    rank = record(lambda: train_step(program, 2), program.model, level=level, data="structure")
+    assert assert_linked(rank) > 100
+    aten = calls(rank, kind="aten", phase="backward")
+    assert all(call.forward.kind == "aten" for call in aten if not is_accumulation(call))
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama", "bert", "resnet"])
+def test_nodes_belong_to_an_op_of_their_family_with_the_same_shapes(record: Record, model: str) -> None:
+    program = build(model)
+    rank = record(lambda: train_step(program, 2), program.model, data="structure")
+    families = 0
+    for node in calls(rank, kind="node", phase="backward"):
+        name = node.name.split(".")[1]
+        if name in FAMILIES:
+            families += 1
+            assert node.forward.op in FAMILIES[name], f"{node.name} belongs to {node.forward.name}"
+            gradients, outputs = values(node.inputs), values(node.forward.outputs)
+            shapes = [tuple(v.shape) for v in outputs]
+            assert all(tuple(g.shape) in shapes for g in gradients), (
+                f"{node.name}: gradients do not fit {node.forward.name}"
+            )
+            assert node.sequence_nr == node.forward.sequence_nr
+    assert families > 40
+
+
+@pytest.mark.parametrize("model", ["gpt2", "resnet"])
+def test_nodes_run_in_the_reverse_order_of_their_forward_calls(record: Record, model: str) -> None:
+    """The engine runs the node with the greatest sequence number that is ready, in one chain of layers."""
+    program = build(model)
+    rank = record(lambda: train_step(program), program.model, data="structure")
+    nodes = [
+        n
+        for n in calls(rank, kind="node", phase="backward")
+        if n.name.split(".")[1] in ("AddmmBackward0", "ConvolutionBackward0")
+    ]
+    forward_ids = [node.forward.id for node in nodes]
+    assert len(set(forward_ids)) == len(forward_ids) > 4
+    assert forward_ids == sorted(forward_ids, reverse=True)
+
+
+class _Watch(TorchDispatchMode):
+    """Notes which node runs while each op runs, told by prehooks on the nodes."""
+
+    running: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int | None]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append((func.name(), self.running))
+        return func(*args, **(kwargs or {}))
+
+
+def test_links_agree_with_prehooks_on_every_node(record: Record) -> None:
+    watch = _Watch()
+    x, w = torch.randn(4, 6, requires_grad=True), torch.randn(6, 6, requires_grad=True)
+    lines: list[Callable[[Tensor], Tensor]] = [
+        lambda y: torch.mm(y, w), torch.exp, lambda y: y + x, lambda y: y.mul_(2), lambda y: y * x, torch.tanh, lambda y: y.view(6, 4), lambda y: y.t(),
+        lambda y: y.sigmoid(), lambda y: torch.cat([y, y]), lambda y: y[:4], lambda y: torch.addmm(x, y, w),
+        torch.relu_, lambda y: y - x, lambda y: y.pow(2), lambda y: y / (x.detach().abs() + 1), lambda y: y.clone(), lambda y: y.sum(1, keepdim=True),
+        lambda y: y.expand(4, 6), lambda y: torch.mm(y, w), lambda y: y.softmax(-1), lambda y: torch.where(y > 0, y, x), torch.neg, torch.sum,
+    ]  # fmt: skip
+    made: list[int] = []  # which recorded op made the node of each line
+
+    def body() -> None:
+        y = x * 1
+        with watch:
+            for i, line in enumerate(lines):
+                y = line(y)
+                # Some ops detach what they save: the op that made the node is the one before.
+                made.append(max(n for n, (op, _) in enumerate(watch.seen) if op != "aten::detach"))
+                y.grad_fn.register_prehook(lambda _grads, i=i: setattr(watch, "running", i))  # type: ignore[union-attr]
+            y.backward()
+
+    rank = record(body, data="structure")
+    recorded = list(calls(rank, kind="aten"))[1:]  # the first is x * 1
+    assert [c.op for c in recorded[: len(watch.seen)]] == [op for op, _ in watch.seen]
+    linked = 0
+    for call, (op, line) in zip(recorded, watch.seen):
+        if line is None or is_accumulation(call) or call.parent is None or call.parent.kind != "node":
+            continue
+        made_by = recorded[made[line]]
+        if call.forward.op == "aten::mul.Tensor" and line == 0:
+            continue  # x * 1, the one node without a prehook
+        assert call.forward.id == made_by.id, (
+            f"{op} ran under the node of {made_by.name} but links to {call.forward.name}"
+        )
+        linked += 1
+    assert linked >= 15
+
+
+def test_in_place_write_to_a_view(record: Record) -> None:
+    """The view's node is made anew behind the op (CopySlices): still every op has a forward call."""
+    x = torch.randn(4, 5, requires_grad=True)
+
+    def body() -> None:
+        y = x * 2
+        y[1].mul_(3)
+        v = y[2]
+        v.exp_()
+        (y.sum() + v.sum()).backward()
+
+    rank = record(body, data="structure")
+    assert assert_linked(rank) > 5
+
+
+def test_custom_autograd_function(record: Record) -> None:
+    x = torch.randn(3, requires_grad=True)
+
+    def body() -> None:
+        Cube.apply(x * 1).sum().backward()
+
+    rank = record(body, data="tensor")
+    assert_linked(rank)
+    node = only([c for c in calls(rank, kind="node") if "Cube" in c.name])
+    inner = [c for c in calls(rank, kind="aten") if node.id in _ancestors(c)]
+    assert [c.op for c in inner] == ["aten::mul.Tensor"] * 3
+    assert_same(3 * x.detach() * x.detach(), values(node.outputs)[0].tensor())
+
+
+def _ancestors(call: Any) -> list[int]:
+    found = []
+    while call.parent is not None:
+        call = call.parent
+        found.append(call.id)
+    return found
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_recompute_points_at_the_original_call(record: Record, reentrant: bool) -> None:
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+
+    def inner(y: Tensor) -> Tensor:
+        return torch.tanh(y @ w)
+
+    rank = record(lambda: checkpoint(inner, x, use_reentrant=reentrant).sum().backward(), data="tensor")
+    again = calls(rank, kind="aten", phase="recompute")
+    assert [c.op for c in again if c.op in ("aten::mm", "aten::tanh")][:2] == ["aten::mm", "aten::tanh"]
+    for call in again:
+        if call.op in ("aten::mm", "aten::tanh"):
+            assert call.forward is not None and call.forward.phase == "forward", f"{call.name} has no original call"
+            assert call.forward.op == call.op
+            assert_same(call.forward.outputs.tensor(), call.outputs.tensor(), call.name)
+    assert_linked(rank)
+    assert_same(torch.autograd.grad(inner(x).sum(), w)[0], w.grad)
+
+
+def test_a_second_backward_is_another_call(record: Record) -> None:
+    x, w = torch.randn(4, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+    first, second = torch.randn(4, 3), torch.randn(4, 3)
+
+    def body() -> None:
+        y = F.linear(x, w)
+        y.backward(first, retain_graph=True)
+        y.backward(second)
+
+    rank = record(body, data="tensor")
+    forward = rank["Functional.linear.0.forward"]
+    names = [c.name for c in forward.backward if c.kind == "api"]
+    assert names == ["Functional.linear.0.backward", "Functional.linear.0.backward.1"]
+    assert_same(first, rank.tensor("Functional.linear.0.backward.input.0"))
+    assert_same(second, rank.tensor("Functional.linear.0.backward.1.input.0"))
+    assert_same(second.t() @ x.detach(), rank.tensor("Functional.linear.0.backward.1.output.1"))
+    assert_linked(rank)
+
+
+def test_backward_inside_backward(record: Record) -> None:
+    """create_graph: ops of the first backward are forward calls of the second."""
+    x = torch.randn(5, requires_grad=True)
+
+    def body() -> None:
+        (g,) = torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)
+        g.pow(2).sum().backward()
+
+    rank = record(body, data="tensor")
+    for call in calls(rank, kind="aten", phase="backward"):
+        if not is_accumulation(call):
+            assert call.forward is not None, f"{call.name} ({call.op}) has no forward call"
+    assert torch.allclose(x.grad, 36 * x.detach() ** 3)  # type: ignore[arg-type]
+
+
+def test_two_threads_do_not_mix_up_their_links(record: Record) -> None:
+    """Sequence numbers are per thread: equal numbers of two threads are different nodes."""
+    import threading
+
+    x = torch.randn(3, requires_grad=True)
+
+    def other() -> None:
+        torch.randn(3, requires_grad=True).exp().sum().backward()
+
+    def body() -> None:
+        y = x.exp()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        y.sum().backward()
+
+    rank = record(body, data="structure")
+    assert_linked(rank)
+    for node in calls(rank, kind="node", phase="backward"):
+        if "ExpBackward0" in node.name:
+            assert node.forward.op == "aten::exp"
+            assert node.forward.thread == node.thread

@@ -1,0 +1,44 @@
+"""The Triton kernel of statistics, run by Triton's interpreter on the CPU; skipped where Triton is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.checkout import ROOT
+
+SCRIPT = """
+import math, torch
+from aten_dump.capture import device_batches, fused_statistics
+from aten_dump.capture.statistics import compute
+from aten_dump.config import STATISTICS
+
+fused_statistics.MOST_PROGRAMS = 3
+names = tuple(name for name in STATISTICS if name != "std")
+torch.manual_seed(0)
+specials = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 2.0])
+for x in (
+    torch.randn(1), torch.randn(2048), torch.randn(2049).half(), torch.randn(20_000).bfloat16(), specials, specials[1:],
+    specials[3:], torch.full((5000,), 1e30), torch.zeros(7000), torch.cat([torch.ones(9000), specials[:1]]),
+):
+    reduced = device_batches.reduce_fused(x)
+    arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
+    found = device_batches.finish(x.numel(), arrays, names)
+    for name, mine, alone in zip(names, found, compute(x, names), strict=True):
+        same = mine == alone or (math.isnan(alone) and math.isnan(mine)) or math.isclose(mine, alone, rel_tol=1e-6)
+        assert same, (name, x, mine, alone)
+print("same")
+"""
+
+
+def test_the_kernel_agrees_with_the_definition() -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "same\n", done.stderr

@@ -1,0 +1,75 @@
+"""Hashes are of the elements in row-major order, by the algorithm asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import xxhash
+from torch import Tensor
+
+from tests.capture.bits import calls, raw
+
+Record = Callable[..., Any]
+
+ALGORITHMS: dict[str, Callable[[bytes], bytes]] = {
+    "xxh3": lambda data: xxhash.xxh3_64_digest(data),
+    "md5": lambda data: hashlib.md5(data).digest(),
+    "crc32": lambda data: zlib.crc32(data).to_bytes(4, "big"),
+    "sha256": lambda data: hashlib.sha256(data).digest(),
+}
+
+TENSORS: dict[str, Callable[[], Tensor]] = {
+    "small": lambda: torch.randn(3),
+    "large": lambda: torch.randn(300, 1001),
+    "transposed": lambda: torch.randn(30, 41).t(),
+    "sliced": lambda: torch.randn(1000)[3::7],
+    "expanded": lambda: torch.randn(5, 1).expand(5, 9),
+    "channels_last": lambda: torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "bfloat16": lambda: torch.randn(77).bfloat16(),
+    "bool": lambda: torch.rand(77) > 0.5,
+    "complex128": lambda: torch.randn(7, dtype=torch.complex128),
+    "conjugate": lambda: torch.randn(7, dtype=torch.complex64).conj(),
+    "float8": lambda: torch.randn(9).to(torch.float8_e4m3fn),
+    "empty": lambda: torch.empty(0, 3),
+    "scalar": lambda: torch.tensor(5),
+    "nan": lambda: torch.tensor([float("nan"), -0.0, 0.0]),
+}
+
+
+def digest(found: Any) -> str:
+    return found.hex() if isinstance(found, (bytes, bytearray)) else str(found).lower()
+
+
+def recorded_hash(record: Record, tensor: Tensor, **config: Any) -> str:
+    rank = record(lambda: tensor.detach(), level="aten", **{"data": "hash", **config})
+    return digest(calls(rank, kind="aten")[-1].inputs[0][0].hash)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_hash_is_that_of_the_bytes(record: Record, algorithm: str, name: str) -> None:
+    tensor = TENSORS[name]()
+    assert recorded_hash(record, tensor, hash=algorithm) == ALGORITHMS[algorithm](raw(tensor)).hex()
+
+
+@pytest.mark.parametrize("data", ["hash", "full"])
+def test_default_is_xxh3(record: Record, data: str) -> None:
+    x = torch.randn(50)
+    assert recorded_hash(record, x, data=data) == xxhash.xxh3_64_hexdigest(raw(x))
+
+
+def test_one_changed_bit_changes_the_hash(record: Record) -> None:
+    x = torch.zeros(1000)
+    before = recorded_hash(record, x)
+    x[500] = -0.0
+    assert recorded_hash(record, x) != before
+
+
+def test_permuted_elements_change_the_hash(record: Record) -> None:
+    x = torch.randn(1000)
+    assert recorded_hash(record, x) != recorded_hash(record, x.flip(0))

@@ -1,0 +1,284 @@
+"""Small values are handled many at a time: what is recorded of each is what it would be alone."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import xxhash
+from torch import Tensor
+
+from aten_dump import DumpConfig, open_dump
+from aten_dump.capture.data import small_tensor_batches as batches
+from aten_dump.capture.data.statistics import many_small_tensors as segments
+from aten_dump.capture.data.statistics import one_tensor as statistics
+from aten_dump.config import STATISTICS
+from aten_dump.store.index_reader import read_index
+from aten_dump.store.records import BLOB, DATA, HASH
+from aten_dump.store.records import STATISTICS as STATISTICS_KIND
+from aten_dump.store.sink import MemorySink
+from tests.capture.bits import assert_same, calls, raw, values
+from tests.capture.children import kill, started
+from tests.checkout import ROOT
+
+Record = Callable[..., Any]
+EXACT = ("count", "min", "max", "nan", "posinf", "neginf", "zero", "negative", "positive")
+
+
+def numbers(name: str) -> list[Tensor]:
+    """Small tensors of one dtype, with all that is special about it."""
+    dtype = getattr(torch, name)
+    if dtype.is_complex:
+        parts = [torch.randn(n, dtype=torch.complex128) for n in (1, 2, 7)]
+        parts += [torch.tensor([complex(math.nan, 1), complex(1, -math.inf), 0j]), torch.zeros(4) * 1j]
+        return [part.to(dtype) for part in parts]
+    if not dtype.is_floating_point:
+        if dtype == torch.bool:
+            return [torch.tensor([True]), torch.rand(9) > 0.5, torch.zeros(3, dtype=dtype)]
+        ends = torch.iinfo(dtype)
+        parts = [[ends.min], [ends.max], [ends.min, ends.max, ends.max - 1, 0], [0, 1, 5], [ends.max] * 600, [0] * 3]
+        return [torch.tensor(part, dtype=dtype) for part in parts]
+    parts = [torch.randn(n) for n in (1, 2, 3, 1000)] + [torch.zeros(5), torch.tensor(3.0), torch.full((400,), 300.0)]
+    if "e8m0" in name:
+        return [part.abs().to(dtype) for part in parts]
+    special = [[math.nan, 1, -2], [math.inf, 1], [-math.inf, math.inf], [-0.0, 0.0], [math.nan] * 3, [1, math.inf, -3]]
+    parts += [torch.tensor(part) for part in special]
+    if dtype.itemsize > 1:
+        parts.append(torch.full((500,), torch.finfo(dtype).max / 2, dtype=torch.float64))
+    return [part.to(dtype) for part in parts]
+
+
+def close(found: Any, expected: Any) -> bool:
+    if expected is None or found is None:
+        return found is expected
+    if isinstance(expected, list):
+        return all(map(close, found, expected))
+    return found == pytest.approx(expected, rel=1e-12, abs=1e-300, nan_ok=True)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("dtype", segments.ITEM_BYTES, ids=str)
+def test_each_has_the_statistics_that_it_has_alone(dtype: torch.dtype) -> None:
+    """Counts, min and max bit by bit; sums to the last digits of a float64."""
+    tensors = numbers(str(dtype).removeprefix("torch."))
+    parts = [raw(tensor) for tensor in tensors]
+    rows = segments.compute(b"".join(parts), dtype, list(map(len, parts)), STATISTICS)
+    for tensor, row in zip(tensors, rows, strict=True):
+        alone = dict(zip(STATISTICS, statistics.compute(tensor, STATISTICS), strict=True))
+        for name, found in zip(STATISTICS, row, strict=True):
+            expected = alone[name]
+            is_nan = isinstance(expected, float) and math.isnan(expected)
+            same = type(found) is type(expected) and (found == expected or (is_nan and math.isnan(found)))
+            assert same if name in EXACT else close(found, expected), (name, tensor, found, expected)
+
+
+def test_every_selection_of_statistics() -> None:
+    x = torch.tensor([1.0, -2.0, 0.0])
+    for name in STATISTICS:
+        assert segments.compute(raw(x), x.dtype, [12], (name,)) == [pytest.approx(statistics.compute(x, (name,)))]
+
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
+DTYPES += [torch.complex64, torch.int32]
+
+
+def mixed(count: int) -> list[Tensor]:
+    shapes = [(), (1,), (16,), (3, 5), (0,), (2, 0), (1000,), (7, 1, 2)]
+    return [(10 * torch.randn(shapes[i % 8])).to(DTYPES[i % len(DTYPES)]) for i in range(count)]
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+def test_thousands_of_every_kind(record: Record) -> None:
+    """Over several batches: bytes, statistics and hash of each are its own."""
+    tensors = mixed(3000)
+
+    def body() -> None:
+        for tensor in tensors:
+            tensor.clone()
+
+    rank = record(body, data="full", level="aten", stacks=False)
+    clones = calls(rank, op="aten::clone")
+    assert len(clones) == len(tensors)
+    for tensor, call in zip(tensors, clones, strict=True):
+        for value in (call.inputs[0][0], call.outputs):
+            assert_same(tensor, value.tensor())
+            assert value.hash == xxhash.xxh3_64_hexdigest(raw(tensor))
+            assert value.stats.count == tensor.numel()
+            if tensor.numel() and not tensor.is_complex():
+                assert value.stats.max == tensor.double().max().item()
+
+
+@pytest.mark.parametrize("data", ["tensor", "full"])
+def test_small_values_share_blobs(record: Record, tmp_path: Path, data: str) -> None:
+    """One blob of a dtype for many values, which stock safetensors opens as that dtype."""
+    xs = [torch.full((16,), float(i)) for i in range(500)]
+    rank = record(lambda: [x.exp() for x in xs], data=data, level="aten")
+    index = read_index(tmp_path / "dump0" / "step0" / "rank0")
+    assert len(index.rows[BLOB]) <= 4
+    assert {row[5] for row in index.rows[BLOB]} == {"F32"}
+    assert len({(row[2], row[3]) for row in index.rows[DATA]}) == 1000
+    for x, call in zip(xs, calls(rank, op="aten::exp"), strict=True):
+        assert_same(x.exp(), call.outputs.tensor())
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row": lambda x: x[1],
+    "column": lambda x: x[:, 1],
+    "transposed": lambda x: x.t(),
+    "every_second": lambda x: x.view(-1)[::2],
+    "reshaped": lambda x: x.view(6, 4),
+    "expanded": lambda x: x[0, :1].expand(50),
+    "as_bytes": lambda x: x.view(torch.uint8),
+    "whole": lambda x: x.view(-1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("first", ["base", "view"])
+@pytest.mark.parametrize("size", [1, 200])
+def test_views_of_small_storages(record: Record, view: str, first: str, size: int) -> None:
+    """Whichever comes first, while the batch is open or after it was sent, and after a write."""
+    base = torch.randn(4 * size, 6 * size)[:4, :6].contiguous() if size == 1 else torch.randn(4, 6 * size)[:, :6]
+    expected: list[Tensor] = []
+
+    def look() -> None:
+        seen = VIEWS[view](base) if base.is_contiguous() or view in ("row", "column", "transposed") else base.t()
+        for tensor in (base, seen, seen) if first == "base" else (seen, base, seen):
+            tensor.sign()
+            expected.append(tensor.clone())
+
+    def body() -> None:
+        look()
+        base.mul_(2)
+        look()
+
+    rank = record(body, data="full", level="aten")
+    recorded = [call.inputs[0][0] for call in calls(rank, op="aten::sign")]
+    assert len(recorded) == len(expected) == 6
+    for value, tensor in zip(recorded, expected, strict=True):
+        assert_same(tensor, value.tensor())
+        assert value.hash == xxhash.xxh3_64_hexdigest(raw(tensor))
+        assert value.stats.max == tensor.double().max().item()
+
+
+def test_a_write_right_after_a_look_is_not_seen(record: Record) -> None:
+    """The copy is taken when the value is seen, not when the batch is sent."""
+    x = torch.zeros(8)
+
+    def body() -> None:
+        for i in range(2500):
+            x.fill_(float(i))
+
+    rank = record(body, data="full", level="aten", stacks=False)
+    for i, call in enumerate(calls(rank, op="aten::fill_.Scalar")):
+        value = call.outputs
+        assert (value.stats.min, value.stats.max) == (i, i)
+        assert value.tensor().tolist() == [i] * 8
+
+
+@pytest.mark.parametrize("config", [{"max_bytes": 640}, {"sample": 3}, {"shard_bytes": 65536}])
+def test_budgets_hold_for_small_values(record: Record, config: dict[str, int]) -> None:
+    xs = [torch.full((16,), float(i)) for i in range(50)]
+    rank = record(lambda: [x.neg() for x in xs], data="full", level="aten", **config)
+    found = [call.inputs[0][0] for call in calls(rank, op="aten::neg")]
+    readable = sum(value.has_data for value in found)
+    assert readable == (5 if "max_bytes" in config else 50)
+    assert [value.stats.max for value in found] == list(map(float, range(50)))
+    assert [value.hash for value in found] == [xxhash.xxh3_64_hexdigest(raw(x)) for x in xs]
+
+
+def test_ticks_while_values_come() -> None:
+    """The writer's thread sends what waits at any moment; nothing is lost, doubled or mixed up."""
+    sink = MemorySink()
+    facts = batches.Facts(DumpConfig(path="unused", data="full"))
+    waiting = batches.Batches(sink, facts, 50, 1 << 20)
+    done = threading.Event()
+
+    def ticks() -> None:
+        while not done.is_set():
+            waiting.tick()
+
+    thread = threading.Thread(target=ticks)
+    thread.start()
+    for i in range(3000):
+        waiting.add(
+            DTYPES[i % 2], batches.STORED | batches.FACTS, i, raw(torch.full((3,), float(i), dtype=DTYPES[i % 2]))
+        )
+    done.set()
+    thread.join()
+    waiting.flush()
+    assert {r[1]: r[2][1] for r in sink.of(STATISTICS_KIND)} == {i: float(i) for i in range(3000)}
+    assert len(sink.of(STATISTICS_KIND)) == len(sink.of(HASH)) == len(sink.of(DATA)) == 3000
+    for _, value, blob, start, _layout in sink.of(DATA):
+        expected = raw(torch.full((3,), float(value), dtype=DTYPES[value % 2]))
+        assert sink.blobs[blob][start : start + len(expected)] == expected
+
+
+def test_killed_inside_a_batch(tmp_path: Path) -> None:
+    """What a hanging program has said is on file within half a second, though no batch was full; killed then, it reads."""
+    script = f"""
+import sys, time, torch
+sys.path.insert(0, {str(ROOT)!r})
+from aten_dump import DumpConfig, DumpMode
+with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="aten")) as dump:
+    for i in range({batches.BATCH_VALUES // 8}):
+        torch.full((16,), float(i)).exp_()
+    print("hangs", flush=True)
+    time.sleep(60)
+"""
+    child = started(script, "hangs")
+    time.sleep(1.5)
+    kill(child)
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    exps = calls(rank, kind="aten", op="aten::exp_")
+    assert len(exps) == batches.BATCH_VALUES // 8
+    for i, call in enumerate(exps):
+        value = call.inputs[0][0]
+        assert value.tensor().tolist() == [float(i)] * 16
+        assert value.stats.max == i
+        assert value.hash == xxhash.xxh3_64_hexdigest(raw(value.tensor()))
+
+
+@pytest.mark.parametrize("index_bytes", [200_000, 1_000_000])
+def test_killed_while_batches_are_sent(tmp_path: Path, index_bytes: int) -> None:
+    script = f"""
+import sys, torch
+sys.path.insert(0, {str(ROOT)!r})
+from aten_dump import DumpConfig, DumpMode
+with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="aten", stacks=False)) as dump:
+    print("runs", flush=True)
+    for i in range(10**9):
+        torch.full((16,), float(i)).exp()
+"""
+    child = started(script, "runs")
+    index = tmp_path / "dump" / "step0" / "rank0" / "index.msgpack"
+    deadline = time.monotonic() + 60
+    while (not index.exists() or index.stat().st_size < index_bytes) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    kill(child)
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    assert rank.missing
+    read = 0
+    for i, call in enumerate(calls(rank, kind="aten", op="aten::exp")):
+        for value in values(call.inputs):
+            if value.has_data:
+                assert value.tensor().tolist() == [float(i)] * 16
+                read += 1
+            if value.stats:
+                assert value.stats.max == i
+    assert read > 0
+
+
+def test_the_program_s_numpy_settings_do_not_matter(record: Record) -> None:
+    import numpy as np
+
+    x = torch.tensor([math.nan, math.inf, 1e300])
+    with np.errstate(all="raise"):
+        rank = record(lambda: x.double().mul(1e300).neg(), data="statistic", level="aten")
+    assert calls(rank, op="aten::neg")[0].outputs.stats.nan == 1

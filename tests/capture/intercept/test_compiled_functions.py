@@ -1,0 +1,217 @@
+"""torch.compile under the dump: run as written or left compiled, never harmed, and the dump says which."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from tests.capture.autograd.links import assert_linked
+from tests.capture.bits import assert_same, calls
+from tests.capture.process_state import changes, picture
+from tests.capture.same_outcome import batch, note, ops, outcome, recorded, trained
+from tests.models import seed_all
+
+pytestmark = pytest.mark.filterwarnings("ignore:aten_dump. the compiled function")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.second(torch.tanh(self.first(x))))
+
+
+def _model() -> Model:
+    seed_all(3)
+    return Model()
+
+
+class Backend:
+    """Counts what is compiled, and how often that runs."""
+
+    def __init__(self) -> None:
+        self.compiled = self.runs = 0
+
+    def __call__(self, graph: Any, examples: Any) -> Any:
+        self.compiled += 1
+
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            return graph(*args)
+
+        return run
+
+
+_INDUCTOR = pytest.param(
+    "inductor",
+    marks=pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
+)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", _INDUCTOR])
+def test_opaque_is_bitwise_the_compiled_program(tmp_path: Path, backend: str) -> None:
+    model = _model()
+    program = trained(model, torch.compile(model, backend=backend, fullgraph=True))
+    rank = recorded(tmp_path, program, compile="opaque")
+    call = rank["Torch.compile.Model.0.forward"]
+    assert_same(batch(), call.inputs[0][0].tensor())
+    assert_same(program()[0], call.outputs.tensor())
+    assert_linked(rank)
+    backward = rank["Torch.compile.Model.0.backward"]
+    assert_same(torch.ones(5, 3), backward.inputs[0][0].tensor())
+    assert note(rank, "compile_opaque").count == 1
+    if backend == "inductor":
+        assert ops(call.children) == ["aten::addmm.out", "aten::addmm.out"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_eager_is_bitwise_the_program_as_written(tmp_path: Path, backend: str) -> None:
+    model = _model()
+    bare = outcome(trained(model, model))
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="full"), model=model):
+        assert outcome(trained(model, compiled)) == bare
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    assert "aten::tanh" in ops(calls(rank, kind="aten", phase="forward"))
+    assert [c.module for c in calls(rank, op="aten::addmm")] == ["first", "second"]
+    assert note(rank, "compile_eager").count == 1
+    assert_linked(rank)
+
+
+@pytest.mark.parametrize("mode", ["eager", "opaque"])
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+def test_what_is_compiled_stays_compiled(tmp_path: Path, mode: str, fullgraph: bool, before: bool) -> None:
+    """The compiler skips a function for good that it meets under a mode which it does not know."""
+    backend, model = Backend(), _model()
+    run = torch.compile(model, backend=backend, fullgraph=fullgraph)
+    if before:
+        run(batch())
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), compile=mode)):
+        run(batch())
+        run(batch())
+    assert backend.runs == before + (2 if mode == "opaque" else 0)
+    run(batch())
+    assert backend.compiled == 1, "compiled anew"
+    assert backend.runs == before + (2 if mode == "opaque" else 0) + 1, "it runs eagerly after the block"
+
+
+@pytest.mark.parametrize("mode", ["eager", "opaque"])
+def test_compiling_inside_the_block(tmp_path: Path, mode: str) -> None:
+    backend, model = Backend(), _model()
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), compile=mode)):
+        module = torch.compile(model, backend=backend, fullgraph=True)
+        function = torch.compile(lambda x: model(x) + 1, backend=backend, fullgraph=True)
+        in_place = _model()
+        in_place.compile(backend=backend, fullgraph=True)
+        found = [module(batch()), function(batch()), in_place(batch())]
+    expected = model(batch())
+    for one, value in zip(found, (expected, expected + 1, expected), strict=True):
+        assert_same(value, one)
+    assert backend.runs == (3 if mode == "opaque" else 0)
+    for one, value in zip((module, function, in_place), (expected, expected + 1, expected), strict=True):
+        assert_same(value, one(batch()))
+    assert (backend.compiled, backend.runs) == ((3, 6) if mode == "opaque" else (3, 3))
+
+
+@pytest.mark.parametrize("mode", ["eager", "opaque"])
+def test_graph_breaks_and_errors(tmp_path: Path, mode: str) -> None:
+    seen: list[str] = []
+
+    def body(x: Tensor) -> Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        seen.append("ran")
+        if y.sum() > 1e6:
+            return y
+        raise ValueError("the program's own")
+
+    compiled = torch.compile(body, backend="eager")
+
+    def program() -> Any:
+        compiled(batch())
+
+    bare = outcome(program)
+    before = picture()
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), compile=mode)):
+        assert outcome(program) == bare
+    assert not changes(before, picture())
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    assert "aten::sin" in ops(rank.calls)
+    if mode == "opaque":
+        call = next(c for c in rank.calls if c.op.startswith("torch.compile:"))
+        assert call.error == "ValueError: the program's own"
+    assert seen == ["ran", "ran"]
+
+
+@pytest.mark.parametrize("mode", ["eager", "opaque"])
+def test_one_warning_says_which(tmp_path: Path, mode: str) -> None:
+    first, second = (torch.compile(f, backend="eager") for f in (torch.nn.Tanh(), lambda x: x + 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with DumpMode(DumpConfig(path=str(tmp_path / "dump"), compile=mode)) as dump:
+            for _ in range(2):
+                first(batch()), second(batch())
+                dump.step()
+    found = [w for w in caught if "aten_dump" in str(w.message)]
+    assert len(found) == 1
+    assert "Tanh" in str(found[0].message)
+    assert ("runs as written while" in str(found[0].message)) == (mode == "eager")
+    for step in (0, 1):
+        found_note = note(open_dump(str(tmp_path / "dump")).step(step).rank(0), f"compile_{mode}")
+        assert found_note.count == 2
+        assert "Tanh" in found_note.message
+
+
+def test_higher_order_operators_in_a_compiled_function(tmp_path: Path) -> None:
+    compiled = torch.compile(lambda x: torch.cond(x.sum() > 100, torch.sin, torch.cos, (x,)) + 1, backend="eager")
+    rank = recorded(tmp_path, lambda: compiled(batch()))
+    assert "aten::cos" in ops(rank.calls)
+
+
+def test_the_compiler_imported_inside_the_block(tmp_path: Path) -> None:
+    """In a fresh process nothing has imported dynamo when the step begins."""
+    import subprocess
+
+    code = f"""
+import sys, torch
+from aten_dump import DumpConfig, DumpMode
+assert "torch._dynamo" not in sys.modules, "this test needs a torch that imports dynamo late"
+runs = []
+def backend(graph, examples):
+    def run(*args):
+        runs.append(1)
+        return graph(*args)
+    return run
+finders = list(sys.meta_path)
+with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r})):
+    f = torch.compile(lambda x: x.sin(), backend=backend, fullgraph=True)
+    f(torch.ones(2))
+    assert not runs
+assert sys.meta_path == finders, sys.meta_path
+f(torch.ones(2))
+assert runs == [1], runs
+import torch._dynamo.eval_frame as e
+assert e.__loader__.__class__.__module__.startswith(("_frozen", "importlib")), e.__loader__
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "compile_eager" in {n.code for n in open_dump(str(tmp_path / "dump")).step(0).rank(0).notes}

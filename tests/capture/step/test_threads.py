@@ -1,0 +1,291 @@
+"""Threads and worker processes: recorded where the program asks for it, left alone elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.errors import CaptureError
+from tests.capture.autograd.links import assert_linked
+from tests.capture.bits import assert_same, calls, values
+from tests.capture.process_state import changes, picture
+
+Record = Callable[..., Any]
+
+
+def _dump(path: Path, body: Callable[[DumpMode], object], model: nn.Module | None = None, **config: Any) -> Any:
+    with DumpMode(DumpConfig(path=str(path), **{"data": "tensor", **config}), model=model) as dump:
+        body(dump)
+    return open_dump(path).step(0).rank(0)
+
+
+def _in_thread(body: Callable[[], object]) -> None:
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            body()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def test_a_thread_that_does_not_ask_is_not_recorded(tmp_path: Path) -> None:
+    """Nor disturbed: its stacks are empty and its backward is its own."""
+    model, seen = nn.Linear(3, 3), []
+
+    def other() -> None:
+        seen.append((torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()))
+        model(torch.ones(2, 3)).sum().backward()
+
+    rank = _dump(tmp_path / "d", lambda dump: (torch.ones(2).exp(), _in_thread(other), torch.ones(2).log()))
+    assert seen == [(0, 0)]
+    assert {c.op for c in calls(rank, kind="aten")} == {"aten::ones", "aten::exp", "aten::log"} or not [
+        c for c in rank.calls if c.thread
+    ]
+    assert model.weight.grad is not None
+
+
+def test_a_thread_that_asks_is_recorded(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    before = picture()
+
+    def body(dump: DumpMode) -> None:
+        def worker() -> None:
+            with dump.thread():
+                model(torch.ones(2, 3)).sum().backward()
+            torch.ones(2).sin()
+            assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (0, 0)
+
+        torch.ones(2).exp()
+        _in_thread(worker)
+        with dump.thread():  # it is recorded already
+            torch.ones(2).cos()
+        with pytest.raises(CaptureError, match="thread that entered"):
+            _in_thread(dump.step)
+
+    rank = _dump(tmp_path / "d", body, model)
+    assert rank["Module.0.0.forward"].thread == 1
+    assert rank["Module.0.0.forward"].module == "0"
+    assert not calls(rank, op="aten::sin") and len(calls(rank, op="aten::cos")) == 1
+    assert set(rank.gradients) == {"0.weight", "0.bias"}
+    assert assert_linked(rank) > 3
+    assert [c for c in changes(before, picture()) if not c.startswith("files")] == []
+
+
+def test_equal_sequence_numbers_of_two_threads(tmp_path: Path) -> None:
+    """Both threads make graphs whose nodes have the same numbers; one backward runs over both."""
+    functions: list[Callable[[Tensor], Tensor]] = [
+        torch.exp,
+        torch.sin,
+        torch.tanh,
+        torch.cos,
+        torch.sigmoid,
+        torch.square,
+    ]
+
+    def body(dump: DumpMode) -> None:
+        made: dict[int, Tensor] = {}
+        numbers: dict[int, list[int]] = {0: [], 1: []}
+        turn = threading.Barrier(2)
+
+        def worker(which: int) -> None:
+            with dump.thread():
+                y = torch.full((4,), 0.3 + which, requires_grad=True)
+                for function in functions if which else reversed(functions):
+                    turn.wait()
+                    y = function(y)
+                    numbers[which].append(y.grad_fn._sequence_nr())  # type: ignore[union-attr]
+                made[which] = y
+
+        threads = [threading.Thread(target=worker, args=(which,)) for which in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(numbers[0]) & set(numbers[1]), "the numbers collide"
+        (made[0] * made[1]).sum().backward()
+
+    rank = _dump(tmp_path / "d", body)
+    nodes = [c for c in calls(rank, kind="node") if c.name.split(".")[1] in FAMILIES]
+    assert len(nodes) == 12
+    for node in nodes:
+        assert node.forward.op == FAMILIES[node.name.split(".")[1]], f"{node.name} belongs to {node.forward.name}"
+        assert [tuple(v.shape) for v in values(node.inputs)] == [(4,)]
+    assert {node.forward.thread for node in nodes} == {1, 2}
+    assert len({node.forward.id for node in nodes}) == 12
+    assert assert_linked(rank) > 12
+
+
+FAMILIES = {
+    "ExpBackward0": "aten::exp",
+    "SinBackward0": "aten::sin",
+    "TanhBackward0": "aten::tanh",
+    "CosBackward0": "aten::cos",
+    "SigmoidBackward0": "aten::sigmoid",
+    "PowBackward0": "aten::pow.Tensor_Scalar",
+}
+
+
+def test_many_threads_at_once(tmp_path: Path) -> None:
+    """Tables are shared: ids stay unique, every value keeps the bytes of its own thread, results are the bare ones."""
+
+    def work(seed: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(16, 16, generator=generator, requires_grad=True)
+        y = x
+        for _ in range(25):
+            y = torch.addmm(x, y, x).mul(0.05)
+        y.sum().backward()
+        return [y.detach(), x.grad]  # type: ignore[list-item]
+
+    bare = [work(seed) for seed in range(4)]
+    found: list[list[Tensor]] = []
+
+    def body(dump: DumpMode) -> None:
+        def run(seed: int) -> list[Tensor]:
+            with dump.thread():
+                return work(seed)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)  # let threads change places between any two lines of the recorder
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                found.extend(pool.map(run, range(4)))
+        finally:
+            sys.setswitchinterval(interval)
+
+    rank = _dump(tmp_path / "d", body, stacks=False)
+    for expected, got in zip(bare, found, strict=True):
+        assert_same(expected[0], got[0])
+        assert_same(expected[1], got[1])
+    addmm = calls(rank, kind="aten", op="aten::addmm")
+    assert len(addmm) == 100
+    for call in addmm:
+        a, b, c = (value.tensor() for value in values(call.inputs))
+        assert_same(torch.addmm(a, b, c), call.outputs.tensor(), call.name)
+        assert only_node(call).thread == call.thread
+    ids = [value.id for value in rank.values]
+    assert len(set(ids)) == len(ids)
+    assert assert_linked(rank) >= 200
+
+
+def only_node(call: Any) -> Any:
+    (node,) = [c for c in call.backward if c.kind == "node" and "Addmm" in c.name]
+    return node
+
+
+def test_backward_in_a_thread_that_is_not_recorded(tmp_path: Path) -> None:
+    """The graph's hooks are run there: they keep still."""
+    x = torch.ones(3, requires_grad=True)
+    after: list[int] = []
+
+    def body(dump: DumpMode) -> None:
+        y = (x * 2).exp()
+
+        def other() -> None:
+            y.sum().backward()
+            after.append(torch._C._len_torch_function_stack())
+
+        _in_thread(other)
+
+    rank = _dump(tmp_path / "d", body)
+    assert not calls(rank, phase="backward") and after == [0]
+    assert_same(2 * (x.detach() * 2).exp(), x.grad)  # type: ignore[arg-type]
+
+
+class Noise(Dataset[Tensor]):
+    """A data set that computes with torch in the worker, and tells which process it ran in."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(4, 4)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, number: int) -> Tensor:
+        y = self.model(torch.full((4,), float(number)))
+        y.sum().backward()
+        return torch.cat([y.detach(), torch.tensor([float(os.getpid()), torch.rand(()).item()])])
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_data_loader_workers(tmp_path: Path, start: str) -> None:
+    data = Noise()
+    before = picture()
+
+    def batches(dump: Any = None) -> list[Tensor]:
+        torch.manual_seed(3)
+        loader = DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=start, persistent_workers=False)
+        found = []
+        for batch in loader:
+            found.append(batch)
+            if dump is not None:
+                batch.exp()
+        return found
+
+    bare = batches()
+    found: list[Tensor] = []
+    rank = _dump(tmp_path / "d", lambda dump: found.extend(batches(dump)))
+    for expected, got in zip(bare, found, strict=True):
+        assert int(got[0, 4]) != os.getpid()
+        assert_same(torch.cat([expected[:, :4], expected[:, 5:]], 1), torch.cat([got[:, :4], got[:, 5:]], 1), "a batch")
+    assert len(calls(rank, kind="aten", op="aten::exp")) == 3
+    assert not calls(rank, kind="module") and not calls(rank, phase="backward")
+    assert rank.complete and data.model.weight.grad is None
+    assert [c for c in changes(before, picture()) if not c.startswith("files")] == []
+
+
+def test_a_forked_child_may_end_the_block(tmp_path: Path) -> None:
+    """A child that leaves the block writes nothing and damages nothing; it may record a dump of its own."""
+    with DumpMode(DumpConfig(path=str(tmp_path / "d"), data="tensor")) as dump:
+        torch.ones(2).exp()
+        child = os.fork()
+        if child == 0:
+            try:
+                torch.ones(2).sin()
+                dump.step()
+                dump.close()
+                with DumpMode(DumpConfig(path=str(tmp_path / "child"), data="tensor")):
+                    torch.ones(2).cos()
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        torch.ones(2).log()
+    rank = open_dump(tmp_path / "d").step(0).rank(0)
+    assert rank.complete and open_dump(tmp_path / "d").steps == [0]
+    assert [c.op for c in calls(rank, kind="aten") if c.op != "aten::ones"] == ["aten::exp", "aten::log"]
+    assert open_dump(tmp_path / "child").step(0).rank(0).complete
+
+
+def test_a_second_dump_mode_is_refused_in_plain_words(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=str(tmp_path / "a"))) as outer:
+        with (
+            pytest.raises(CaptureError, match=r"writes to .*a'.*is still entered.*close\(\)"),
+            DumpMode(DumpConfig(path=str(tmp_path / "b"))),
+        ):
+            pass
+        with pytest.raises(CaptureError, match="already entered"):
+            outer.__enter__()
+        torch.ones(2).exp()
+    assert calls(open_dump(tmp_path / "a").step(0).rank(0), op="aten::exp")
+    assert not (tmp_path / "b").exists()
+    with DumpMode(DumpConfig(path=str(tmp_path / "b"))):
+        torch.ones(2).exp()

@@ -1,0 +1,165 @@
+"""Trap: the dump keeps no tensor alive that the bare program frees."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from aten_dump import DumpConfig, DumpMode
+from tests.capture.oracle import Lifetimes
+from tests.capture.process_state import resident
+from tests.models import build, train_step
+
+MIB = 1 << 20
+LEVELS = ("aten", "api", "module", "mix")
+
+
+@pytest.fixture(autouse=True)
+def _no_collector() -> Iterator[None]:
+    """Only reference counts may free tensors, as in the bare program."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def weak(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+@pytest.mark.parametrize("data", ["structure", "statistic", "hash"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_fifty_forward_passes_leave_nothing(tmp_path: Path, level: str, data: str) -> None:
+    x = torch.randn(1000, 1000, requires_grad=True)
+    made = []
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), level=level, data=data)):
+        x.exp()
+        before = resident()
+        for _ in range(50):
+            y = x.exp()
+            made.append(weak(y))
+            del y
+        grown = resident() - before
+    assert sum(not ref.expired() for ref in made) == 0
+    assert grown < 60 * MIB, f"{grown / MIB:.0f} MiB more after 50 passes of 4 MB each"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_memory_is_bounded_while_tensors_are_written(tmp_path: Path, level: str) -> None:
+    x = torch.randn(1000, 1000, requires_grad=True)
+    made = []
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), level=level, data="tensor", queue_bytes=16 * MIB)):
+        x.exp()
+        before = resident()
+        for _ in range(50):
+            y = x.exp()
+            made.append(weak(y))
+            del y
+        alive, grown = sum(not ref.expired() for ref in made), resident() - before
+    assert alive == 0
+    assert grown < 100 * MIB, f"{grown / MIB:.0f} MiB more after 50 passes of 4 MB each, with a queue of 16 MiB"
+
+
+def test_saved_inputs_are_freed_with_the_graph(tmp_path: Path) -> None:
+    """Input of mul, output of tanh, mask of dropout: all that backward keeps."""
+    x = torch.randn(64, 64, requires_grad=True)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="full")):
+        a = x * 2
+        b = torch.tanh(a * a)
+        c = torch.nn.functional.dropout(b) @ b
+        refs = [weak(t) for t in (a, b, c)]
+        del a, b, c
+        assert [ref.expired() for ref in refs] == [True, True, True]
+
+
+def test_backward_frees_saved_tensors_as_it_goes(tmp_path: Path) -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="full")):
+        y = x * 1
+        refs = []
+        for _ in range(5):
+            y = y.exp().neg()
+            refs.append(weak(y.grad_fn._saved_result) if hasattr(y.grad_fn, "_saved_result") else weak(y))
+        y.sum().backward()
+        del y
+        assert all(ref.expired() for ref in refs)
+        (g,) = [weak(x.grad)]  # type: ignore[arg-type]
+        x.grad = None
+        assert g.expired()
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+@pytest.mark.parametrize("data", ["statistic", "tensor"])
+@pytest.mark.parametrize("model", ["gpt2", "resnet", "bert"])
+def test_storages_die_at_the_same_op_as_in_the_bare_program(tmp_path: Path, model: str, data: str, place: str) -> None:
+    program = build(model, "adamw_foreach")
+    train_step(program)
+    gc.collect()
+    with Lifetimes() as bare:
+        train_step(program)
+        end = bare.mask()
+    program = build(model, "adamw_foreach")
+    train_step(program)
+    gc.collect()
+    lifetimes = Lifetimes()
+    config = DumpConfig(path=str(tmp_path / "dump"), data=data)
+    if place == "inside":
+        with DumpMode(config, model=program.model), lifetimes:
+            train_step(program)
+            found_end = lifetimes.mask()
+    else:
+        with lifetimes, DumpMode(config, model=program.model):
+            train_step(program)
+            found_end = lifetimes.mask()
+    assert [op for op, _ in lifetimes.alive] == [op for op, _ in bare.alive]
+    for i, ((op, expected), (_, found)) in enumerate(zip(bare.alive, lifetimes.alive)):
+        assert found == expected, (
+            f"before op {i} ({op}): {found.bit_count()} storages alive, {expected.bit_count()} in the bare program"
+        )
+    assert found_end == end
+
+
+def test_the_model_is_not_kept_after_the_block(tmp_path: Path) -> None:
+    import weakref
+
+    model = torch.nn.Linear(8, 8)
+    dump = DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="tensor"), model=model)
+    with dump:
+        model(torch.randn(2, 8)).sum().backward()
+    parameter, module = weakref.ref(model.weight), weakref.ref(model)
+    del model, dump
+    gc.collect()
+    assert (parameter(), module()) == (None, None)
+
+
+def test_many_steps_do_not_grow(tmp_path: Path) -> None:
+    program = build("gpt2")
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="statistic"), model=program.model) as dump:
+        for _ in range(3):
+            train_step(program)
+            dump.step()
+        objects = _settled_objects()
+        before = resident()
+        for _ in range(6):
+            train_step(program)
+            dump.step()
+        assert _settled_objects() - objects < 4000
+        assert resident() - before < 40 * MIB
+
+
+def _settled_objects() -> int:
+    """Return how many objects Python's collector knows once the writer's thread has let go of what it wrote."""
+    found = 0
+    for _ in range(100):
+        gc.collect()
+        before, found = found, len(gc.get_objects())
+        if found >= before > 0:
+            break
+        time.sleep(0.1)
+    return found

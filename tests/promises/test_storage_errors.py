@@ -1,0 +1,168 @@
+"""A full disk, an unwritable path, an existing dump: clear errors, and training untouched where asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.errors import StoreError
+from tests.checkout import ROOT
+
+
+def run(**options: Any) -> dict[str, Any]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.promises.training",
+        json.dumps({"run": "measured", "model": "resnet"} | options),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def bare_digest() -> str:
+    return run()["digest"]
+
+
+@pytest.mark.parametrize("data", ["tensor", "full", "structure"])
+@pytest.mark.parametrize("file_bytes", [0, 40_000])
+def test_full_disk_with_warn_leaves_training_untouched(
+    tmp_path: Path, bare_digest: str, data: str, file_bytes: int
+) -> None:
+    report = run(config={"path": str(tmp_path / "dump"), "data": data, "on_error": "warn"}, file_bytes=file_bytes)
+    assert report.get("digest") == bare_digest, report
+    assert len(report["warnings"]) == 1, report["warnings"]
+    assert str(tmp_path / "dump") in report["warnings"][0]
+    assert report["modes"] == [0, 0]
+
+
+@pytest.mark.parametrize("data", ["tensor", "structure"])
+@pytest.mark.parametrize("file_bytes", [0, 40_000])
+def test_full_disk_with_raise_is_a_store_error(tmp_path: Path, data: str, file_bytes: int) -> None:
+    report = run(config={"path": str(tmp_path / "dump"), "data": data, "on_error": "raise"}, file_bytes=file_bytes)
+    _name, message, bases = report["error"]
+    assert "StoreError" in bases, report
+    assert str(tmp_path / "dump") in message and ("large" in message.lower() or "space" in message.lower()), message
+    assert report["modes"] == [0, 0]
+
+
+def test_no_error_without_a_limit(tmp_path: Path, bare_digest: str) -> None:
+    report = run(config={"path": str(tmp_path / "dump"), "data": "full"})
+    assert (report["digest"], report["warnings"], report.get("error")) == (bare_digest, [], None)
+
+
+def test_what_was_written_before_the_disk_was_full_can_be_read(tmp_path: Path) -> None:
+    config = {"path": str(tmp_path / "dump"), "data": "tensor", "on_error": "warn"}
+    report = run(model="gpt2", config=config, file_bytes=1_000_000)
+    assert report["warnings"]
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    assert rank.missing
+    assert sum(value.has_data for value in rank.values) > 20
+    assert sum(value.tensor().numel() for value in list(rank.values)[:40] if value.has_data) > 0
+
+
+def small_dump(path: str | Path, **config: Any) -> None:
+    with DumpMode(DumpConfig(path=path, **config)):
+        torch.ones(2).exp()
+
+
+def test_an_existing_dump_is_refused(tmp_path: Path) -> None:
+    small_dump(tmp_path / "dump", data="tensor")
+    before = {p: p.read_bytes() for p in (tmp_path / "dump").rglob("*") if p.is_file()}
+    with pytest.raises(StoreError, match="overwrite=True") as caught:
+        small_dump(tmp_path / "dump")
+    assert str(tmp_path / "dump") in str(caught.value)
+    assert {p: p.read_bytes() for p in (tmp_path / "dump").rglob("*") if p.is_file()} == before
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_an_existing_dump_is_refused_before_training_also_with_warn(tmp_path: Path) -> None:
+    """Not a failure while recording but a mistake in the call: hours of training must not start unrecorded... or warn once."""
+    small_dump(tmp_path / "dump")
+    before = (tmp_path / "dump" / "step0" / "rank0" / "index.msgpack").read_bytes()
+    try:
+        with pytest.warns(UserWarning, match="overwrite"):
+            small_dump(tmp_path / "dump", on_error="warn")
+    except StoreError as error:
+        assert "overwrite" in str(error)
+    assert (tmp_path / "dump" / "step0" / "rank0" / "index.msgpack").read_bytes() == before
+
+
+def test_overwrite_replaces_all_of_the_old_dump(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor")) as dump:
+        for _ in range(3):
+            torch.ones(2).exp()
+            dump.step()
+    with DumpMode(DumpConfig(path=tmp_path / "dump", overwrite=True)):
+        torch.ones(2).log()
+    dump = open_dump(tmp_path / "dump")
+    assert list(dump.steps) == [0]
+    ops = [c.op for c in dump.step(0).rank(0).calls]
+    assert "aten::log" in ops and "aten::exp" not in ops
+    assert not list((tmp_path / "dump").rglob("shard-*"))
+
+
+def test_overwrite_does_not_remove_what_is_not_a_dump(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "model.pt").write_text("weights")
+    try:
+        small_dump(tmp_path / "precious", overwrite=True)
+    except StoreError:
+        pass
+    assert (tmp_path / "precious" / "model.pt").read_text() == "weights"
+
+
+@pytest.mark.parametrize("name", ["with space", "ünïcode 数据", "a'quote", "deep/er/still", "100%", "new\nline"])
+def test_odd_paths(tmp_path: Path, name: str) -> None:
+    small_dump(tmp_path / name, data="tensor")
+    rank = open_dump(tmp_path / name).step(0).rank(0)
+    assert rank.tensor("Aten.exp.0.forward.input.0").tolist() == [1, 1]
+
+
+def test_relative_path_is_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that changes its working directory does not scatter its dump."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with DumpMode(DumpConfig(path="dump")) as dump:
+        torch.ones(2).exp()
+        dump.step()
+        os.chdir(tmp_path / "elsewhere")
+        torch.ones(2).exp()
+        dump.step()
+    assert list(open_dump(tmp_path / "dump").steps) == [0, 1]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_path_under_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="file"):
+        small_dump(tmp_path / "file" / "dump")
+    with pytest.raises(StoreError, match="file"):
+        small_dump(tmp_path / "file")
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_unwritable_path() -> None:
+    """/proc takes no directories, not even from root."""
+    with pytest.raises(StoreError, match="/proc/dump"):
+        small_dump("/proc/dump")
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_unwritable_path_with_warn_lets_the_program_run() -> None:
+    ran = []
+    with DumpMode(DumpConfig(path="/proc/dump", on_error="warn")) as dump:
+        ran.append(torch.ones(2).exp())
+        dump.step()
+    assert len(ran) == 1
