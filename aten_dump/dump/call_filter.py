@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..store import records
+from ..store.op_names import read_op_name
 
 if TYPE_CHECKING:
     from .index.tables import Tables
@@ -84,8 +85,7 @@ class CallFilter:
 
 def op_names(op: records.Op) -> tuple[str, str, str]:
     """Return the names a user may know an op by: in full, without its overload, and as in call names."""
-    bare = op.op.rsplit(".", 1)[0] if "::" in op.op else op.op
-    return op.op, bare, f"{op.prefix}.{op.api}"
+    return op.op, read_op_name(op.op).without_overload, f"{op.prefix}.{op.api}"
 
 
 def _one_of_texts(field: str, pattern: str) -> Callable[[str], bool]:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..store.op_names import UNSCALE_GRADIENTS
 from .handle_sequences import Calls
 from .handles import Call, Value
 
 _UPDATE = "aten::_amp_update_scale_"
-_UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def loss_scales_of(calls: Calls) -> list[LossScale]:
     updates = [call for call in calls.filter(op=_UPDATE, kind="aten") if call.op == _UPDATE]
     if updates:
         return [_of_update(call) for call in updates]
-    unscaled = [call for call in calls.filter(op=_UNSCALE, kind="aten") if call.op == _UNSCALE]
+    unscaled = [call for call in calls.filter(op=UNSCALE_GRADIENTS, kind="aten") if call.op == UNSCALE_GRADIENTS]
     return [_of_unscaling(call) for call in unscaled]
 
 

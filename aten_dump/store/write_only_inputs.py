@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .op_names import read_op_name
 from .records import Call, Op, Tree
 
 # Calls that set every element of their first argument without a look at it, by `Op.api`.
@@ -29,5 +30,5 @@ def read_inputs(op: Op, call: Call) -> list[Tree]:
     if not written:
         return [*args, *kwargs.values()]
     first = 1 if op.api in _OVERWRITING else 0
-    outs = set(written) if op.op.startswith("aten::") else {"out"}
+    outs = set(written) if read_op_name(op.op).namespace == "aten" else {"out"}
     return [*args[first:], *(tree for name, tree in kwargs.items() if name not in outs)]

@@ -19,6 +19,7 @@ from typing import Final
 import torch
 
 from ...dump import Call, RankDump, Value
+from ...store.op_names import read_op_name
 from ..distance.value_distance import Closeness
 from ..pairing.alignment import How
 from ..rerun.op_errors import Replays
@@ -413,7 +414,6 @@ def _said_of(inputs: Inputs) -> str:
 
 
 def _is_random(call: Call) -> bool:
-    namespace, _, rest = call.op.partition("::")
-    name, _, overload = rest.partition(".")
+    namespace, name, overload = read_op_name(call.op)
     op = getattr(getattr(getattr(torch.ops, namespace, None), name, None), overload or "default", None)
     return op is not None and torch.Tag.nondeterministic_seeded in op.tags

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from ...dump import Frame, RankDump
 from ...dump.argument_trees import collect
 from ...store import records
-from ..rerun.run_op import COLLECTIVES
+from ...store.op_names import COLLECTIVE_NAMESPACES, read_op_name
 
 LayoutKind = Literal["collective", "local op", "data movement", "mark"]
 
@@ -26,7 +26,7 @@ LAYOUT_TEXTS: Final[dict[LayoutKind, str]] = {
     "data movement": "calls of torch.distributed that move data",
     "mark": "profiler marks",
 }
-_NAMESPACES: Final = COLLECTIVES | {"fsdp"}
+_NAMESPACES: Final = COLLECTIVE_NAMESPACES | {"fsdp"}
 _MOVES: Final = frozenset(
     f"aten::{name}"
     for name in (
@@ -73,7 +73,7 @@ class _Classifier:
         op = self._tables.op(call.op)
         if op.op.startswith("profiler::"):
             return "mark"
-        if op.op.partition("::")[0] in _NAMESPACES or op.op.startswith("torch.distributed.distributed_c10d."):
+        if read_op_name(op.op).namespace in _NAMESPACES or op.op.startswith("torch.distributed.distributed_c10d."):
             return "collective"
         parent = self._find(call.parent)
         if op.op == "aten::add.Tensor" and call.phase == _BACKWARD and not self._is_aten(parent):

@@ -21,10 +21,10 @@ from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.part_holders import spec_of
 from ...errors import AtenDumpError
+from ...store.op_names import is_collective
 from ..distance.value_distance import Closeness, closeness, stride_class
 from ..judging.unmatched_inputs import limits_of
 from ..judging.upstream_calls import Makers
-from ..rerun.run_op import COLLECTIVES
 
 _MOST_TRIED: Final = 8
 _MOST_CALLS: Final = 2000
@@ -104,7 +104,7 @@ class Moves:
                 self.aliases[value.id] = other.id
                 self._used.add(other.id)
                 return
-        collective = next((c for c in behind if c.op.partition("::")[0] in COLLECTIVES), None)
+        collective = next((c for c in behind if is_collective(c.op)), None)
         held = value.assembly.parts[self.rank.lead.rank]
         only = len(origins) == 1 and all(maker.id in self.rank.aside for maker in behind)
         if collective is None or not only or stride_class(held) != "contiguous":  # it may be a transposed view

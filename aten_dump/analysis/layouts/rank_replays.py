@@ -8,9 +8,9 @@ import torch
 
 from ...dump import Call
 from ...dump.across_ranks.assembled_rank import AssembledRank
+from ...store.op_names import is_collective
 from ..rerun.op_errors import Replays
 from ..rerun.rounding_error import SUSPECT, LocalError
-from ..rerun.run_op import COLLECTIVES
 
 
 def leaves_of(call: Call) -> list[Call]:
@@ -63,7 +63,7 @@ class RankReplays(Replays):
             slots.setdefault(holders.of(value).id, []).append(slot)
         found: dict[str, LocalError] = {}
         for leaf in leaves_of(call):
-            if leaf.op.partition("::")[0] in COLLECTIVES:
+            if is_collective(leaf.op):
                 continue
             errors = super().errors(leaf)
             if isinstance(errors, str):

@@ -10,9 +10,9 @@ import torch
 
 from ...dump import Call
 from ...dump.loss_scale import LossScale
+from ...store.op_names import is_collective, read_op_name
 from .value_range import Contents
 
-_COLLECTIVES: Final = ("c10d::", "_c10d_functional::", "c10d_functional::")
 _OVERFLOW: Final = "overflow of "
 
 
@@ -44,13 +44,13 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
         given: its inputs that are not finite: masks.
         undefined: it was given memory that nothing had written.
     """
-    if call.op.startswith(_COLLECTIVES):
+    if is_collective(call.op):
         return "a collective: another rank sent it, see that rank's dump, or the sum overflowed"
     if given:
         return "it makes NaN of a mask: a row that is masked entirely, or 0 * inf"
     if undefined:
         return "it was given memory that nothing had written (torch.empty)"
-    base = call.op.partition("::")[2].partition(".")[0].removeprefix("_foreach_").rstrip("_")
+    base = read_op_name(call.op).name.removeprefix("_foreach_").rstrip("_")
     if base in _DIVISIONS:
         divisor = inputs[-1].contents if inputs else None
         if divisor is None or divisor.low is None or divisor.low <= 0 <= (divisor.high or 0.0):

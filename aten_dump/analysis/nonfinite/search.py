@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ...errors import MissingDataError
+from ...store.op_names import LIFT_FRESH
 from .explanations import Slot, explain, explain_scaled, greatest_of
 from .value_range import ContentsTable
 
@@ -260,7 +261,7 @@ def _places(call: Call) -> bool:
 
 def _is_constant(call: Call, slot: Slot) -> bool:
     """Tell whether the program wrote an infinity as a tensor of its own: ``best = torch.tensor(float("inf"))``."""
-    return call.op == "aten::lift_fresh" and slot.contents.count == 1 and not slot.contents.nan
+    return call.op == LIFT_FRESH and slot.contents.count == 1 and not slot.contents.nan
 
 
 def _odd(number: float | complex) -> bool:

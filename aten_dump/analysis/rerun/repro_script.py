@@ -16,6 +16,7 @@ import torch
 
 from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import ReplayError
+from ...store.op_names import read_op_name
 from ...store.records import LAYOUTS, Blob
 from ...store.shards import shard_name
 from .run_op import find_op, recorded_slots
@@ -122,8 +123,7 @@ class _Script:
         args, kwargs = call.inputs
         parts = [_literal(item, self._names) for item in args]
         parts += [f"{name}={_literal(item, self._names)}" for name, item in kwargs.items()]
-        namespace, _, rest = call.op.partition("::")
-        name, _, overload = rest.partition(".")
+        namespace, name, overload = read_op_name(call.op)
         line = f"torch.ops.{namespace}.{name}.{overload or 'default'}({', '.join(parts)})"
         outputs = call.outputs
         self._lines.append(

@@ -19,10 +19,10 @@ import torch
 
 from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from ...store.op_names import is_collective, read_op_name
 from ...store.records import UNDEFINED_OUTPUT_OPS
 from .shared_memory import Moment, tensors_of, wide
 
-COLLECTIVES: Final = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"))
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
 _REINTERPRET: Final = frozenset(
     ("aten::view.dtype", "aten::nextafter", "aten::frexp.Tensor", "aten::_fused_sdp_choice")
@@ -48,15 +48,14 @@ def find_op(call: Call) -> Any:
     Raises:
         ReplayError: it is a collective or no computation, or this process does not have it.
     """
-    namespace, _, rest = call.op.partition("::")
+    namespace, name, overload = parts = read_op_name(call.op)
     if call.kind != "aten":
         raise ReplayError(f"{call.name} is a call of kind {call.kind}; replay the aten ops inside it")
-    if namespace in COLLECTIVES:
+    if is_collective(call.op):
         raise ReplayError("a collective: it needs the other ranks")
     if namespace in _NO_COMPUTATION:
         raise ReplayError(f"{namespace} ops compute nothing that is recorded")
-    name, _, overload = rest.partition(".")
-    if f"{namespace}::{name}" in UNDEFINED_OUTPUT_OPS:
+    if parts.without_overload in UNDEFINED_OUTPUT_OPS:
         raise ReplayError("it returns undefined memory: there is nothing to compare")
     packet = getattr(getattr(torch.ops, namespace), name, None)
     found = getattr(packet, overload or "default", None)

@@ -18,11 +18,12 @@ from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
+from ...store.op_names import WAIT_TENSOR
 from ...store.records import CALL, TREE_VALUE, Call, Tree
 from ..autograd.graph_links import is_grad_enabled, running_node
 from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE
 from ..naming.op_schemas import WRITES_RESULT, OpPlan, plan_of
-from ..step.collectives import WAIT_TENSOR, name_group
+from ..step.collectives import name_group
 from ..step.open_calls import Counter, ThreadState
 from ..step.own_code import OwnCode
 from ..step.program_frames import program_frame

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from ...store.op_names import TRANSFER_NAMESPACES, read_op_name
 from ...store.records import UNDEFINED_OUTPUT_OPS
 from .call_name import CallName
 
@@ -29,11 +30,7 @@ WRITES_RESULT: Final = {"fsdp::all_gather_copy_in": 0}
 _PREFIXES: Final = {
     "aten": "Aten",
     "npu": "NPU",
-    "c10d": "Distributed",
-    "_c10d_functional": "Distributed",
-    "_c10d_functional_autograd": "Distributed",
-}
-
+} | dict.fromkeys(TRANSFER_NAMESPACES, "Distributed")
 
 # What a tensor subclass is asked for its geometry with.
 _QUESTIONS: Final = frozenset(
@@ -78,8 +75,7 @@ def plan_of(func: Any) -> OpPlan:
 def _make_plan(func: Any) -> OpPlan:
     schema = getattr(func, "_schema", None)
     name: str = func.name()
-    namespace, _, rest = name.rpartition("::")
-    base = rest.partition(".")[0]
+    namespace, base, _ = parts = read_op_name(name)
     op = name if namespace else f"higher_order::{name}"
     prefix = _PREFIXES.get(namespace, "Custom" if namespace else "Aten")
     if schema is None:
@@ -89,18 +85,17 @@ def _make_plan(func: Any) -> OpPlan:
         (i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write
     )
     enabled_by = None
-    undeclared = _UNDECLARED_WRITES.get(f"{namespace}::{base}")
+    undeclared = _UNDECLARED_WRITES.get(parts.without_overload)
     if undeclared is not None and len(writes) <= len(undeclared[0]):
         writes, enabled_by = tuple((i, arguments[i]) for i in undeclared[0]), undeclared[1]
-    undefined_output = f"{namespace}::{base}" in UNDEFINED_OUTPUT_OPS
+    undefined_output = parts.without_overload in UNDEFINED_OUTPUT_OPS
     bumps_versions = namespace == "aten" and base.startswith("_foreach_") and bool(writes)
     random = _draws(func, schema)
-    collective = prefix == "Distributed" or op in WRITES_RESULT
+    collective = namespace in TRANSFER_NAMESPACES or op in WRITES_RESULT
     reads = bool(writes) or collective or not any(a.alias_info is not None for a in schema.arguments)
-    parts = CallName(op, prefix, base)
-    is_question = namespace == "prim" or f"{namespace}::{base}" in _QUESTIONS
+    is_question = namespace == "prim" or parts.without_overload in _QUESTIONS
     return OpPlan(
-        parts,
+        CallName(op, prefix, base),
         arguments,
         writes,
         enabled_by,

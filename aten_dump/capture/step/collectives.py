@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ...store.op_names import WAIT_TENSOR, read_op_name
 from ...store.records import NOTE, Note, Tree
 from ..memory.geometry import byte_extent
 from ..values.distributed_literals import group_named
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ..values.value_table import ValueTable
     from .open_calls import OpenCall
 
-WAIT_TENSOR: Final = "_c10d_functional::wait_tensor"
 _WRITES_NOTHING: Final = frozenset(
     ("c10d::monitored_barrier_", "_c10d_functional::isend", "_c10d_functional::_wrap_tensor_autograd", WAIT_TENSOR)
 )
@@ -195,7 +195,7 @@ def name_group(plan: OpPlan, args: list[Tree], given: tuple[Any, ...]) -> list[T
 def _targets(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that are written; c10d's schemas do not say: the first, where the name ends in ``_``."""
     writes = plan.writes
-    if plan.name.op.startswith("c10d::"):
+    if read_op_name(plan.name.op).namespace == "c10d":
         writes = ((0, plan.arguments[0]),) if plan.name.api.endswith("_") else ()
     return {name: args[at] if at < len(args) else kwargs.get(name) for at, name in writes}
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from ...config import DumpConfig
+from ...store.op_names import LIFT_FRESH, is_collective
 from ...store.records import PHASES, TREE_COMPLEX, TREE_LIST, TREE_TUPLE, Call, Op, Tree
 from ...store.write_only_inputs import read_inputs
 from .held_call import HeldCall, values_in
@@ -26,8 +27,6 @@ _MASK_FILL: Final = 0.45 * torch.finfo(torch.float32).max  # -inf made of values
 _SPIKE: Final = 6.0  # standard deviations
 _HISTORY: Final = 32  # losses
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward")
-_COLLECTIVES: Final = ("c10d::", "_c10d_functional::", "c10d_functional::")
-_CONSTANT: Final = "aten::lift_fresh"  # torch.tensor(...)
 _BACKWARD_PHASE: Final = PHASES.index("backward")
 
 
@@ -119,7 +118,7 @@ class NonFinite:
     def _judge(self, call: Call, op: Op, made: _Strange, given: _Strange) -> str | None:
         outside = [look for storage, look in given if storage not in self._made]
         self._made.update(storage for storage, _ in given)
-        is_constant = op.op == _CONSTANT and not any(look.nan or look.low != look.high for look in outside)
+        is_constant = op.op == LIFT_FRESH and not any(look.nan or look.low != look.high for look in outside)
         bad = [look for _, look in (*made, *given) if look.nan or look.high == math.inf]
         self._is_sick = self._is_sick or bool(bad and not is_constant)
         if any(look.nan or look.high == math.inf for look in outside) and not is_constant and not self._was_sick:
@@ -127,7 +126,7 @@ class NonFinite:
             return f"{op.op} was given {what} that no recorded call has made: a parameter, a buffer or an input"
         if any(look.nan for _, look in given):
             return None
-        how = "brought" if op.op.startswith(_COLLECTIVES) else "made"
+        how = "brought" if is_collective(op.op) else "made"
         where = " in backward" if call.phase == _BACKWARD_PHASE else ""
         if any(look.nan for _, look in made):
             return f"{op.op} {how} NaN{where}"

@@ -31,6 +31,7 @@ import torch
 from ...config import DumpConfig
 from ...errors import StoreError
 from ...store import records as r
+from ...store.op_names import UNSCALE_GRADIENTS
 from ...store.sink import Fill, Job, Sink
 from ...store.writing.host_bytes import HostBytes
 from ..data.keeper import Observe
@@ -45,7 +46,6 @@ from .rank_signals import Mark, Marks
 HISTORY: Final = 100_000  # calls that one of several ranks holds for the sake of the others
 _MOST_WAITING: Final = 4096  # calls whose statistics have not come; the oldest is then decided without
 _POLL_SECONDS: Final = 0.5
-_SCALER_OP: Final = "aten::_amp_foreach_non_finite_check_and_unscale_"
 _SCALER_NOTE: Final = (
     "a gradient scaler was at work in this step: it tries how large the loss may be scaled before gradients overflow, "
     "and skips the optimizer's step when they do; Inf and NaN that began in backward are no error if that is rare"
@@ -175,7 +175,7 @@ class RingSink:
             self._decide(step, all_of_them=True)
             if self._marks is not None:
                 self._answer(self._marks.read())
-            if step.is_open and step.has_called(_SCALER_OP):
+            if step.is_open and step.has_called(UNSCALE_GRADIENTS):
                 step.note(r.Note(r.NOTE, "gradient_scaler", _SCALER_NOTE, 1))
             self._step = None
             step.end(seconds)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
+from ...store.op_names import WAIT_TENSOR
 from ..argument_trees import collect
 from ..handles import Value
 from ..rank import RankDump
 from .part_grids import Placement
-
-_WAIT: Final = "_c10d_functional::wait_tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Holders:
     def _waited(self) -> dict[int, int]:
         """What a wait returned, by what it was given."""
         tables = self._rank.tables
-        waits = {op.id for op in tables.ops.records() if op.op == _WAIT}
+        waits = {op.id for op in tables.ops.records() if op.op == WAIT_TENSOR}
         found: dict[int, int] = {}
         for call in tables.calls:
             if call.op in waits:
