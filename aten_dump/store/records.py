@@ -90,6 +90,7 @@ TREE_OBJECT: Final = 10  # [10, "package.Class"]: seen, not recorded further
 TREE_BYTES: Final = 11  # [11, repr of a value that has no form of its own: an int over 64 bit, an enum, a slice]
 
 Tree = Any  # a recursive msgpack value; see TREE_* above
+TreePath = tuple[Any, ...]  # steps from the root of a tree: positions and keys
 
 
 class Header(NamedTuple):

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...store.argument_trees import TreePath
-from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree
+from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import Edge, OpenCall, ThreadState
 from ..torch_internals.quiet import quiet

@@ -28,8 +28,7 @@ from torch._C import _current_graph_task_id as current_graph_task_id
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch.autograd.function import BackwardCFunction
 
-from ...store.argument_trees import TreePath
-from ...store.records import TREE_TUPLE, Tree
+from ...store.records import TREE_TUPLE, Tree, TreePath
 from ..naming.call_name import MODULE, NODE, CallName
 from ..step.open_calls import Edge, OpenCall, ThreadState
 from ..step.own_code import HookCode

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from ...store.argument_trees import TreePath
-from ...store.records import Tree
+from ...store.records import Tree, TreePath
 from ..naming.call_name import FORWARD, CallName
 
 Edge = tuple[int, int]  # an edge of the autograd graph: (sequence number, or -id of a leaf; output number)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ...store.argument_trees import TreePath
 from ...store.records import (
     TREE_BYTES,
     TREE_COMPLEX,
@@ -23,6 +22,7 @@ from ...store.records import (
     TREE_TUPLE,
     TREE_VALUE,
     Tree,
+    TreePath,
 )
 from .distributed_literals import describe
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.analysis.nonfinite.search import find_nonfinite
