@@ -15,6 +15,7 @@ from torch import nn
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.cli.main import main
 from tests.capture.bits import calls
+from tests.capture.children import kill, started
 from tests.capture.same_outcome import note
 
 
@@ -90,10 +91,24 @@ def test_run_json_and_ls_tell_it(tmp_path: Path) -> None:
         assert note(rank, "selection").message in shown.output.replace("\n", " ")
 
 
-def test_an_interrupted_dump_keeps_its_run_json(tmp_path: Path) -> None:
+def test_a_killed_dump_keeps_its_run_json_and_says_nothing_of_what_was_not_seen(tmp_path: Path) -> None:
+    """What was not seen is counted to the end of a run: a run without its end has no count."""
     path = tmp_path / "dump"
-    dump = DumpMode(DumpConfig(path=str(path)))
-    with dump:
-        torch.ones(2).exp()
-        assert "coverage" not in json.loads((path / "run.json").read_text())
-    assert "coverage" in json.loads((path / "run.json").read_text())
+    kill(started(INTERRUPTED.format(path=str(path)), "in the second step"))
+    run = json.loads((path / "run.json").read_text())
+    assert run["config"]["level"] == "api"
+    assert "coverage" not in run
+    assert open_dump(path).run == run
+
+
+INTERRUPTED = """
+import time
+import torch
+from aten_dump import DumpConfig, DumpMode
+with DumpMode(DumpConfig(path={path!r}, level="api")) as dump:
+    torch.ones(2).exp()
+    dump.step()
+    torch.ones(2).exp()
+    print("in the second step", flush=True)
+    time.sleep(60)
+"""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from aten_dump.store import records as r
+from aten_dump.store.writing.index_writer import IndexWriter
 from tests.store import minimal_reader
 from tests.store.minimal_reader import Step
 from tests.store.recording import RANK, call, header, store, writer
@@ -99,12 +100,31 @@ def test_stock_safetensors(step: Step) -> None:
         assert step.stock(0)["2"].tolist() == [1, 2, 3]
 
 
-def test_it_drops_a_torn_tail(step: Step) -> None:
-    path = step.folder / "index.msgpack"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert len(Step(step.folder).calls()) in (0, 3)
-    path.write_bytes(path.read_bytes() + bytes(100))
-    Step(step.folder)
+def test_it_drops_a_torn_tail(tmp_path: Path) -> None:
+    """Wherever the index is cut or spoilt: the calls up to the last check record before that, and none after."""
+    path, ends = tmp_path / "index.msgpack", []
+    index = IndexWriter.create(path)
+    index.add([header(), r.Op(r.OP, 1, 0, "aten::addmm", "Aten", "addmm", ["self"])])
+    for number in (1, 2, 3):
+        index.add([call(number)])
+        index.flush()  # a check record ends what is flushed
+        ends.append(path.stat().st_size)
+    index.close()
+    whole = path.read_bytes()
+
+    def calls_of(found: bytes) -> int:
+        path.write_bytes(found)
+        return len(Step(path.parent).calls())
+
+    assert [calls_of(whole[:cut]) for cut in range(ends[0], ends[2])] == [
+        1 if cut < ends[1] else 2 for cut in range(ends[0], ends[2])
+    ]
+    assert calls_of(whole + bytes(100)) == 3
+    assert calls_of(whole + whole) == 3
+    for at in (ends[0], ends[1] - 1, ends[1]):
+        spoilt = bytearray(whole)
+        spoilt[at] ^= 1
+        assert calls_of(bytes(spoilt)) == (1 if at < ends[1] else 2), at
 
 
 def test_it_stands_alone() -> None:

@@ -214,21 +214,38 @@ def test_early_stop_loses_nothing_and_is_no_failure(record: Record) -> None:
     rank = twice(record, program, model)
     again = calls(rank, phase="recompute")
     cut = [call for call in again if call.error is not None]
-    assert cut and all(call.error.startswith("early stop, no failure") for call in cut)
+    assert [call.name for call in cut] == ["Module.Block.1.recompute", "Torch.relu.1.recompute"]
+    assert all(call.error.startswith("early stop, no failure") for call in cut)
     assert not [c for c in again if c.op == "aten::sum"]
     assert all(call.error is None for call in rank.calls if call.phase != "recompute")
-    assert (
-        rank[
-            "Module.Block.1.forward"
-            if "Module.Block.1.forward" in rank
-            else calls(rank, kind="module", phase="forward")[-1].name
-        ].phase
-        == "forward"
-    )
-    sums = calls(rank, op="aten::sum", phase="forward")
-    assert len(sums) == 2, "the forward after the early stop was lost"
+    after = rank["Module.Block.2.forward"]
+    assert after.parent is None, "what runs after the early stop lies under it"
+    assert [child.name for child in after.children] == [
+        "Module.linear.2.forward",
+        "Torch.relu.2.forward",
+        "Tensor.sum.1.forward",
+    ]
     assert_recomputed(rank)
     assert_linked(rank)
+
+
+def test_a_failure_in_a_recomputation_is_no_early_stop(record: Record) -> None:
+    class Once(nn.Module):
+        runs = 0
+
+        def forward(self, y: Tensor) -> Tensor:
+            self.runs += 1
+            if self.runs > 1:
+                raise ValueError("not twice")
+            return y.exp()
+
+    def body() -> None:
+        y = checkpoint(Once(), torch.randn(3, requires_grad=True), use_reentrant=False)
+        with pytest.raises(ValueError, match="not twice"):
+            y.sum().backward()
+
+    call = only(calls(record(body, data="structure"), kind="module", phase="recompute"))
+    assert call.error == "ValueError: not twice"
 
 
 def test_with_create_graph(record: Record) -> None:

@@ -238,27 +238,3 @@ def test_backward_inside_backward(record: Record) -> None:
         if not is_accumulation(call):
             assert call.forward is not None, f"{call.name} ({call.op}) has no forward call"
     assert torch.allclose(x.grad, 36 * x.detach() ** 3)  # type: ignore[arg-type]
-
-
-def test_two_threads_do_not_mix_up_their_links(record: Record) -> None:
-    """Sequence numbers are per thread: equal numbers of two threads are different nodes."""
-    import threading
-
-    x = torch.randn(3, requires_grad=True)
-
-    def other() -> None:
-        torch.randn(3, requires_grad=True).exp().sum().backward()
-
-    def body() -> None:
-        y = x.exp()
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-        y.sum().backward()
-
-    rank = record(body, data="structure")
-    assert_linked(rank)
-    for node in calls(rank, kind="node", phase="backward"):
-        if "ExpBackward0" in node.name:
-            assert node.forward.op == "aten::exp"
-            assert node.forward.thread == node.thread
