@@ -3,7 +3,7 @@
 Theory of operation
     An op that is wrong makes everything after it wrong, but only its own result is wrong given its own inputs.
     So each op is run from what it was given: in float64, the reference, and in the recorded dtype, which tells
-    how far an honest implementation is off (`local_error.py`). The op with the greatest error against that
+    how far an honest implementation is off (`rerun/rounding_error.py`). The op with the greatest error against that
     floor is the guilty one. One op is in memory at a time. What cannot be run again is listed with the reason.
     An error in an *argument* (a wrong eps that was passed) is not seen here: `compare` sees it.
 """
@@ -293,7 +293,7 @@ def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
         op=call.op,
         phase=call.phase,
         module=call.module,
-        source="" if source is None else f"{source.file}:{source.line} in {source.function}",
+        source="" if source is None else str(source),
         forward="" if forward is None else forward.name,
         reference="recorded dtype" if reference is None else "float64",
         results=results,

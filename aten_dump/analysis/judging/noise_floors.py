@@ -1,8 +1,8 @@
 """Noise floors: how large an error an honest implementation of the same op may have.
 
 Theory of operation
-    The best floor is measured at the op itself (`own_errors.py`). Where an op cannot be replayed, the distance of a
-    control dump (an honest repeat of the baseline) is the floor; else a bound that grows with the root of the
+    The best floor is measured at the op itself (`rerun/op_errors.py`). Where an op cannot be replayed, the distance of
+    a control dump (an honest repeat of the baseline) is the floor; else a bound that grows with the root of the
     number of ops a value went through; at depth 0 that is the dtype's table value.
 
     Table: a result is rounded to its dtype once (unit roundoff u, relative L2 about 0.4 u), and sums of K terms
@@ -74,5 +74,5 @@ def _over(error: float, floor: float) -> float:
 
 def summed_terms(call: Call) -> float:
     """Return about how many terms an element of a call's result sums."""
-    outputs = max((value.numel for _, value in [*call.output_values(), *call.written_values()]), default=1)
+    outputs = max((value.numel for _, value in call.result_values()), default=1)
     return terms_of(call.op, [value.numel for _, value in call.input_values()], max(outputs, 1))

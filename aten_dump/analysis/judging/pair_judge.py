@@ -129,7 +129,7 @@ class Judge:
         self, call: Call, slot: str, target: Value, baseline: Value, close: Closeness, inputs: Inputs
     ) -> Judgement:
         """Judge by the control dump, else by the bound."""
-        if not _is_real(baseline) or not _is_real(target):
+        if not baseline.is_floating or not target.is_floating:
             return self._discrete(close, inputs)
         control = self._control(call, slot) if self._control is not None else None
         dtype = max(target.dtype, baseline.dtype, key=lambda d: torch.finfo(d).eps)
@@ -178,11 +178,6 @@ def _ratio(close: Closeness, limits: Limits) -> float:
 
 def _is_quotient(call: Call) -> bool:
     return any(name in call.op for name in _QUOTIENTS)
-
-
-def _is_real(value: Value) -> bool:
-    dtype = getattr(torch, value.dtype_name, None)
-    return isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
 
 
 def _with_note(said: Judgement, note: str) -> Judgement:

@@ -141,8 +141,8 @@ class Walk:
             return
         inputs = self._inputs(pair)
         found = {}
-        slots = dict([*pair.baseline.output_values(), *pair.baseline.written_values()])
-        for slot, value in [*pair.target.output_values(), *pair.target.written_values()]:
+        slots = dict(pair.baseline.result_values())
+        for slot, value in pair.target.result_values():
             if slot in slots:
                 found[slot] = (value, slots[slot], self.states.close(value, slots[slot]))
         if looks(pair.target) and inputs.agree and inputs.same_shapes:

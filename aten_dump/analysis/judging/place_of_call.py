@@ -10,7 +10,7 @@ def place_of(call: Call) -> Place:
     """Return a call as evidence names it."""
     source = call.source
     forward = call.forward
-    where = f"{source.file}:{source.line} in {source.function}" if source else ""
+    where = str(source) if source else ""
     rank = call.rank
     return Place(
         rank.step, rank.rank, call.id, call.name, call.op, call.kind, call.phase, call.module, where,

@@ -219,8 +219,8 @@ def _control(baseline: RankDump, task: Task) -> Callable[[Call, str], Limits | N
         partner = partners.get(call.id)
         if partner is None:
             return None
-        ours = dict([*call.output_values(), *call.written_values()])
-        theirs = dict([*partner.output_values(), *partner.written_values()])
+        ours = dict(call.result_values())
+        theirs = dict(partner.result_values())
         if slot not in ours or slot not in theirs:
             return None
         found = closeness(theirs[slot], ours[slot], data=task.settings.data)

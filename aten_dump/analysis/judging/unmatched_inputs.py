@@ -177,7 +177,7 @@ class Boundary:
     def _bounded_region(
         self, cones: tuple[Cone, Cone], close: Closeness, b: Value, inputs: Inputs, text: str, why: str
     ) -> Said:
-        if close.level == "hash" or not is_real(b):
+        if close.level == "hash" or not b.is_floating:
             wrong = inputs.worst == "same"
             return "region", Judgement("different", wrong, 0.0, "exact", math.inf, note=why), text
         calls = len(cones[0].calls) + len(cones[1].calls)
@@ -242,14 +242,8 @@ def _names(calls: Sequence[Call]) -> str:
     return shown if len(calls) <= 6 else f"{shown} and {len(calls) - 6} more"
 
 
-def is_real(value: Value) -> bool:
-    """Tell whether a value is floating-point or complex."""
-    dtype = getattr(torch, value.dtype_name, None)
-    return isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
-
-
 def limits_of(target: Value, baseline: Value) -> Limits:
     """Return the table's limits for a pair; those of an integer allow nothing."""
-    if not (is_real(target) and is_real(baseline)):
+    if not (target.is_floating and baseline.is_floating):
         return Limits(0.0, 0.0)
     return Limits.of(max(target.dtype, baseline.dtype, key=lambda dtype: torch.finfo(dtype).eps))

@@ -143,7 +143,7 @@ def from_common_start(
         given = [item for _, item in call.input_values() if not _is_inside(item, makers[side], calls[side])]
         cuts[side] |= {item.id: item for item in given}
     odd = _odd(cuts, partner)
-    rest = [value for side, value in odd if makers[side].call(value) is not None and _is_floating(value)]
+    rest = [value for side, value in odd if makers[side].call(value) is not None and value.is_floating]
     widened = tuple(
         Cone(cone.value, tuple(inside[id] for id in sorted(inside)), tuple(cut.values()))
         for cone, inside, cut in zip(cones, calls, cuts, strict=True)
@@ -182,11 +182,6 @@ def _can_run(call: Call) -> bool:
     return call.error is None
 
 
-def _is_floating(value: Value) -> bool:
-    dtype = getattr(torch, value.dtype_name, None)
-    return isinstance(dtype, torch.dtype) and dtype.is_floating_point
-
-
 def meaning(target: Cone, baseline: Cone, partner: Mapping[int, Value]) -> Metrics | str:
     """Run both cones in float64 from the same values.
 
@@ -215,8 +210,8 @@ def means_the_same(target: Call, baseline: Call) -> bool:
     """Tell whether two calls are the same function at the baseline's inputs: ``dim=-1`` or ``dim=2``, say."""
     inputs = dict(baseline.input_values())
     partner = {value.id: inputs[slot] for slot, value in target.input_values() if slot in inputs}
-    results = dict([*baseline.output_values(), *baseline.written_values()])
-    ours = [*target.output_values(), *target.written_values()]
+    results = dict(baseline.result_values())
+    ours = target.result_values()
     for slot, value in ours:
         if slot not in results:
             return False

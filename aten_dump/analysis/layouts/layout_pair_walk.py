@@ -26,7 +26,7 @@ from ..judging.evidence import Finding, Row
 from ..judging.pair_judge import Inputs, Judge, Judgement
 from ..judging.pair_walk import Pair, Walk
 from ..judging.place_of_call import place_of
-from ..judging.unmatched_inputs import is_real, limits_of
+from ..judging.unmatched_inputs import limits_of
 from ..rerun.op_errors import OwnError
 from .rank_replays import RankReplays, id_of
 
@@ -45,7 +45,7 @@ class LayoutJudge(Judge):
 
     def _replayed(self, own: OwnError | None, close: Closeness, inputs: Inputs, baseline: Value) -> Judgement | None:
         said = super()._replayed(own, close, inputs, baseline)
-        if said is None or own is None or said.guilty or close.error is None or not is_real(baseline):
+        if said is None or own is None or said.guilty or close.error is None or not baseline.is_floating:
             return said
         # Sums that cancel are as far from a float64 replay as from one another.
         explained = _GROWTH * (own.target.error + own.baseline.error)
@@ -106,8 +106,8 @@ class LayoutWalk(Walk):
 
     def _who(self, pair: Pair, finding: Finding) -> str:
         slot = finding.row.slot
-        ours = dict([*pair.target.input_values(), *pair.target.output_values(), *pair.target.written_values()])
-        theirs = dict([*pair.baseline.input_values(), *pair.baseline.output_values(), *pair.baseline.written_values()])
+        ours = dict([*pair.target.input_values(), *pair.target.result_values()])
+        theirs = dict([*pair.baseline.input_values(), *pair.baseline.result_values()])
         value, whole = ours.get(slot), theirs.get(slot)
         if not isinstance(value, AssembledValue) or whole is None or len(value.assembly.parts) < 2:
             return ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from ...dump import Call
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...store.op_names import is_collective
@@ -57,7 +55,7 @@ class RankReplays(Replays):
     def _on_rank(self, whole: AssembledRank, rank: int, call: Call) -> dict[str, LocalError] | str:
         """Return the errors of a call on one rank, under its own slots; those of helpers count for all slots."""
         holders = whole.whole.holders[rank]
-        results = [*call.output_values(), *call.written_values()]
+        results = call.result_values()
         slots: dict[int, list[str]] = {}
         for slot, value in results:
             slots.setdefault(holders.of(value).id, []).append(slot)
@@ -67,10 +65,10 @@ class RankReplays(Replays):
                 continue
             errors = super().errors(leaf)
             if isinstance(errors, str):
-                if any(_real(value.dtype_name) for _, value in leaf.output_values()):
+                if any(value.is_floating for _, value in leaf.output_values()):
                     return errors
                 continue
-            made = dict([*leaf.output_values(), *leaf.written_values()])
+            made = dict(leaf.result_values())
             for slot, error in errors.items():
                 for name in slots.get(made[slot].id, [slot for slot, _ in results]):
                     if name not in found or error.ratio / SUSPECT > found[name].ratio / SUSPECT:
@@ -81,8 +79,3 @@ class RankReplays(Replays):
 def id_of(call: Call) -> tuple[int, int]:
     """Return what tells calls of all dumps apart."""
     return id(call.rank), call.id
-
-
-def _real(dtype: str) -> bool:
-    found = getattr(torch, dtype, None)
-    return isinstance(found, torch.dtype) and (found.is_floating_point or found.is_complex)

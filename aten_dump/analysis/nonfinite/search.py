@@ -150,7 +150,7 @@ class _Search:
 
     def _look(self, call: Call) -> None:
         inputs, undefined = self._slots(call.input_values())
-        values = [*call.output_values(), *call.written_values()]
+        values = call.result_values()
         results, _ = self._slots(values)
         self._unknown += sum(self._contents.of(v) is None and not v.undefined for _, v in values)
         self._note_near(call, results)
@@ -288,7 +288,7 @@ def _event(kind: Kind, call: Call, bad: list[Slot], inputs: list[Slot], why: str
         call.op,
         call.phase,
         call.module,
-        "" if source is None else f"{source.file}:{source.line} in {source.function}",
+        "" if source is None else str(source),
         "" if forward is None else forward.name,
         tuple(bad),
         tuple(inputs),

@@ -44,7 +44,7 @@ class ContentsTable:
         return self._known[value.id]
 
     def _find(self, value: Value) -> Contents | None:
-        if not _may_be_nonfinite(value.dtype_name):
+        if not value.is_floating:
             return Contents(value.numel, 0, 0, 0, None, None)
         if value.undefined:
             return None
@@ -57,11 +57,6 @@ class ContentsTable:
             return _from_tensor(value.tensor())
         except (MissingDataError, FormatError):  # bytes lost with an interrupted dump: nothing is known
             return None
-
-
-def _may_be_nonfinite(dtype: str) -> bool:
-    found = getattr(torch, dtype, None)
-    return isinstance(found, torch.dtype) and (found.is_floating_point or found.is_complex)
 
 
 def _from_statistics(value: Value, stats: dict[str, Any]) -> Contents:

@@ -50,14 +50,6 @@ class Match:
     how: How
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Half-open ranges of positions that lie between the same pairs."""
-
-    target: tuple[int, int]
-    baseline: tuple[int, int]
-
-
 class Aligner:
     """Aligns two sequences of keys; symbols are numbered once for each way to look at a key."""
 
@@ -162,21 +154,3 @@ def align(
         The pairs in order of `target`; a position is in one pair at most.
     """
     return Aligner(target, baseline).run(pinned)
-
-
-def gaps(matches: Sequence[Match], sizes: tuple[int, int]) -> list[Gap]:
-    """Return the unmatched runs between neighbouring pairs, in order of the target.
-
-    Pairs out of order (named by a mapping) do not bound a run.
-    """
-    found = []
-    i, j = 0, 0
-    taken_a, taken_b = {m.target for m in matches}, {m.baseline for m in matches}
-    for match in [*matches, None]:
-        x, y = (match.target, match.baseline) if match else sizes
-        if y < j:
-            continue
-        if any(p not in taken_a for p in range(i, x)) or any(p not in taken_b for p in range(j, y)):
-            found.append(Gap((i, x), (j, y)))
-        i, j = (x + 1, y + 1) if match else (x, y)
-    return found

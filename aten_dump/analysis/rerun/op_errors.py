@@ -76,7 +76,7 @@ class Replays:
 
 
 def _errors(call: Call) -> dict[str, LocalError] | str:
-    results = {slot: v for slot, v in [*call.output_values(), *call.written_values()] if _is_real(v)}
+    results = {slot: v for slot, v in call.result_values() if v.is_floating}
     values = [*(v for _, v in call.input_values()), *results.values()]
     if sum(value.numel * 8 for value in {v.id: v for v in values}.values()) > REPLAY_BYTES:
         return "its tensors are too large to replay while comparing; use `aten-dump replay`"
@@ -95,11 +95,6 @@ def _errors(call: Call) -> dict[str, LocalError] | str:
     return {slot: error for slot, error in found.items() if slot in results}
 
 
-def _is_real(value: Value) -> bool:
-    dtype = getattr(torch, value.dtype_name, None)
-    return isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
-
-
 def attempt(call: Call, cast: bool, device: torch.device) -> tuple[Run | None, AtenDumpError | None]:
     """Run a call again; return what it gave, or why it could not be run."""
     try:
@@ -116,7 +111,6 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
         native: it, run again in the recorded dtypes; None where that failed or was not tried.
         reference: it, run in float64; None takes `native` for the reference.
     """
-    sizes = [value.numel for _, value in call.input_values()]
     plain = {} if native is None else dict(result_slots(native))
     wide = plain if reference is None else dict(result_slots(reference))
     for slot, recorded in recorded_slots(call):
@@ -128,7 +122,7 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
         if item is None and plain.get(slot) is None:
             continue
         if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):
-            yield _floating(call, slot, item, plain.get(slot), wide.get(slot), sizes)
+            yield _floating(call, slot, item, (plain.get(slot), wide.get(slot)))
         elif native is not None:
             yield _on_cpu_exact(slot, item, plain.get(slot))
 
@@ -137,11 +131,13 @@ def _on_cpu_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
     return measure_exact(slot, recorded, replayed.cpu() if isinstance(replayed, torch.Tensor) else replayed)
 
 
-def _floating(call: Call, slot: str, recorded: torch.Tensor, native: Any, wide: Any, sizes: list[int]) -> LocalError:
+def _floating(call: Call, slot: str, recorded: torch.Tensor, replayed: tuple[Any, Any]) -> LocalError:
+    native, wide = replayed
     if not isinstance(wide, torch.Tensor) or wide.shape != recorded.shape:
         found = tuple(wide.shape) if isinstance(wide, torch.Tensor) else type(wide).__name__
         raise ReplayError(f"{slot} was recorded with shape {tuple(recorded.shape)}, replay gave {found}")
     known = native if isinstance(native, torch.Tensor) else None
+    sizes = [value.numel for _, value in call.input_values()]
     judged = measure(slot, recorded, known, wide, terms_of(call.op, sizes, recorded.numel()))
     if judged.bit_equal and not math.isnan(judged.ratio):
         return replace(judged, ratio=min(judged.ratio, 1.0))  # as this machine does it: not the implementation's fault

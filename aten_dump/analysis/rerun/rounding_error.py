@@ -84,6 +84,79 @@ class _Sums:
         return abs(self.dot) / self.reference**2 if self.reference else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A result and the reference, and what an honest implementation of the same op is off."""
+
+    recorded: torch.Tensor
+    reference: torch.Tensor
+    found: _Sums
+    honest: _Sums | None  # None where the op was not run in the recorded dtype
+    unit: float  # honest relative error of an element
+    accumulator: float  # the same of a sum of as many terms as there are
+
+    @property
+    def rms(self) -> float:
+        """Root mean square of the error."""
+        return self.found.error / math.sqrt(max(1, self.recorded.numel()))
+
+    @property
+    def floor(self) -> float:
+        """The L2 norm that an honest error may have."""
+        floor = max(0.5 * self.unit + self.accumulator, 1e-30) * self.found.reference
+        smallest = _tiny(self.recorded.dtype) * math.sqrt(max(1, self.recorded.numel()))
+        return max(floor, smallest, 0.0 if self.honest is None else self.honest.error)
+
+    def of_norm(self) -> float:
+        """Return the L2 norm of the error over its floor."""
+        return self.found.error / self.floor
+
+    def of_greatest(self) -> float:
+        """Return the greatest error over its floor; of elements that are all noisy one is noisier than the others."""
+        floor = max(self.unit + self.accumulator, 1e-30) * self.found.max_reference
+        floor = max(floor, _tiny(self.recorded.dtype), 0.0 if self.honest is None else self.honest.max_error)
+        ratio = self.found.max_error / floor
+        return ratio if ratio <= SUSPECT else self.found.max_error / max(floor, _TAIL * self.rms)
+
+    def of_element(self) -> float:
+        """Return the greatest error for its element's size; where all are noisy (rounded sums), small ones are."""
+        allowed = LENIENCE * max(1.0, 0.0 if self.honest is None else self.honest.elementwise)
+        ratio = self.found.elementwise / allowed
+        if ratio <= SUSPECT:
+            return ratio
+        least = _least(self.recorded, self.reference, self.accumulator) + NOISE * self.rms
+        return _sums(self.recorded, self.reference, self.unit, least).elementwise / allowed
+
+    def of_slope(self) -> float:
+        """Return the error that all elements have in common, over what an honest implementation may have."""
+        found, count = self.found, self.reference.numel()
+        if not found.reference or count < _DISTINCT:
+            return 0.0
+        honest = 0.0 if self.honest is None else 2.0 * self.honest.slope
+        allowed = max(_BIAS * self.unit, LENIENCE * self.accumulator, honest)
+        uncertain = _UNCERTAIN * found.uncertainty / found.reference**2
+        if found.slope <= SUSPECT * max(allowed, uncertain):
+            return found.slope / max(allowed, uncertain)
+        distinct = int(_flat(self.reference)[:_CHUNK].unique().numel())
+        if distinct < _DISTINCT:
+            return 0.0
+        repeated = math.sqrt(max(1.0, min(count, _CHUNK) / distinct))
+        return found.slope / max(allowed, uncertain * repeated)
+
+    @property
+    def is_misplaced(self) -> bool:
+        """True when NaN or Inf stand where an honest implementation has none."""
+        honest = 0 if self.honest is None else self.honest.misplaced
+        return self.found.misplaced > honest
+
+    def ratio(self) -> float:
+        """Return the worst of the four ratios."""
+        if self.is_misplaced:
+            return math.inf
+        ratio = max(self.of_norm(), self.of_greatest(), self.of_element())
+        return ratio if ratio > SUSPECT else max(ratio, self.of_slope())
+
+
 def measure(
     slot: str, recorded: torch.Tensor, native: torch.Tensor | None, reference: torch.Tensor, terms: float
 ) -> LocalError:
@@ -98,49 +171,19 @@ def measure(
     """
     unit = _unit(recorded.dtype)
     accumulator = min(unit, torch.finfo(torch.float32).eps / 2) * math.sqrt(terms)
-    least = accumulator * _greatest(reference) + _tiny(recorded.dtype)
+    least = _least(recorded, reference, accumulator)
     found = _sums(recorded, reference, unit, least)
     honest = None if native is None else _sums(native, reference, unit, least)
-    floor = max(0.5 * unit + accumulator, 1e-30) * found.reference
-    max_floor = max(unit + accumulator, 1e-30) * found.max_reference
-    smallest = _tiny(recorded.dtype)
-    if honest is not None:
-        floor, max_floor = max(floor, honest.error), max(max_floor, honest.max_error)
-    floor, max_floor = max(floor, smallest * math.sqrt(max(1, recorded.numel()))), max(max_floor, smallest)
-    allowed = LENIENCE * max(1.0, 0.0 if honest is None else honest.elementwise)
-    own = found.elementwise / allowed
-    if own > SUSPECT:  # where all elements are noisy (partial sums that were rounded), small ones are too
-        noise = NOISE * found.error / math.sqrt(max(1, recorded.numel()))
-        own = _sums(recorded, reference, unit, least + noise).elementwise / allowed
-    greatest_ratio = found.max_error / max_floor
-    if greatest_ratio > SUSPECT:
-        max_floor = max(max_floor, _TAIL * found.error / math.sqrt(max(1, recorded.numel())))
-        greatest_ratio = found.max_error / max_floor
-    ratio = max(found.error / floor, greatest_ratio, own)
-    if ratio <= SUSPECT:
-        ratio = max(ratio, _bias(found, honest, reference, unit, accumulator))
-    if found.misplaced and not (honest is not None and honest.misplaced >= found.misplaced):
-        ratio = math.inf
+    judged = _Judged(recorded, reference, found, honest, unit, accumulator)
     scale = found.reference or 1.0
     bit_equal = native is not None and _equal_bits(recorded, native)
-    return LocalError(
-        slot, found.error / scale, floor / scale, ratio, found.max_error, _place(found.at, recorded.shape), bit_equal
-    )
+    at = _place(found.at, recorded.shape)
+    return LocalError(slot, found.error / scale, judged.floor / scale, judged.ratio(), found.max_error, at, bit_equal)
 
 
-def _bias(found: _Sums, honest: _Sums | None, reference: torch.Tensor, unit: float, accumulator: float) -> float:
-    """Return the error that all elements have in common, over what an honest implementation may have."""
-    if not found.reference or reference.numel() < _DISTINCT:
-        return 0.0
-    allowed = max(_BIAS * unit, LENIENCE * accumulator, 0.0 if honest is None else 2.0 * honest.slope)
-    uncertain = _UNCERTAIN * found.uncertainty / found.reference**2
-    if found.slope <= SUSPECT * max(allowed, uncertain):
-        return found.slope / max(allowed, uncertain)
-    distinct = int(_flat(reference)[:_CHUNK].unique().numel())
-    if distinct < _DISTINCT:
-        return 0.0
-    repeated = math.sqrt(max(1.0, min(reference.numel(), _CHUNK) / distinct))
-    return found.slope / max(allowed, uncertain * repeated)
+def _least(recorded: torch.Tensor, reference: torch.Tensor, accumulator: float) -> float:
+    """Return the honest absolute error of any element, however small it is."""
+    return accumulator * _greatest(reference) + _tiny(recorded.dtype)
 
 
 def measure_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:

@@ -1,7 +1,7 @@
 """Runs one recorded aten op again.
 
 Theory of operation
-    The op is found by name, its tensors are made anew (`buffers.py`), its other arguments are taken as recorded. On
+    The op is found by name, its tensors are made anew (`shared_memory.py`), its other arguments as recorded. On
     another device, device arguments follow; with `cast`, dtype arguments do. A random op draws from a generator
     in the recorded state; it cannot be cast, as other dtypes draw other numbers, unless it turns out to draw nothing
     (attention with dropout 0). An op that was given undefined memory runs twice, with different bytes there: if
@@ -10,9 +10,10 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -21,7 +22,7 @@ from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import is_collective, read_op_name
 from ...store.records import UNDEFINED_OUTPUT_OPS
-from .shared_memory import Moment, tensors_of, wide
+from .shared_memory import Moment, Surroundings, tensors_of, wide
 
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
 _REINTERPRET: Final = frozenset(
@@ -39,7 +40,6 @@ class Run:
     outputs: Any  # tree of tensors and plain values
     mutated: dict[str, Any]
     drew: bool = False  # it took random numbers
-    undefined_inputs: bool = False
 
 
 def find_op(call: Call) -> Any:
@@ -87,35 +87,33 @@ def run_call(
         raise ReplayError(f"it raised in the program: {call.error}")
     if cast and call.op in _REINTERPRET:
         raise ReplayError("it is about the bits of its dtype: it has no float64 form")
-    device = device or torch.device("cpu")
+    around = Surroundings(cast, device or torch.device("cpu"), known or {})
     undefined = any(value.undefined and value.numel for _, value in call.input_values())
-    first = _run(op, call, cast, device, known, 0)
+    first = _run(op, call, around)
     if not undefined:
         return first
-    second = _run(op, call, cast, device, known, _SECOND_FILL)
+    second = _run(op, call, replace(around, fill=_SECOND_FILL))
     _check_same(call, first, second)
-    return Run(first.outputs, first.mutated, first.drew, True)
+    return first
 
 
 def _check_same(call: Call, first: Run, second: Run) -> None:
     """Check that an op gave the same twice, wherever the program's result was defined."""
-    defined = {slot for slot, value in [*call.output_values(), *call.written_values()] if not value.undefined}
+    defined = {slot for slot, value in call.result_values() if not value.undefined}
     others = dict(result_slots(second))
     for slot, item in result_slots(first):
         if slot in defined and not same_bits(item, others[slot]):
             raise ReplayError("it reads memory that was undefined (torch.empty), whose contents are not recorded")
 
 
-def _run(
-    op: Any, call: Call, cast: bool, device: torch.device, known: Mapping[Moment, torch.Tensor] | None, fill: int
-) -> Run:
+def _run(op: Any, call: Call, around: Surroundings) -> Run:
     names = [argument.name for argument in op._schema.arguments]
     state = call.random_state
     is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
     try:
-        args, kwargs = _Arguments(op, call, cast, device, known, fill).build()
+        args, kwargs = _Arguments(call, around).build()
         if is_random:
-            result, drew = _draw(op, args, kwargs, state, device, cast)
+            result, drew = _draw(partial(op, *args, **kwargs), _generator_in(args, kwargs), state, around)
         else:
             with torch.no_grad():
                 result, drew = op(*args, **kwargs), False
@@ -131,29 +129,28 @@ def _run(
     return Run(result, mutated, drew)
 
 
+def _generator_in(args: list[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
+    return next((item for item in (*args, *kwargs.values()) if isinstance(item, torch.Generator)), None)
+
+
 def _draw(
-    op: Any,
-    args: list[Any],
-    kwargs: dict[str, Any],
-    state: tuple[str, bytes] | None,
-    device: torch.device,
-    cast: bool,
+    op: Callable[[], Any], given: torch.Generator | None, state: tuple[str, bytes] | None, around: Surroundings
 ) -> tuple[Any, bool]:
     """Run an op that may draw random numbers, and tell whether it did."""
+    device = around.device
     kind = "cpu" if state is None else torch.device(state[0]).type
     if kind != device.type:
         raise ReplayError(f"it draws random numbers on {kind}: replay it there, {device.type} draws others")
-    given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)]
-    with _generator(given[0] if given else None, device) as generator:
+    with _generator(given, device) as generator:
         if state is not None:
             generator.set_state(torch.frombuffer(bytearray(state[1]), dtype=torch.uint8))
         before = generator.get_state()
         with torch.no_grad():
-            result = op(*args, **kwargs)
+            result = op()
         drew = not torch.equal(before, generator.get_state())
     if drew and state is None:
         raise ReplayError("it draws random numbers, and the state of the generator was not recorded")
-    if drew and cast:
+    if drew and around.cast:
         raise ReplayError("it draws random numbers, which depend on the dtype: replay it in the recorded one")
     return result, drew
 
@@ -179,38 +176,20 @@ def _generator(given: torch.Generator | None, device: torch.device) -> Iterator[
 class _Arguments:
     """The arguments of one call, made anew."""
 
-    def __init__(
-        self,
-        op: Any,
-        call: Call,
-        cast: bool,
-        device: torch.device,
-        known: Mapping[Moment, torch.Tensor] | None,
-        fill: int,
-    ) -> None:
-        self._op = op
+    def __init__(self, call: Call, around: Surroundings) -> None:
         self._call = call
-        self._cast = cast
-        self._device = device
-        self._known = known
-        self._fill = fill
+        self._around = around
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
         args, kwargs = call.inputs
         values = [value for _, value in call.input_values()]
-        self._tensors = tensors_of(
-            values,
-            cast=self._cast,
-            device=self._device,
-            fill=self._fill,
-            written=self._written(args, kwargs),
-            absolute="as_strided" in call.op or "set_" in call.op,
-            known=self._known,
-        )
+        absolute = "as_strided" in call.op or "set_" in call.op
+        written = self._written(args, kwargs)
+        self._tensors = tensors_of(values, self._around, written=written, absolute=absolute)
         made = [self._item(item) for item in args]
         position = _ON_LOW_PRECISION_ONLY.get(call.op)
-        if self._cast and position is not None and len(made) > position:
+        if self._around.cast and position is not None and len(made) > position:
             made[position] = False
         named = {name: self._item(item) for name, item in kwargs.items()}
         if named.get("pin_memory"):
@@ -231,11 +210,11 @@ class _Arguments:
         if isinstance(item, (list, tuple)):
             return [self._item(entry) for entry in item]
         if isinstance(item, torch.dtype):
-            return wide(item) if self._cast else item
+            return wide(item) if self._around.cast else item
         if isinstance(item, torch.device):
-            return item if item.type == "meta" else self._device
+            return item if item.type == "meta" else self._around.device
         if isinstance(item, GeneratorRef):
-            generator = torch.Generator(self._device)
+            generator = torch.Generator(self._around.device)
             return generator if item.seed is None else generator.manual_seed(item.seed)
         if isinstance(item, ReprRef):
             return _number(item)

@@ -12,6 +12,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -23,6 +24,7 @@ from ...store.records import LAYOUTS
 ALIGNMENT: Final = 64  # bytes; what torch's CPU allocator aligns storages to
 Moment = tuple[int, int]  # a storage at a version
 
+_CPU: Final = torch.device("cpu")
 _WIDE: Final = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 _REAL: Final = {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}
 _SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -63,26 +65,26 @@ def check_readable(value: Value) -> None:
         value.tensor()  # raises, and says why
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """How recorded calls are run again."""
+
+    cast: bool = False  # floating values become float64, complex ones complex128
+    device: torch.device = _CPU
+    known: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # whole storages, in place of the recorded
+    fill: int = 0  # the byte that undefined memory is filled with
+
+
 def tensors_of(
-    values: Iterable[Value],
-    *,
-    cast: bool,
-    device: torch.device,
-    fill: int = 0,
-    written: frozenset[int] = frozenset(),
-    absolute: bool = False,
-    known: Mapping[Moment, torch.Tensor] | None = None,
+    values: Iterable[Value], around: Surroundings, *, written: frozenset[int] = frozenset(), absolute: bool = False
 ) -> dict[int, torch.Tensor]:
     """Return a tensor for each value, by value id.
 
     Args:
         values: what an op was given.
-        cast: floating values become float64, complex ones complex128.
-        device: where to make them.
-        fill: the byte that undefined memory is filled with.
+        around: how to make them; storages in its `known` are not written.
         written: ids of values that the op writes; they must keep their aliases.
         absolute: give the buffer the whole storage, for ops that count from its start (as_strided).
-        known: whole storages as bytes that take the place of what was recorded; they are not written.
 
     Raises:
         ReplayError, MissingDataError: a value cannot be made; the message says why.
@@ -90,29 +92,32 @@ def tensors_of(
     groups: dict[Moment, list[Value]] = {}
     tensors: dict[int, torch.Tensor] = {}
     for value in {value.id: value for value in values}.values():
-        if known is None or moment_of(value) not in known:
+        if moment_of(value) not in around.known:
             check_readable(value)
-        if value.storage == 0 or "quantized" in value.extra:
-            tensor = value.tensor()
-            tensors[value.id] = (tensor.to(wide(tensor.dtype)) if cast and not tensor.is_quantized else tensor).to(
-                device
-            )
-        elif value.numel == 0:
-            dtype = wide(value.dtype) if cast else value.dtype
-            tensors[value.id] = torch.empty_strided(value.shape, value.stride, dtype=dtype, device=device)
+        if value.storage == 0 or "quantized" in value.extra or value.numel == 0:
+            tensors[value.id] = _alone(value, around)
         else:
             groups.setdefault(moment_of(value), []).append(value)
     for moment, group in groups.items():
-        buffer = None if known is None else known.get(moment)
-        base = 0
+        buffer, base = around.known.get(moment), 0
         if buffer is None:
-            buffer, base = _fill_buffer(group, fill, absolute)
+            buffer, base = _fill_buffer(group, around.fill, absolute)
         elif any(value.id in written for value in group):
             buffer = buffer.clone()
-        convert = cast and any(value.dtype in _REAL or value.dtype.is_floating_point for value in group)
-        made = _cast_views(group, buffer, base, written) if convert else _views(group, buffer, base)
-        tensors.update(_moved(made, device))
+        made = _cast_views(group, buffer, base, written) if around.cast else _views(group, buffer, base)
+        tensors.update(_moved(made, around.device))
     return tensors
+
+
+def _alone(value: Value, around: Surroundings) -> torch.Tensor:
+    """Return the tensor of a value that shares no memory: sparse, quantized, empty."""
+    if value.numel == 0 and value.storage:
+        dtype = wide(value.dtype) if around.cast else value.dtype
+        return torch.empty_strided(value.shape, value.stride, dtype=dtype, device=around.device)
+    tensor = value.tensor()
+    if around.cast and not tensor.is_quantized:
+        tensor = tensor.to(wide(tensor.dtype))
+    return tensor.to(around.device)
 
 
 def storage_bytes(values: Iterable[Value]) -> torch.Tensor:
@@ -199,7 +204,9 @@ def _views(group: list[Value], buffer: torch.Tensor, base: int) -> dict[int, tor
 def _cast_views(
     group: list[Value], buffer: torch.Tensor, base: int, written: frozenset[int]
 ) -> dict[int, torch.Tensor]:
-    """Return float64 and complex128 views on one converted buffer."""
+    """Return float64 and complex128 views on one converted buffer; others as they are."""
+    if not any(value.is_floating for value in group):
+        return _views(group, buffer, base)
     reals = {_REAL.get(value.dtype, value.dtype) for value in group}
     if len(reals) > 1:
         if any(value.id in written for value in group):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from aten_dump.analysis.pairing import subsequence
-from aten_dump.analysis.pairing.alignment import CallKey, Gap, Match, align, gaps
+from aten_dump.analysis.pairing.alignment import CallKey, Match, align
 from aten_dump.analysis.pairing.call_keys import normal_module
 from aten_dump.analysis.pairing.user_mapping import Mapping, found_modules
 from tests.analysis.pairing.synthetic_traces import CASES, score, trace
@@ -86,11 +86,9 @@ def test_the_users_pairs_come_first() -> None:
     assert align(keys, keys, pinned=[(0, 1)]) == [Match(0, 1, "mapping")]
 
 
-def test_runs_without_counterpart_are_gaps() -> None:
+def test_runs_without_counterpart_stay_alone() -> None:
     matches = align([_key("a"), _key("fused"), _key("z")], [_key("a"), _key("p"), _key("q"), _key("z")])
     assert [(m.target, m.baseline) for m in matches] == [(0, 0), (2, 3)]
-    assert gaps(matches, (3, 4)) == [Gap((1, 2), (1, 3))]
-    assert gaps([Match(0, 0, "module")], (1, 1)) == []
 
 
 @pytest.mark.parametrize(
