@@ -104,7 +104,7 @@ def same_bits(target: Value, baseline: Value) -> bool:
         return False
     if LAYOUTS[one.layout : one.layout + 1] not in (("strided",), ("compact",)):
         return False
-    a, b = target._record, baseline._record
+    a, b = target.record, baseline.record
     if target.dtype_name != baseline.dtype_name or list(a.stride) != list(b.stride) or a.extra or b.extra:
         return False
     if (target.conjugate, target.negative) != (baseline.conjugate, baseline.negative):

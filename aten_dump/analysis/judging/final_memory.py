@@ -43,5 +43,5 @@ def left_behind(ranks: tuple[RankDump, RankDump], from_outside: Mapping[int, Val
 
 
 def _place(value: Value) -> Place:
-    record = value._record
+    record = value.record
     return record.storage, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)
