@@ -184,7 +184,7 @@ def test_the_command(record: Callable[..., Any]) -> None:
     bad = run(record(entirely_masked, data="statistic"))
     assert bad.exit_code == 1
     assert "Aten._softmax.0.forward (aten::_softmax), output.0 has 16 NaN of 16 float32" in bad.stdout
-    assert "test_nonfinite.py" in bad.stdout
+    assert "test_search.py" in bad.stdout
     assert "propagator " not in bad.stdout
     assert "propagator " in run(record(entirely_masked), "--all").stdout
     good = run(record(attention, data="statistic"))
