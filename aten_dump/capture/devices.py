@@ -42,6 +42,15 @@ def _loads(library: str) -> bool:
     return True
 
 
+def accelerator() -> torch.device | None:
+    """Return the accelerator that torch computes on; None where there is none, whatever torch was built for."""
+    import torch
+
+    found = getattr(torch, "accelerator", None)
+    # Builds for a device raise when asked for it on a machine without one, or name it (2.6, and newer).
+    return found.current_accelerator() if found is not None and found.is_available() else None
+
+
 def has_float64(device_type: str) -> bool:
     """Tell whether a device sums up float64 at a speed that does not matter."""
     return device_type in ("cpu", "cuda")
@@ -60,8 +69,7 @@ def has_spare_core() -> bool:
     """
     import torch
 
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is not None and accelerator.is_available():
+    if accelerator() is not None:
         return True
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -74,8 +82,7 @@ def host_tensor(nbytes: int) -> torch.Tensor:
 
     from .torch_internals.quiet import quiet
 
-    accelerator = getattr(torch, "accelerator", None)
-    device = accelerator.current_accelerator() if accelerator is not None else None
+    device = accelerator()
     with quiet():
         # Pinning memory would start the device's context in a program that has no use for it.
         if device is not None and getattr(torch.get_device_module(device), "is_initialized", bool)():

@@ -17,7 +17,7 @@ from ..store.records import FORMAT_VERSION
 from ..store.run_json import read_run, write_run
 from ..store.writing.writer import Writer
 from . import IS_COMPILED
-from .devices import has_spare_core, host_memory
+from .devices import accelerator, has_spare_core, host_memory
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -92,9 +92,12 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> list[str]:
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is None or not accelerator.is_available():
+    device = accelerator()
+    if device is None:
         return ["cpu"]
-    kind = accelerator.current_accelerator().type
+    kind = device.type
     names = getattr(torch.get_device_module(kind), "get_device_name", None)
-    return ["cpu", *[f"{kind}:{i}" + (f" {names(i)}" if names else "") for i in range(accelerator.device_count())]]
+    return [
+        "cpu",
+        *[f"{kind}:{i}" + (f" {names(i)}" if names else "") for i in range(torch.accelerator.device_count())],
+    ]

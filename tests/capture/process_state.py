@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 

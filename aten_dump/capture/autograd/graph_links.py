@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from ..calls.step_recorder import StepRecorder
 
 is_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
-_top_saved_hooks: Final[Callable[[bool], Any]] = torch._C._autograd._top_saved_tensors_default_hooks
+_top_saved_hooks: Final[Callable[[bool], Any]] = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None
+)
 running_node: Final[Callable[[], Any]] = torch._C._current_autograd_node  # None outside of a backward pass
 COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
 KEY: Final = "aten_dump"  # our entry in a node's metadata

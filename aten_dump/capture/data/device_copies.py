@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import torch
 
+from ..devices import accelerator
+
 STAGING_BYTES: Final = 64 << 20
 
 Wait = Callable[[], None]
@@ -82,8 +84,7 @@ def on_stream(stream: Any) -> Iterator[None]:
 @functools.cache
 def copier_of(device: torch.device) -> Copier | None:
     """Return the Copier of a device; None where it has no streams, or is not the accelerator of this torch."""
-    accelerator = getattr(torch, "accelerator", None)
-    current = accelerator.current_accelerator() if accelerator is not None else None
+    current = accelerator()
     if current is None or current.type != device.type:
         return None
     try:
