@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "compare": "Compare two dumps: the first op that is wrong, and the table.",
     "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",
     "nonfinite": "Where NaN and Inf came from, in execution order.",
+    "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 
@@ -15,6 +15,10 @@ from ...store.raw_rows import split_records
 from ...store.shards import ShardReader, partial_name, shard_name
 from .tables import Tables
 
+_MAPPED_BYTES: Final = (
+    64 << 20
+)  # read before the maps of shards are dropped: their pages count as this process's memory
+
 
 class Source:
     """The files of one step and rank."""
@@ -22,6 +26,7 @@ class Source:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._shards: ShardReader | None = None
+        self._read_bytes = 0
 
     def tables(self, where: str) -> Tables:
         """Read the index; `where` names it in errors."""
@@ -38,7 +43,12 @@ class Source:
         """Read bytes [start, stop) of a blob, into memory of their own."""
         if self._shards is None:
             self._shards = ShardReader(self.directory, tables.shards.values())
-        return bytearray(self._shards.blob(blob)[start:stop].data)
+        found = bytearray(self._shards.blob(blob)[start:stop].data)
+        self._read_bytes += len(found)
+        if self._read_bytes > _MAPPED_BYTES:
+            self._shards.close()
+            self._read_bytes = 0
+        return found
 
     def lost_blobs(self, tables: Tables) -> int:
         """Count the blobs that reach beyond the end of their shard."""

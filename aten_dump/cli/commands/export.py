@@ -1,0 +1,76 @@
+"""``aten-dump export``: a dump in the format of another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...export import TARGETS, export_dump
+from ..console import count_progress
+from ..options import dump_argument, filter_options
+
+_TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARGETS.items())
+
+
+@click.command(
+    "export",
+    help=f"""Write DUMP in the format of another tool.
+
+    \b
+    Targets
+    {_TARGETS_TEXT.strip()}
+
+    One tensor is in memory at a time. OUT gets its name when all is written; until then its name begins with a dot.
+
+    \b
+    Examples
+      aten-dump export dump --to msprobe --out for-msprobe
+      aten-dump export dump --to parquet --out tables
+      aten-dump export dump --to hdf5 --out dump.h5 --step 3 --op layer_norm
+      aten-dump export dump --to graph --out graph --sources .
+    """,
+)
+@dump_argument
+@click.option("--to", type=click.Choice(list(TARGETS)), required=True, help="Format to write.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="File or folder to write.")
+@click.option("--step", "steps", default="all", show_default=True, help="Steps to export: 3, '0|5-8'.")
+@click.option("--rank", "ranks", default="all", show_default=True, help="Ranks to export: 0, '0|4-7'.")
+@filter_options
+@click.option(
+    "--sources",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the program, to show its lines in graph.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace what is at OUT.")
+def command(
+    dump: Path,
+    to: str,
+    out: Path,
+    steps: str,
+    ranks: str,
+    op: str | None,
+    kind: str | None,
+    phase: str | None,
+    module: str | None,
+    call_name: str | None,
+    sources: Path | None,
+    overwrite: bool,
+) -> None:
+    """Write a dump in the format of another tool."""
+    filters = {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name}
+    with count_progress(f"exporting to {to}") as progress:
+        done = export_dump(
+            dump,
+            to,
+            out,
+            steps=steps,
+            ranks=ranks,
+            filters=filters,
+            sources=sources,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    click.echo(f"wrote {done.path}")
+    for what, count in done.left_out.items():
+        click.echo(f"left out {count} {what}", err=True)

@@ -1,0 +1,62 @@
+"""``--to apex``: the HDF5 file of apex's HookerAndDumper, which recorded with hooks on modules.
+
+A group for each call of a module in execution order: ``000_Linear`` with ``feat_input0`` and ``feat_output``, then, in
+the order of the backward pass, groups with ``grad_output0`` and ``grad_input0``. None is an empty dataset. The model
+itself, the root of all modules, is left out, as it was there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..dump import Call, Value
+from .arrays import as_array
+from .hdf5 import group_of
+from .selection import Selection, require
+
+
+def write(selection: Selection, out: Path) -> None:
+    """Write the file."""
+    require("h5py", "hdf5")
+    import h5py
+
+    with h5py.File(out, "w") as file:
+        for rank in selection.each_rank():
+            root = group_of(file, selection, rank)
+            count = 0
+            for call in selection.calls(rank):
+                if call.kind != "module" or call.phase not in ("forward", "backward") or is_model(call):
+                    continue
+                write_call(root.create_group(f"{count:03d}_{call.op.rpartition('.')[2]}"), call, selection)
+                count += 1
+
+
+def is_model(call: Call) -> bool:
+    """Tell whether a module's call is that of the model itself."""
+    forward = call if call.phase == "forward" else call.forward
+    return forward is not None and not forward.module
+
+
+def write_call(group: Any, call: Call, selection: Selection) -> None:
+    """Write what a module's call, or its backward, was given and gave."""
+    group.attrs["call"] = call.name
+    given, made = ("grad_output", "grad_input") if call.phase == "backward" else ("feat_input", "feat_output")
+    args, _ = call.inputs
+    _write_items(group, given, tuple(args), selection)
+    _write_items(group, made, call.outputs, selection)
+
+
+def _write_items(group: Any, name: str, items: Any, selection: Selection) -> None:
+    """Write a tensor under `name`, those of a tuple or list under the name and their number."""
+    if isinstance(items, list | tuple):
+        for number, item in enumerate(items):
+            _write_items(group, f"{name}{number}", item, selection)
+    elif items is None:
+        group.create_dataset(name, shape=(0,), dtype="f")
+    elif isinstance(items, dict):
+        for key, item in items.items():
+            _write_items(group, f"{name}_{key}", item, selection)
+    elif isinstance(items, Value):
+        for _, value in selection.tensors([(name, items)]):
+            group.create_dataset(name, data=as_array(value.tensor()))

@@ -1,0 +1,47 @@
+"""``--to hdf5``: one file, a group for each call, a dataset for each tensor in it.
+
+``Aten.addmm.3.forward/input.1`` of one step and rank; under ``step0/rank0/`` where there are several. What numpy has no
+dtype for is stored wider; the attribute ``dtype`` has the dtype it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..dump import RankDump, Value
+from .arrays import as_array
+from .selection import Selection, require, slots_of
+
+
+def write(selection: Selection, out: Path) -> None:
+    """Write the file."""
+    require("h5py", "hdf5")
+    import h5py
+
+    with h5py.File(out, "w") as file:
+        for rank in selection.each_rank():
+            root = group_of(file, selection, rank)
+            for call in selection.calls(rank):
+                group = root.create_group(call.name.replace("/", "_"))
+                group.attrs.update(
+                    {"op": call.op, "kind": call.kind, "phase": call.phase, "module": call.module, "id": call.id}
+                )
+                written: dict[int, Any] = {}
+                for slot, value in selection.tensors(slots_of(call)):
+                    put(group, slot, value, written)
+
+
+def group_of(file: Any, selection: Selection, rank: RankDump) -> Any:
+    """Return the group of a step and rank: the root, where it is the only one."""
+    return file.create_group(f"step{rank.step}/rank{rank.rank}") if selection.several else file
+
+
+def put(group: Any, name: str, value: Value, written: dict[int, Any]) -> None:
+    """Write a value as a dataset; under a second name in the same group it is a link to the first."""
+    if value.id in written:
+        group[name] = written[value.id]
+        return
+    dataset = group.create_dataset(name.replace("/", "_"), data=as_array(value.tensor()))
+    dataset.attrs["dtype"] = value.dtype_name
+    written[value.id] = dataset

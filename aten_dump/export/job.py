@@ -1,0 +1,112 @@
+"""One export: from a dump to files that get their final name when they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from ..config import Selection as Numbers
+from ..dump import Dump, RankDump, open_dump
+from ..errors import ConfigError, MissingDataError, StoreError
+from .selection import Progress, Selection
+from .targets import TARGETS, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written, and what was not: sentences to counts."""
+
+    path: Path
+    left_out: dict[str, int]
+
+
+def export_dump(
+    dump: str | os.PathLike[str] | Dump,
+    to: str,
+    out: str | os.PathLike[str],
+    *,
+    steps: str | int = "all",
+    ranks: str | int = "all",
+    filters: Mapping[str, str | None] | None = None,
+    sources: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write a dump in another tool's format. One tensor is in memory at a time.
+
+    Args:
+        dump: path of a dump, or an open one.
+        to: a target, of `TARGETS`.
+        out: file or folder to write.
+        steps: steps to export, as in DumpConfig.steps.
+        ranks: ranks to export, as in DumpConfig.ranks.
+        filters: keywords of ``Calls.filter``.
+        sources: folder whose files may be read for lines of code in ``graph``. A dump itself may name any file.
+        overwrite: replace what is at `out`.
+        progress: is told how many calls are done, of how many.
+
+    Raises:
+        ConfigError: there is no such target, or something is at `out` already.
+        MissingDataError: no such step or rank, or a package is missing.
+        StoreError: `out` cannot be written.
+    """
+    target = TARGETS.get(to)
+    if target is None:
+        raise ConfigError(f"there is no export target {to!r}; allowed: {', '.join(TARGETS)}")
+    opened = dump if isinstance(dump, Dump) else open_dump(dump)
+    kind = (filters or {}).get("kind")
+    kinds = target.kinds if kind is None else (kind,)
+    root = None if sources is None else Path(sources).resolve()
+    selection = Selection(_chosen(opened, steps, ranks), kinds, dict(filters or {}), root, progress)
+    write = import_module(f".{target.module}", __package__).write
+    final = Path(out)
+    with whole_or_nothing(final, target, overwrite) as partial:
+        write(selection, partial)
+    return Exported(final, selection.left_out)
+
+
+def _chosen(dump: Dump, steps: str | int, ranks: str | int) -> list[RankDump]:
+    wanted_steps, wanted_ranks = Numbers.parse("steps", steps), Numbers.parse("ranks", ranks)
+    found = [rank for rank in dump.all_ranks() if rank.step in wanted_steps and rank.rank in wanted_ranks]
+    if not found:
+        raise MissingDataError(
+            f"{dump.path} has no step in {steps!r} with a rank in {ranks!r}; "
+            f"recorded steps: {', '.join(map(str, dump.steps)) or 'none'}, ranks: {', '.join(map(str, dump.ranks))}"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def whole_or_nothing(final: Path, target: Target, overwrite: bool) -> Iterator[Path]:
+    """Give a temporary path beside `final`, which gets that name when the block ends, and is removed if it raises."""
+    if final.exists() and not overwrite:
+        raise ConfigError(f"{final} exists already; name another place to write to, or give --overwrite")
+    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove(partial)
+        if not target.is_file:
+            partial.mkdir()
+        yield partial
+        _remove(final)
+        os.replace(partial, final)
+    except OSError as error:
+        _remove(partial)
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(error.errno, f"cannot write {final}: {error.strerror or error}") from error
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        path.unlink()

@@ -1,0 +1,119 @@
+"""``--to npy``: the layout and names of MindSpore's dump.
+
+``rank_<R>/<net>/0/<step>/`` holds ``{op type}.{op
+name}.{task}.{stream}.{time}.{input|output}.{slot}.DefaultFormat.{dtype}.npy``, statistic.csv with a row for each of
+them, and mapping.csv for names that are too long for a file; ``rank_<R>/execution_order/`` the order in which calls
+ran. The op name is the call's name with the module in front and ``-`` in place of dots, task the call's id, stream the
+thread. Inputs and outputs are numbered through, lists and keywords included; what a call wrote in place are further
+outputs. bfloat16 and other dtypes that numpy lacks are stored as float32.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import numpy as np
+import torch
+
+from ..dump import Call, RankDump, Value
+from .arrays import as_array
+from .selection import Selection
+from .statistics import StatisticsOf
+from .tensor_files import TensorFiles
+
+NET: Final = "Net"
+# Column of statistic.csv -> our statistic.
+COLUMNS: Final = {
+    "Max Value": "max",
+    "Min Value": "min",
+    "Avg Value": "mean",
+    "Count": "count",
+    "Negative Zero Count": "negative",  # MindSpore's name for the count of elements below zero
+    "Positive Zero Count": "positive",
+    "NaN Count": "nan",
+    "Negative Inf Count": "neginf",
+    "Positive Inf Count": "posinf",
+    "Zero Count": "zero",
+    "L2Norm Value": "l2norm",
+}
+_FACTS: Final = (
+    "Op Type",
+    "Op Name",
+    "Task ID",
+    "Stream ID",
+    "Timestamp",
+    "IO",
+    "Slot",
+    "Data Size",
+    "Data Type",
+    "Shape",
+)
+
+
+def write(selection: Selection, out: Path) -> None:
+    """Write a folder for each step and rank."""
+    orders: dict[int, list[int]] = {}
+    for rank in selection.each_rank():
+        orders.setdefault(rank.rank, []).append(rank.step)
+        order = out / f"rank_{rank.rank}" / "execution_order"
+        order.mkdir(parents=True, exist_ok=True)
+        folder = out / f"rank_{rank.rank}" / NET / "0" / str(rank.step)
+        folder.mkdir(parents=True)
+        with (
+            open(folder / "statistic.csv", "w", encoding="utf-8", newline="") as table,
+            open(order / "ms_execution_order_graph_0.csv", "w", encoding="utf-8") as names,
+        ):
+            _write_rank(selection, rank, folder, table, names)
+    for number, steps in orders.items():
+        lines = "".join(f"{step}\n" for step in steps)
+        (out / f"rank_{number}" / "execution_order" / "ms_global_execution_order_graph_0.csv").write_text(lines)
+
+
+def _write_rank(selection: Selection, rank: RankDump, folder: Path, table: TextIO, names: TextIO) -> None:
+    files = TensorFiles(folder, ".npy", _save)
+    statistics = StatisticsOf(COLUMNS.values())
+    rows = csv.writer(table, lineterminator="\n")
+    algorithm = str(rank.config.get("hash", "hash")).upper()
+    rows.writerow([*_FACTS, *COLUMNS, algorithm])
+    for call in selection.calls(rank):
+        names.write(f"{full_name(call)}\n")
+        outputs = [*call.output_values(), *call.written_values()]
+        for io, values in (("input", call.input_values()), ("output", outputs)):
+            for slot, (_, value) in enumerate(values):
+                if value.undefined:
+                    selection.leave_out("tensors that are undefined memory")
+                    continue
+                numbers = statistics(value)
+                rows.writerow(
+                    [*_facts(call, io, slot, value), *(numbers.get(name, "") for name in COLUMNS.values()), value.hash]
+                )
+                if value.has_data and not value.opaque:
+                    files.put(_file_name(call, io, slot, value), value)
+    files.close()
+
+
+def full_name(call: Call) -> str:
+    """Return the name of a call with the modules that it ran in, as MindSpore's execution order has it."""
+    scope = f"Default/{call.module.replace('.', '/')}" if call.module else "Default"
+    return f"{scope}/{call.name.replace('.', '-').replace('/', '_')}"
+
+
+def _identity(call: Call) -> tuple[str, str, str, str, str]:
+    op_type = call.api.partition(".")[2].replace(".", "-").replace("/", "_")
+    name = full_name(call).replace("/", "_").replace(".", "-")
+    return op_type, name, str(call.id), str(call.thread), str(call.start_ns // 1000)
+
+
+def _file_name(call: Call, io: str, slot: int, value: Value) -> str:
+    return ".".join((*_identity(call), io, str(slot), "DefaultFormat", value.dtype_name))
+
+
+def _facts(call: Call, io: str, slot: int, value: Value) -> list[Any]:
+    shape = f"({','.join(map(str, value.shape))})"
+    return [*_identity(call), io, slot, value.nbytes, value.dtype_name, shape]
+
+
+def _save(tensor: torch.Tensor, path: Path) -> None:
+    np.save(path, as_array(tensor), allow_pickle=False)

@@ -1,0 +1,52 @@
+"""The table of export targets: adding one is a row here and a file beside this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What ``--to`` may be. The code is ``write`` of aten_dump.export.<module>, imported when it is used."""
+
+    module: str
+    says: str
+    is_file: bool  # False: a folder
+    kinds: tuple[str, ...]  # of calls that go in unless the user names one
+    extra: str = ""  # of the package, for what else must be installed
+
+
+_ALL: Final = ("aten", "api", "module", "node")
+
+TARGETS: Final = {
+    "msprobe": Target(
+        "msprobe",
+        "dump.json, stack.json, construct.json and .pt files as msprobe writes them",
+        False,
+        ("api", "module"),
+    ),
+    "hdf5": Target("hdf5", "one HDF5 file, a group for each call", True, _ALL, "hdf5"),
+    "apex": Target(
+        "apex",
+        "one HDF5 file as apex's HookerAndDumper writes it: 018_BatchNorm2d/grad_input0",
+        True,
+        ("module",),
+        "hdf5",
+    ),
+    "npy": Target(
+        "npy",
+        ".npy files, statistic.csv, mapping.csv and execution order in MindSpore's naming",
+        False,
+        ("aten", "node"),
+    ),
+    "torch": Target("torch_files", "a .pt file for each tensor, to be read with torch.load", False, _ALL),
+    "parquet": Target("parquet", "calls, uses, values and statistics as Parquet tables", False, _ALL, "parquet"),
+    "graph": Target(
+        "graph", "the graph as text like MindSpore's .ir, as DOT and as Model Explorer JSON", False, ("aten", "node")
+    ),
+    "perfetto": Target("perfetto", "a timeline for ui.perfetto.dev, with flows from forward to backward", True, _ALL),
+    "tensorboard": Target(
+        "tensorboard", "statistics over steps as TensorBoard scalars", False, ("module",), "tensorboard"
+    ),
+}

@@ -1,0 +1,62 @@
+"""One file for each tensor of a call, under names that a file system takes.
+
+A value that several calls read is written once: its other files are hard links to the first, where the disk has links.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from ..dump import Value
+
+_LONGEST: Final = 255  # bytes of a file's name, on all usual file systems
+MAPPING_FILE: Final = "mapping.csv"
+
+
+class TensorFiles:
+    """The tensors of one step and rank in one folder; `save` writes one of them."""
+
+    def __init__(self, folder: Path, suffix: str, save: Callable[[torch.Tensor, Path], None]) -> None:
+        self.folder = folder
+        self._suffix = suffix
+        self._save = save
+        self._first: dict[int, Path] = {}  # by value id
+        self._renamed: list[tuple[str, str]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, name: str, value: Value) -> str:
+        """Write a value under a name, and return the name of the file."""
+        path = self.folder / self._file_name(name)
+        first = self._first.setdefault(value.id, path)
+        if first is path or not _linked(first, path):
+            self._save(value.tensor(), path)
+        return path.name
+
+    def _file_name(self, name: str) -> str:
+        full = name.replace("/", "_") + self._suffix
+        if len(full.encode()) <= _LONGEST:
+            return full
+        short = hashlib.sha256(full.encode()).hexdigest()[:32] + self._suffix
+        self._renamed.append((short, full))
+        return short
+
+    def close(self) -> None:
+        """Write which names were too long for a file."""
+        if self._renamed:
+            with open(self.folder / MAPPING_FILE, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(self._renamed)
+
+
+def _linked(first: Path, path: Path) -> bool:
+    try:
+        os.link(first, path)
+    except OSError:  # no hard links here, or too many of them
+        return False
+    return True
