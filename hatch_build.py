@@ -45,6 +45,7 @@ COMPILED = [
     "torch_internals/saved_tensors",
     "torch_internals/tracing",
     "values/argument_encoding",
+    "values/encoded_trees",
     "values/value_table",
 ]
 OPTIONS = [

@@ -14,7 +14,7 @@ from test_training import batch, make_net
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture.trigger import nonfinite_checks as looks
+from aten_dump.capture.trigger import extremes as extremes_module
 
 STEPS = 3
 DATA = batch()
@@ -37,7 +37,7 @@ def ops_of(net: nn.Module, after: Callable[[], object]) -> Counter[str]:
 
 
 def test_no_number_is_read_for_each_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "MOST_SECONDS", 1e9)
+    monkeypatch.setattr(extremes_module, "MOST_SECONDS", 1e9)
     train(make_net().to("npu"), lambda: None)
     bare = ops_of(make_net().to("npu"), lambda: None)
     net = make_net().to("npu")
@@ -46,13 +46,13 @@ def test_no_number_is_read_for_each_op(tmp_path: Path, monkeypatch: pytest.Monke
         dumped = ops_of(net, dump.step)
     assert dumped["aten::aminmax"] > 100
     assert dumped["aten::item"] == bare["aten::item"]
-    assert dumped["aten::to"] - bare["aten::to"] == STEPS, "one copy to the host for all looks of a step"
+    assert dumped["aten::to"] - bare["aten::to"] == STEPS, "one copy to the host for all extremes of a step"
     assert open_dump(tmp_path / "dump").steps == []
 
 
 @pytest.mark.parametrize("pending", [1, 3, 512])
 def test_the_window_around_a_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pending: int) -> None:
-    monkeypatch.setattr(looks, "MOST_PENDING", pending)
+    monkeypatch.setattr(extremes_module, "MOST_PENDING", pending)
     x = torch.ones(4).to("npu")
     config = DumpConfig(path=tmp_path / "dump", data="full", trigger="nonfinite", trigger_before=4, trigger_after=6)
     with DumpMode(config) as dump:

@@ -10,7 +10,7 @@ from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree,
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import Edge, OpenCall, ThreadState
 from ..torch_internals.quiet import quiet
-from ..values.argument_encoding import mirror
+from ..values.encoded_trees import mirror
 
 if TYPE_CHECKING:
     from ..calls.step_recorder import StepRecorder

@@ -1,27 +1,28 @@
 """What makes a recorder in ring mode write: told from Call records and what is known of their values.
 
-A trigger is asked about every call, in order, once what it `needs` of the call's values has come: looks and statistics
-of tensors on a device come some calls later. It reads plain records and numbers: no tensor, no wait.
+A trigger is asked about every call, in order, once what it `needs` of the call's values has come: extremes and
+statistics of tensors on a device come some calls later. It reads plain records and numbers: no tensor, no wait.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
 from ...config import DumpConfig
 from ...store.op_names import LIFT_FRESH, is_collective
-from ...store.records import PHASES, TREE_COMPLEX, TREE_LIST, TREE_TUPLE, Call, Op, Tree
+from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ...store.write_only_inputs import read_inputs
-from .held_call import HeldCall, values_in
-from .nonfinite_checks import Look, Looks
+from ..values.encoded_trees import entries, values_in
+from .extremes import Extremes, ExtremesOfValues
+from .held_call import HeldCall
+from .held_values import Stats
 
-Stats = Mapping[str, Any]
-_Strange = list[tuple[int, Look]]  # storage, and what is to be noted of a value on it
+_Strange = list[tuple[int, Extremes]]  # storage, and what is to be noted of a value on it
 
 _MASK_FILL: Final = 0.45 * torch.finfo(torch.float32).max  # -inf made of values below it is a mask that was added twice
 _SPIKE: Final = 6.0  # standard deviations
@@ -41,11 +42,11 @@ class Known(Protocol):
     """What is known of the values of a step."""
 
     @property
-    def has_looks(self) -> bool:
-        """Whether the look at any value has shown something to note."""
+    def has_extremes(self) -> bool:
+        """Whether the extremes of any value are notable."""
 
-    def look(self, value: int) -> Look | None:
-        """Return what the look at a value has shown, where there was something to note."""
+    def extremes(self, value: int) -> Extremes | None:
+        """Return the extremes of a value, where they are notable."""
 
     def stats(self, value: int) -> Stats | None:
         """Return the statistics of a value by name."""
@@ -63,14 +64,14 @@ class Known(Protocol):
 class Trigger(Protocol):
     """Decides about one call after the other."""
 
-    def new_looks(self) -> Looks | None:
-        """Return what looks at tensors for this trigger; None where it needs no looks."""
+    def new_extremes(self) -> ExtremesOfValues | None:
+        """Return what measures tensors for this trigger; None where it needs no extremes."""
 
     def begin_step(self) -> None:
         """Forget the values of the step before: their ids begin anew."""
 
     def awaits(self, call: HeldCall, known: Known) -> bool:
-        """Tell whether it cannot decide about a call yet, although no look is pending."""
+        """Tell whether it cannot decide about a call yet, although no extremes are pending."""
 
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
         """Return why calls are to be written, or None."""
@@ -95,8 +96,8 @@ class NonFinite:
         self._is_sick = False  # this step had NaN or Inf
         self._was_sick = False  # the step before had
 
-    def new_looks(self) -> Looks:
-        return Looks(lambda look: look.nan or look.infinite or look.low <= -_MASK_FILL)
+    def new_extremes(self) -> ExtremesOfValues:
+        return ExtremesOfValues(lambda found: found.nan or found.infinite or found.low <= -_MASK_FILL)
 
     def begin_step(self) -> None:
         self._made.clear()
@@ -106,7 +107,7 @@ class NonFinite:
         return False
 
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
-        if not known.has_looks:
+        if not known.has_extremes:
             return None
         made = _strange(call.results, known)
         record = call.record
@@ -116,25 +117,25 @@ class NonFinite:
         return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))
 
     def _judge(self, call: Call, op: Op, made: _Strange, given: _Strange) -> str | None:
-        outside = [look for storage, look in given if storage not in self._made]
+        outside = [found for storage, found in given if storage not in self._made]
         self._made.update(storage for storage, _ in given)
-        is_constant = op.op == LIFT_FRESH and not any(look.nan or look.low != look.high for look in outside)
-        bad = [look for _, look in (*made, *given) if look.nan or look.high == math.inf]
+        is_constant = op.op == LIFT_FRESH and not any(found.nan or found.low != found.high for found in outside)
+        bad = [found for _, found in (*made, *given) if found.nan or found.high == math.inf]
         self._is_sick = self._is_sick or bool(bad and not is_constant)
-        if any(look.nan or look.high == math.inf for look in outside) and not is_constant and not self._was_sick:
-            what = "NaN" if any(look.nan for look in outside) else "Inf"
+        if any(found.nan or found.high == math.inf for found in outside) and not is_constant and not self._was_sick:
+            what = "NaN" if any(found.nan for found in outside) else "Inf"
             return f"{op.op} was given {what} that no recorded call has made: a parameter, a buffer or an input"
-        if any(look.nan for _, look in given):
+        if any(found.nan for _, found in given):
             return None
         how = "brought" if is_collective(op.op) else "made"
         where = " in backward" if call.phase == _BACKWARD_PHASE else ""
-        if any(look.nan for _, look in made):
+        if any(found.nan for _, found in made):
             return f"{op.op} {how} NaN{where}"
-        infinite = [look for _, look in made if look.infinite]
-        if not infinite or any(look.infinite for _, look in given) or _names_infinity(call):
+        infinite = [found for _, found in made if found.infinite]
+        if not infinite or any(found.infinite for _, found in given) or _names_infinity(call):
             return None
-        only_low = not any(look.high == math.inf for look in infinite)
-        if only_low and any(look.low <= -_MASK_FILL for _, look in given):
+        only_low = not any(found.high == math.inf for found in infinite)
+        if only_low and any(found.low <= -_MASK_FILL for _, found in given):
             return None
         return f"{op.op} {how} Inf{where}"
 
@@ -145,8 +146,8 @@ class LossSpike:
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=_HISTORY)
 
-    def new_looks(self) -> Looks:
-        return Looks(lambda look: True, most_elements=1)
+    def new_extremes(self) -> ExtremesOfValues:
+        return ExtremesOfValues(lambda found: True, most_elements=1)
 
     def begin_step(self) -> None:
         pass
@@ -157,13 +158,14 @@ class LossSpike:
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
         if op.op not in _BACKWARD or call.record.forward:
             return None
-        look = known.look(call.inputs[0]) if call.inputs else None
-        if look is None:
+        found = known.extremes(call.inputs[0]) if call.inputs else None
+        if found is None:
             return None
-        if not math.isfinite(look.high):
-            return Cause(f"the loss is {look.high}", "not finite")
-        text = self._judge(look.high)
-        self._losses.append(look.high)
+        loss = found.high  # of its one element
+        if not math.isfinite(loss):
+            return Cause(f"the loss is {loss}", "not finite")
+        text = self._judge(loss)
+        self._losses.append(loss)
         return None if text is None else Cause(text)
 
     def _judge(self, loss: float) -> str | None:
@@ -182,7 +184,7 @@ class Custom:
     def __init__(self, asked: Any) -> None:
         self._asked = asked
 
-    def new_looks(self) -> None:
+    def new_extremes(self) -> None:
         return None
 
     def begin_step(self) -> None:
@@ -197,7 +199,7 @@ class Custom:
 
 
 def _strange(values: list[int], known: Known) -> _Strange:
-    return [(known.storage(value), look) for value in values if (look := known.look(value)) is not None]
+    return [(known.storage(value), found) for value in values if (found := known.extremes(value)) is not None]
 
 
 def _names_infinity(call: Call) -> bool:
@@ -207,6 +209,6 @@ def _names_infinity(call: Call) -> bool:
 def _is_odd(tree: Tree) -> bool:
     if isinstance(tree, float):
         return not math.isfinite(tree)
-    if isinstance(tree, (list, tuple)) and tree[0] in (TREE_LIST, TREE_TUPLE, TREE_COMPLEX):
-        return any(_is_odd(item) for item in tree[1:])
-    return False
+    if isinstance(tree, (list, tuple)) and tree[0] == TREE_COMPLEX:
+        return any(map(_is_odd, tree[1:]))
+    return any(_is_odd(entry) for _, entry in entries(tree))

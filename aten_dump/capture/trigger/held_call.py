@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Call, Tree
+from ...store.records import Call
+from ..values.encoded_trees import values_in
 
 
 class HeldCall:
@@ -22,18 +21,7 @@ class HeldCall:
         if record.written:
             self.results += values_in(record.written[1::2])
 
-
-def values_in(trees: Iterable[Tree]) -> list[int]:
-    """Return the value ids in some trees, in order."""
-    found: list[int] = []
-    for tree in trees:
-        if not isinstance(tree, (list, tuple)):
-            continue
-        kind = tree[0]
-        if kind == TREE_VALUE:
-            found.append(tree[1])
-        elif kind in (TREE_LIST, TREE_TUPLE):
-            found += values_in(tree[1:])
-        elif kind == TREE_DICT:
-            found += values_in(tree[2::2])
-    return found
+    @property
+    def values(self) -> list[int]:
+        """Return the ids of all values that it names."""
+        return self.inputs + self.results

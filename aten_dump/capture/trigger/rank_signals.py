@@ -1,4 +1,4 @@
-"""Marks: how the ranks of a run tell each other that a trigger has fired, by files in the folder of the dump.
+"""How the ranks of a run tell each other that a trigger has fired: by files in the folder of the dump.
 
 Theory of operation
     The rank whose trigger fires writes one small file, ``triggers/step7-rank3-….json``. The others look into that
@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"step\d+-rank(\d+)-\d+\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Signal:
     """A trigger that has fired."""
 
     rank: int
@@ -37,8 +37,8 @@ class Mark:
     why: str
 
 
-class Marks:
-    """The marks of one run, as one rank sees them."""
+class RankSignals:
+    """The signals of one run, as one rank sees them."""
 
     def __init__(self, root: Path, rank: int) -> None:
         """Remove what this rank has left in an earlier run.
@@ -55,28 +55,28 @@ class Marks:
                 if _rank_of(name) == rank:
                     (self._folder / name).unlink()
         except OSError as error:
-            raise StoreError(error.errno, f"cannot remove old marks in {self._folder}: {error.strerror}") from error
+            raise StoreError(error.errno, f"cannot remove old signals in {self._folder}: {error.strerror}") from error
         self._read.update(self._names())
 
-    def write(self, mark: Mark) -> None:
+    def write(self, signal: Signal) -> None:
         """Tell the others; whole or not at all (a temporary file, then a rename).
 
         Raises:
             OSError: the file cannot be written.
         """
-        name = f"step{mark.step}-rank{mark.rank}-{time.time_ns()}.json"
+        name = f"step{signal.step}-rank{signal.rank}-{time.time_ns()}.json"
         temporary = self._folder / f".{name}"
         self._folder.mkdir(exist_ok=True)
-        temporary.write_text(json.dumps(dataclasses.asdict(mark)) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(dataclasses.asdict(signal)) + "\n", encoding="utf-8")
         os.replace(temporary, self._folder / name)
 
-    def read(self) -> list[Mark]:
-        """Return the marks of other ranks that were not returned before; what cannot be read now is tried again."""
+    def read(self) -> list[Signal]:
+        """Return the signals of other ranks that were not returned before; what cannot be read now is tried again."""
         found = []
         with self._lock, contextlib.suppress(OSError):
             for name in sorted(self._names() - self._read):
                 if _rank_of(name) != self._rank:
-                    found.append(Mark(**json.loads((self._folder / name).read_text(encoding="utf-8"))))
+                    found.append(Signal(**json.loads((self._folder / name).read_text(encoding="utf-8"))))
                 self._read.add(name)
         return found
 
@@ -89,5 +89,5 @@ class Marks:
 
 def _rank_of(name: str) -> int:
     match = _NAME.fullmatch(name)
-    assert match is not None, "only names of marks are listed"
+    assert match is not None, "only names of signals are listed"
     return int(match[1])

@@ -199,20 +199,3 @@ def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> 
         inner = (*within, id(item))
         for key, entry in entries:
             yield from tensors_in(entry, (*path, key), inner)
-
-
-def mirror(tree: Tree, found: Mapping[TreePath, Tree], path: TreePath = ()) -> Tree:
-    """Return the shape of `tree` with `found[path]` in place of each value, and None in place of all else."""
-    if not isinstance(tree, list):
-        return None
-    tag = tree[0]
-    if tag == TREE_VALUE:
-        return found.get(path)
-    if tag in (TREE_LIST, TREE_TUPLE):
-        return [tag, *[mirror(entry, found, (*path, i)) for i, entry in enumerate(tree[1:])]]
-    if tag == TREE_DICT:
-        entries: list[Tree] = [TREE_DICT]
-        for key, entry in zip(tree[1::2], tree[2::2], strict=True):
-            entries += (key, mirror(entry, found, (*path, key)))
-        return entries
-    return None

@@ -12,7 +12,7 @@ from torch import nn
 from aten_dump import ConfigError, Dump, DumpConfig, DumpMode, MissingDataError, open_dump
 from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.capture.trigger.held_bytes import HeldBytes
-from aten_dump.capture.trigger.rank_signals import Mark, Marks
+from aten_dump.capture.trigger.rank_signals import RankSignals, Signal
 from aten_dump.capture.trigger.ring_sink import RingSink
 from aten_dump.store import recovery
 from tests.capture.bits import assert_same
@@ -293,15 +293,15 @@ def test_what_was_not_seen_is_in_run_json(tmp_path: Path) -> None:
     assert coverage["notes"]["selection"] > 0
 
 
-def test_marks_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
-    mark = Mark(rank=1, step=0, position=3, call=3, why="aten::log made NaN")
-    Marks(tmp_path, 1).write(mark)
-    mine = Marks(tmp_path, 0)
+def test_signals_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
+    signal = Signal(rank=1, step=0, position=3, call=3, why="aten::log made NaN")
+    RankSignals(tmp_path, 1).write(signal)
+    mine = RankSignals(tmp_path, 0)
     assert mine.read() == []
-    theirs = Marks(tmp_path, 1)  # removes the old one
+    theirs = RankSignals(tmp_path, 1)  # removes the old one
     assert mine.read() == []
-    theirs.write(mark)
-    assert mine.read() == [mark]
+    theirs.write(signal)
+    assert mine.read() == [signal]
     assert mine.read() == []
     assert theirs.read() == []
 

@@ -1,4 +1,4 @@
-"""Looks at tensors: what they see, and that on a device nobody waits for each of them."""
+"""The extremes of tensors: what they are, and that on a device nobody waits for each of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.memory.storages import StorageState
-from aten_dump.capture.trigger import nonfinite_checks as looks
-from aten_dump.capture.trigger.nonfinite_checks import Look, Looks
+from aten_dump.capture.trigger import extremes as extremes_module
+from aten_dump.capture.trigger.extremes import Extremes, ExtremesOfValues
 from tests.capture.bits import assert_same
 from tests.models import Program, build, outcome_of, run_steps, train, train_step
 
@@ -22,16 +22,16 @@ INF, NAN = math.inf, math.nan
 @pytest.fixture
 def like_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat the CPU as a device whose results one has to wait for."""
-    monkeypatch.setattr(looks, "READ_AT_ONCE", frozenset())
+    monkeypatch.setattr(extremes_module, "READ_AT_ONCE", frozenset())
 
 
-def seen(tensors: list[torch.Tensor]) -> list[Look | None]:
+def seen(tensors: list[torch.Tensor]) -> list[Extremes | None]:
     storages: dict[int, StorageState] = {}
-    found = Looks(lambda look: look.nan or look.infinite)
+    found = ExtremesOfValues(lambda one: one.nan or one.infinite)
     for value, tensor in enumerate(tensors):
         storage = tensor.untyped_storage()
         state = storages.setdefault(storage._cdata, StorageState(len(storages), storage.nbytes(), 0))
-        found.take(tensor, value, state)
+        found.measure(tensor, value, state)
     found.collect()
     return [found.get(value) for value in range(len(tensors))]
 
@@ -40,18 +40,18 @@ def seen(tensors: list[torch.Tensor]) -> list[Look | None]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64])
 def test_every_dtype_and_layout(dtype: torch.dtype, device_like: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if device_like:
-        monkeypatch.setattr(looks, "READ_AT_ONCE", frozenset())
+        monkeypatch.setattr(extremes_module, "READ_AT_ONCE", frozenset())
     nan, inf = torch.ones(3, 4).to(dtype), torch.ones(3, 4).to(dtype)
     nan[1, 2], inf[2, 3] = NAN, -INF
     column = nan[:, 2]
     results = seen([nan, nan.t(), column, nan[:, 1], inf, torch.ones(3).to(dtype), torch.empty(0).to(dtype)])
-    assert [look is not None and look.nan for look in results] == [True, True, True, False, False, False, False]
-    assert [look is not None and look.infinite for look in results] == [False] * 4 + [True, False, False]
+    assert [one is not None and one.nan for one in results] == [True, True, True, False, False, False, False]
+    assert [one is not None and one.infinite for one in results] == [False] * 4 + [True, False, False]
 
 
 def test_numbers_of_eight_bits_and_integers() -> None:
     eight = torch.tensor([1.0, NAN]).to(torch.float8_e5m2)
-    assert [look is not None for look in seen([eight, torch.tensor([1, 2]), torch.tensor([True])])] == [
+    assert [one is not None for one in seen([eight, torch.tensor([1, 2]), torch.tensor([True])])] == [
         True,
         False,
         False,
@@ -69,7 +69,7 @@ def numbers_read(program: Program, dump: DumpMode | None) -> Counter[str]:
 
 @pytest.mark.usefixtures("like_a_device")
 def test_no_number_is_read_for_each_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "MOST_SECONDS", 1e9)
+    monkeypatch.setattr(extremes_module, "MOST_SECONDS", 1e9)
     program = build("gpt2")
     train_step(program)
     bare = numbers_read(program, None)
@@ -79,15 +79,15 @@ def test_no_number_is_read_for_each_op(tmp_path: Path, monkeypatch: pytest.Monke
         dumped = numbers_read(program, dump)
     assert dumped["aten::aminmax"] > 300
     assert dumped["aten::item"] == bare["aten::item"]
-    assert dumped["aten::to"] - bare["aten::to"] == 1, "one copy to the host for all looks"
+    assert dumped["aten::to"] - bare["aten::to"] == 1, "one copy to the host for all extremes"
     assert open_dump(tmp_path / "d").steps == []
 
 
 @pytest.mark.usefixtures("like_a_device")
 @pytest.mark.parametrize("pending", [1, 7, 512])
 def test_what_is_found_late_writes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pending: int) -> None:
-    monkeypatch.setattr(looks, "MOST_SECONDS", 1e9)
-    monkeypatch.setattr(looks, "MOST_PENDING", pending)
+    monkeypatch.setattr(extremes_module, "MOST_SECONDS", 1e9)
+    monkeypatch.setattr(extremes_module, "MOST_PENDING", pending)
     program = build("gpt2")
     with torch.no_grad():
         dict(program.model.named_parameters())["transformer.h.1.mlp.c_fc.bias"][3] = 3e38

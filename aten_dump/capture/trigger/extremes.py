@@ -1,4 +1,4 @@
-"""Looks at tensors for NaN and Inf, as a trigger needs them, without waiting for a device at each.
+"""The smallest and greatest element of tensors, as triggers need them, without waiting for a device at each.
 
 Theory of operation
     One `aminmax` over a tensor tells enough: NaN makes both ends NaN, an infinity is an end. On the CPU the two
@@ -6,7 +6,7 @@ Theory of operation
     one buffer per stream and dtype, and stay there; `collect` brings a buffer over in one copy, after its stream has
     done what was asked of it. It `is_due` when MOST_PENDING results wait, or the oldest has waited for MOST_SECONDS.
     Only results that are notable are kept, so that the great mass of finite ones costs no memory. Views that cover the
-    same memory at the same version share one look.
+    same memory at the same version share one result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_SECONDS: Final = 0.1
 READ_AT_ONCE: Final = frozenset(("cpu",))  # devices whose results there is no need to wait for
 
 
-class Look(NamedTuple):
+class Extremes(NamedTuple):
     """The ends of a tensor's elements; both NaN where one of them is NaN."""
 
     low: float
@@ -43,7 +43,7 @@ class Look(NamedTuple):
 
 
 class _Buffer:
-    """Slots on a device for the results of looks, filled in order."""
+    """Slots on a device for extremes, filled in order."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, stream: Any) -> None:
         self._stream = stream
@@ -51,28 +51,28 @@ class _Buffer:
         self._slots = list(zip(self._memory[0].unbind(), self._memory[1].unbind(), strict=True))
         self.values: list[int] = []
 
-    def look(self, tensor: torch.Tensor, value: int) -> None:
+    def measure(self, tensor: torch.Tensor, value: int) -> None:
         torch.aminmax(tensor, out=self._slots[len(self.values)])
         self.values.append(value)
 
-    def collect(self) -> Iterator[tuple[int, Look]]:
+    def collect(self) -> Iterator[tuple[int, Extremes]]:
         values, self.values = self.values, []
         if values:
             if self._stream is not None:
                 self._stream.synchronize()
             lows, highs = self._memory[:, : len(values)].cpu().tolist()
-            yield from zip(values, map(Look, lows, highs), strict=True)
+            yield from zip(values, map(Extremes, lows, highs), strict=True)
 
 
-class Looks:
-    """The looks of one step that were taken, and those whose result is still on a device."""
+class ExtremesOfValues:
+    """The notable extremes of the values of one step; its length is how many are still on a device."""
 
-    def __init__(self, is_notable: Callable[[Look], bool], most_elements: float = math.inf) -> None:
+    def __init__(self, is_notable: Callable[[Extremes], bool], most_elements: float = math.inf) -> None:
         """Begin.
 
         Args:
             is_notable: tells which results are worth keeping.
-            most_elements: larger tensors are not looked at.
+            most_elements: larger tensors are not measured.
         """
         self._is_notable = is_notable
         self._most_elements = most_elements
@@ -80,12 +80,12 @@ class Looks:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Forget the step before, whose looks have been collected."""
-        self._notable: dict[int, Look] = {}
+        """Forget the step before, whose results have been collected."""
+        self._notable: dict[int, Extremes] = {}
         self._whole: dict[tuple[int, torch.dtype], tuple[int, int]] = {}  # storage, dtype -> version, value
         self._aliases: list[tuple[int, int]] = []  # value, and the one with the same elements whose result is pending
         self._pending: set[int] = set()
-        self._since = math.inf  # when the oldest pending look was taken
+        self._since = math.inf  # when the oldest pending one was asked for
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -96,21 +96,21 @@ class Looks:
         return len(self._pending) >= MOST_PENDING or perf_counter() - self._since > MOST_SECONDS
 
     @property
-    def notable(self) -> bool:
-        """Whether there is something to note of any value."""
+    def has_notable(self) -> bool:
+        """Whether the extremes of any value are notable."""
         return bool(self._notable)
 
-    def get(self, value: int) -> Look | None:
-        """Return what a value's look has shown; None if there was nothing to note, or it is pending."""
+    def get(self, value: int) -> Extremes | None:
+        """Return the extremes of a value; None if they are not notable, or pending."""
         return self._notable.get(value)
 
-    def take(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
-        """Look at a tensor if it may hold NaN or Inf.
+    def measure(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
+        """Find the extremes of a tensor if it may hold NaN or Inf.
 
         Args:
             tensor: any strided tensor.
             value: its value's id.
-            storage: its storage; values that cover it at the same version share a look.
+            storage: its storage; values that cover it at the same version share them.
         """
         dtype, count = tensor.dtype, tensor.numel()
         if not (dtype.is_floating_point or dtype.is_complex) or not 0 < count <= self._most_elements:
@@ -127,9 +127,9 @@ class Looks:
             elements = _comparable(tensor)
             if tensor.device.type in READ_AT_ONCE:
                 low, high = torch.aminmax(elements)
-                self._note(value, Look(low.item(), high.item()))
+                self._note(value, Extremes(low.item(), high.item()))
             else:
-                self._buffer_for(elements).look(elements, value)
+                self._buffer_for(elements).measure(elements, value)
                 if not self._pending:
                     self._since = perf_counter()
                 self._pending.add(value)
@@ -140,8 +140,8 @@ class Looks:
             return
         with quiet():
             for buffer in self._buffers.values():
-                for value, look in buffer.collect():
-                    self._note(value, look)
+                for value, found in buffer.collect():
+                    self._note(value, found)
         self._pending.clear()
         self._since = math.inf
         for value, other in self._aliases:
@@ -154,9 +154,9 @@ class Looks:
         elif other in self._notable:
             self._notable[value] = self._notable[other]
 
-    def _note(self, value: int, look: Look) -> None:
-        if self._is_notable(look):
-            self._notable[value] = look
+    def _note(self, value: int, found: Extremes) -> None:
+        if self._is_notable(found):
+            self._notable[value] = found
 
     def _buffer_for(self, elements: torch.Tensor) -> _Buffer:
         stream = None if elements.is_cpu else torch.accelerator.current_stream(elements.device)

@@ -1,0 +1,122 @@
+"""Which calls the trigger fires at: it is asked about each, in order, when what it needs to know has come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from .conditions import Cause, Trigger
+from .extremes import Extremes, ExtremesOfValues
+from .held_call import HeldCall
+from .held_step import HeldStep
+from .held_values import Stats
+
+_MOST_UNDECIDED: Final = 4096  # calls whose statistics have not come; the oldest is then decided without
+Decided = tuple[HeldCall, Cause]
+
+
+class Decisions:
+    """The calls of the step in progress that the trigger was not asked about yet."""
+
+    def __init__(self, trigger: Trigger, most_bytes: int) -> None:
+        """Begin.
+
+        Args:
+            trigger: is asked.
+            most_bytes: that are held; undecided calls may not let more than a quarter of them go.
+        """
+        self._trigger = trigger
+        self._most_bytes = most_bytes
+        self.extremes = trigger.new_extremes()
+        self._undecided: deque[HeldCall] = deque()
+        self._step: HeldStep
+        self._known: _Known
+        self._facts = 0  # statistics that were known when undecided calls were looked through last
+        self._copied_bytes = 0  # when the extremes were collected last
+
+    def begin_step(self, step: HeldStep) -> None:
+        """Begin a step."""
+        self._step = step
+        self._known = _Known(step, self.extremes)
+        self._trigger.begin_step()
+        if self.extremes is not None:
+            self.extremes.begin_step()
+
+    def oldest_undecided(self, newest: int) -> int:
+        """Return the position of the oldest undecided call; `newest` where there is none."""
+        return self._undecided[0].position if self._undecided else newest
+
+    def on_call(self, call: HeldCall, copied_bytes: int) -> Iterator[Decided]:
+        """Take a call that has ended; yield calls at which the trigger fires.
+
+        Args:
+            call: the call.
+            copied_bytes: bytes of tensors that were copied so far.
+        """
+        extremes = self.extremes
+        if extremes is not None and not extremes and not self._undecided:  # as ever on the CPU
+            yield from self._ask(call)
+            return
+        self._undecided.append(call)
+        if extremes:
+            if not extremes.is_due and copied_bytes - self._copied_bytes < self._most_bytes // 4:
+                return
+            self._collect(copied_bytes)
+        if extremes is None:
+            if self._step.values.fact_count == self._facts and len(self._undecided) <= _MOST_UNDECIDED:
+                return  # nothing new is known
+            self._facts = self._step.values.fact_count
+        yield from self._decide(all_of_them=False)
+
+    def at_the_end(self, copied_bytes: int) -> Iterator[Decided]:
+        """Decide about all calls that are left; yield those at which the trigger fires."""
+        self._collect(copied_bytes)
+        yield from self._decide(all_of_them=True)
+
+    def _collect(self, copied_bytes: int) -> None:
+        self._copied_bytes = copied_bytes
+        if self.extremes is not None:
+            self.extremes.collect()
+
+    def _decide(self, all_of_them: bool) -> Iterator[Decided]:
+        late: deque[HeldCall] = deque()
+        for number, call in enumerate(self._undecided, 1 - len(self._undecided)):
+            if not all_of_them and -number < _MOST_UNDECIDED and self._trigger.awaits(call, self._known):
+                late.append(call)
+            else:
+                yield from self._ask(call)
+        self._undecided = late
+
+    def _ask(self, call: HeldCall) -> Iterator[Decided]:
+        cause = self._trigger(call, self._step.tables.op(call.record.op), self._known)
+        if cause is not None:
+            yield call, cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of the values of a step; see `conditions.Known`."""
+
+    step: HeldStep
+    all_extremes: ExtremesOfValues | None
+
+    @property
+    def has_extremes(self) -> bool:
+        return self.all_extremes is not None and self.all_extremes.has_notable
+
+    def extremes(self, value: int) -> Extremes | None:
+        return None if self.all_extremes is None else self.all_extremes.get(value)
+
+    def stats(self, value: int) -> Stats | None:
+        return self.step.values.stats(value)
+
+    def awaits_stats(self, value: int) -> bool:
+        return self.step.values.awaits_stats(value)
+
+    def storage(self, value: int) -> int:
+        return self.step.values.storage(value)
+
+    def text(self, number: int) -> str:
+        return self.step.tables.text(number)

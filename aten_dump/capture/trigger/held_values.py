@@ -1,0 +1,115 @@
+"""The values of a step that is held back, and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...store import records as r
+from .held_bytes import HeldBytes
+
+Stats = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class HeldValue:
+    """A value, and the records that say something of its data."""
+
+    record: r.Value
+    facts: list[Any] = field(default_factory=list)  # Data, Statistics, Hash and Same records
+    uses: int = 0  # held calls that name it
+
+
+class HeldValues:
+    """The values of one step."""
+
+    def __init__(self, held_bytes: HeldBytes, statistics: tuple[str, ...]) -> None:
+        """Begin a step.
+
+        Args:
+            held_bytes: keeps the bytes that Data records name.
+            statistics: the names of the numbers in Statistics records; empty where there are none.
+        """
+        self._bytes = held_bytes
+        self._statistics = statistics
+        self._values: dict[int, HeldValue] = {}
+        self._storages: dict[int, r.Storage] = {}
+        self._newest: dict[int, int] = {}  # storage -> version
+        self.fact_count = 0  # statistics and hashes so far
+
+    def get(self, value: int) -> HeldValue | None:
+        """Return what is held of a value."""
+        return self._values.get(value)
+
+    def storage_record(self, number: int) -> r.Storage:
+        """Return the record of a storage."""
+        return self._storages[number]
+
+    # -- what the recorder says
+
+    def add_storage(self, record: r.Storage) -> None:
+        """Take a storage."""
+        self._storages[record.id] = record
+
+    def add(self, record: r.Value) -> None:
+        """Take a value."""
+        self._values[record.id] = HeldValue(record)
+        if record.storage:
+            self._newest[record.storage] = max(record.version, self._newest.get(record.storage, 0))
+
+    def add_fact(self, record: Any) -> None:
+        """Take a record that says something of a value's data."""
+        self._values[record.value].facts.append(record)
+        if record.kind == r.DATA:
+            self._bytes.use(record.blob)
+        else:
+            self.fact_count += 1
+
+    def use(self, values: Iterable[int]) -> None:
+        """Take it that a call names these values: their bytes count as used now."""
+        for number in values:
+            value = self._values[number]
+            value.uses += 1
+            for fact in value.facts:
+                if fact.kind == r.DATA:
+                    self._bytes.use(fact.blob)
+
+    def drop(self, values: Iterable[int]) -> None:
+        """Take it that a call which named these is dropped: forget facts of memory that was written since.
+
+        The records of the values stay: a call that began before may still name them.
+        """
+        for number in values:
+            value = self._values[number]
+            value.uses -= 1
+            if not value.uses and value.record.version < self._newest.get(value.record.storage, 0):
+                value.facts.clear()
+
+    # -- what is known
+
+    def storage(self, value: int) -> int:
+        """Return the storage of a value; a negative number of its own where it has none."""
+        held = self._values.get(value)
+        return (held.record.storage if held is not None else 0) or -value
+
+    def stats(self, value: int) -> Stats | None:
+        """Return the statistics of a value by name."""
+        seen: set[int] = set()
+        while value not in seen:
+            seen.add(value)
+            held = self._values.get(value)
+            facts = held.facts if held is not None else []
+            for fact in facts:
+                if fact.kind == r.STATISTICS:
+                    return dict(zip(self._statistics, fact.numbers, strict=False))
+            others = [f.other for f in facts if f.kind == r.SAME and f.facts & r.SAME_STATISTICS]
+            value = others[-1] if others else value
+        return None
+
+    def awaits_stats(self, value: int) -> bool:
+        """Tell whether the statistics of a value may still come."""
+        held = self._values.get(value)
+        if held is None or not self._statistics or held.record.flags & (r.UNDEFINED | r.OPAQUE):
+            return False
+        return self.stats(value) is None

@@ -1,0 +1,121 @@
+"""The files of a step some of whose calls are written: what a call names goes there before it, and once.
+
+Blobs have ids of the ring's own (`held_bytes`), translated when they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...store import records as r
+from ...store.sink import Sink
+from .held_bytes import HeldBytes
+from .held_values import HeldValues
+
+
+class StepFile:
+    """What of one step was passed on to the real sink."""
+
+    def __init__(self, header: r.Header, values: HeldValues, held_bytes: HeldBytes, sink: Sink) -> None:
+        self.is_open = False
+        self.last_id = 0  # the greatest id of a written call
+        self._header = header
+        self._held = values
+        self._bytes = held_bytes
+        self._sink = sink
+        self._blobs: dict[int, int] = {}  # id in the ring -> id in the file
+        self._values: set[int] = set()
+        self._storages: set[int] = set()
+        self._calls: set[int] = set()
+        self._lost_blobs: set[int] = set()
+
+    @property
+    def can_be_written(self) -> bool:
+        """Whether more can be written: it is open, or not begun."""
+        return self.is_open or not self._calls
+
+    def open(self, records: Iterable[tuple[Any, ...]]) -> None:
+        """Begin the files, with these records."""
+        self.is_open = True
+        self._sink.begin_step(self._header)
+        for record in records:
+            self._sink.emit(record)
+
+    def close(self, seconds: dict[str, float]) -> None:
+        """Complete the files."""
+        if self._lost_blobs:
+            message = "tensors whose bytes had gone from the ring when calls were written; trigger_bytes bounds it"
+            self._sink.emit(r.Note(r.NOTE, "trigger_bytes", message, len(self._lost_blobs)))
+        self._sink.end_step(len(self._calls), len(self._values), seconds)
+        self.is_open = False
+
+    def has_call(self, number: int) -> bool:
+        """Tell whether a call is written."""
+        return number in self._calls
+
+    def has_value(self, number: int) -> bool:
+        """Tell whether a value is written."""
+        return number in self._values
+
+    def emit(self, record: tuple[Any, ...]) -> None:
+        """Write a record as it is."""
+        self._sink.emit(record)
+
+    def write_call(self, call: r.Call, values: Iterable[int], random: r.Random | None) -> None:
+        """Write a call with the values that it names and the state that it drew from."""
+        for value in values:
+            self.write_value(value)
+        if random is not None:
+            self._sink.emit(random._replace(blob=self._write_blob(random.blob)))
+        self._sink.emit(call)
+        self._calls.add(call.id)
+        self.last_id = max(self.last_id, call.id)
+
+    def write_saved(self, saved: r.Saved) -> None:
+        """Write what the node of a written call keeps."""
+        for value in saved.values:
+            self.write_value(value)
+        self._sink.emit(saved._replace(values=[value for value in saved.values if value in self._values]))
+
+    def write_gradient(self, gradient: r.Gradient) -> None:
+        """Write a parameter's gradient."""
+        self.write_value(gradient.value)
+        if gradient.value in self._values:
+            self._sink.emit(gradient)
+
+    def write_value(self, number: int) -> None:
+        """Write a value with its storage, the values that it is made of, and what is known of it."""
+        held = self._held.get(number)
+        if number in self._values or held is None:
+            return
+        record = held.record
+        self._values.add(number)
+        if record.storage and record.storage not in self._storages:
+            self._storages.add(record.storage)
+            self._sink.emit(self._held.storage_record(record.storage))
+        extra = record.extra or {}
+        for part in (extra.get("parts") or {}).values():
+            self.write_value(part)
+        if "local" in extra:
+            self.write_value(extra["local"])
+        self._sink.emit(record)
+        for fact in held.facts:
+            self.write_fact(fact)
+
+    def write_fact(self, fact: Any) -> None:
+        """Write what is known of a written value."""
+        if fact.kind == r.SAME:
+            self.write_value(fact.other)
+        if fact.kind == r.DATA:
+            blob = self._write_blob(fact.blob)
+            if not blob:
+                self._lost_blobs.add(fact.blob)
+                return
+            fact = fact._replace(blob=blob)
+        self._sink.emit(fact)
+
+    def _write_blob(self, number: int) -> int:
+        if number not in self._blobs:
+            self._blobs[number] = self._bytes.write(number, self._sink)
+        return self._blobs[number]
