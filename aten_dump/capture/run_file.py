@@ -15,7 +15,7 @@ import torch
 from ..config import DumpConfig
 from ..store.records import FORMAT_VERSION
 from ..store.run_json import read_run, write_run
-from ..store.writing.writer import Writer
+from ..store.writing.writer import Writer, WriterSettings
 from . import IS_COMPILED
 from .devices import accelerator, has_spare_core, host_memory
 
@@ -28,9 +28,7 @@ def open_writer(config: DumpConfig, root: Path, rank: int, world_size: int) -> W
     Raises:
         StoreError: there is a dump already, or the directory cannot be written.
     """
-    writer = Writer(
-        root,
-        rank,
+    settings = WriterSettings(
         world_size=world_size,
         overwrite=config.overwrite,
         queue_bytes=config.queue_bytes,
@@ -39,6 +37,7 @@ def open_writer(config: DumpConfig, root: Path, rank: int, world_size: int) -> W
         allocate=host_memory,
         at_once=not has_spare_core(),
     )
+    writer = Writer(root, rank, settings)
     if _writes_run(config, rank, world_size):
         try:
             write_run(root, describe_run(config, world_size))

@@ -12,7 +12,7 @@ from .loss_scale import LossScale
 from .rank import RankDump
 from .root import Dump, Step, open_dump
 from .saved_for_backward import SavedForBackward, SavedValues
-from .stats import Stats
+from .value_statistics import Stats
 
 __all__ = [
     "Call",

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from ..errors import FormatError
+from ..store.argument_trees import fold
 from ..store.records import (
     TREE_BYTES,
     TREE_COMPLEX,
@@ -23,7 +24,6 @@ from ..store.records import (
     TREE_VALUE,
     Tree,
 )
-from .argument_trees import fold
 
 Device = torch.device | str
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..store import records
+from ..store.argument_trees import output_slots, slots
 from ..store.write_only_inputs import read_inputs
 from .argument_decoding import Frame
-from .argument_trees import output_slots, slots
 from .index.tables import Tables
 
 

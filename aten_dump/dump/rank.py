@@ -11,8 +11,8 @@ import torch
 
 from ..errors import MissingDataError
 from ..store import records
+from ..store.argument_trees import items, walk
 from .argument_decoding import decode
-from .argument_trees import items, walk
 from .handle_sequences import Calls, Values
 from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of

@@ -10,7 +10,7 @@ from ..errors import MissingDataError
 from ..store import records
 from .argument_decoding import Device, read_device
 from .index.tables import Tables
-from .stats import Stats
+from .value_statistics import Stats
 
 
 class ValueFacts:

@@ -13,7 +13,7 @@ from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.shards import ShardReader
 from aten_dump.store.writing.index_writer import INDEX_FILE
-from aten_dump.store.writing.writer import Writer
+from aten_dump.store.writing.writer import Writer, WriterSettings
 
 _ONCE = (r.TEXT, r.OP, r.FRAME, r.STACK)
 _EVERY = 4096  # records between two looks at how many wait
@@ -31,7 +31,7 @@ def repeat_recording(source: Path, target: Path, calls: int, copies: int = 1) ->
     unpacker.feed((source / INDEX_FILE).read_bytes())
     rows = list(unpacker)
     by_kind = {kind: [row for row in rows if row[0] == kind] for kind in r.RECORD_TYPES}
-    writer = Writer(target, 0, queue_bytes=64 << 20, shard_bytes=1 << 30)
+    writer = Writer(target, 0, WriterSettings(queue_bytes=64 << 20, shard_bytes=1 << 30))
     writer.begin_step(data.header._replace(step=0, rank=0))
     for row in rows:
         if row[0] in _ONCE:

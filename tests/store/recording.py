@@ -15,7 +15,7 @@ from aten_dump.store.index_reader import read_index
 from aten_dump.store.shards import ShardReader
 from aten_dump.store.sink import Sink
 from aten_dump.store.writing.host_bytes import HostBytes
-from aten_dump.store.writing.writer import Writer
+from aten_dump.store.writing.writer import Writer, WriterSettings
 
 RANK = Path("step0/rank0")
 
@@ -25,7 +25,8 @@ def header(step: int = 0, rank: int = 0, **config: Any) -> r.Header:
 
 
 def writer(root: Path, **options: Any) -> Writer:
-    return Writer(root, options.pop("rank", 0), **{"queue_bytes": 1 << 20, "shard_bytes": 1 << 30, **options})
+    rank = options.pop("rank", 0)
+    return Writer(root, rank, WriterSettings(**{"queue_bytes": 1 << 20, "shard_bytes": 1 << 30, **options}))
 
 
 def fill_from(array: np.ndarray[Any, Any]) -> Callable[[int, int, int], None]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from ...dump import Frame, RankDump
-from ...dump.argument_trees import collect
 from ...store import records
+from ...store.argument_trees import collect
 from ...store.op_names import COLLECTIVE_NAMESPACES, read_op_name
 
 LayoutKind = Literal["collective", "local op", "data movement", "mark"]

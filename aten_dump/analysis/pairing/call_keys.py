@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...dump import RankDump
-from ...dump.argument_trees import collect
 from ...store import records
+from ...store.argument_trees import collect
 from ...store.index_reader import paused_gc
 from .alignment import CallKey
 from .user_mapping import Mapping

@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import Any
 
 from ...store import records
+from ...store.argument_trees import with_leaves
 from ...store.records import TREE_VALUE, Tree
-from ..argument_trees import with_leaves
 from ..handles import Value
 from ..index.tables import Tables
 from ..rank import RankDump

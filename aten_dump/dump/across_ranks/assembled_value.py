@@ -9,7 +9,7 @@ import torch
 
 from ...store import records
 from ..handles import Recording, Value
-from ..stats import Stats
+from ..value_statistics import Stats
 from .assembly import Assembly
 
 

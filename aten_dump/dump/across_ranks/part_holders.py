@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ...store.argument_trees import collect
 from ...store.op_names import WAIT_TENSOR
-from ..argument_trees import collect
 from ..handles import Value
 from ..rank import RankDump
 from .part_grids import Placement

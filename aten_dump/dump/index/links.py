@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from ...store import records
+from ...store.argument_trees import input_ids, result_ids
 from ...store.index_reader import paused_gc
-from ..argument_trees import input_ids, result_ids
 from .call_names import CallNames
 from .recomputed_calls import originals_of
 from .tables import Tables

@@ -23,8 +23,8 @@ from typing import Any, Final
 import numpy as np
 
 from ...store import records
+from ...store.argument_trees import input_ids, result_ids, with_leaves
 from ...store.index_reader import paused_gc
-from ..argument_trees import input_ids, result_ids, with_leaves
 from .tables import Tables
 
 _FORWARD: Final = records.PHASES.index("forward")

@@ -20,9 +20,9 @@ from aten_dump.capture.data.statistics import many_small_tensors as segments
 from aten_dump.capture.data.statistics import one_tensor as statistics
 from aten_dump.config import STATISTICS
 from aten_dump.store.index_reader import read_index
+from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import BLOB, DATA, HASH
 from aten_dump.store.records import STATISTICS as STATISTICS_KIND
-from aten_dump.store.sink import MemorySink
 from tests.capture.bits import assert_same, calls, raw, values
 from tests.capture.children import kill, started
 from tests.checkout import ROOT

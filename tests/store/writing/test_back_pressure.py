@@ -18,7 +18,7 @@ from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.writing.step_files import INDEX_FLUSH_BYTES, JOURNAL_BYTES
-from aten_dump.store.writing.writer import WAITING_RECORDS
+from aten_dump.store.writing.writer_thread import WAITING_RECORDS
 from tests.checkout import ROOT
 from tests.store.recording import RANK, call, header, small_step, writer
 

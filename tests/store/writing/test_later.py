@@ -12,8 +12,9 @@ import xxhash
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.sink import MemorySink, Sink
-from aten_dump.store.writing import writer as writer_module
+from aten_dump.store.memory_sink import MemorySink
+from aten_dump.store.sink import Sink
+from aten_dump.store.writing.writer_thread import JOB_BYTES
 from tests.store.recording import RANK, fill_from, header, noise, store, writer
 
 
@@ -76,7 +77,7 @@ def test_jobs_that_hold_too_much_make_their_thread_wait(tmp_path: Path) -> None:
         ran.append(number)
         return []
 
-    sink.later(lambda: job(0), writer_module.JOB_BYTES + 1)
+    sink.later(lambda: job(0), JOB_BYTES + 1)
     said = threading.Event()
 
     def more() -> None:

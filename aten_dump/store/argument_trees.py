@@ -1,7 +1,7 @@
-"""Argument trees as an index holds them: which values are in one, where, and the same tree with other leaves.
+"""The tagged trees of arguments and results: what is in one and where, and the same tree with other leaves.
 
 Theory of operation
-    A tree is a literal, or a tuple that begins with its tag (``TREE_*`` in store/records.py). Lists, tuples and dicts
+    A tree is a literal, or a tuple that begins with its tag (``TREE_*`` in `records`). Lists, tuples and dicts
     are its branches, all else are leaves. `fold` is the one walk; `collect` is the same walk written out, as it passes
     over every tree of an index. A slot names one value of one call: ``input.1``, ``input.0.2`` (list item),
     ``input.alpha`` (keyword), ``output.0``, ``mutated.self``. Slots are made and resolved by walking a tree, so that
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Call, Tree
+from .records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Call, Tree
 
 Result = TypeVar("Result")
 

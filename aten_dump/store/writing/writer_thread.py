@@ -1,0 +1,179 @@
+"""The thread that encodes and writes, and what waits for it.
+
+Theory of operation
+    It takes what is there when it is signaled and every 50 ms otherwise. Records that wait and the memory of jobs are
+    bounded. Records are not counted one by one, that would cost more than the append: whoever emits them calls
+    `wait_for_room` now and then, every thousand calls, say.
+
+    After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from ...errors import StoreError
+from ..records import Note
+from ..sink import Job
+from .job_queue import Action, JobQueue
+from .step_files import StepEnd
+from .step_sequence import Steps
+
+INTERVAL_SECONDS: Final = 0.05
+# Records that may wait to be written, some 30 MB of host memory and 0.1 s of the writer's thread.
+WAITING_RECORDS: Final = 1 << 15
+JOB_BYTES: Final = 16 << 20  # of memory that jobs may hold
+_LOOK_SECONDS: Final = 0.002
+
+
+class WriterThread:
+    """Does what is queued, on a daemon thread of its own."""
+
+    def __init__(self, steps: Steps, name: str, on_error: Callable[[], None]) -> None:
+        """Start the thread.
+
+        Args:
+            steps: where records and bytes go.
+            name: of the thread.
+            on_error: called once when the thread has failed: whoever waits for it must look.
+        """
+        self._steps = steps
+        self._on_error = on_error
+        self.queue = JobQueue(steps.records)
+        self._signal = threading.Event()
+        self._tick: Callable[[], None] | None = None
+        self._ticked = 0.0  # when the tick was called last
+        self._error: StoreError | None = None
+        self._reported = False
+        self._lock = threading.Lock()  # of the three below
+        self._waited_seconds = 0.0
+        self._job_bytes = 0  # held by jobs
+        self._job_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def runs(self) -> bool:
+        """False when nothing will be written any more."""
+        return self._error is None and self._thread.is_alive()
+
+    def signal(self) -> None:
+        """Have the thread look for work now."""
+        self._signal.set()
+
+    def raise_error(self) -> None:
+        """Raise what made the thread fail, if it did."""
+        error = self._error
+        if error is not None:
+            self._reported = True
+            raise StoreError(*error.args) from error
+
+    def wait_for_room(self) -> None:
+        """Wait while more than WAITING_RECORDS records wait."""
+        self.raise_error()
+        waiting = self.queue.waiting_records
+        if waiting > WAITING_RECORDS // 4:
+            self._signal.set()
+        if waiting > WAITING_RECORDS:
+            self._wait(lambda: self.queue.waiting_records > WAITING_RECORDS // 2)
+
+    def later(self, job: Job, nbytes: int) -> None:
+        """Have `job` called and its records kept. Waits while jobs hold JOB_BYTES or more, but on the thread itself."""
+        self.raise_error()
+        if self._job_bytes > JOB_BYTES and threading.current_thread() is not self._thread:
+            self._wait(lambda: self._job_bytes > JOB_BYTES // 2)
+        with self._lock:
+            self._job_bytes += nbytes
+        self.queue.add(self._do_job, (job, nbytes))
+
+    def on_tick(self, tick: Callable[[], None] | None) -> None:
+        """Have `tick` called every 50 ms."""
+        self._tick = tick
+
+    def end_step(self, end: StepEnd) -> None:
+        """Queue the end of a step."""
+        self.queue.add(self._do_end, end)
+        self._signal.set()
+
+    def finish(self, notes: list[Note] | None) -> None:
+        """Do what is queued, end the thread, and wait for it.
+
+        Args:
+            notes: of a step that never ended; None when the end was queued before.
+        """
+        if notes is not None:
+            self.queue.add(self._steps.interrupt, notes)
+        self._signal.set()
+        self._thread.join()
+        if not self._reported:
+            self.raise_error()
+
+    def take_waited_seconds(self) -> float:
+        """Return for how long others waited for the thread since the last call."""
+        with self._lock:
+            waited, self._waited_seconds = self._waited_seconds, 0.0
+        return waited
+
+    def _wait(self, is_full: Callable[[], bool]) -> None:
+        begun = time.perf_counter()
+        while is_full() and self._thread.is_alive():
+            self.raise_error()
+            self._signal.set()
+            time.sleep(_LOOK_SECONDS)
+        with self._lock:
+            self._waited_seconds += time.perf_counter() - begun
+
+    # From here on: the thread's own.
+
+    def _run(self) -> None:
+        while True:
+            self._signal.wait(INTERVAL_SECONDS)
+            self._signal.clear()
+            if time.monotonic() - self._ticked >= INTERVAL_SECONDS:
+                self._ticked = time.monotonic()
+                self._try(self._do_tick, None)
+            self.queue.drain()
+            while (job := self.queue.pop()) is not None:
+                action, argument = job
+                if self._error is None:
+                    self._try(action, argument)
+                self.queue.done(action)
+                if action == self._steps.interrupt:
+                    return
+                del argument, job
+            self._try(self._do_flush, None)
+
+    def _try(self, action: Action, argument: Any) -> None:
+        try:
+            action(argument)
+        except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
+            self._error = self._steps.fail(error)
+            self._on_error()
+
+    def _do_tick(self, _: None) -> None:
+        if self._error is None and self._tick is not None:
+            self._tick()
+
+    def _do_flush(self, _: None) -> None:
+        if self._error is None:
+            self._steps.flush()
+
+    def _do_job(self, argument: tuple[Job, int]) -> None:
+        job, nbytes = argument
+        begun = time.perf_counter()
+        records = list(job())
+        with self._lock:
+            self._job_bytes -= nbytes
+            self._job_seconds += time.perf_counter() - begun
+        self._steps.records(records)
+
+    def _do_end(self, end: StepEnd) -> None:
+        if self._job_seconds:
+            end.seconds["later"], self._job_seconds = self._job_seconds, 0.0
+        self._steps.end(end)
