@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
 from typing import TYPE_CHECKING, Final
 
@@ -19,24 +20,26 @@ if TYPE_CHECKING:
 REGEX: Final = "regex:"
 
 
-class CallFilter:
-    """The calls of one index that match all of what is given; see ``Calls.filter``."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What calls must match; None is anything. See ``Calls.filter``."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        *,
-        op: str | None,
-        kind: str | None,
-        phase: str | None,
-        module: str | None,
-        name: str | None,
-    ) -> None:
+    op: str | None = None
+    kind: str | None = None
+    phase: str | None = None
+    module: str | None = None
+    name: str | None = None
+
+
+class CallFilter:
+    """The calls of one index that match all of what is wanted."""
+
+    def __init__(self, tables: Tables, wanted: Wanted) -> None:
         self._tables = tables
-        self._name = None if name is None else _one_of_texts("name", name)
-        self._phase = None if phase is None else _code("phase", phase, records.PHASES)
-        self._ops = self._matching_ops(op, kind)
-        self._modules = None if module is None else _inside("module", module)
+        self._name = None if wanted.name is None else _one_of_texts("name", wanted.name)
+        self._phase = None if wanted.phase is None else _code("phase", wanted.phase, records.PHASES)
+        self._ops = self._matching_ops(wanted.op, wanted.kind)
+        self._modules = None if wanted.module is None else _inside("module", wanted.module)
         self._module_facts: dict[int, bool] = {}
 
     def _matching_ops(self, op: str | None, kind: str | None) -> set[int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
-from .call_filter import CallFilter
+from .call_filter import CallFilter, Wanted
 from .handles import Call, Recording, Value
 
 
@@ -59,7 +59,7 @@ class Calls(Sequence[Call]):
         Raises:
             ConfigError: an unknown kind or phase, or a regular expression that does not compile.
         """
-        wanted = CallFilter(self._rank.tables, op=op, kind=kind, phase=phase, module=module, name=name)
+        wanted = CallFilter(self._rank.tables, Wanted(op, kind, phase, module, name))
         return Calls(self._rank, wanted.select(self._positions))
 
     def __repr__(self) -> str:

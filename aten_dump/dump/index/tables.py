@@ -25,7 +25,10 @@ from .typed_rows import Facts, Groups, Places, Records, RecordTable
 
 
 class Tables:
-    """The records of one index by kind and id."""
+    """The records of one index by kind and id.
+
+    It has more than fifteen attributes, as there are more than fifteen kinds of record: one table for each.
+    """
 
     def __init__(self, data: IndexData, where: str) -> None:
         """Sort rows into tables; `where` names the index in errors.
