@@ -107,7 +107,10 @@ class Mlp(nn.Module):
         if self.options.drop_bias:
             return F.linear(hidden, self.down.weight)
         if self.options.chunked:
-            parts = [h.float() @ w.float().t() for h, w in zip(hidden.chunk(4, -1), self.down.weight.chunk(4, -1))]
+            parts = [
+                h.float() @ w.float().t()
+                for h, w in zip(hidden.chunk(4, -1), self.down.weight.chunk(4, -1), strict=True)
+            ]
             total = parts[0] + parts[1] + parts[2] + parts[3]
             return (total + self.down.bias.float()).type_as(x)
         return self.down(hidden)
@@ -172,7 +175,7 @@ class OtherDevice(TorchDispatchMode):
         self.count: dict[str, int] = {}
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
-        pairs = zip(a.float().chunk(self.chunks, -1), b.float().chunk(self.chunks, -2))
+        pairs = zip(a.float().chunk(self.chunks, -1), b.float().chunk(self.chunks, -2), strict=True)
         total = torch.zeros((), dtype=torch.float32)
         for one, other in pairs:
             total = total + one @ other

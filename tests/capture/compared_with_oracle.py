@@ -12,7 +12,7 @@ def compare(seen: list[Seen], recorded: list[Any], where: str, allow_undefined: 
     if len(seen) != len(recorded):
         return [f"{where}: {len(recorded)} values, expected {len(seen)}"]
     problems = []
-    for i, (expected, value) in enumerate(zip(seen, recorded)):
+    for i, (expected, value) in enumerate(zip(seen, recorded, strict=True)):
         if (
             tuple(value.shape) != tuple(expected.copy.shape)
             or tuple(value.stride) != expected.stride

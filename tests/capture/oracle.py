@@ -115,7 +115,7 @@ class Contents(TorchDispatchMode):
         if tensor.numel() == 0:
             return
         size = tensor.element_size()
-        last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+        last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         start, end = tensor.storage_offset() * size, (tensor.storage_offset() + last + 1) * size
         key = self._key(tensor)
         known = self.spans.get(key, (start, end))

@@ -30,6 +30,6 @@ def twice(record: Record, program: Program, model: torch.nn.Module | None = None
     rank = record(lambda: left.extend(program()), model, **{"data": "tensor", **config})
     left.append(torch.get_rng_state())
     assert len(bare) == len(left)
-    for number, (expected, found) in enumerate(zip(bare, left)):
+    for number, (expected, found) in enumerate(zip(bare, left, strict=True)):
         assert_same(expected, found, f"result {number}")
     return rank

@@ -29,7 +29,9 @@ def described(tree: Any) -> Any:
 
 
 def differences(one: Any, two: Any) -> Iterator[str]:
-    """What differs between two RankDumps, in words."""
+    """What differs between two RankDumps, in words; that there is nothing to compare is a difference, too."""
+    if not one.calls or not one.values:
+        yield "nothing was recorded"
     if len(one.calls) != len(two.calls) or len(one.values) != len(two.values):
         yield f"{len(one.calls)} calls and {len(one.values)} values, {len(two.calls)} and {len(two.values)}"
     for a, b in zip(one.calls, two.calls, strict=False):

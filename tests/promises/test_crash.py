@@ -59,11 +59,11 @@ def check_step(rank: Any, expected: list[tuple[int, str, list[int]]]) -> int:
     found = calls(rank, kind="aten")
     # The op that ran when the program died may have been recorded and not logged.
     assert len(found) <= len(expected) + 1
-    for call, (_, op, sums) in zip(found, expected):
+    for call, (_, op, sums) in zip(found, expected, strict=False):
         assert call.op == op
         outputs = values(call.outputs)
         assert len(outputs) == len(sums), call.name
-        for value, crc in zip(outputs, sums):
+        for value, crc in zip(outputs, sums, strict=True):
             if value.undefined:
                 continue
             try:

@@ -51,7 +51,7 @@ def test_every_op_and_every_tensor(tmp_path: Path, model: str, optimizer: str, p
     steps, rank = observed(tmp_path / "dump", model, optimizer, place, data="tensor")
     recorded = calls(rank(), kind="aten")
     assert [call.op for call in recorded] == [step.op for step in steps]
-    problems = [problem for step, call in zip(steps, recorded) for problem in compare_call(step, call)]
+    problems = [problem for step, call in zip(steps, recorded, strict=True) for problem in compare_call(step, call)]
     assert not problems, f"{len(problems)} differences:\n" + "\n".join(problems[:20])
 
 

@@ -118,7 +118,7 @@ def test_storages_die_at_the_same_op_as_in_the_bare_program(tmp_path: Path, mode
             train_step(program)
             found_end = lifetimes.mask()
     assert [op for op, _ in lifetimes.alive] == [op for op, _ in bare.alive]
-    for i, ((op, expected), (_, found)) in enumerate(zip(bare.alive, lifetimes.alive)):
+    for i, ((op, expected), (_, found)) in enumerate(zip(bare.alive, lifetimes.alive, strict=True)):
         assert found == expected, (
             f"before op {i} ({op}): {found.bit_count()} storages alive, {expected.bit_count()} in the bare program"
         )

@@ -349,7 +349,7 @@ def test_same_bits(tmp_path: Path, program: Callable[[], Any], level: str, data:
         dump.step()
     found = tensors(result)
     assert len(found) == len(expected) > 0
-    for i, (a, b) in enumerate(zip(expected, found)):
+    for i, (a, b) in enumerate(zip(expected, found, strict=True)):
         assert_same(a, b, f"result {i}", stride=True)
     if level == "mix":
         assert_values_flow(open_dump(str(tmp_path / "dump")).step(0).rank(0))
@@ -370,7 +370,9 @@ def test_recorded_tensors_are_those_that_an_oracle_sees(tmp_path: Path, program:
         dump.step()
     recorded = calls(open_dump(str(tmp_path / "dump")).step(0).rank(0), kind="aten")
     assert [call.op for call in recorded] == oracle.ops
-    problems = [problem for step, call in zip(oracle.steps, recorded) for problem in compare_call(step, call)]
+    problems = [
+        problem for step, call in zip(oracle.steps, recorded, strict=True) for problem in compare_call(step, call)
+    ]
     assert not problems, f"{len(problems)} differences:\n" + "\n".join(problems[:20])
 
 

@@ -60,7 +60,9 @@ def test_every_op_of_a_training_step_is_recorded_and_linked(tmp_path: Path, name
     rank = rank_of(tmp_path / "dump")
     recorded = calls(rank, kind="aten")
     assert [call.op for call in recorded] == oracle.ops
-    problems = [problem for step, call in zip(oracle.steps, recorded) for problem in compare_call(step, call)]
+    problems = [
+        problem for step, call in zip(oracle.steps, recorded, strict=True) for problem in compare_call(step, call)
+    ]
     assert not problems, f"{len(problems)} differences:\n" + "\n".join(problems[:10])
     backward = [call for call in recorded if call.phase == "backward"]
     assert len(backward) > 50
@@ -103,5 +105,7 @@ def test_generate(tmp_path: Path, name: str, how: str) -> None:
     assert {call.phase for call in calls(rank, kind="aten")} == {"forward"}
     recorded = calls(rank, kind="aten")
     assert [call.op for call in recorded] == oracle.ops
-    problems = [problem for step, call in zip(oracle.steps, recorded) for problem in compare_call(step, call)]
+    problems = [
+        problem for step, call in zip(oracle.steps, recorded, strict=True) for problem in compare_call(step, call)
+    ]
     assert not problems, f"{len(problems)} differences:\n" + "\n".join(problems[:10])

@@ -68,7 +68,7 @@ class Step:
         if tag in (1, 2):
             return [list, tuple][tag - 1](map(self.tree, rest))
         if tag == 3:
-            return {key: self.tree(value) for key, value in zip(rest[::2], rest[1::2])}
+            return {key: self.tree(value) for key, value in zip(rest[::2], rest[1::2], strict=True)}
         names = {0: "value", 4: "dtype", 5: "device", 6: "memory_format", 7: "layout", 8: "generator", 9: "complex"}
         return (names.get(tag, "object"), *rest)
 

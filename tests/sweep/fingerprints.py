@@ -48,7 +48,7 @@ def has_memory(tensor: Tensor) -> bool:
     """False for a storage that was shrunk under the tensor."""
     if tensor.numel() == 0:
         return True
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + tensor.storage_offset()
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + tensor.storage_offset()
     return tensor.is_quantized or (last + 1) * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 

@@ -82,7 +82,7 @@ def _sweep_dtype(
             dumped.append(run(op, sample))
             dump.step()
     report.counts["ops and dtypes"] += 1
-    for i, runs in enumerate(zip(bare, again, traced, dumped)):
+    for i, runs in enumerate(zip(bare, again, traced, dumped, strict=True)):
         _compare_outcomes(*runs, f"{where}#{i}", report)
         rank = sink.rank(i)
         _compare_records(traces[i], rank, f"{where}#{i}", report)
@@ -130,7 +130,7 @@ def _compare_records(trace: list[TracedOp], rank: Any, where: str, report: Repor
     if [c.op for c in calls] != [t.op for t in trace]:
         report.problems.append(f"{where}: recorded {[c.op for c in calls]}, expected {[t.op for t in trace]}")
         return
-    for call, traced in zip(calls, trace):
+    for call, traced in zip(calls, trace, strict=True):
         report.counts["aten ops"] += 1
         hidden = traced.changed - traced.written
         if hidden:
@@ -152,7 +152,7 @@ def _compare_values(found: list[Any], expected: list[Fingerprint], where: str, r
     if len(found) != len(expected):
         report.problems.append(f"{where}: {len(found)} values, expected {len(expected)}")
         return
-    for i, (value, print) in enumerate(zip(found, expected)):
+    for i, (value, print) in enumerate(zip(found, expected, strict=True)):
         report.counts["values"] += 1
         if value.undefined:
             continue
@@ -166,7 +166,7 @@ def _check_undefined(call: Any, where: str, report: Report) -> None:
     inputs, outputs = values(call.inputs), values([call.outputs])
     if call.op in READS_UNDEFINED or not any(v.undefined for v in inputs + outputs):
         return
-    named = dict(zip(call.arguments, call.inputs[0])) | call.inputs[1]
+    named = dict(zip(call.arguments, call.inputs[0], strict=False)) | call.inputs[1]
     written = {v.id for name in call.mutated for v in values([named.get(name)])}
     made = {v.storage for v in outputs}
     for value in inputs:

@@ -62,7 +62,7 @@ def _fill(result: Any, other: Any) -> None:
     """Write another kernel's numbers into what torch made, whose dtypes and strides are right."""
     ours = result if isinstance(result, (list, tuple)) else [result]
     theirs = other if isinstance(other, (list, tuple)) else [other]
-    for one, two in zip(ours, theirs, strict=False):
+    for one, two in zip(ours, theirs, strict=True):
         if isinstance(one, Tensor) and isinstance(two, Tensor) and one.numel():
             one.copy_(two)
 
@@ -156,7 +156,10 @@ def _layer_norm_backward(
     func: Any, grad: Tensor, x: Tensor, shape: Any, mean: Any, rstd: Any, w: Any, b: Any, mask: Any
 ) -> Any:
     grad, x, mean, rstd, w, b = map(_up, (grad, x, mean, rstd, w, b))
-    rows = [func(g, y, shape, m, r, w, b, mask) for g, y, m, r in zip(*(t.split(3) for t in (grad, x, mean, rstd)))]
+    rows = [
+        func(g, y, shape, m, r, w, b, mask)
+        for g, y, m, r in zip(*(t.split(3) for t in (grad, x, mean, rstd)), strict=True)
+    ]
     first = torch.cat([row[0] for row in rows]) if mask[0] else None
     return first, *(sum(row[n] for row in reversed(rows)) if mask[n] else None for n in (1, 2))
 

@@ -107,7 +107,7 @@ def test_the_first_cause(record: Callable[..., Any], cause: str, data: str) -> N
     assert found.first is not None
     assert (found.first.op, found.first.phase) == (op, phase)
     assert why in found.first.why
-    assert found.first.source or phase == "backward"
+    assert found.first.source.startswith(f"{__file__}:")
     later = {event.call_id for event in (*found.producers, *found.propagators)} - {found.first.call_id}
     assert all(call > found.first.call_id for call in later)
 

@@ -37,7 +37,9 @@ def test_a_hundred_thousand_calls_with_renamed_modules_align() -> None:
 def test_forward_never_pairs_with_recompute() -> None:
     baseline = trace(4)
     target = CASES["recomputed"](baseline)
-    for match in align([call.key for call in target], [call.key for call in baseline]):
+    matches = align([call.key for call in target], [call.key for call in baseline])
+    assert len(matches) > 100
+    for match in matches:
         assert target[match.target].key.phase == baseline[match.baseline].key.phase
 
 
@@ -66,7 +68,7 @@ def test_subsequences_are_the_longest(most_bits: int, monkeypatch: pytest.Monkey
 
 
 def test_anchors_are_unique_and_in_order() -> None:
-    assert subsequence.unique_anchors([1, 2, 3, 3, 4], [2, 1, 3, 4]) in ([(1, 0), (4, 3)], [(0, 1), (4, 3)])
+    assert subsequence.unique_anchors([1, 2, 3, 3, 4], [2, 1, 3, 4]) == [(0, 1), (4, 3)]
     assert subsequence.unique_anchors([1, 1], [1]) == []
 
 

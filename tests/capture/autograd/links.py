@@ -22,6 +22,7 @@ def assert_linked(rank: Any) -> int:
         assert call.id in [c.id for c in forward.backward], f"{forward.name}.backward lacks {call.name}"
         assert forward.start_ns <= call.start_ns
         checked += 1
+    assert checked, "no op ran backward"
     return checked
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.capture.bits import api_call, assert_same, backward_of, calls, is_value, values
+from tests.capture.bits import api_call, assert_same, backward_of, calls, is_value
 from tests.models import seed_all
 
 Record = Callable[..., Any]
@@ -111,7 +111,7 @@ def test_gradients_equal_those_of_autograd(record: Record, name: str, leaf: bool
     assert (backward.kind, backward.phase) == ("api", "backward")
     assert_same(out, rank.tensor(f"{forward.name}.output.0"), "output")
     assert_same(g, rank.tensor(f"{backward.name}.input.0"), "gradient of the output")
-    for i, (slot, gradient, source) in enumerate(zip(case.slots, expected, sources)):
+    for i, (slot, gradient, source) in enumerate(zip(case.slots, expected, sources, strict=True)):
         found = _slot(backward.outputs, slot)
         assert is_value(found), f"no gradient for tensor {i} at {slot}: {backward.outputs}"
         assert_same(gradient, found.tensor(), f"gradient sent to tensor {i}")
@@ -138,16 +138,14 @@ def test_an_input_without_gradient_has_none(record: Record) -> None:
 
 
 def test_same_tensor_twice(record: Record) -> None:
-    """x * x sends to both arguments; their parts add up to the gradient of x."""
+    """x * x has two arguments and one gradient: that of x is named at both."""
     x, g = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
     rank = record(lambda: ((x * x) * g).sum().backward(), data="tensor")
     backward = backward_of(rank, api_call(rank, "mul"))
     sent = [value.tensor() for value in backward.outputs]
     assert len(sent) == 2
-    total = 2 * g * x.detach()
-    assert all(torch.allclose(s, total) for s in sent) or torch.allclose(sent[0] + sent[1], total), (
-        f"sent {sent}, total {total}"
-    )
+    for gradient in sent:
+        assert_same(x.grad, gradient)  # type: ignore[arg-type]
 
 
 def test_two_outputs_of_which_one_is_used(record: Record) -> None:
@@ -160,8 +158,8 @@ def test_two_outputs_of_which_one_is_used(record: Record) -> None:
 
     rank = record(body, data="tensor")
     backward = backward_of(rank, api_call(rank, "split"))
-    first, second = values(backward.inputs) if len(values(backward.inputs)) == 2 else (None, *values(backward.inputs))
-    assert first is None or first.undefined or not first.tensor().any()
+    first, second = backward.inputs[0]
+    assert first is None, "nothing arrived there"
     assert_same(g, second.tensor())
     assert_same(torch.cat([torch.zeros(3, 4), g]), backward.outputs[0].tensor())
 

@@ -88,8 +88,10 @@ def test_backward_with_create_graph_and_three_derivatives(record: Record) -> Non
     rank = twice(record, program)
     grads = calls(rank, op="torch.autograd.grad", phase="forward")
     assert len(grads) == 3
-    for call in calls(rank, kind="aten", phase="backward"):
-        assert call.forward is not None or _node(call) is None, call.name
+    linked = [call for call in calls(rank, kind="aten", phase="backward") if call.forward is not None]
+    rest = [call for call in calls(rank, kind="aten", phase="backward") if call.forward is None]
+    assert len(linked) > 10
+    assert [call.op for call in rest] == [], "only the roots have no node"
 
 
 def test_retain_graph_runs_are_calls_of_their_own(record: Record) -> None:

@@ -137,7 +137,7 @@ def test_links_agree_with_prehooks_on_every_node(record: Record) -> None:
     recorded = list(calls(rank, kind="aten"))[1:]  # the first is x * 1
     assert [c.op for c in recorded[: len(watch.seen)]] == [op for op, _ in watch.seen]
     linked = 0
-    for call, (op, line) in zip(recorded, watch.seen):
+    for call, (op, line) in zip(recorded, watch.seen, strict=True):
         if line is None or is_accumulation(call) or call.parent is None or call.parent.kind != "node":
             continue
         made_by = recorded[made[line]]
@@ -196,12 +196,12 @@ def test_checkpoint_recompute_points_at_the_original_call(record: Record, reentr
 
     rank = record(lambda: checkpoint(inner, x, use_reentrant=reentrant).sum().backward(), data="tensor")
     again = calls(rank, kind="aten", phase="recompute")
-    assert [c.op for c in again if c.op in ("aten::mm", "aten::tanh")][:2] == ["aten::mm", "aten::tanh"]
-    for call in again:
-        if call.op in ("aten::mm", "aten::tanh"):
-            assert call.forward is not None and call.forward.phase == "forward", f"{call.name} has no original call"
-            assert call.forward.op == call.op
-            assert_same(call.forward.outputs.tensor(), call.outputs.tensor(), call.name)
+    computing = [call for call in again if call.op != "aten::detach"]
+    assert [call.op for call in computing] == ["aten::mm", "aten::tanh"]
+    for call in computing:
+        assert call.forward is not None and call.forward.phase == "forward", f"{call.name} has no original call"
+        assert call.forward.op == call.op
+        assert_same(call.forward.outputs.tensor(), call.outputs.tensor(), call.name)
     assert_linked(rank)
     assert_same(torch.autograd.grad(inner(x).sum(), w)[0], w.grad)
 
@@ -234,7 +234,8 @@ def test_backward_inside_backward(record: Record) -> None:
         g.pow(2).sum().backward()
 
     rank = record(body, data="tensor")
-    for call in calls(rank, kind="aten", phase="backward"):
-        if not is_accumulation(call):
-            assert call.forward is not None, f"{call.name} ({call.op}) has no forward call"
+    backward = [call for call in calls(rank, kind="aten", phase="backward") if not is_accumulation(call)]
+    assert len(backward) > 10
+    for call in backward:
+        assert call.forward is not None, f"{call.name} ({call.op}) has no forward call"
     assert torch.allclose(x.grad, 36 * x.detach() ** 3)  # type: ignore[arg-type]

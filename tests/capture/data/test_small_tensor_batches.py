@@ -176,7 +176,9 @@ def test_a_write_right_after_a_look_is_not_seen(record: Record) -> None:
             x.fill_(float(i))
 
     rank = record(body, data="full", level="aten", stacks=False)
-    for i, call in enumerate(calls(rank, op="aten::fill_.Scalar")):
+    fills = calls(rank, op="aten::fill_.Scalar")
+    assert len(fills) == 2500
+    for i, call in enumerate(fills):
         value = call.outputs
         assert (value.stats.min, value.stats.max) == (i, i)
         assert value.tensor().tolist() == [i] * 8

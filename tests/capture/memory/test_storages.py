@@ -165,15 +165,15 @@ def test_optimizer_writes_are_recorded(record: Record, name: str, kind: str) -> 
 
     rank = record(body, layer, data="tensor")
     after = {n: p.detach().clone() for n, p in layer.named_parameters()}
-    for (name_of, parameter), value in zip(after.items(), seen_by_exp(rank)):
+    for (name_of, parameter), value in zip(after.items(), seen_by_exp(rank), strict=True):
         assert_same(parameter, value.tensor(), name_of)
         call, _ = value.producer
         assert call.phase == "optimizer" and ("_fused" if kind == "fused" else "_foreach") in call.op
     if kind == "fused":
         call = only([c for c in calls(rank, kind="aten") if "_fused" in c.op])
-        for parameter, value in zip(before.values(), call.inputs[0][0]):
+        for parameter, value in zip(before.values(), call.inputs[0][0], strict=True):
             assert_same(parameter, value.tensor())
-        for parameter, value in zip(after.values(), call.mutated_values["self"]):
+        for parameter, value in zip(after.values(), call.mutated_values["self"], strict=True):
             assert_same(parameter, value.tensor())
 
 
@@ -259,7 +259,9 @@ def test_a_zero_size_view_at_the_end_of_its_storage(record: Record) -> None:
     x = torch.empty(0, 3, dtype=torch.complex64)
     y = torch.arange(6.0)
     rank = record(lambda: (x.imag.exp(), y[6:].exp(), y[6:].view(0, 2)[:, 1].exp()), data="full")
-    for value in seen_by_exp(rank):
+    seen = seen_by_exp(rank)
+    assert len(seen) == 3
+    for value in seen:
         assert value.tensor().numel() == 0 and value.stats.count == 0 and value.hash is not None
 
 

@@ -232,7 +232,7 @@ def test_nested_tensors(record: Record, data: str) -> None:
     found: list[Tensor] = []
     for layout in (torch.strided, torch.jagged):
         record(lambda layout=layout: found.append(torch.nested.nested_tensor(parts, layout=layout).sin()), data=data)
-        for part, result in zip(parts, found[-1].unbind()):
+        for part, result in zip(parts, found[-1].unbind(), strict=True):
             assert_same(part.sin(), result)
 
 

@@ -142,7 +142,7 @@ def test_every_kind_of_tensor_can_be_hashed(record: Record) -> None:
     ]
     rank = record(lambda: [t.clone() for t in kinds], data="tensor", dedup="content")
     assert unseen(rank) == []
-    for kind, call in zip(kinds, calls(rank, kind="aten", op="aten::clone")):
+    for kind, call in zip(kinds, calls(rank, kind="aten", op="aten::clone"), strict=True):
         if kind.layout is torch.strided and not kind.is_meta:
             assert_same(kind, call.inputs[0][0].tensor())
 
