@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",
     "nonfinite": "Where NaN and Inf came from, in execution order.",
     "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",
+    "report": "A dump or a comparison as one HTML file to look at and to mail.",
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",
 }

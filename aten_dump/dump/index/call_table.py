@@ -27,11 +27,16 @@ class CallTable:
         columns = dict(zip(_COLUMNS, map(np.concatenate, found), strict=True))
         order = np.argsort(columns["id"], kind="stable")
         self._columns = {name: values[order] for name, values in columns.items()}
+        self._in_order = order
         self._order = order.data
         self.places = Places(self._columns["id"])
 
     def column(self, name: str) -> Integers:
-        """Return a field of all calls: id, parent, op, n, repeat, phase, module or forward."""
+        """Return an integer field of all calls, one of those that a record begins with; nil is 0."""
+        if name not in self._columns:
+            field = records.Call._fields.index(name)
+            parts = self._rows.column(field), self._cut_short.column(field)
+            return np.concatenate(parts)[self._in_order]
         return self._columns[name]
 
     def __getitem__(self, position: int) -> records.Call:

@@ -1,0 +1,66 @@
+"""``aten-dump report``: one HTML file to look at and to mail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ... import __version__
+from ...analysis.compare import Comparison, compare
+from ...dump import open_dump
+from ...report.html.payload.sections import MOST_CALLS, Subject
+from ...report.html.writing import write_report
+from ...report.units import format_bytes
+from ..console import count_progress
+from ..options import dump_argument
+from ..workers import jobs_option, workers
+
+
+@click.command("report")
+@dump_argument
+@click.argument("baseline", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default="report.html", show_default=True
+)
+@click.option("--step", "steps", type=int, multiple=True, help="Show this step call by call; may be given again.")
+@click.option("--rank", "ranks", type=int, multiple=True, help="Show this rank call by call; may be given again.")
+@click.option(
+    "--max-calls",
+    type=click.IntRange(min=1),
+    default=MOST_CALLS,
+    show_default=True,
+    help="Most calls to show; steps and ranks beyond are only summed up.",
+)
+@jobs_option
+def command(
+    dump: Path,
+    baseline: Path | None,
+    output: Path,
+    steps: tuple[int, ...],
+    ranks: tuple[int, ...],
+    max_calls: int,
+    jobs: int,
+) -> None:
+    """Write DUMP, or its comparison with BASELINE, as one HTML file that needs no network.
+
+    Exit code 0 when it was written, whatever it shows.
+
+    \b
+    Examples
+      aten-dump report dump
+      aten-dump report npu_dump gpu_dump -o report.html
+      aten-dump report dump --step 3 --rank 0
+    """  # noqa: D301 - \b keeps click from filling lines
+    target = open_dump(dump)
+    base = None if baseline is None else open_dump(baseline)
+    comparison = None if baseline is None else _compare(dump, baseline, jobs)
+    with count_progress("reporting") as update:
+        subject = Subject(target, __version__, base, comparison, steps, ranks, max_calls, update)
+        nbytes = write_report(subject, output)
+    click.echo(f"wrote {output} ({format_bytes(nbytes)}): open it in a browser")
+
+
+def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
+    with workers(jobs) as executor, count_progress("comparing") as update:
+        return compare(dump, baseline, executor=executor, progress=update)

@@ -1,0 +1,116 @@
+/** What is open: the outline of the report, its step-ranks, and which of them is looked at. */
+
+import { Rank } from "../data/rank.js";
+import { address, currentPlace } from "./address.js";
+
+/** @typedef {import("../data/source.js").Source} Source */
+/** @typedef {import("./address.js").Place} Place */
+/** @typedef {import("../data/rank.js").Side} Side */
+
+/**
+ * @typedef {object} View
+ * @property {HTMLElement} element
+ * @property {(place: Place) => Promise<void> | void} show
+ */
+
+export class App {
+  /**
+   * @param {Source} source
+   * @param {Record<string, any>} outline
+   */
+  constructor(source, outline) {
+    this.source = source;
+    this.outline = outline;
+    this.comparison = outline.comparison;
+    /** @type {Map<string, Promise<Rank>>} */
+    this.loading = new Map();
+    /** @type {Map<string, Rank>} */
+    this.ranks = new Map();
+    for (const [side, { step_ranks }] of Object.entries(outline.sides)) {
+      for (const found of step_ranks.filter((/** @type {any} */ one) => one.shown)) {
+        const rank = new Rank(source, /** @type {Side} */ (side), found, outline.chunk);
+        this.ranks.set(rank.key, rank);
+      }
+    }
+  }
+
+  get target() {
+    return this.outline.sides.target;
+  }
+
+  /** @param {Side} side */
+  path(side) {
+    return this.outline.sides[side].path;
+  }
+
+  /** Where to look first: where the first cause is. */
+  get firstKey() {
+    const cause = this.comparison?.cause;
+    if (cause) return `${cause.side}/${cause.step}/${cause.rank}`;
+    const sick = this.target.step_ranks.find((/** @type {any} */ one) => one.shown && one.nonfinite?.first);
+    return sick ? `target/${sick.step}/${sick.rank}` : "";
+  }
+
+  /**
+   * Return the step and rank that a place names, loaded; null where the report holds none.
+   * @param {Place} [place]
+   * @returns {Promise<Rank | null>}
+   */
+  async rankAt(place = currentPlace()) {
+    const rank = this.rankNamed(place);
+    return rank ? this.loaded(rank) : null;
+  }
+
+  /** @param {Place} place */
+  rankNamed({ side, step, rank }) {
+    const given = [...this.ranks.values()].filter((one) => {
+      return one.side === (side || "target") && (!step || one.step === Number(step)) && (!rank || one.rank === Number(rank));
+    });
+    if (!step && !rank && !side) return this.ranks.get(this.firstKey) ?? given[0] ?? null;
+    return given[0] ?? null;
+  }
+
+  /**
+   * Return the step and rank of the other dump that a step and rank was compared with, if the report shows it.
+   * @param {Rank} rank
+   * @returns {Rank | null}
+   */
+  partnerOf(rank) {
+    const other = rank.side === "target" ? "baseline" : "target";
+    /** @type {Record<string, [number, number]> | undefined} */
+    const pair = this.comparison?.ranks.find((/** @type {any} */ one) => {
+      return one[rank.side][0] === rank.step && one[rank.side][1] === rank.rank;
+    });
+    return pair ? this.ranks.get(`${other}/${pair[other][0]}/${pair[other][1]}`) ?? null : null;
+  }
+
+  /**
+   * @param {Rank} rank
+   * @returns {Promise<Rank>}
+   */
+  loaded(rank) {
+    let loading = this.loading.get(rank.key);
+    if (!loading) this.loading.set(rank.key, (loading = rank.load()));
+    return loading;
+  }
+
+  /**
+   * Return the address of a call.
+   * @param {Rank} rank
+   * @param {string} name
+   * @param {Partial<Place>} [more]
+   */
+  callAddress(rank, name, more = {}) {
+    return address({ view: "call", ...this.placeOf(rank), call: name, ...more });
+  }
+
+  /**
+   * Return what of a place names a step and rank.
+   * @param {Rank} rank
+   * @returns {Partial<Place>}
+   */
+  placeOf(rank) {
+    const side = rank.side === "target" ? "" : rank.side;
+    return { side, step: String(rank.step), rank: String(rank.rank) };
+  }
+}

@@ -1,0 +1,56 @@
+/** The start of the page: reads the outline, builds the frame, and shows the view that the address names. */
+
+import { FileSource } from "./data/source.js";
+import { currentPlace } from "./frame/address.js";
+import { App } from "./frame/app.js";
+import { h, replace } from "./frame/dom.js";
+import { Header, TITLES } from "./frame/header.js";
+import { listenToKeys } from "./frame/keyboard.js";
+import { AnswerView } from "./views/answer.js";
+import { CallView } from "./views/call.js";
+import { CallsView } from "./views/calls.js";
+
+/** @typedef {import("./frame/app.js").View} View */
+
+async function start() {
+  const root = /** @type {HTMLElement} */ (document.getElementById("page"));
+  const source = new FileSource();
+  const app = new App(source, (await source.section("outline")).json);
+  const header = new Header(app);
+  /** @type {Record<string, View>} */
+  const views = { answer: new AnswerView(app), calls: new CallsView(app, (text) => header.say(text)), call: new CallView(app) };
+  const main = h("main", { id: "main", tabindex: "-1" });
+  replace(root, h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ e) => (e.preventDefault(), main.focus()) }, "Skip to content"), header.element, main);
+  listenToKeys(app, header.search);
+  const show = async () => {
+    const place = currentPlace();
+    const view = views[place.view] ?? views.answer;
+    header.show(place);
+    document.title = `${place.call && place.view === "call" ? place.call : TITLES[place.view]} · aten-dump report`;
+    if (main.firstChild !== view.element) replace(main, view.element);
+    await view.show(place);
+    document.documentElement.setAttribute("data-shown", place.view);
+  };
+  window.addEventListener("hashchange", show);
+  printAnswer(main, views.answer);
+  await show();
+  performance.mark("first-view");
+}
+
+/**
+ * On paper goes the answer, whatever is shown.
+ * @param {HTMLElement} main
+ * @param {View} answer
+ */
+function printAnswer(main, answer) {
+  /** @type {ChildNode | null} */
+  let shown = null;
+  window.addEventListener("beforeprint", () => {
+    shown = main.firstChild;
+    answer.show(currentPlace());
+    replace(main, answer.element);
+  });
+  window.addEventListener("afterprint", () => replace(main, shown));
+}
+
+start();

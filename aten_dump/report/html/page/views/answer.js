@@ -1,0 +1,130 @@
+/** The answer: of a comparison the first cause, of one dump what ran and what to know about it. */
+
+import { formatBytes, formatCount, formatNumber } from "../data/numbers.js";
+import { h, replace } from "../frame/dom.js";
+import { comparisonAnswer } from "./answer_comparison.js";
+import { namedCall } from "../parts/links.js";
+
+/** @typedef {import("../frame/app.js").App} App */
+/** @typedef {import("../frame/app.js").View} View */
+
+/** @implements {View} */
+export class AnswerView {
+  /** @param {App} app */
+  constructor(app) {
+    this.app = app;
+    this.element = h("section", { class: "view answer-view", "aria-label": "Answer" });
+  }
+
+  show() {
+    if (this.element.firstChild) return;
+    const lead = this.app.comparison ? comparisonAnswer(this.app) : this.dumpAnswer();
+    replace(this.element, lead, this.nonfinite(), this.steps(), this.unseen(), h("div", { class: "two" }, this.run(), this.costs()), this.lossScale());
+  }
+
+  get stepRanks() {
+    return this.app.target.step_ranks;
+  }
+
+  dumpAnswer() {
+    const sick = this.stepRanks.find((/** @type {any} */ one) => one.nonfinite?.first);
+    const judged = this.stepRanks.filter((/** @type {any} */ one) => one.nonfinite && !one.nonfinite.unknown);
+    const calls = this.stepRanks.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one.calls, 0);
+    const steps = new Set(this.stepRanks.map((/** @type {any} */ one) => one.step)).size;
+    const ranks = new Set(this.stepRanks.map((/** @type {any} */ one) => one.rank)).size;
+    const size = `${formatCount(steps, "step")} of ${formatCount(ranks, "rank")}, ${formatCount(calls, "call")}.`;
+    const finding = sick ? "NaN or Inf was made." : judged.length && judged.length === this.stepRanks.length ? "No NaN or Inf but masks." : "";
+    return h("div", { class: "lead" }, h("h1", {}, finding || "What was recorded."), h("p", { class: "sub" }, size));
+  }
+
+  nonfinite() {
+    const found = this.stepRanks.filter((/** @type {any} */ one) => one.nonfinite?.first || one.nonfinite?.counts?.["scaled overflows"]);
+    if (!found.length) return null;
+    return h("section", { class: "card" }, h("h2", {}, "NaN and Inf"), found.map((/** @type {any} */ one) => this.nonfiniteOf(one)));
+  }
+
+  /** @param {any} one step-rank */
+  nonfiniteOf(one) {
+    const events = one.nonfinite.producers.length ? one.nonfinite.producers : [one.nonfinite.first].filter(Boolean);
+    const counts = Object.entries(one.nonfinite.counts).filter(([, count]) => count).map(([name, count]) => `${count} ${name}`);
+    return h("div", { class: "cause" },
+      h("p", { class: "muted" }, `step ${one.step}, rank ${one.rank}: ${counts.join(", ")} of ${formatCount(one.nonfinite.calls, "call")}`),
+      h("ol", { class: "events" }, events.map((/** @type {any} */ event) => h("li", {},
+        namedCall(this.app, one, event.call), " ", h("span", { class: "bad mono" }, event.slots.map(slotText).join("; ")),
+        event.why ? h("div", {}, event.why) : null,
+        h("div", { class: "muted mono" }, [event.module, event.source].filter(Boolean).join(" · "))))));
+  }
+
+  steps() {
+    const titles = ["step", "rank", "state", "calls", "values", "index", "tensors", "kept for backward"];
+    const rows = this.stepRanks.map((/** @type {any} */ one) => h("tr", {},
+      h("td", { class: "number" }, one.step), h("td", { class: "number" }, one.rank),
+      h("td", {}, one.complete ? "complete" : h("span", { class: "bad" }, "interrupted"), one.shown ? null : h("span", { class: "muted" }, ", not shown call by call")),
+      h("td", { class: "number" }, one.calls.toLocaleString("en")), h("td", { class: "number" }, one.values.toLocaleString("en")),
+      h("td", { class: "number" }, formatBytes(one.index_bytes)), h("td", { class: "number" }, formatBytes(one.shard_bytes)),
+      h("td", { class: "number" }, formatBytes(one.saved_bytes))));
+    return h("section", { class: "card" }, h("h2", {}, "Steps and ranks"),
+      rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Steps and ranks" },
+        h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)))
+        : h("p", {}, "No step was recorded."));
+  }
+
+  unseen() {
+    /** @type {Map<string, string[]>} */
+    const found = new Map();
+    for (const one of this.stepRanks) {
+      const texts = [...one.missing, ...one.notes.map((/** @type {any} */ note) => note.message + (note.count > 1 ? ` (${note.count} times)` : ""))];
+      for (const text of texts) found.set(text, [...(found.get(text) ?? []), `step ${one.step} rank ${one.rank}`]);
+    }
+    return h("section", { class: "card" }, h("h2", {}, "What was not seen"),
+      found.size ? h("ul", {}, [...found].map(([text, where]) => h("li", {}, text, h("span", { class: "muted" }, ` ${where[0]}${where.length > 1 ? ` and ${where.length - 1} more` : ""}`))))
+        : h("p", {}, "Nothing is known to be missing."));
+  }
+
+  run() {
+    const run = this.app.target.run;
+    const config = this.stepRanks[0]?.config ?? {};
+    /** @type {[string, string][]} */
+    const rows = [["dump", this.app.path("target")], ...Object.entries({ ...run, ...config }).map(([name, fact]) => /** @type {[string, string]} */ ([name.replaceAll("_", " "), factText(fact)]))];
+    const shown = rows.filter(([, text]) => text !== "");
+    return h("section", { class: "card" }, h("h2", {}, "Run"), h("dl", { class: "pairs" }, shown.flatMap(([name, text]) => [h("dt", {}, name), h("dd", { class: "mono" }, text)])));
+  }
+
+  costs() {
+    /** @type {Record<string, number>} */
+    const sums = {};
+    for (const one of this.stepRanks) for (const [name, seconds] of Object.entries(one.seconds)) sums[name] = (sums[name] ?? 0) + Number(seconds);
+    const rows = Object.entries(sums).filter(([, seconds]) => seconds > 0);
+    return h("section", { class: "card" }, h("h2", {}, "What recording cost"),
+      rows.length ? h("table", { class: "facts-table" }, h("tbody", {}, rows.map(([name, seconds]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, `${seconds.toFixed(3)} s`)))))
+        : h("p", { class: "muted" }, "Not known: no step was ended."));
+  }
+
+  lossScale() {
+    const rows = this.stepRanks.flatMap((/** @type {any} */ one) => one.loss_scales.map((/** @type {any} */ update) => h("tr", {},
+      h("td", { class: "number" }, one.step), h("td", { class: "number" }, one.rank), h("td", {}, namedCall(this.app, one, update.call)),
+      h("td", { class: "number" }, formatNumber(update.scale)), h("td", {}, update.found_inf ? h("span", { class: "bad" }, "skipped") : update.found_inf === false ? "taken" : "?"),
+      h("td", { class: "number" }, formatNumber(update.next_scale)))));
+    if (!rows.length) return null;
+    const titles = ["step", "rank", "update", "scale", "optimizer's step", "next scale"];
+    return h("section", { class: "card" }, h("h2", {}, "Loss scale"),
+      h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)));
+  }
+}
+
+/** @param {any[]} slot name, dtype, count, NaN, +Inf, -Inf */
+function slotText([name, dtype, count, nan, positive, negative]) {
+  const counts = [[nan, "NaN"], [positive, "+Inf"], [negative, "-Inf"]].filter(([n]) => n).map(([n, what]) => `${n} ${what}`);
+  return `${name}: ${counts.join(", ")} of ${count} ${dtype}`;
+}
+
+/**
+ * @param {any} fact
+ * @returns {string}
+ */
+function factText(fact) {
+  if (fact === null || fact === undefined) return "";
+  if (Array.isArray(fact)) return fact.map(factText).join(" ");
+  if (typeof fact === "object") return Object.entries(fact).map(([name, value]) => `${name} ${factText(value)}`).join(", ");
+  return String(fact);
+}

@@ -1,0 +1,91 @@
+"""The answer for one dump: what ran, what was not seen, what it cost, where NaN and Inf came from, loss scale."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ....analysis.nonfinite.explanations import Slot
+from ....analysis.nonfinite.search import Event, NonFinite, find_nonfinite
+from ....dump import Dump, RankDump
+from ....dump.index.summary import Summary, summarize
+from ....errors import AtenDumpError, MissingDataError
+from ...nonfinite import answer_lines
+
+_MOST_EVENTS: Final = 12
+_RUN_FACTS: Final = ("world_size", "python", "platform", "recorder", "packages", "devices", "threads", "command")
+
+
+def run_facts(dump: Dump) -> dict[str, Any]:
+    """Return what ran, without what is shown elsewhere."""
+    return {name: dump.run[name] for name in _RUN_FACTS if name in dump.run}
+
+
+def rank_outline(rank: RankDump) -> dict[str, Any]:
+    """Return sizes, notes and costs of a step and rank, as far as its two ends and its tables tell."""
+    summary: Summary = summarize(rank.directory)
+    return {
+        "step": rank.step,
+        "rank": rank.rank,
+        "complete": summary.commit is not None,
+        "calls": len(rank.calls),
+        "kinds": dict(rank.calls_by_kind()),
+        "values": len(rank.values),
+        "statistics": list(rank.config.get("statistics") or ()),
+        "index_bytes": summary.index_bytes,
+        "shard_bytes": summary.shard_bytes,
+        "missing": rank.missing,
+        "notes": [{"code": note.code, "message": note.message, "count": note.count} for note in rank.notes],
+        "seconds": rank.seconds,
+        "config": {name: rank.config.get(name) for name in ("level", "data", "io", "stacks", "sample", "trigger")},
+        "loss_scales": [_loss_scale(update) for update in rank.loss_scales],
+        "saved_bytes": rank.saved_for_backward().nbytes,
+    }
+
+
+def _loss_scale(update: Any) -> dict[str, Any]:
+    return {
+        "call": update.call.name, "scale": update.scale, "found_inf": update.found_inf, "next_scale": update.next_scale
+    }  # fmt: skip
+
+
+def nonfinite_answer(rank: RankDump) -> dict[str, Any]:
+    """Return where NaN and Inf of a step and rank came from, or why that is not known."""
+    try:
+        found = find_nonfinite(rank)
+    except MissingDataError as error:
+        return {"unknown": str(error)}
+    except AtenDumpError as error:  # a damaged dump: the rest of it is worth a report
+        return {"unknown": f"could not be searched: {error}"}
+    return {
+        "lines": list(answer_lines(found)),
+        "first": None if found.first is None else _event(found.first),
+        "producers": [_event(event) for event in found.producers[:_MOST_EVENTS]],
+        "counts": _counts(found),
+        "calls": found.calls,
+        "could_not_be_judged": found.unknown,
+    }
+
+
+def _counts(found: NonFinite) -> dict[str, int]:
+    return {
+        "producers": len(found.producers),
+        "from outside": len(found.outside),
+        "propagators": len(found.propagators),
+        "masks": len(found.masks),
+        "scaled overflows": len(found.scaled),
+        "near overflow": len(found.near_overflow),
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "kind": event.kind, "call": event.name, "op": event.op, "phase": event.phase, "module": event.module,
+        "source": event.source, "forward": event.forward, "why": event.why,
+        "slots": [_slot(slot) for slot in event.results],
+    }  # fmt: skip
+
+
+def _slot(slot: Slot) -> list[Any]:
+    """Return name, dtype, elements, NaN, +Inf, -Inf."""
+    found = slot.contents
+    return [slot.name, slot.dtype, found.count, found.nan, found.posinf, found.neginf]
