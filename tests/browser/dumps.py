@@ -117,7 +117,7 @@ def scaled_loss(folder: Path) -> Path:
         for _ in range(2):
             loss = model(torch.randn(8, 64, dtype=torch.float16)).float().square().mean()
             scaler.scale(loss).backward()
-            for one, parameter in zip(master, model.parameters()):
+            for one, parameter in zip(master, model.parameters(), strict=True):
                 one.grad, parameter.grad = parameter.grad.float(), None
             scaler.step(optimizer)
             scaler.update()

@@ -79,7 +79,7 @@ def test_numbers_of_rows_are_those_of_the_comparison(
     ratios = judged.numbers("row.ratio")
     at = {
         (call, judged.json["row.slot"][slot]): row
-        for row, (call, slot) in enumerate(zip(judged.columns["row.call"], judged.columns["row.slot"]))
+        for row, (call, slot) in enumerate(zip(judged.columns["row.call"], judged.columns["row.slot"], strict=True))
     }
     measured = [row for row in comparison_rows(comparison.rows) if row["target"] and row["ratio"] is not None]
     assert len(measured) > 50

@@ -14,8 +14,8 @@ import numpy as np
 
 from ....dump import RankDump
 from ....dump.argument_decoding import decode
-from ....dump.argument_trees import items, output_slots, slots
 from ....store import records
+from ....store.argument_trees import items, output_slots, slots
 from ...units import argument
 from .call_tree import positions_of
 from .chunks import chunk_range
