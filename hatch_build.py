@@ -33,6 +33,8 @@ COMPILED = [
     "data/flushing",
     "data/keeper",
     "data/small_tensor_batches",
+    "data/statistics/on_device",
+    "data/stored_bytes",
     "memory/storages",
     "naming/api_names",
     "naming/call_name",

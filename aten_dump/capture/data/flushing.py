@@ -1,4 +1,4 @@
-"""What waits to be sent to the sink in one go."""
+"""What is gathered and sent to the sink in one go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 
 
-class Waiting(ABC):
+class Flushable(ABC):
     """Something that the program's threads fill and send, and that the sink's ticks send too.
 
     Ticks come from the writer's thread, which must never wait: whoever holds the lock may be waiting for the writer.
@@ -16,7 +16,7 @@ class Waiting(ABC):
         self._lock = threading.Lock()
 
     @abstractmethod
-    def _waits(self) -> bool:
+    def _has_any(self) -> bool:
         """Tell whether there is something to send."""
 
     @abstractmethod
@@ -24,13 +24,13 @@ class Waiting(ABC):
         """Send it; called with the lock held."""
 
     def flush(self) -> None:
-        """Send all that waits."""
+        """Send what was gathered."""
         with self._lock:
             self._send()
 
     def tick(self) -> None:
-        """Send all that waits unless a thread is at it."""
-        if self._waits() and self._lock.acquire(blocking=False):
+        """Send what was gathered unless a thread is at it."""
+        if self._has_any() and self._lock.acquire(blocking=False):
             try:
                 self._send()
             finally:

@@ -15,40 +15,28 @@ from typing import Any, Final
 
 import torch
 
-from ...config import DumpConfig
 from ...store.records import DATA, HASH, STATISTICS, Data, Hash, Statistics
 from ...store.sink import Sink
-from .flushing import Waiting
+from .flushing import Flushable
 from .hashes import HASHES
-from .statistics import many_small_tensors as segments
+from .statistics.many_small_tensors import compute
 from .tensor_bytes import blob_dtype
+from .wanted_data import WantedData
 
 SMALL_BYTES: Final = 16 << 10
 BATCH_VALUES: Final = 1024
 BATCH_BYTES: Final = 256 << 10  # what numpy makes of it stays in cache
-# What the copy of a value is for.
-STORED: Final = 1
-FACTS: Final = 2
-
-
-class Facts:
-    """Which facts are computed of values: the names of statistics, and the hash's algorithm."""
-
-    __slots__ = ("hash", "statistics")
-
-    def __init__(self, config: DumpConfig) -> None:
-        self.statistics = config.statistics if config.wants_statistics else None
-        self.hash = HASHES[config.hash] if config.wants_hash else None
 
 
 class Batch:
     """Copies of values of one dtype, end to end."""
 
-    __slots__ = ("_dtype", "_facts", "_joined", "blob", "nbytes", "parts", "places", "values")
+    __slots__ = ("_dtype", "_facts", "_is_stored", "_joined", "blob", "nbytes", "parts", "places", "values")
 
-    def __init__(self, dtype: torch.dtype, facts: Facts | None) -> None:
+    def __init__(self, dtype: torch.dtype, is_stored: bool, facts: WantedData | None) -> None:
         self._dtype = dtype
-        self._facts = facts
+        self._is_stored = is_stored
+        self._facts = facts  # which statistics, which hash; None: neither
         self._joined: bytes | None = None
         # Filled by `Batches` until it is sent.
         self.values: list[int] = []
@@ -63,9 +51,9 @@ class Batch:
             self._joined = b"".join(self.parts)
         return self._joined
 
-    def send(self, sink: Sink, stored: bool) -> None:
+    def send(self, sink: Sink) -> None:
         """Hand it all to the sink. Takes no more values from then on."""
-        if stored:
+        if self._is_stored:
             name, unit = blob_dtype(self._dtype, self.nbytes)
             self.blob = sink.store_bytes(name, [self.nbytes // unit], self.nbytes, self.joined)
         sink.later(self._records, self.nbytes)
@@ -76,41 +64,43 @@ class Batch:
             blob = self.blob
             records += [Data(DATA, value, blob, start, 0) for value, start in self.places]
         facts = self._facts
-        if facts is not None and facts.statistics is not None:
-            rows = segments.compute(self.joined(), self._dtype, list(map(len, self.parts)), facts.statistics)
+        if facts is not None and facts.statistics:
+            rows = compute(self.joined(), self._dtype, list(map(len, self.parts)), facts.statistics)
             records += map(Statistics._make, zip(repeat(STATISTICS), self.values, rows))
-        if facts is not None and facts.hash is not None:
-            records += map(Hash._make, zip(repeat(HASH), self.values, map(facts.hash, self.parts)))
+        if facts is not None and facts.hash:
+            records += map(Hash._make, zip(repeat(HASH), self.values, map(HASHES[facts.hash], self.parts)))
         self._joined = None
         self.parts, self.values, self.places = [], [], []
         return records
 
 
-class Batches(Waiting):
+class Batches(Flushable):
     """The batches of one step that were not sent yet."""
 
-    def __init__(self, sink: Sink, facts: Facts | None, most_values: int, most_bytes: int) -> None:
+    def __init__(self, sink: Sink, wanted: WantedData, most_values: int, most_bytes: int) -> None:
         super().__init__()
         self._sink = sink
-        self._facts = facts
+        self._wanted = wanted
         self._most_values = most_values
         self._most_bytes = most_bytes
-        self._open: tuple[dict[torch.dtype, Batch], ...] = ({}, {}, {})
+        self._stored: dict[torch.dtype, Batch] = {}  # without facts: another value has the same
+        self._described: dict[torch.dtype, Batch] = {}  # facts alone: the bytes are stored elsewhere, or not wanted
+        self._both: dict[torch.dtype, Batch] = {}
         self._values = 0
         self._bytes = 0
 
-    def add(self, dtype: torch.dtype, use: int, value: int, data: bytes) -> tuple[Batch, int]:
+    def add(self, dtype: torch.dtype, stored: bool, facts: bool, value: int, data: bytes) -> tuple[Batch, int]:
         """Take the bytes of a value, to be stored, or for their facts, or both. Returns where they are."""
         with self._lock:
-            of_use = self._open[use - 1]
-            batch = of_use.get(dtype)
+            alike = self._described if not stored else self._both if facts else self._stored
+            batch = alike.get(dtype)
             if batch is None:
-                batch = of_use[dtype] = Batch(dtype, self._facts if use & FACTS else None)
+                batch = alike[dtype] = Batch(dtype, stored, self._wanted if facts else None)
             start = batch.nbytes
             batch.nbytes = start + len(data)
             batch.values.append(value)
             batch.parts.append(data)
-            if use & STORED:
+            if stored:
                 batch.places.append((value, start))
             self._values += 1
             self._bytes += len(data)
@@ -126,12 +116,12 @@ class Batches(Waiting):
             batch.places.append((value, start))
             return -1
 
-    def _waits(self) -> bool:
+    def _has_any(self) -> bool:
         return self._values > 0
 
     def _send(self) -> None:
-        taken, self._open = self._open, ({}, {}, {})
+        batches = (*self._stored.values(), *self._described.values(), *self._both.values())
+        self._stored, self._described, self._both = {}, {}, {}
         self._values = self._bytes = 0
-        for use, batches in enumerate(taken, 1):
-            for batch in batches.values():
-                batch.send(self._sink, bool(use & STORED))
+        for batch in batches:
+            batch.send(self._sink)

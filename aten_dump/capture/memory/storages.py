@@ -4,7 +4,7 @@ Theory of operation
     A storage is known by the address of its StorageImpl. A weak reference keeps that address from being reused while
     a step is recorded; it does not keep the data. Every write that dispatch sees makes a new version; what is known
     of a version (its values, its stored bytes) is forgotten with it. Memory from ``torch.empty`` is undefined until
-    written; see `extents`.
+    written; see `written_bytes`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LEAST_PURGE: Final = 1024
 
 
 class ValueInfo:
-    """A value that has been emitted, and which of its data are kept."""
+    """A value that has been emitted, and whether its data are kept."""
 
-    __slots__ = ("flags", "id", "kept")
+    __slots__ = ("flags", "id", "is_kept")
 
-    def __init__(self, number: int, flags: int) -> None:
+    def __init__(self, number: int, flags: int, is_kept: bool) -> None:
         self.id = number
         self.flags = flags
-        self.kept = 0
+        self.is_kept = is_kept
 
 
 class WriteClock:

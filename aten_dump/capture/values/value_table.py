@@ -76,7 +76,7 @@ class ValueTable:
         self._composed: dict[tuple[Any, ...], int] = {}  # values of tensors made of other tensors
         self.count = 0
         self._keeper = keeper
-        self._wanted = keeper.wanted
+        self._keeps_nothing = keeper.keeps_nothing
 
     def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
         """Return the id of the value that `tensor` is at this moment.
@@ -116,7 +116,7 @@ class ValueTable:
             # A plain tuple of plain tuples: Python's collector need not walk it.
             geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
             info = state.values[geometry] = self._new_value(tensor, state, geometry)
-        if keep and info.kept != self._wanted and not info.flags & (UNDEFINED | OPAQUE):
+        if keep and not info.is_kept and not info.flags & (UNDEFINED | OPAQUE):
             self._keeper.keep(tensor, state, info)
         return info.id
 
@@ -266,7 +266,7 @@ class ValueTable:
         text = self._dtypes.get(geometry[3]) or self._dtype_text(geometry[3])
         offset, shape, stride = geometry[:3]
         self._emit(_new(Value, (VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra)))
-        return ValueInfo(number, flags)
+        return ValueInfo(number, flags, self._keeps_nothing)
 
     def _dtype_text(self, dtype: torch.dtype) -> int:
         text = self._dtypes[dtype] = self._interner.text(dtype_name(dtype))

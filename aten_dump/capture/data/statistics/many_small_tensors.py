@@ -3,7 +3,7 @@
 Theory of operation
     Torch needs about 2 us for each reduction of each tensor, however small. Here the elements of a few hundred
     tensors of one dtype stand in one array, and ``ufunc.reduceat`` reduces each stretch of it. What is computed is
-    defined in `statistics`; floating dtypes are widened first, so that sums are float64 and nothing overflows.
+    defined in `one_tensor`; floating dtypes are widened first, so that sums are float64 and nothing overflows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Theory of operation
     One tensor at a time, on the program's thread and with torch's own threads, in chunks that stay in cache: the
-    first reduction of a chunk reads memory, the others do not. Small tensors are reduced many at a time, in `segments`.
+    first reduction of a chunk reads memory, the others do not. Small tensors are reduced many at a time, in
+    `many_small_tensors`.
 
     Counts, min and max are exact. Sums are float64 (integers exactly in Python ints where float64 would round), except
     over more than 2**14 elements of 32 bits and less: those are summed in float32 by torch's cascade over a chunk, and

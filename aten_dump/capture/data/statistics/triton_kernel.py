@@ -1,12 +1,12 @@
 """All statistics of a floating tensor in one pass over its memory, with Triton; importing this imports Triton.
 
 The project's tests have no device to run this on: they run the kernel in Triton's interpreter, where Triton is
-installed. `device_batches` uses it where `devices.has_triton` says so, for dtypes of 32 bits and less.
+installed. `on_device` uses it where `devices.has_triton` says so, for dtypes of 32 bits and less.
 
 Theory of operation
     Each program reduces one stretch of the elements into its own column of the result, f64[9, programs]: no atomics,
     so the result is the same in every run. Sums are float64 throughout. NaN are left out of min and max here, and
-    counted; `device_batches.finish` puts the columns together.
+    counted; `on_device.finish` puts the columns together.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aten_dump.capture.data import device_batches
+from aten_dump.capture.data.statistics import on_device
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 
@@ -87,9 +87,9 @@ def test_one_that_is_not_finite_among_a_million(special: list[float], place: int
 def test_what_a_device_reduces_is_put_together_again(name: str) -> None:
     """The reductions that run on a device, run on the CPU, and their end on the host."""
     tensor = TENSORS[name]()
-    reduced = device_batches.reduce_floats(tensor.reshape(-1), STATISTICS)
+    reduced = on_device.reduce_floats(tensor.reshape(-1), STATISTICS)
     arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-    found = dict(zip(STATISTICS, device_batches.finish(tensor.numel(), arrays, STATISTICS), strict=True))
+    found = dict(zip(STATISTICS, on_device.finish(tensor.numel(), arrays, STATISTICS), strict=True))
     check(found, tensor)
     assert found["std"] == pytest.approx(reference(tensor)["std"], rel=1e-4, abs=1e-9)
 
@@ -99,9 +99,9 @@ def test_what_a_device_reduces_is_put_together_again(name: str) -> None:
 def test_integers_of_a_device(dtype: torch.dtype, size: int) -> None:
     ends = torch.iinfo(dtype)
     x = torch.randint(max(ends.min, -(1 << 40)), min(ends.max, 1 << 40), (size,), dtype=dtype)
-    reduced = device_batches.reduce_ints(x, STATISTICS)
+    reduced = on_device.reduce_ints(x, STATISTICS)
     arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-    found = device_batches.finish(size, arrays, STATISTICS)
+    found = on_device.finish(size, arrays, STATISTICS)
     for name, mine, alone in zip(STATISTICS, found, compute(x, STATISTICS), strict=True):
         assert mine == alone or mine == pytest.approx(alone, rel=1e-9), name
 
@@ -109,9 +109,9 @@ def test_integers_of_a_device(dtype: torch.dtype, size: int) -> None:
 def test_special_numbers_of_a_device() -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -1.0, 2.0, 3.0])
     for chosen in (x, x[1:], x[3:], x[:1]):
-        reduced = device_batches.reduce_floats(chosen, STATISTICS)
+        reduced = on_device.reduce_floats(chosen, STATISTICS)
         arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-        found = device_batches.finish(chosen.numel(), arrays, STATISTICS)
+        found = on_device.finish(chosen.numel(), arrays, STATISTICS)
         for name, mine, alone in zip(STATISTICS, found, compute(chosen, STATISTICS), strict=True):
             both_nan = isinstance(alone, float) and math.isnan(alone) and math.isnan(mine)
             assert both_nan or mine == alone or mine == pytest.approx(alone), name

@@ -13,11 +13,11 @@ from tests.checkout import ROOT
 
 SCRIPT = """
 import math, torch
-from aten_dump.capture import device_batches, fused_statistics
-from aten_dump.capture.statistics import compute
+from aten_dump.capture.data.statistics import on_device, triton_kernel
+from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 
-fused_statistics.MOST_PROGRAMS = 3
+triton_kernel.MOST_PROGRAMS = 3
 names = tuple(name for name in STATISTICS if name != "std")
 torch.manual_seed(0)
 specials = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 2.0])
@@ -25,9 +25,9 @@ for x in (
     torch.randn(1), torch.randn(2048), torch.randn(2049).half(), torch.randn(20_000).bfloat16(), specials, specials[1:],
     specials[3:], torch.full((5000,), 1e30), torch.zeros(7000), torch.cat([torch.ones(9000), specials[:1]]),
 ):
-    reduced = device_batches.reduce_fused(x)
+    reduced = on_device.reduce_fused(x)
     arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-    found = device_batches.finish(x.numel(), arrays, names)
+    found = on_device.finish(x.numel(), arrays, names)
     for name, mine, alone in zip(names, found, compute(x, names), strict=True):
         same = mine == alone or (math.isnan(alone) and math.isnan(mine)) or math.isclose(mine, alone, rel_tol=1e-6)
         assert same, (name, x, mine, alone)

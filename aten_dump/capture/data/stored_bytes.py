@@ -1,0 +1,95 @@
+"""Keeps the bytes of tensors by storage, not by view.
+
+Theory of operation
+    Stored is the whole storage if the value covers half of it or more, the value's extent if that is not mostly gaps,
+    else its elements alone. Later views on bytes that are stored cost a Data record. With ``DumpConfig.sample`` the
+    first elements are stored, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from ...store.records import CONJUGATE, DATA, LAYOUTS, NEGATIVE, Data
+from ...store.sink import Sink
+from ..memory.geometry import byte_extent
+from ..memory.storages import StorageState, ValueInfo
+from ..torch_internals.quiet import quiet
+from .small_tensor_batches import Batch, Batches
+from .tensor_bytes import blob_dtype, copy_bytes, row_major
+
+STRIDED: Final = LAYOUTS.index("strided")
+COMPACT: Final = LAYOUTS.index("compact")
+SAMPLE: Final = LAYOUTS.index("sample")
+
+
+class StoredBytes:
+    """The bytes of one step's values that are stored, or will be with a batch."""
+
+    def __init__(
+        self, sink: Sink, batches: Batches, seconds: dict[str, float], sample: int | None, hash_is_checksum: bool
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            sink: stores them.
+            batches: will store those of small tensors.
+            seconds: what copies take is added up here.
+            sample: store only so many elements of each value.
+            hash_is_checksum: the hash that is wanted is what the sink takes of stored bytes anyway.
+        """
+        self._sink = sink
+        self._emit = sink.emit
+        self._batches = batches
+        self._seconds = seconds
+        self._sample = sample
+        self._hash_is_checksum = hash_is_checksum
+
+    def point(self, value: int, blob: int | Batch, start: int) -> None:
+        """Say that the bytes of a value are in a blob, or will be."""
+        found = blob if isinstance(blob, int) else self._batches.place(value, blob, start)
+        if found > 0:
+            self._emit(Data(DATA, value, found, start, STRIDED))
+
+    def keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo, wants_hash: bool) -> bool:
+        """Store the bytes of a value; returns True if that has the hash taken as well, which is wanted."""
+        if self._sample is not None:
+            self._keep_elements(tensor, info, self._sample)
+            return False
+        low, high = byte_extent(tensor)
+        if high > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
+            return False
+        for first, past, known, base in state.blobs:
+            if first <= low and high <= past:
+                self.point(info.id, known, base + low - first)
+                return False
+        dense = tensor.numel() * tensor.element_size()
+        if high - low > 2 * dense:
+            self._keep_elements(tensor, info, None)
+            return False
+        first, past = (0, state.nbytes) if state.nbytes <= 2 * dense and state.written is None else (low, high)
+        dtype, unit = blob_dtype(tensor.dtype, past - first)
+        are_elements = past - first == dense and tensor.is_contiguous() and not info.flags & (CONJUGATE | NEGATIVE)
+        exact = are_elements and unit == tensor.element_size()
+        shape = list(tensor.shape) if exact else [(past - first) // unit]
+        hashed = info.id if are_elements and wants_hash and self._hash_is_checksum else 0
+        blob = self._sink.store(dtype, shape, past - first, copy_bytes(tensor, first, self._seconds), hashed)
+        if blob:
+            state.add_blob(first, past, blob, 0)
+            self._emit(Data(DATA, info.id, blob, low - first, STRIDED))
+        return bool(blob and hashed)
+
+    def _keep_elements(self, tensor: torch.Tensor, info: ValueInfo, first: int | None) -> None:
+        """Store the elements in row-major order, or only the first so many of them."""
+        with quiet():
+            flat = row_major(tensor, first)
+        sampled = flat.numel() < tensor.numel()
+        nbytes = flat.numel() * flat.element_size()
+        dtype, unit = blob_dtype(flat.dtype, nbytes)
+        exact = unit == flat.element_size() and not sampled
+        shape = list(tensor.shape) if exact else [nbytes // unit]
+        blob = self._sink.store(dtype, shape, nbytes, copy_bytes(flat, 0, self._seconds))
+        if blob:
+            self._emit(Data(DATA, info.id, blob, 0, SAMPLE if sampled else COMPACT))
