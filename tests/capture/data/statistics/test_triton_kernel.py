@@ -1,9 +1,9 @@
-"""The Triton kernel of statistics, run by Triton's interpreter on the CPU; skipped where Triton is not installed."""
+"""The Triton kernel of statistics, run by Triton's interpreter on the CPU."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import platform
 import subprocess
 import sys
 
@@ -35,9 +35,10 @@ print("same")
 """
 
 
+@pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="Triton has no wheels for this machine"
+)
 def test_the_kernel_agrees_with_the_definition() -> None:
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
