@@ -3,4 +3,6 @@
 interface Window {
   trustedTypes?: { createPolicy(name: string, rules: { createScript(text: string): string }): { createScript(text: string): unknown } };
   atenDumpScript(name: string): Promise<void>;
+  uPlot: any;
+  dagre: any;
 }

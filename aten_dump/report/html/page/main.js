@@ -9,6 +9,10 @@ import { listenToKeys } from "./frame/keyboard.js";
 import { AnswerView } from "./views/answer.js";
 import { CallView } from "./views/call.js";
 import { CallsView } from "./views/calls.js";
+import { GraphView } from "./views/graph.js";
+import { MemoryView } from "./views/memory.js";
+import { StepsView } from "./views/steps.js";
+import { StripView } from "./views/strip.js";
 
 /** @typedef {import("./frame/app.js").View} View */
 
@@ -18,13 +22,16 @@ async function start() {
   const app = new App(source, (await source.section("outline")).json);
   const header = new Header(app);
   /** @type {Record<string, View>} */
-  const views = { answer: new AnswerView(app), calls: new CallsView(app, (text) => header.say(text)), call: new CallView(app) };
+  const views = {
+    answer: new AnswerView(app), strip: new StripView(app, (text) => header.say(text)), calls: new CallsView(app, (text) => header.say(text)),
+    call: new CallView(app), graph: new GraphView(app), steps: new StepsView(app), memory: new MemoryView(app),
+  };
   const main = h("main", { id: "main", tabindex: "-1" });
   replace(root, h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ e) => (e.preventDefault(), main.focus()) }, "Skip to content"), header.element, main);
   listenToKeys(app, header.search);
   const show = async () => {
     const place = currentPlace();
-    const view = views[place.view] ?? views.answer;
+    const view = views[place.view];
     header.show(place);
     document.title = `${place.call && place.view === "call" ? place.call : TITLES[place.view]} · aten-dump report`;
     if (main.firstChild !== view.element) replace(main, view.element);

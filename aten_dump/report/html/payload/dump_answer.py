@@ -38,8 +38,19 @@ def rank_outline(rank: RankDump) -> dict[str, Any]:
         "seconds": rank.seconds,
         "config": {name: rank.config.get(name) for name in ("level", "data", "io", "stacks", "sample", "trigger")},
         "loss_scales": [_loss_scale(update) for update in rank.loss_scales],
+        "nonfinite_values": _nonfinite_values(rank),
         "saved_bytes": rank.saved_for_backward().nbytes,
     }
+
+
+def _nonfinite_values(rank: RankDump) -> int | None:
+    """Count the values whose statistics tell of NaN or infinities; None where none were recorded."""
+    names = rank.config.get("statistics") or ()
+    at = [number for number, name in enumerate(names) if name in ("nan", "posinf", "neginf")]
+    if not at or not len(rank.tables.statistics):
+        return None
+    rows = rank.tables.statistics.values()
+    return sum(any(isinstance(row[n], int) and row[n] > 0 for n in at if n < len(row)) for row in rows)
 
 
 def _loss_scale(update: Any) -> dict[str, Any]:

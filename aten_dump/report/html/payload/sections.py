@@ -19,6 +19,8 @@ from .comparison_answer import comparison_answer
 from .dump_answer import nonfinite_answer, rank_outline, run_facts
 from .histograms import histograms_section
 from .judged_calls import judged_section
+from .saved_memory import saved_section
+from .step_series import StepSeries
 from .value_columns import values_section
 from .value_uses import uses_section
 
@@ -51,6 +53,7 @@ def report_sections(subject: Subject) -> Iterator[tuple[str, bytes]]:
     """Yield name and bytes of every section; the outline comes last."""
     places = [(side, rank) for side, dump in subject.sides() for rank in dump.all_ranks()]
     outlines: dict[str, list[dict[str, Any]]] = {"target": [], "baseline": []}
+    series = StepSeries(subject.target.steps, subject.target.ranks)
     calls = 0
     for number, (side, place) in enumerate(places):
         rank = RankDump(place.directory, place.step, place.rank)  # opened anew: one index in memory at a time
@@ -60,11 +63,15 @@ def report_sections(subject: Subject) -> Iterator[tuple[str, bytes]]:
         calls -= 0 if shown else outline["calls"]
         if side == "target":
             outline["nonfinite"] = nonfinite_answer(rank)
+            series.add(rank)
         if shown:
             yield from rank_sections(rank, f"{side}/{rank.step}/{rank.rank}")
             yield from _judged(subject, side, rank)
         outlines[side].append({**outline, "shown": shown})
         subject.progress(number + 1, len(places))
+    over_steps = series.section()
+    if over_steps is not None:
+        yield "steps", over_steps
     yield OUTLINE, outline_section(subject, outlines)
 
 
@@ -93,6 +100,9 @@ def rank_sections(rank: RankDump, key: str) -> Iterator[tuple[str, bytes]]:
     histograms = histograms_section(rank, ids)
     if histograms is not None:
         yield f"{key}/histograms", histograms
+    saved = saved_section(rank)
+    if saved is not None:
+        yield f"{key}/saved", saved
 
 
 def value_ids(rank: RankDump) -> Any:

@@ -17,7 +17,7 @@ export function nextTheme() {
  * Return a colour of the theme, for canvases.
  * @param {string} name of the variable, without dashes
  */
-export function colour(name) {
+export function themeColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 

@@ -27,11 +27,15 @@ export function namedCall(app, { side = "target", step, rank }, name) {
   return found ? callLink(app, found, name) : h("span", { class: "call-link" }, name);
 }
 
-/** Severity of an error over its floor: 0 within, then a step for each factor of ten, up to 4. */
-/** @param {number | null} ratio */
+/** Where the scale of errors goes from one colour to the next, in times the floor. */
+export const SEVERITIES = [1, 30, 1000, 30_000];
+
+/**
+ * @param {number | null} ratio error over floor
+ * @returns {number} 0 within the floor, up to 4
+ */
 export function severity(ratio) {
-  if (ratio === null || Number.isNaN(ratio) || ratio <= 1) return 0;
-  return Math.min(4, 1 + Math.floor(Math.log10(ratio)));
+  return ratio === null ? 0 : SEVERITIES.filter((least) => ratio > least).length;
 }
 
 /**
