@@ -1,4 +1,4 @@
-"""The section ``steps``: statistics over all recorded steps, of gradients, the loss, and what modules return and pass back.
+"""The section ``steps``: statistics over all recorded steps of gradients, the loss, and what modules return.
 
 Theory of operation
     Every step-rank is looked at once, as the report goes through them, shown call by call or not. A series is a value
