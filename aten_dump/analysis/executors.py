@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..dump import Dump, open_dump
-from ..store.recovery import verify
+from ..store.checking.verification import verify
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

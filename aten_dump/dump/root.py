@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError, MissingDataError, StoreError
+from ..store.regular_files import numbered_folders
 from ..store.run_json import RUN_FILE, read_run
 from ..store.writing.index_writer import INDEX_FILE
 from .rank import RankDump
 
-_NUMBERED = {kind: re.compile(rf"{kind}(\d+)") for kind in ("step", "rank")}
 _SHOWN = 20
 
 
@@ -111,8 +110,8 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
         raise StoreError(f"cannot open dump {root}: it {what}; give the directory that DumpConfig.path named")
     try:
         indexes = {
-            step: {rank: inner for rank, inner in _numbered(outer, "rank").items() if (inner / INDEX_FILE).exists()}
-            for step, outer in _numbered(root, "step").items()
+            step: {rank: inner for rank, inner in numbered_folders(outer, "rank").items() if _has_index(inner)}
+            for step, outer in numbered_folders(root, "step").items()
         }
     except OSError as error:
         raise StoreError(f"cannot read dump {root}: {error.strerror or error}") from error
@@ -132,14 +131,9 @@ def _read_run(root: Path) -> dict[str, Any]:
         return {}  # interrupted at the very start, or only some ranks were copied: the indexes are enough
 
 
-def _numbered(directory: Path, kind: str) -> dict[int, Path]:
-    """Return the subdirectories named `kind` and a number, by number."""
-    found = {}
-    for entry in os.scandir(directory):
-        match = _NUMBERED[kind].fullmatch(entry.name)
-        if match and entry.is_dir():
-            found[int(match[1])] = Path(entry.path)
-    return found
+def _has_index(directory: Path) -> bool:
+    """Tell whether a rank's folder has something of that name; what it is says who opens it."""
+    return os.path.lexists(directory / INDEX_FILE)
 
 
 def _numbers(numbers: Mapping[int, Any] | list[int]) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ..store import records
-from ..store.recovery import RECOVERED
+from ..store.records import RECOVERED
 from .index.source import Source
 from .index.tables import Tables
 from .value_facts import ValueFacts

@@ -10,13 +10,14 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 import xxhash
@@ -24,13 +25,19 @@ import xxhash
 from ..errors import FormatError, MissingDataError, StoreError
 from .raw_rows import RawRows, split_records
 from .records import COMMIT, FORMAT_VERSION, HEADER, RECORD_TYPES, Commit, Header
+from .regular_files import open_inside
 from .writing.index_writer import INDEX_FILE
 
 # A check record: array of 3, kind 19, an int in its shortest form, 8 bytes.
 _CHECK: Final = re.compile(
     rb"\x93\x13(?:([\x00-\x7f])|\xcc(.)|\xcd(.{2})|\xce(.{4})|\xcf(.{8}))\xc4\x08(.{8})", re.DOTALL
 )
+_CHECK_BYTES: Final = 20  # the longest check record
 _HEADER_BYTES: Final = 16 << 20
+_READ_BYTES: Final = 16 << 20
+MOST_UNCHECKED_BYTES: Final = 256 << 20  # between two check records
+
+Bytes: TypeAlias = bytes | bytearray
 
 
 class GoodPart(NamedTuple):
@@ -71,7 +78,7 @@ class IndexData:
             yield make(row[:size])
 
 
-@contextmanager
+@contextlib.contextmanager
 def paused_gc() -> Iterator[None]:
     """Keep the garbage collector from walking millions of young objects that all stay."""
     was_enabled = gc.isenabled()
@@ -101,24 +108,60 @@ def read_index(path: Path) -> IndexData:
     """
     path = index_path(path)
     try:
-        data = path.read_bytes()
+        fd = open_inside(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             f"{path} does not exist: this step or rank was not recorded, or was not copied"
         ) from error
     except OSError as error:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-    _refuse_foreign(path, data)
-    good = good_part(data)
-    return index_of(path, data, good)
+    try:
+        return read_open_index(fd, path)
+    finally:
+        os.close(fd)
 
 
-def index_of(path: Path, data: bytes, good: GoodPart) -> IndexData:
-    """Read the good part of the bytes of an index; `path` names them in errors."""
+def read_open_index(fd: int, path: Path) -> IndexData:
+    """Read an index through a descriptor that is at its beginning; `path` names it in errors."""
+    try:
+        data, good = _read_good(fd, path)
+        size = os.fstat(fd).st_size
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
+    return index_of(path, data, good, max(size, good.nbytes))
+
+
+def _read_good(fd: int, path: Path) -> tuple[bytearray, GoodPart]:
+    """Read as far as check records vouch for what comes; a hole of a terabyte at the end is not read."""
+    data = bytearray()
+    checks = _Checks()
+    while chunk := os.read(fd, _READ_BYTES):
+        is_first = not data
+        data += chunk
+        if is_first:
+            _refuse_foreign(path, data)
+        checks.find(data)
+        if checks.problem is not None or len(data) - checks.good > MOST_UNCHECKED_BYTES:
+            break
+    del data[checks.good :]
+    return data, checks.part
+
+
+def index_of(path: Path, data: Bytes, good: GoodPart, size: int | None = None) -> IndexData:
+    """Read the good part of the bytes of an index.
+
+    Args:
+        path: names them in errors.
+        data: the bytes, or as many of them as hold the good part.
+        good: the good part.
+        size: how many there are, where `data` are not all.
+    """
     rows, unknown = split_records(memoryview(data)[: good.nbytes], str(path))
     header = Header._make(rows[HEADER][0][:8]) if rows[HEADER] else None
     commit = Commit._make(rows[COMMIT][-1][:7]) if rows[COMMIT] else None
-    dropped = len(data) - good.nbytes
+    dropped = (len(data) if size is None else size) - good.nbytes
     return IndexData(
         path=path,
         header=header,
@@ -132,36 +175,74 @@ def index_of(path: Path, data: bytes, good: GoodPart) -> IndexData:
     )
 
 
-def good_part(data: bytes) -> GoodPart:
+def good_part(data: Bytes) -> GoodPart:
     """Find the last check record up to which all bytes are good."""
-    view = memoryview(data)
-    good, start, position = 0, 0, 0
-    while match := _CHECK.search(data, position):
-        at = match.start()
-        if int.from_bytes(match[1] or match[2] or match[3] or match[4] or match[5], "big") != at:
-            position = at + 1  # these bytes are in the middle of another record
-            continue
-        # The range starts with the check before, its own bytes included.
-        if xxhash.xxh3_64_digest(view[start:at]) != match[6]:
-            return GoodPart(good, start, f"the bytes {good}-{at} do not have the checksum recorded for them")
-        good, start, position = match.end(), at, match.end()
-    return GoodPart(good, start, None)
+    checks = _Checks()
+    checks.find(data)
+    return checks.part
 
 
-def _refuse_foreign(path: Path, data: bytes) -> None:
+class _Checks:
+    """Finds check records one after the other, in bytes that may grow meanwhile."""
+
+    def __init__(self) -> None:
+        self.good = 0  # bytes that the checks vouch for
+        self.problem: str | None = None
+        self._start = 0  # of the last good check, from which the range of the next one begins
+        self._position = 0  # where to look on
+
+    @property
+    def part(self) -> GoodPart:
+        """What was found so far."""
+        return GoodPart(self.good, self._start, self.problem)
+
+    def find(self, data: Bytes) -> None:
+        """Go on with all bytes so far."""
+        while match := _CHECK.search(data, self._position):
+            at, end = match.start(), match.end()
+            if int.from_bytes(match[1] or match[2] or match[3] or match[4] or match[5], "big") != at:
+                self._position = at + 1  # these bytes are in the middle of another record
+                continue
+            # The range starts with the check before, its own bytes included.
+            with memoryview(data) as view, view[self._start : at] as covered:
+                if xxhash.xxh3_64_digest(covered) != match[6]:
+                    self.problem = f"the bytes {self.good}-{at} do not have the checksum recorded for them"
+                    return
+            self.good, self._start, self._position = end, at, end
+        self._position = max(self._position, len(data) - _CHECK_BYTES)
+
+
+def first_records(data: Bytes, count: int) -> list[Any]:
+    """Decode up to `count` records at the beginning of some bytes, as far as they are whole.
+
+    Raises:
+        ValueError, TypeError, msgpack.UnpackException: they are not msgpack.
+    """
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=0)
+    unpacker.feed(data)
+    found: list[Any] = []
+    start = 0
+    with contextlib.suppress(msgpack.OutOfData):
+        while len(found) < count:
+            unpacker.skip()  # an array may say that it has billions of items: memory is taken when they are there
+            end = unpacker.tell()
+            found.append(msgpack.unpackb(data[start:end], use_list=False, strict_map_key=False))
+            start = end
+    return found
+
+
+def _refuse_foreign(path: Path, data: Bytes) -> None:
     """Raise unless the file begins like an index of a version that this code reads."""
     if len(data) >= 2 and not (0x90 <= data[0] <= 0x9F and data[1] == HEADER):
-        raise FormatError(
-            f"{path} is not an index of aten_dump: it begins with {data[:8].hex(' ')}, not with a Header record"
-        )
-    unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False, max_buffer_size=0)
-    unpacker.feed(data[:_HEADER_BYTES])
+        begin = bytes(data[:8]).hex(" ")
+        raise FormatError(f"{path} is not an index of aten_dump: it begins with {begin}, not with a Header record")
     try:
-        header = unpacker.unpack()
-    except msgpack.OutOfData:
-        return  # cut short within its first record
+        headers = first_records(data[:_HEADER_BYTES], 1)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FormatError(f"{path} begins with a damaged Header record: {error!r}") from error
+    if not headers:
+        return  # cut short within its first record
+    header = headers[0]
     if not isinstance(header, tuple) or len(header) < 2 or not isinstance(header[1], int) or header[1] < 1:
         raise FormatError(f"{path} begins with a damaged Header record: {header!r:.200}")
     if header[1] > FORMAT_VERSION:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError
+from .field_types import ROW_TYPES
 from .records import RECORD_TYPES
 
 Row = tuple[Any, ...]
@@ -67,6 +68,8 @@ class RawRows(Sequence[Row]):
         self._fields, self._counts = heads.fields, heads.counts
         self._where = where
         self._kept: dict[int, Row] = {}
+        self._checked = bytearray(len(heads.starts))  # 1 for rows whose types were found right
+        self._type = ROW_TYPES[kind]
         record = RECORD_TYPES[kind]
         defaults = record._field_defaults  # type: ignore[attr-defined]
         self._size: int = len(record._fields)  # type: ignore[attr-defined]
@@ -100,7 +103,11 @@ class RawRows(Sequence[Row]):
         return self.__getitem__ if len(self) <= KEPT_ROWS else self.peek
 
     def peek(self, at: int) -> Row:
-        """Decode a row and do not keep it."""
+        """Decode a row and do not keep it.
+
+        Raises:
+            FormatError: a field has not the type that it must have.
+        """
         try:
             row: Row = msgpack.unpackb(
                 self._data[self._starts[at] : self._ends[at]], use_list=False, strict_map_key=False
@@ -108,7 +115,20 @@ class RawRows(Sequence[Row]):
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise no_record(self._where, self._starts[at], error) from error
         missing = self._size - len(row)
-        return row + self._defaults[-missing:] if missing > 0 else row
+        if missing > 0:
+            row += self._defaults[-missing:]
+        if not self._checked[at]:
+            self._check(at, row)
+        return row
+
+    def _check(self, at: int, row: Row) -> None:
+        problem = self._type.problem(row)
+        if problem:
+            raise FormatError(
+                f"{self._where} has a {self._type.name} record near byte {self._starts[at]} that is not what "
+                f"docs/format.md says: {problem}; it was not written by aten_dump, or a later version is needed"
+            )
+        self._checked[at] = 1
 
     def columns(self, *fields: int) -> list[Integers]:
         """Read some integer fields of all rows; nil is 0. All fields before them must be integers or nil as well.

@@ -47,6 +47,8 @@ CALL_KINDS: Final = ("aten", "api", "module", "node")
 PHASES: Final = ("forward", "recompute", "backward", "optimizer")
 LAYOUTS: Final = ("strided", "compact", "sample")
 
+RECOVERED: Final = "recovered"  # code of the Note that a recovery leaves
+
 # Bits of Value.flags.
 UNDEFINED: Final = 1  # memory that nothing has written yet (torch.empty): it has no contents to record
 CONJUGATE: Final = 2  # the conj bit is set: the stored bytes are not yet conjugated

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError, MissingDataError, StoreError
 from .records import Blob, Shard
+from .regular_files import open_inside
 
 ALIGNMENT: Final = 64  # of the data's start in the file
 MAX_HEADER_BYTES: Final = 64 << 20  # safetensors refuses headers above 100,000,000 bytes
@@ -34,6 +35,15 @@ DTYPE_BITS: Final[dict[str, int]] = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
     "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64, "F4": 4,
     "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+}  # fmt: skip
+
+# Bytes per element of torch's dtypes, by their names in `Value.dtype`; those of less than a byte are not here.
+DTYPE_BYTES: Final[dict[str, int]] = {
+    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8), "complex128": 16,
+    **dict.fromkeys(("float32", "int32", "uint32", "complex32", "qint32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }  # fmt: skip
 
 
@@ -85,7 +95,7 @@ def encode_header(entries: Iterable[str], header_bytes: int) -> bytes:
 def read_header(path: Path) -> tuple[int, dict[str, Any]]:
     """Return the bytes before the data and the JSON header of a finished shard."""
     try:
-        with open(path, "rb") as file:
+        with open(open_inside(path), "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             text = file.read(size) if size <= 100_000_000 else b""
     except OSError as error:
@@ -148,7 +158,7 @@ class ShardReader:
         # The finished name twice: a growing shard may be renamed between the first look and the second.
         for path in (finished, self._directory / partial_name(number), finished):
             try:
-                with open(path, "rb") as file:
+                with open(open_inside(path), "rb") as file:
                     size = os.fstat(file.fileno()).st_size
                     start = int.from_bytes(file.read(8), "little") + 8
                     if path is finished and start != self._header_bytes[number]:

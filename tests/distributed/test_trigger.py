@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump import open_dump
-from aten_dump.store import recovery
+from aten_dump.store.checking.verification import verify
 from tests.capture.bits import raw
 from tests.distributed.launching import RANKS, Launched, launch_once
 
@@ -22,7 +22,7 @@ def written(folder: Path) -> dict[int, list[list[tuple[int, str]]]]:
     for step in dump.steps:
         ranks = [dump.step(step).rank(rank) for rank in dump.step(step).ranks]
         assert len(ranks) == RANKS, f"step {step} is on file of ranks {dump.step(step).ranks} only"
-        assert all(rank.complete and recovery.verify(rank.directory) == [] for rank in ranks)
+        assert all(rank.complete and verify(rank.directory) == [] for rank in ranks)
         found[step] = [[(call.id, call.name) for call in rank.calls] for rank in ranks]
     return found
 

@@ -10,6 +10,7 @@ import pytest
 
 from aten_dump import open_dump
 from aten_dump.store import recovery
+from aten_dump.store.checking.verification import verify
 from tests.golden.record import facts
 
 DUMPS = sorted(path for path in (Path(__file__).parent / "v1").iterdir() if path.is_dir())
@@ -27,7 +28,7 @@ def test_all_that_was_in_it_is_read(dump: Path) -> None:
 
 @pytest.mark.parametrize("dump", DUMPS, ids=lambda path: path.name)
 def test_it_is_whole(dump: Path) -> None:
-    problems = [problem for rank in open_dump(dump).all_ranks() for problem in recovery.verify(rank.directory)]
+    problems = [problem for rank in open_dump(dump).all_ranks() for problem in verify(rank.directory)]
     assert len(problems) == (dump.name == "killed")
 
 
@@ -40,4 +41,4 @@ def test_an_interrupted_one_is_recovered(tmp_path: Path) -> None:
     after = facts(dump)["step1/rank0"]
     assert after.pop("complete") and not before.pop("complete")
     assert after == before
-    assert recovery.verify(dump / "step1" / "rank0") == []
+    assert verify(dump / "step1" / "rank0") == []

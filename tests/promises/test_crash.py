@@ -16,7 +16,8 @@ import pytest
 
 from aten_dump import open_dump
 from aten_dump.errors import MissingDataError
-from aten_dump.store.recovery import recover, verify
+from aten_dump.store.checking.verification import verify
+from aten_dump.store.recovery import recover
 from tests.capture.bits import calls, raw, values
 from tests.capture.children import kill, started
 from tests.checkout import ROOT

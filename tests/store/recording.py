@@ -66,12 +66,22 @@ def noise(nbytes: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
 
 
-def small_step(sink: Sink, step: int = 0, calls: int = 5) -> None:
-    """Write a step in which each call has one float32 value of its own."""
+def begin(sink: Sink, step: int = 0) -> None:
+    """Begin a step, with what `call` and `bare_value` name."""
     sink.begin_step(header(step))
     sink.emit(r.Text(r.TEXT, 1, "float32"))
     sink.emit(r.Text(r.TEXT, 2, "cpu"))
     sink.emit(r.Op(r.OP, 1, 0, "aten::relu", "Aten", "relu", ["self"]))
+
+
+def bare_value(number: int) -> r.Value:
+    """A value that is no tensor's memory."""
+    return r.Value(r.VALUE, number, 0, 0, 0, 0, [], [], 0, None)
+
+
+def small_step(sink: Sink, step: int = 0, calls: int = 5) -> None:
+    """Write a step in which each call has one float32 value of its own."""
+    begin(sink, step)
     for number in range(1, calls + 1):
         array = np.arange(number, dtype=np.float32) + step
         sink.emit(r.Storage(r.STORAGE, number, array.nbytes, 2))

@@ -90,9 +90,9 @@ def test_an_index_cut_short_at_once_is_empty(tmp_path: Path, data: bytes) -> Non
 
 def test_checks_that_are_data_of_other_records_are_not_taken_for_checks(tmp_path: Path) -> None:
     fakes = [b"\x93\x13" + bytes([n, 0xC4, 8]) + b"\x93\x13\x05\xc4\x08\x01\x02\x03" for n in range(128)]
-    path = write(tmp_path, [header()], [call(n, args=[fake]) for n, fake in enumerate(fakes)])
+    path = write(tmp_path, [header()], [r.Hash(r.HASH, n, fake) for n, fake in enumerate(fakes)])
     data = read_index(path)
-    assert [row[14][0] for row in data.rows[r.CALL]] == fakes
+    assert [row[2] for row in data.rows[r.HASH]] == fakes
     assert data.dropped_bytes == 0
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from aten_dump.store import records as r
 from aten_dump.store import recovery, shards
+from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import good_part, read_index
 from tests.checkout import ROOT
 
@@ -121,6 +122,6 @@ def test_the_worked_example_is_an_index(example: Path) -> None:
     assert shards.encode_header(entries, shard.header_bytes).rstrip() == head
     payload = bytes.fromhex(re.search(r"The 8 bytes at 65536 .* are `(.*?)`", TEXT)[1])  # type: ignore[index]
     (example / shards.partial_name(0)).write_bytes(bytes(shard.header_bytes) + payload)
-    assert recovery.verify(example) == [index.problem]
+    assert verify(example) == [index.problem]
     assert recovery.recover(example).committed
-    assert recovery.verify(example) == []
+    assert verify(example) == []

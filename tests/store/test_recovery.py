@@ -16,19 +16,20 @@ from safetensors import safe_open
 
 from aten_dump.errors import MissingDataError, StoreError
 from aten_dump.store import records as r
+from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.recovery import recover, verify
+from aten_dump.store.recovery import recover
 from aten_dump.store.shards import ShardReader, shard_name
 from aten_dump.store.writing.index_writer import IndexWriter
 from tests.checkout import ROOT
-from tests.store.recording import RANK, call, header, noise, small_step, store, writer
+from tests.store.recording import RANK, begin, call, header, noise, small_step, store, writer
 
 ENDLESS = """
 import sys
 from pathlib import Path
 from tests.store.recording import *
 sink = writer(Path(sys.argv[1]), queue_bytes=1 << 20, shard_bytes=3 << 20)
-sink.begin_step(header())
+begin(sink)
 number = 0
 while True:
     number += 1
@@ -239,7 +240,7 @@ def test_recover_leaves_a_complete_dump_alone_but_for_bytes_after_it(tmp_path: P
 
 def test_a_step_closed_without_its_end_is_recovered(tmp_path: Path) -> None:
     sink = writer(tmp_path)
-    sink.begin_step(header())
+    begin(sink)
     store(sink, noise(10), "U8")
     sink.emit(call(1))
     sink.close()
@@ -253,7 +254,7 @@ def test_a_step_closed_without_its_end_is_recovered(tmp_path: Path) -> None:
 
 def test_a_partial_that_nothing_journals_is_removed(tmp_path: Path) -> None:
     sink = writer(tmp_path)
-    sink.begin_step(header())
+    begin(sink)
     sink.emit(call(1))
     sink.close()
     (tmp_path / RANK / (shard_name(0) + ".partial")).write_bytes(bytes(70_000))

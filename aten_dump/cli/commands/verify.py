@@ -9,7 +9,7 @@ import click
 
 from ...analysis.executors import Verified, verify_all
 from ...dump import open_dump
-from ...store import recovery
+from ...store.checking.verification import verify
 from ..console import byte_progress, count_progress
 from ..options import dump_argument
 from ..workers import jobs_option, workers
@@ -42,7 +42,7 @@ def command(dump: Path, jobs: int) -> None:
 def _one_by_one(dump: Path) -> Iterator[Verified]:
     for rank in open_dump(dump).all_ranks():
         with byte_progress(f"step {rank.step} rank {rank.rank}") as update:
-            problems = recovery.verify(rank.directory, update)
+            problems = verify(rank.directory, update)
         yield Verified(rank.step, rank.rank, tuple(problems))
 
 

@@ -12,6 +12,7 @@ import msgpack
 from ...store import records
 from ...store.index_reader import read_index
 from ...store.raw_rows import split_records
+from ...store.regular_files import size_inside
 from ...store.shards import ShardReader, partial_name, shard_name
 from .tables import Tables
 
@@ -56,9 +57,5 @@ class Source:
         return sum(blob.offset + blob.nbytes > ends.get(blob.shard, -1) for blob in tables.blobs.records())
 
     def _size(self, number: int) -> int:
-        for name in (shard_name(number), partial_name(number)):
-            try:
-                return (self.directory / name).stat().st_size
-            except FileNotFoundError:
-                continue
-        return 0
+        finished = size_inside(self.directory / shard_name(number))
+        return finished if finished is not None else size_inside(self.directory / partial_name(number)) or 0

@@ -12,6 +12,9 @@ import msgpack
 
 from ...errors import StoreError
 from ...store import records
+from ...store.field_types import ROW_TYPES
+from ...store.index_reader import first_records
+from ...store.regular_files import open_inside
 from ...store.writing.index_writer import INDEX_FILE
 
 _HEAD_BYTES: Final = 1 << 16
@@ -39,7 +42,7 @@ def summarize(directory: Path) -> Summary:
     """
     path = directory / INDEX_FILE
     try:
-        with open(path, "rb") as file:
+        with open(open_inside(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_HEAD_BYTES)
             commit = None
@@ -47,18 +50,23 @@ def summarize(directory: Path) -> Summary:
                 start = max(0, size - nbytes)
                 file.seek(start)
                 commit = commit or find_commit(file.read(size - start), start)
-        sizes = [entry.stat().st_size for entry in os.scandir(directory) if entry.name.startswith("shard-")]
+        sizes = _shard_sizes(directory)
     except OSError as error:
+        if isinstance(error, StoreError):
+            raise
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     return Summary(_read_header(head), commit, size, sum(sizes), len(sizes))
 
 
+def _shard_sizes(directory: Path) -> list[int]:
+    with os.scandir(directory) as entries:
+        return [entry.stat(follow_symlinks=False).st_size for entry in entries if entry.name.startswith("shard-")]
+
+
 def _read_header(head: bytes) -> records.Header | None:
     rows = _unpack(head, 1)
-    size = len(records.Header._fields)
-    if not rows or not isinstance(rows[0], tuple) or len(rows[0]) < size or rows[0][0] != records.HEADER:
-        return None
-    return records.Header._make(rows[0][:size])
+    found = _typed(rows[0], records.HEADER) if rows else None
+    return None if found is None else records.Header._make(found)
 
 
 def find_commit(tail: bytes, start: int) -> records.Commit | None:
@@ -68,7 +76,6 @@ def find_commit(tail: bytes, start: int) -> records.Commit | None:
         tail: the last bytes of the index.
         start: where they begin in it.
     """
-    size = len(records.Commit._fields)
     for match in reversed(list(_COMMIT.finditer(tail))):
         rows = _unpack(tail[match.start() :], 3)
         if len(rows) != 2 or any(not isinstance(row, tuple) for row in rows):
@@ -76,19 +83,24 @@ def find_commit(tail: bytes, start: int) -> records.Commit | None:
         commit, check = rows
         # The check names its own position: chance bytes inside another record do not.
         check_nbytes = start + len(tail) - len(msgpack.packb(check))
-        if check[:2] == (records.CHECK, check_nbytes) and len(commit) >= size:
-            return records.Commit._make(commit[:size])
+        if check[:2] == (records.CHECK, check_nbytes):
+            found = _typed(commit, records.COMMIT)
+            if found is not None:
+                return records.Commit._make(found)
     return None
+
+
+def _typed(row: Any, kind: int) -> tuple[Any, ...] | None:
+    """Return the fields of a record that is one of a kind, with the right types."""
+    size = len(records.RECORD_TYPES[kind]._fields)  # type: ignore[attr-defined]
+    if not isinstance(row, tuple) or len(row) < size or row[0] != kind or ROW_TYPES[kind].problem(row[:size]):
+        return None
+    return row[:size]
 
 
 def _unpack(data: bytes, limit: int) -> list[Any]:
     """Return up to `limit` records from the start of some bytes; none where they are not msgpack."""
-    unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False)
-    unpacker.feed(data)
-    rows: list[Any] = []
     try:
-        while len(rows) < limit:
-            rows.append(unpacker.unpack())
-    except (msgpack.OutOfData, msgpack.UnpackException, ValueError, TypeError):  # the last: a map in place of a key
-        pass
-    return rows
+        return first_records(data, limit)
+    except (msgpack.UnpackException, ValueError, TypeError):  # the last: a map in place of a key
+        return []

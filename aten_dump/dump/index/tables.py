@@ -17,6 +17,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ...store import records
+from ...store.checking.references import check_references
 from ...store.index_reader import IndexData
 from ...store.raw_rows import MadeRows, RawRows
 from ..argument_decoding import Frame
@@ -34,8 +35,9 @@ class Tables:
         """Sort rows into tables; `where` names the index in errors.
 
         Raises:
-            FormatError: a record has too few fields.
+            FormatError: ids or references make no sense.
         """
+        check_references(data.rows, where)
         self.where = where
         self.path: Path = data.path
         self.dropped_bytes = data.dropped_bytes  # torn, at the end of the index

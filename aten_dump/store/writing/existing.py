@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
 from typing import Final
 
 from ...errors import StoreError
+from ..regular_files import foreign_entries, numbered_folders, open_folder
 from ..run_json import RUN_FILE
 
-_STEP: Final = re.compile(r"step\d+")
-_RANK: Final = re.compile(r"rank(\d+)")
-_OURS: Final = re.compile(r"index\.msgpack|shard-\d{5,}\.safetensors(\.partial)?")
+_OURS: Final = re.compile(r"index\.msgpack(\.partial)?|\.lock|shard-[0-9]{5,}\.safetensors(\.partial)?")
 
 
 def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> None:
@@ -25,7 +25,11 @@ def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> Non
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
-        found = [path for path in _rank_folders(root) if _concerns(path, rank, world_size)]
+        _refuse_links(root)
+        ranks = _rank_folders(root)
+        found = [path for number, path in ranks if number == rank or (rank == 0 and number >= world_size)]
+    except StoreError:
+        raise
     except OSError as error:
         message = f"cannot create the folder {root} of the dump: {error.strerror}; choose another path"
         raise StoreError(error.errno, message) from error
@@ -42,33 +46,62 @@ def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> Non
         (root / RUN_FILE).unlink(missing_ok=True)
 
 
-def _rank_folders(root: Path) -> list[Path]:
-    steps = sorted(path for path in root.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
-    return [path for step in steps for path in sorted(step.iterdir()) if _RANK.fullmatch(path.name)]
+def _rank_folders(root: Path) -> list[tuple[int, Path]]:
+    found: list[tuple[int, Path]] = []
+    for step in numbered_folders(root, "step").values():
+        with contextlib.suppress(FileNotFoundError):  # another rank has just removed the last of it
+            found += numbered_folders(step, "rank").items()
+    return found
 
 
-def _concerns(path: Path, rank: int, world_size: int) -> bool:
-    match = _RANK.fullmatch(path.name)
-    assert match is not None, "only rank folders are listed"
-    number = int(match[1])
-    return number == rank or (rank == 0 and number >= world_size)
+def _refuse_links(root: Path) -> None:
+    """Refuse a dump in which the name of a step or rank is a link or a file: what would be written goes elsewhere."""
+    found = [root / name for name in foreign_entries(root, "step")]
+    for step in numbered_folders(root, "step").values():
+        with contextlib.suppress(FileNotFoundError):
+            found += [step / name for name in foreign_entries(step, "rank")]
+    for path in found:
+        if path.is_symlink() or not path.is_dir():
+            raise StoreError(
+                f"{path} is a link or a file where a folder of the dump belongs, so nothing was written or removed; "
+                "move it or choose another path"
+            )
 
 
 def _remove(folders: list[Path]) -> None:
     """Remove rank folders and the step folders left empty; nothing at all if one holds files of others."""
     try:
-        files = [list(folder.iterdir()) for folder in folders]
-        for file in (file for group in files for file in group):
-            if not _OURS.fullmatch(file.name) or file.is_dir():
-                raise StoreError(f"{file} is no file of a dump, so nothing was removed; move it or choose another path")
-        for folder, group in zip(folders, files, strict=True):
-            for file in group:
-                file.unlink()
+        names = [_files_of(folder) for folder in folders]
+        for folder, found in zip(folders, names, strict=True):
+            _remove_files(folder, found)
             folder.rmdir()
-            if not any(folder.parent.iterdir()):
+            with contextlib.suppress(OSError):  # other ranks have folders in it, or one has just removed it
                 folder.parent.rmdir()
-    except StoreError:
-        raise
     except OSError as error:
+        if isinstance(error, StoreError):
+            raise
         message = f"cannot remove the old dump at {error.filename}: {error.strerror}; choose another path"
         raise StoreError(error.errno, message) from error
+
+
+def _files_of(folder: Path) -> list[str]:
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not _OURS.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+                raise StoreError(
+                    f"{folder / entry.name} is no file of a dump, so nothing was removed; move it or choose another "
+                    "path"
+                )
+            found.append(entry.name)
+    return found
+
+
+def _remove_files(folder: Path, names: list[str]) -> None:
+    """Remove files of a folder as it was opened: never those of another that takes its name meanwhile."""
+    fd = open_folder(folder)
+    try:
+        for name in names:
+            os.unlink(name, dir_fd=fd)
+    finally:
+        os.close(fd)

@@ -13,9 +13,12 @@ from typing import Any, Final
 import msgpack
 import xxhash
 
+from ..rank_lock import lock_file
 from ..records import CALL, CHECK, NOTE, VALUE, Call, Check, Note, Value
+from ..regular_files import open_inside
 
 INDEX_FILE: Final = "index.msgpack"
+PARTIAL_INDEX: Final = "index.msgpack.partial"  # until its header is written
 BATCH: Final = 256  # records per C call, which keeps the GIL for about 0.3 ms
 _CALL_FIELDS: Final = len(Call._fields)
 _VALUE_FIELDS: Final = len(Value._fields)
@@ -26,24 +29,6 @@ def write_all(fd: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
-
-
-def lock_file(fd: int) -> bool:
-    """Take the lock that tells a running writer from a dead one; False when another process has it.
-
-    POSIX locks end with their process, are not inherited by its children and work on NFS.
-    """
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        return True
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
 
 
 def _shortest(record: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -66,14 +51,20 @@ class IndexWriter:
         self._hash = xxhash.xxh3_64(last_check)
         self._parts: list[bytes | memoryview] = []
         self._nbytes = nbytes
+        self._unnamed: tuple[Path, Path] | None = None  # the name that the file has and the one it gets
         self.waiting_bytes = 0
 
     @classmethod
     def create(cls, path: Path) -> IndexWriter:
-        """Create a new index; its mode follows the umask."""
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
-        lock_file(fd)
-        return cls(fd)
+        """Create a new index, which gets its name with its first `flush`: there is none without a header.
+
+        Its mode follows the umask.
+        """
+        temporary = path.with_name(PARTIAL_INDEX)
+        index = cls(open_inside(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND))
+        lock_file(index._fd)  # for a recovery of older versions, which know no other lock
+        index._unnamed = temporary, path
+        return index
 
     def add(self, batch: list[tuple[Any, ...]]) -> None:
         """Pack some records, a few thousand at most; they reach the file with the next `flush`."""
@@ -98,6 +89,9 @@ class IndexWriter:
         self._hash.update(data)
         check = self._pack(Check(CHECK, self._nbytes + len(data), self._hash.digest()))
         write_all(self._fd, data + check)
+        if self._unnamed is not None:
+            os.rename(*self._unnamed)
+            self._unnamed = None
         self._nbytes += len(data) + len(check)
         self._hash = xxhash.xxh3_64(check)
 

@@ -16,6 +16,7 @@ import xxhash
 
 from ...errors import StoreError
 from ..records import BLOB, SHARD, Blob, Shard
+from ..regular_files import open_inside
 from ..shards import (
     ALIGNMENT,
     DTYPE_BITS,
@@ -114,8 +115,7 @@ class ShardWriter:
         self._hash = xxhash.xxh3_64()
         self._parts: list[memoryview | bytes] = []
         self._chunks: list[Chunk] = []
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        self._fd = os.open(directory / partial_name(number), flags, 0o666)
+        self._fd = open_inside(directory / partial_name(number), os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     @property
     def record(self) -> Shard:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
 from ..shards import header_entry
 from .arena import Chunk
@@ -87,6 +88,7 @@ class StepFiles:
         self._write_seconds = 0.0
         os.makedirs(directory.parent, exist_ok=True)
         os.mkdir(directory)
+        self._lock = RankLock.take(directory)
         self._index = IndexWriter.create(directory / INDEX_FILE)
         self._index.add([header])
         self._index.flush()
@@ -157,20 +159,25 @@ class StepFiles:
         commit = Commit(COMMIT, end.calls, end.values, self._blobs, self._blob_bytes, self._shard_sizes, seconds)
         self._index.add([commit])
         self._index.flush()
-        self._index.close()
+        self._close()
 
     def interrupt(self) -> None:
         """Finish the shards of a step that never ended; without a commit."""
         self._index.add([Note(NOTE, "interrupted", "the dump was closed before this step ended", 1)])
         self._finish_shard()
         self.flush()
-        self._index.close()
+        self._close()
 
     def abandon(self) -> None:
         """Close the files as they are, after an error."""
         if self._shard is not None:
             self._shard.close()
+        self._close()
+
+    def _close(self) -> None:
         self._index.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def _shard_for(self, blob: BlobStart) -> ShardWriter:
         """Return the shard that takes the blob, a new one if need be."""

@@ -14,7 +14,7 @@ from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.capture.trigger.held_bytes import HeldBytes
 from aten_dump.capture.trigger.rank_signals import RankSignals, Signal
 from aten_dump.capture.trigger.ring_sink import RingSink
-from aten_dump.store import recovery
+from aten_dump.store.checking.verification import verify
 from tests.capture.bits import assert_same
 from tests.models import build, outcome_of, run_steps, train, train_step
 
@@ -50,7 +50,7 @@ def test_only_the_step_in_which_it_happens_is_written(tmp_path: Path) -> None:
     assert dump.steps == [2]
     rank = dump.step(2).rank(0)
     assert rank.complete
-    assert recovery.verify(rank.directory) == []
+    assert verify(rank.directory) == []
     (note,) = [note.message for note in rank.notes if note.code == "trigger"]
     assert note.startswith("aten::div.Tensor made ")
     assert note.endswith("12 calls before it and 6 after it were written")
@@ -97,7 +97,7 @@ def test_memory_is_bounded_and_what_had_to_go_is_missing(tmp_path: Path, monkeyp
     assert rank.tensor("Aten.div.0.forward.output.0").shape == (4, 16)
     lost = [value for value in rank.values if not value.has_data and not value.undefined and not value.opaque]
     assert lost
-    assert recovery.verify(rank.directory) == []
+    assert verify(rank.directory) == []
     assert rank.calls[0].outputs is not None
 
 
@@ -180,7 +180,7 @@ def test_a_dump_of_a_trigger_reads_whole(tmp_path: Path) -> None:
     rank.saved_for_backward()
     module = next(call for call in rank.calls if call.kind == "module")
     assert [value.shape for _, value in module.input_values()] == [(4,)]
-    assert recovery.verify(rank.directory) == []
+    assert verify(rank.directory) == []
 
 
 def reasons(dump: Dump, step: int) -> list[str]:

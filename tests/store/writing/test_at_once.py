@@ -15,11 +15,23 @@ import pytest
 
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
+from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.recovery import recover, verify
+from aten_dump.store.recovery import recover
 from aten_dump.store.writing.writer import AT_ONCE_BYTES
 from tests.checkout import ROOT
-from tests.store.recording import RANK, blobs_of, call, header, in_threads, noise, store_in_place, writer
+from tests.store.recording import (
+    RANK,
+    bare_value,
+    begin,
+    blobs_of,
+    call,
+    header,
+    in_threads,
+    noise,
+    store_in_place,
+    writer,
+)
 
 LONG = 3 * AT_ONCE_BYTES + 5
 
@@ -30,9 +42,10 @@ def test_the_files_are_those_of_the_queue(tmp_path: Path, shard_bytes: int) -> N
     for at_once in (False, True):
         sink = writer(tmp_path / str(at_once), at_once=at_once, shard_bytes=shard_bytes)
         for step in (0, 1):
-            sink.begin_step(header(step))
+            begin(sink, step)
             for number in range(1, 40):
                 sink.emit(call(number))
+                sink.emit(bare_value(number))
                 blob = store_in_place(sink, noise(LONG + number, number), number)
                 sink.emit(r.Data(r.DATA, number, blob, 0, 0))
             sink.end_step(39, 39, {})
@@ -86,14 +99,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_many_threads_do_not_mix_their_bytes(tmp_path: Path) -> None:
     sink = writer(tmp_path, at_once=True, queue_bytes=32 << 10)
-    sink.begin_step(header())
+    begin(sink)
     expected: dict[int, bytes] = {}
 
     def work(seed: int) -> None:
         for k in range(15):
             array = noise(1 + (seed * 7919 + k * 104_729) % (2 * AT_ONCE_BYTES), seed * 100 + k)
             expected[store_in_place(sink, array)] = array.tobytes()
-            sink.emit(call(seed * 100 + k))
+            sink.emit(call(seed * 100 + k + 1))
 
     in_threads(work)
     sink.end_step(90, 0, {})

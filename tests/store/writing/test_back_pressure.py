@@ -76,8 +76,8 @@ def test_the_wait_belongs_to_its_step(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_disk_is_raised_instead_of_waiting(tmp_path: Path) -> None:
-    (tmp_path / "step0").write_text("a file where a folder must be")
     sink = writer(tmp_path)
+    (tmp_path / "step0").write_text("a file where a folder must be")
     sink.begin_step(header())
     with pytest.raises(StoreError, match="cannot write step 0 of rank 0"):  # noqa: PT012
         while True:

@@ -14,17 +14,18 @@ import pytest
 
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
+from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.recovery import recover, verify
+from aten_dump.store.recovery import recover
 from aten_dump.store.run_json import write_run
 from aten_dump.store.shards import ShardReader
-from tests.store.recording import RANK, call, header, noise, small_step, store, writer
+from tests.store.recording import RANK, begin, call, header, noise, small_step, store, writer
 
 
 def fill_the_disk(path: Path, **options: int) -> tuple[StoreError, float]:
     """Store blobs of 1 MiB until an error comes; return it and the seconds of the longest call."""
     sink = writer(path / "dump", queue_bytes=4 << 20, **options)
-    sink.begin_step(header())
+    begin(sink)
     longest = 0.0
     with pytest.raises(StoreError) as caught:  # noqa: PT012
         for number in range(1, 100):

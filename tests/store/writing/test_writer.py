@@ -17,9 +17,9 @@ from safetensors import safe_open
 
 from aten_dump.errors import FormatError, StoreError
 from aten_dump.store import records as r
+from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.memory_sink import MemorySink
-from aten_dump.store.recovery import verify
 from tests.checkout import ROOT
 from tests.store.recording import RANK, blobs_of, call, fill_from, header, in_threads, noise, small_step, store, writer
 

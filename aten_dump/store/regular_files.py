@@ -1,0 +1,133 @@
+"""What lies inside a dump: folders of steps and ranks, and regular files, never reached through a symbolic link.
+
+Theory of operation
+    A dump may come from a stranger, or lie where others can write. So the names below its own folder are followed only
+    where they are what they seem: step and rank folders must be folders, files must be regular files. A link could lead
+    a recovery into other people's files; a FIFO would hang whoever reads it, a device never ends. Folders are opened
+    one inside the other, so that nothing can be exchanged between the look and the use.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Final, Literal
+
+from ..errors import FormatError
+
+_NUMBERED: Final = re.compile(r"(step|rank)(0|[1-9][0-9]{0,17})")
+_LEVELS: Final = 2  # of folders inside a dump: step, rank
+_LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
+_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
+
+
+def numbered_folders(directory: Path, kind: Literal["step", "rank"]) -> dict[int, Path]:
+    """Return the subfolders named `kind` and a number, by number; links and numbers written otherwise are none."""
+    found = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            match = _NUMBERED.fullmatch(entry.name)
+            if match and match[1] == kind and entry.is_dir(follow_symlinks=False):
+                found[int(match[2])] = directory / entry.name
+    return dict(sorted(found.items()))
+
+
+def foreign_entries(directory: Path, kind: Literal["step", "rank"]) -> list[str]:
+    """Return names that look like a step's or rank's folder and are none: ``step00``, a link, a file."""
+    ours = {path.name for path in numbered_folders(directory, kind).values()}
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if _looks_numbered(entry.name, kind) and entry.name not in ours)
+
+
+def _looks_numbered(name: str, kind: str) -> bool:
+    return name.startswith(kind) and name[len(kind) :].isnumeric()
+
+
+def open_folder(path: Path) -> int:
+    """Open a folder; the names of step and rank folders at the end of `path` must be no links.
+
+    Raises:
+        FormatError: one is a link.
+        OSError: as `os.open` raises it.
+    """
+    names: list[str] = []
+    while len(names) < _LEVELS and _NUMBERED.fullmatch(path.name):
+        names.append(path.name)
+        path = path.parent
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
+    for name in reversed(names):
+        try:
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC, dir_fd=fd)
+        except OSError as error:
+            if error.errno in _LINK_ERRORS:
+                raise _not_ours(path / name, fd, name) from error
+            raise
+        finally:
+            os.close(fd)
+        fd, path = inner, path / name
+    return fd
+
+
+def open_inside(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a regular file of a dump.
+
+    Args:
+        path: the file; its name, and those of the step and rank folders it is in, must be no links.
+        flags: as for `os.open`.
+        mode: of a file that is made.
+
+    Raises:
+        FormatError: it is a link, a FIFO, a device or a folder, or a folder on the way is a link.
+        OSError: as `os.open` raises it.
+    """
+    folder = open_folder(path.parent)
+    try:
+        fd = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | _CLOEXEC, mode, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):
+            raise _not_ours(path, folder, path.name) from error
+        raise
+    finally:
+        os.close(folder)
+    kind = os.fstat(fd).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(fd)
+        raise FormatError(_sentence(path, kind))
+    return fd
+
+
+def size_inside(path: Path) -> int | None:
+    """Return the bytes of a regular file of a dump; None where there is no such file."""
+    try:
+        fd = open_inside(path)
+    except (FileNotFoundError, FormatError):
+        return None
+    try:
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+def _not_ours(path: Path, folder: int, name: str) -> FormatError:
+    try:
+        return FormatError(_sentence(path, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
+    except OSError:
+        return FormatError(f"{path} changed while it was opened; try again")
+
+
+def _sentence(path: Path, mode: int) -> str:
+    kinds = (
+        (stat.S_ISLNK, "a symbolic link"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISREG, "a file"),
+    )
+    found = next((text for test, text in kinds if test(mode)), "a device")
+    return (
+        f"{path} is {found}: inside a dump there are folders of steps and ranks and regular files alone, and nothing "
+        "else is followed or read; put what it stands for in its place, or remove it"
+    )

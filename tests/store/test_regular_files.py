@@ -1,0 +1,170 @@
+"""Nothing inside a dump is reached through a link, and nothing but folders and regular files is opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aten_dump import open_dump
+from aten_dump.dump.index.summary import summarize
+from aten_dump.errors import AtenDumpError, FormatError, StoreError
+from aten_dump.store.checking.verification import verify
+from aten_dump.store.index_reader import read_index
+from aten_dump.store.recovery import recover
+from aten_dump.store.regular_files import foreign_entries, numbered_folders, open_inside
+from tests.store.recording import RANK, begin, call, noise, small_step, store, writer
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """A FIFO would hang for ever."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def link(path: Path, other: Path) -> None:
+    shutil.copy2(path, other)
+    path.unlink()
+    path.symlink_to(other)
+
+
+def fifo(path: Path, other: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def zeros(path: Path, other: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def folder(path: Path, other: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+Change = Callable[[Path, Path], None]
+CHANGES = (link, fifo, zeros, folder)
+
+
+def interrupted(root: Path) -> Path:
+    """A step that its process left with a shard that grows."""
+    pid = os.fork()
+    if pid == 0:
+        sink = writer(root)
+        begin(sink)
+        store(sink, noise(1000), "U8")
+        sink.emit(call(1))
+        time.sleep(0.5)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return root / RANK
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("look", [read_index, recover, summarize])
+def test_an_index_that_is_no_regular_file_is_refused(
+    tmp_path: Path, change: Change, look: Callable[[Path], object]
+) -> None:
+    rank = interrupted(tmp_path / "dump")
+    change(rank / "index.msgpack", tmp_path / "elsewhere")
+    begun = time.monotonic()
+    with pytest.raises(FormatError, match="inside a dump there are folders of steps and ranks and regular files alone"):
+        look(rank)
+    assert time.monotonic() - begun < 5
+    if change is not folder:
+        assert "index.msgpack" in verify(rank)[0]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shard_that_is_no_regular_file_is_not_read(tmp_path: Path, change: Change) -> None:
+    small = writer(tmp_path / "dump")
+    small_step(small)
+    small.close()
+    rank = tmp_path / "dump" / RANK
+    change(rank / "shard-00000.safetensors", tmp_path / "elsewhere")
+    assert verify(rank)
+    with pytest.raises(AtenDumpError):
+        open_dump(tmp_path / "dump").rank(0, 0).values[0].tensor()
+
+
+@pytest.mark.parametrize("name", ["shard-00000.safetensors.partial", "shard-00000.safetensors"])
+def test_recovery_writes_through_no_link(tmp_path: Path, name: str) -> None:
+    rank = interrupted(tmp_path / "dump")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine" * 50_000)
+    (rank / "shard-00000.safetensors.partial").unlink()
+    (rank / name).symlink_to(victim)
+    report = recover(rank)
+    assert victim.read_bytes() == b"mine" * 50_000
+    assert report.missing_shards == [0]
+
+
+@pytest.mark.parametrize("linked", ["step0", "step0/rank0"])
+def test_folders_that_are_links_are_not_entered(tmp_path: Path, linked: str) -> None:
+    rank = interrupted(tmp_path / "other")
+    (tmp_path / "dump" / linked).parent.mkdir(parents=True)
+    (tmp_path / "dump" / linked).symlink_to(tmp_path / "other" / linked)
+    before = {path.name: path.read_bytes() for path in rank.iterdir()}
+    for look in (read_index, recover, summarize):
+        with pytest.raises(FormatError, match="symbolic link"):
+            look(tmp_path / "dump" / RANK)
+    with pytest.raises(StoreError, match="is a link or a file"):
+        writer(tmp_path / "dump", overwrite=True)
+    assert {path.name: path.read_bytes() for path in rank.iterdir()} == before
+    assert numbered_folders(tmp_path / "dump", "step").keys() == (set() if linked == "step0" else {0})
+
+
+def test_overwriting_removes_a_linked_file_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    small = writer(tmp_path / "dump")
+    small_step(small)
+    small.close()
+    shard = tmp_path / "dump" / RANK / "shard-00000.safetensors"
+    link(shard, tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="nothing was removed"):
+        writer(tmp_path / "dump", overwrite=True)
+    assert (tmp_path / "elsewhere").exists()
+
+
+def test_the_dump_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    small = writer(tmp_path / "real")
+    small_step(small)
+    small.close()
+    (tmp_path / "dump").symlink_to(tmp_path / "real")
+    assert open_dump(tmp_path / "dump").rank(0, 0).complete
+    assert verify(tmp_path / "dump" / RANK) == []
+
+
+def test_numbers_are_written_one_way(tmp_path: Path) -> None:
+    for name in ("step0", "step7", "step00", "step٣", "step1x", "step", "rank1", f"step{10**30}"):
+        (tmp_path / name).mkdir()
+    assert list(numbered_folders(tmp_path, "step")) == [0, 7]
+    assert foreign_entries(tmp_path, "step") == sorted(["step00", "step٣", f"step{10**30}"])
+
+
+def test_an_open_file_is_the_one_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    fd = open_inside(tmp_path / "file")
+    assert os.read(fd, 10) == b"x"
+    os.close(fd)
+    with pytest.raises(FileNotFoundError):
+        open_inside(tmp_path / "nothing")
+
+
+def test_an_index_with_a_hole_of_a_terabyte_is_read_at_once(tmp_path: Path) -> None:
+    rank = interrupted(tmp_path / "dump")
+    size = (rank / "index.msgpack").stat().st_size
+    os.truncate(rank / "index.msgpack", 1 << 40)
+    begun = time.monotonic()
+    found = read_index(rank)
+    assert time.monotonic() - begun < 10
+    assert found.good_bytes == size and found.dropped_bytes == (1 << 40) - size
