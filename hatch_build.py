@@ -35,6 +35,7 @@ COMPILED = [
     "data/small_tensor_batches",
     "data/statistics/on_device",
     "data/stored_bytes",
+    "memory/storage_table",
     "memory/storages",
     "naming/api_names",
     "naming/call_name",
@@ -48,6 +49,8 @@ COMPILED = [
     "torch_internals/tracing",
     "values/argument_encoding",
     "values/encoded_trees",
+    "values/tensors_without_memory",
+    "values/value_records",
     "values/value_table",
 ]
 OPTIONS = [

@@ -275,7 +275,7 @@ class GraphLinks:
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
                 thread.compiled_nodes += 1
-                thread.storages_before = recorder.values.storages_seen()
+                thread.storages_before = recorder.values.storages.seen()
             else:
                 tag.pushed = push_function_mode(recorder.function_mode)
         if tag.name.op in OWN_FORMULA_NODES:
@@ -303,7 +303,7 @@ class GraphLinks:
             pop_function_mode(recorder.function_mode)
         if tag.runs_python and tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
             thread.compiled_nodes -= 1
-            recorder.values.invalidate_since(thread.storages_before)
+            recorder.values.storages.invalidate_since(thread.storages_before)
         values = recorder.values
         received = call.args = encode_all(grad_outputs, values, recorder.keep_inputs)
         last = thread.last_output

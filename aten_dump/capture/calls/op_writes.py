@@ -40,9 +40,9 @@ def _begin_versions(recorder: StepRecorder, plan: OpPlan, args: tuple[Any, ...],
     """Begin new versions of `tensors`, which the op wrote."""
     values = recorder.values
     if plan.copies and len(args) > 1 and isinstance(args[1], torch.Tensor):
-        values.copied(tensors[0], args[1])
+        values.storages.copied(tensors[0], args[1])
         return
-    note = values.version_of if plan.reshapes else values.written
+    note = values.storages.state_of if plan.reshapes else values.storages.written
     for tensor in tensors:
         note(tensor)
 

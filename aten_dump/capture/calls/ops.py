@@ -199,7 +199,7 @@ def record(
             _note_inputs(recorder, op, args, kwargs)
         if type(result) is _TENSOR:
             if plan.copies and isinstance(args[0], _TENSOR):
-                recorder.values.cloned(result, args[0])
+                recorder.values.storages.cloned(result, args[0])
             outputs: Tree = [TREE_VALUE, recorder.values.value_of(result, recorder.keep_outputs)]
             thread.last_output = (id(result), outputs)
         else:
@@ -233,7 +233,7 @@ def begin_op(
         if recorder.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             recorder.flights.reading(args, kwargs)
         if thread.aside or thread.compiled_nodes:
-            recorder.values.invalidate_since(thread.storages_before)
+            recorder.values.storages.invalidate_since(thread.storages_before)
         op.recorded = recorder.filter.records(ATEN, plan.name, op.place.fqn)
         if not op.recorded:
             recorder.coverage.add("selection")
@@ -264,9 +264,9 @@ def end_op(
             return
         written = note_writes(recorder, plan, args, kwargs, op.recorded and error is None)
         if plan.undefined_output and error is None:
-            recorder.values.undefined(result)
+            recorder.values.storages.undefined(result)
         elif plan.copies and not plan.writes and error is None and isinstance(args[0], _TENSOR):
-            recorder.values.cloned(result, args[0])
+            recorder.values.storages.cloned(result, args[0])
         if op.recorded:
             outputs = encode(result, recorder.values, recorder.keep_outputs)
             _emit(recorder, op, duration_ns, outputs, written, text_of(error))
@@ -287,7 +287,7 @@ def _departs(
         recorder.flights.waited_tensor(args[0])
         return False
     if plan.name.op in WRITES_RESULT:
-        recorder.values.written(result[WRITES_RESULT[plan.name.op]])
+        recorder.values.storages.written(result[WRITES_RESULT[plan.name.op]])
         return False
     top = recorder.top(thread)
     flight = recorder.flights.depart(plan, args, kwargs, result, top if top is not None and top.kind == API else None)

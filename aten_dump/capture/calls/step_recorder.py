@@ -171,7 +171,7 @@ class StepRecorder:
 
     def unknown_sum(self, like: torch.Tensor) -> Tree:
         """Return a value that stands for a sum of gradients which was not computed."""
-        return [TREE_VALUE, self.values.synthetic(like)]
+        return [TREE_VALUE, self.values.unknown_sum(like)]
 
     # -- Python-level calls and modules
 
@@ -411,7 +411,7 @@ class StepRecorder:
 
     def saved(self, call: int, node: str, tensors: list[torch.Tensor]) -> None:
         """Record the tensors that the node of a forward call saved for its backward; Python numbers are left out."""
-        values = [self.values.value_of(t, False) for t in tensors if t.shape or self.values.knows(t)]
+        values = [self.values.value_of(t, False) for t in tensors if t.shape or self.values.storages.knows(t)]
         if values:
             self.emit(Saved(SAVED, call, node, values))
 
@@ -439,7 +439,7 @@ class StepRecorder:
 
     def resume(self) -> None:
         """Trust no memory seen so far: the program ran unobserved."""
-        self.values.invalidate()
+        self.values.storages.invalidate()
         self.flights.hide_again()
 
     def close(self) -> None:

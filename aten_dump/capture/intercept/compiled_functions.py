@@ -148,7 +148,7 @@ class CompiledCalls:
         region.back = self._watch.step_aside()
         thread = recorder.thread()
         thread.aside += 1
-        thread.storages_before = recorder.values.storages_seen()
+        thread.storages_before = recorder.values.storages.seen()
         return region
 
     def _end(self, region: Region, frame: FrameType) -> None:
@@ -157,7 +157,7 @@ class CompiledCalls:
         if region.back is not None:
             region.back()
         call = region.call
-        region.recorder.values.invalidate()  # the kernels of the compiler write unseen
+        region.recorder.values.storages.invalidate()  # the kernels of the compiler write unseen
         if call is None:
             return
         for number in range(call.sequence_start, _get_sequence_nr()):

@@ -98,7 +98,7 @@ class Waits:
         before = storage.nbytes() if recorder is not None else 0
         result = original(storage, *args, **kwargs)
         if recorder is not None:
-            self._own(recorder, lambda: recorder.values.resized(storage, before))
+            self._own(recorder, lambda: recorder.values.storages.resized(storage, before))
         return result
 
     def _calling_back(

@@ -1,24 +1,19 @@
-"""Which memory a tensor stands on, how often it was written, and which of it is defined.
+"""What is known of one storage: how often it was written, which of it is defined, its values and stored bytes.
 
-Theory of operation
-    A storage is known by the address of its StorageImpl. A weak reference keeps that address from being reused while
-    a step is recorded; it does not keep the data. Every write that dispatch sees makes a new version; what is known
-    of a version (its values, its stored bytes) is forgotten with it. Memory from ``torch.empty`` is undefined until
-    written; see `written_bytes`.
+Every write that dispatch sees makes a new version; what is known of a version is forgotten with it. Memory from
+``torch.empty`` is undefined until written; see `written_bytes`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
 
-Stored = tuple[int, int, Any, int]
-# States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
-_LEAST_PURGE: Final = 1024
+Stored = tuple[int, int, Any, int]  # see `StorageState.blobs`
 
 
 class ValueInfo:
@@ -118,62 +113,3 @@ class StorageState:
         elif self.written is not None:
             self.written.resize(before, now)
         self.bump()
-
-
-class StorageTable:
-    """The storages seen in a step."""
-
-    __slots__ = ("_count", "_purge_at", "states")
-
-    def __init__(self) -> None:
-        self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
-        self._count = 0
-        self._purge_at = _LEAST_PURGE
-
-    def add(self, storage: torch.UntypedStorage, is_meta: bool) -> StorageState:
-        """Take in a storage that is not in `states`.
-
-        Raises:
-            NotImplementedError: its size is symbolic.
-        """
-        if len(self.states) >= self._purge_at:
-            self._purge()
-        nbytes = storage.nbytes()
-        if type(nbytes) is not int:
-            raise NotImplementedError("a storage of symbolic size has no memory")
-        self._count += 1
-        state = StorageState(self._count, nbytes, cast(int, storage._weak_ref()), is_meta)
-        self.states[storage._cdata] = state
-        return state
-
-    def seen(self) -> int:
-        """Return how many storages were seen so far: later ones have greater ids."""
-        return self._count
-
-    def invalidate_since(self, seen: int) -> None:
-        """Forget the contents of the storages that came after the first so many: they may have been written unseen."""
-        for state in self.states.values():
-            if state.id > seen:
-                state.bump()
-                state.written = None
-
-    def invalidate(self) -> None:
-        """Forget the contents of every storage: something may have written unseen."""
-        for state in self.states.values():
-            state.bump()
-            state.written = None
-
-    def _purge(self) -> None:
-        """Forget storages that the program has freed."""
-        expired = torch.UntypedStorage._expired
-        for address, state in list(self.states.items()):
-            if expired(state.weak):
-                torch.UntypedStorage._free_weak_ref(state.weak)
-                del self.states[address]
-        self._purge_at = max(_LEAST_PURGE, len(self.states) * 3 // 2)
-
-    def clear(self) -> None:
-        """Let go of every weak reference."""
-        for state in self.states.values():
-            torch.UntypedStorage._free_weak_ref(state.weak)
-        self.states.clear()

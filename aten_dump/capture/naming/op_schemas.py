@@ -51,7 +51,7 @@ class OpPlan(NamedTuple):
     writes: tuple[tuple[int, str], ...]  # (position, name) of arguments written in place
     enabled_by: int | None  # position of the bool argument that enables those writes
     undefined_output: bool
-    bumps_versions: bool = False  # see `ops._bump_versions`
+    bumps_versions: bool = False  # of autograd: see `op_writes`
     random: bool = False  # it may draw from a random generator
     collective: bool = False  # it starts, or waits for, a transfer: see `collectives`
     reads: bool = True  # False for views: they look at no element

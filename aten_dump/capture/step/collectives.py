@@ -109,7 +109,7 @@ class Flights:
 
     def _hide(self, flight: Flight) -> None:
         for tensor in flight.tensors:
-            self._values.unwritten(tensor)
+            self._values.storages.unwritten(tensor)
 
     def reading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An op is about to read these: land what it can only read because the program has waited unseen."""
@@ -148,7 +148,7 @@ class Flights:
             return  # another thread waited for it too
         self.pending.remove(flight)
         for tensor in flight.tensors:
-            self._values.written(tensor)
+            self._values.storages.written(tensor)
         for finish in flight.finishers:
             finish()
 

@@ -1,0 +1,154 @@
+"""Which memory a tensor stands on, and what is written to it.
+
+Theory of operation
+    A storage is known by the address of its StorageImpl. A weak reference keeps that address from being reused while
+    a step is recorded; it does not keep the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import torch
+
+from .geometry import Geometry, byte_extent
+from .storages import StorageState
+from .written_bytes import WrittenRanges
+
+# States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
+_LEAST_PURGE: Final = 1024
+
+
+class StorageTable:
+    """The storages seen in a step."""
+
+    __slots__ = ("_announce", "_count", "_purge_at", "states")
+
+    def __init__(self, announce: Callable[[StorageState, torch.device], None]) -> None:
+        """Begin a step; `announce` is told of each storage when it is first seen, and its device."""
+        self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
+        self._announce = announce
+        self._count = 0
+        self._purge_at = _LEAST_PURGE
+
+    # -- storages
+
+    def add(self, storage: torch.UntypedStorage, on: Any) -> StorageState:
+        """Take in a storage that is not in `states`; `on` is a tensor on it, or itself.
+
+        Raises:
+            NotImplementedError: its size is symbolic.
+        """
+        if len(self.states) >= self._purge_at:
+            self._purge()
+        nbytes = storage.nbytes()
+        if type(nbytes) is not int:
+            raise NotImplementedError("a storage of symbolic size has no memory")
+        device = on.device
+        self._count += 1
+        state = StorageState(self._count, nbytes, cast(int, storage._weak_ref()), device.type == "meta")
+        self.states[storage._cdata] = state
+        self._announce(state, device)
+        return state
+
+    def state_of(self, tensor: torch.Tensor) -> StorageState | None:
+        """Return what is known of the storage of `tensor`; None where there is none."""
+        try:
+            storage = tensor.untyped_storage()
+            state = self.states.get(storage._cdata)
+            if state is None:
+                return self.add(storage, tensor)
+            if storage.nbytes() != state.nbytes:  # resized, by an op or unseen
+                state.resize(state.nbytes, storage.nbytes())
+        except (NotImplementedError, RuntimeError):
+            return None
+        return state
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Tell whether the memory of `tensor` was seen before."""
+        try:
+            return tensor.untyped_storage()._cdata in self.states
+        except (NotImplementedError, RuntimeError):
+            return False
+
+    def _purge(self) -> None:
+        """Forget storages that the program has freed."""
+        expired = torch.UntypedStorage._expired
+        for address, state in list(self.states.items()):
+            if expired(state.weak):
+                torch.UntypedStorage._free_weak_ref(state.weak)
+                del self.states[address]
+        self._purge_at = max(_LEAST_PURGE, len(self.states) * 3 // 2)
+
+    def clear(self) -> None:
+        """Let go of every weak reference."""
+        for state in self.states.values():
+            torch.UntypedStorage._free_weak_ref(state.weak)
+        self.states.clear()
+
+    # -- writes
+
+    def written(self, tensor: torch.Tensor) -> None:
+        """Begin a new version of the storage of `tensor`: an op wrote to it."""
+        state = self.state_of(tensor)
+        if state is None:
+            return
+        state.bump()
+        if state.written is not None and state.written.write(tensor, _geometry_of(tensor)):
+            state.written = None
+
+    def copied(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        """Begin a new version of the storage of `tensor`: it holds the elements of `source` now, defined or not."""
+        theirs = self.state_of(source)
+        if theirs is None or theirs.written is None:
+            self.written(tensor)
+            return
+        ours = self.state_of(tensor)
+        if ours is not None:
+            ours.copy(tensor, theirs.written, source, _geometry_of(tensor))
+
+    def cloned(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        """Note that `tensor` was just made with the elements of `source`, defined or not."""
+        theirs = self.state_of(source)
+        if theirs is not None and theirs.written is not None:
+            self.undefined(tensor)
+            self.copied(tensor, source)
+
+    def undefined(self, tensor: torch.Tensor) -> None:
+        """Note that the memory of `tensor` was just allocated and holds nothing yet."""
+        state = self.state_of(tensor)
+        if state is not None and state.version == 0 and not state.values:
+            state.written = WrittenRanges(state.nbytes)
+
+    def unwritten(self, tensor: torch.Tensor) -> None:
+        """Note that the memory of `tensor` is about to be written by others, and holds nothing until then."""
+        state = self.state_of(tensor)
+        if state is not None:
+            state.hide(*byte_extent(tensor))
+
+    def resized(self, storage: torch.UntypedStorage, before: int) -> None:
+        """Note that the program resized `storage` itself, from so many bytes."""
+        state = self.states.get(storage._cdata) or self.add(storage, storage)
+        state.resize(before, storage.nbytes())
+
+    # -- writes that nobody sees
+
+    def seen(self) -> int:
+        """Return how many storages were seen so far, a mark for `invalidate_since`: later ones have greater ids."""
+        return self._count
+
+    def invalidate_since(self, mark: int) -> None:
+        """Trust no contents of memory that came after `mark`: kernels that no mode sees write to it."""
+        for state in self.states.values():
+            if state.id > mark:
+                state.bump()
+                state.written = None
+
+    def invalidate(self) -> None:
+        """Trust no contents seen so far: the program ran unobserved."""
+        self.invalidate_since(0)
+
+
+def _geometry_of(tensor: torch.Tensor) -> Geometry:
+    return tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, False, False

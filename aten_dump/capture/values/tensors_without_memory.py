@@ -1,0 +1,93 @@
+"""Tensors that have no bytes of their own: sparse ones, wrappers of others, and what nothing is known of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from ...store.records import OPAQUE
+from ..torch_internals.quiet import quiet
+from ..unseen import Coverage
+from .tensor_subclasses import describe_subclass
+from .value_records import ValueRecords
+
+_SPARSE_PARTS: Final = {  # layout -> name of a part, and the method that returns it
+    torch.sparse_coo: {"indices": "_indices", "values": "_values"},
+    torch.sparse_csr: {"crow_indices": "crow_indices", "col_indices": "col_indices", "values": "values"},
+    torch.sparse_bsr: {"crow_indices": "crow_indices", "col_indices": "col_indices", "values": "values"},
+    torch.sparse_csc: {"ccol_indices": "ccol_indices", "row_indices": "row_indices", "values": "values"},
+    torch.sparse_bsc: {"ccol_indices": "ccol_indices", "row_indices": "row_indices", "values": "values"},
+}
+ValueOf = Callable[[torch.Tensor, bool], int]
+
+
+class TensorsWithoutMemory:
+    """The values of one step's tensors without bytes of their own."""
+
+    def __init__(self, records: ValueRecords, coverage: Coverage) -> None:
+        """Begin a step.
+
+        Args:
+            records: emits their values.
+            coverage: is told of those that nothing is known of.
+        """
+        self._records = records
+        self._coverage = coverage
+        self._known: dict[tuple[Any, ...], int] = {}  # values of tensors made of other tensors
+
+    def of_subclass(self, tensor: torch.Tensor, keep: bool, value_of: ValueOf) -> int:
+        """Return the value of a tensor with a dispatch of its own.
+
+        Args:
+            tensor: if it stands on another one (a DTensor), that one is kept in its place.
+            keep: keep the data of what it stands on.
+            value_of: returns the value of that.
+        """
+        describe = describe_subclass(type(tensor))
+        if describe is None:
+            return self.opaque(tensor)
+        inner, extra, identity = describe(tensor)
+        local = value_of(inner, keep)
+        key = (type(tensor), local, tensor.shape, tensor.stride(), tensor.requires_grad, identity)
+        known = self._known.get(key)
+        if known is None:
+            extra = {**_class_and_device(tensor), **extra, "local": local}
+            known = self._known[key] = self._records.without_storage(tensor, OPAQUE, extra)
+        return known
+
+    def without_storage(self, tensor: torch.Tensor, keep: bool, value_of: ValueOf) -> int:
+        """Return the value of a tensor that has no storage; a sparse one names the values of its parts."""
+        names = _SPARSE_PARTS.get(tensor.layout)
+        if names is None:
+            return self.opaque(tensor)
+        with quiet():
+            parts = {name: getattr(tensor, method)() for name, method in names.items()}
+        extra: dict[str, Any] = {"layout": str(tensor.layout)[len("torch.") :], "device": str(tensor.device)}
+        extra["parts"] = {name: value_of(part, keep) for name, part in parts.items()}
+        if tensor.layout is torch.sparse_coo:
+            extra["coalesced"] = tensor.is_coalesced()
+            extra["dense_dims"] = tensor.dense_dim()
+        return self._records.without_storage(tensor, 0, extra, strided=False)
+
+    def opaque(self, tensor: torch.Tensor) -> int:
+        """Return the value of a tensor of which the shape is all that can be recorded, if that."""
+        extra = _class_and_device(tensor)
+        self._coverage.add("wrapped_tensors", extra["class"])
+        if tensor._has_symbolic_sizes_strides:
+            return self._records.without_shape(extra)  # to ask a symbolic size for its number makes it a constant
+        strided = tensor.layout is torch.strided
+        try:
+            return self._records.without_storage(tensor, OPAQUE, extra, strided)
+        except (RuntimeError, TypeError, AttributeError):  # symbolic or nested sizes
+            return self._records.without_shape(extra)
+
+    def unknown_sum(self, like: torch.Tensor) -> int:
+        """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""
+        return self._records.without_storage(like, OPAQUE, {"sum": True, "device": str(like.device)})
+
+
+def _class_and_device(tensor: torch.Tensor) -> dict[str, Any]:
+    kind = type(tensor)
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", "device": str(tensor.device)}

@@ -1,0 +1,95 @@
+"""Emits Storage and Value records, and numbers the values of a step."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from ...store.records import CONJUGATE, NEGATIVE, OPAQUE, REQUIRES_GRAD, STORAGE, UNDEFINED, VALUE, Storage, Value
+from ...store.sink import Emit
+from ..memory.dtypes import dtype_name
+from ..memory.geometry import Geometry
+from ..memory.storages import StorageState, ValueInfo
+from ..naming.interned_tables import Interner
+from ..torch_internals.quiet import quiet
+
+_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
+
+
+class ValueRecords:
+    """The records of one step's storages and values."""
+
+    __slots__ = ("_devices", "_dtypes", "_emit", "_interner", "_keeps_nothing", "count")
+
+    def __init__(self, emit: Emit, interner: Interner, keeps_nothing: bool) -> None:
+        self.count = 0  # values so far
+        self._keeps_nothing = keeps_nothing  # of their data
+        self._emit = emit
+        self._interner = interner
+        self._dtypes: dict[torch.dtype, int] = {}  # Text ids
+        self._devices: dict[torch.device, int] = {}
+
+    def storage(self, state: StorageState, device: torch.device) -> None:
+        """Emit a storage."""
+        text = self._devices.get(device)
+        if text is None:
+            text = self._devices[device] = self._interner.text(str(device))
+        self._emit(_new(Storage, (STORAGE, state.id, state.nbytes, text)))
+
+    def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> ValueInfo:
+        """Emit the value of a tensor on a storage."""
+        flags = 0
+        extra = None
+        if geometry[4] or geometry[5]:
+            flags = (CONJUGATE if geometry[4] else 0) | (NEGATIVE if geometry[5] else 0)
+        if state.written is not None and not state.written.covers(tensor, (*geometry[:4], False, False)):
+            flags |= UNDEFINED
+        if state.nbytes == 0 and tensor.numel():
+            flags |= UNDEFINED  # its memory was given back (FSDP's parameters between uses)
+        if state.is_meta:
+            flags |= OPAQUE
+        elif tensor.is_quantized:
+            extra = {"quantized": _quantization(tensor)}
+        if tensor.requires_grad:
+            flags |= REQUIRES_GRAD
+        self.count = number = self.count + 1
+        text = self._dtypes.get(geometry[3]) or self._dtype_text(geometry[3])
+        offset, shape, stride = geometry[:3]
+        self._emit(_new(Value, (VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra)))
+        return ValueInfo(number, flags, self._keeps_nothing)
+
+    def without_storage(self, tensor: torch.Tensor, flags: int, extra: dict[str, Any], strided: bool = True) -> int:
+        """Emit the value of a tensor that has no storage of its own; return its id."""
+        self.count = number = self.count + 1
+        if tensor.requires_grad:
+            flags |= REQUIRES_GRAD
+        dtype = self._dtypes.get(tensor.dtype) or self._dtype_text(tensor.dtype)
+        stride = list(tensor.stride()) if strided else []
+        self._emit(Value(VALUE, number, 0, 0, 0, dtype, [int(n) for n in tensor.shape], stride, flags, extra))
+        return number
+
+    def without_shape(self, extra: dict[str, Any]) -> int:
+        """Emit the value of a tensor whose shape cannot be named; return its id."""
+        self.count = number = self.count + 1
+        self._emit(Value(VALUE, number, 0, 0, 0, 0, [], [], OPAQUE, extra))
+        return number
+
+    def _dtype_text(self, dtype: torch.dtype) -> int:
+        text = self._dtypes[dtype] = self._interner.text(dtype_name(dtype))
+        return text
+
+
+def _quantization(tensor: torch.Tensor) -> dict[str, Any]:
+    scheme = str(tensor.qscheme())[len("torch.") :]
+    with quiet():
+        if scheme.startswith("per_tensor"):
+            return {"scheme": scheme, "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+        scales, points = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
+        return {
+            "scheme": scheme,
+            "scales": scales.double().tolist(),
+            "zero_points": points.tolist(),
+            "points_dtype": dtype_name(points.dtype),
+            "axis": tensor.q_per_channel_axis(),
+        }
