@@ -57,7 +57,10 @@ def _resolve(func: Any) -> CallName | None:
             return None
         api = attribute if plain == "__get__" else f"{attribute}.{plain}"
         return CallName(f"torch.Tensor.{attribute}.{plain}", "Tensor", api)
-    full = torch.overrides.resolve_name(func)
+    try:
+        full = torch.overrides.resolve_name(func)
+    except TypeError:  # not hashable
+        full = None
     if full is None:
         module = getattr(func, "__module__", None) or type(owner).__module__
         full = f"{module}.{getattr(func, '__qualname__', plain)}"

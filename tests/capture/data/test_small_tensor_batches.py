@@ -18,6 +18,7 @@ from aten_dump import DumpConfig, open_dump
 from aten_dump.capture.data import small_tensor_batches as batches
 from aten_dump.capture.data.statistics import many_small_tensors as segments
 from aten_dump.capture.data.statistics import one_tensor as statistics
+from aten_dump.capture.data.wanted_data import WantedData
 from aten_dump.config import STATISTICS
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.memory_sink import MemorySink
@@ -198,23 +199,21 @@ def test_budgets_hold_for_small_values(record: Record, config: dict[str, int]) -
 def test_ticks_while_values_come() -> None:
     """The writer's thread sends what waits at any moment; nothing is lost, doubled or mixed up."""
     sink = MemorySink()
-    facts = batches.Facts(DumpConfig(path="unused", data="full"))
-    waiting = batches.Batches(sink, facts, 50, 1 << 20)
+    wanted = WantedData.of(DumpConfig(path="unused", data="full"))
+    gathered = batches.Batches(sink, wanted, 50, 1 << 20)
     done = threading.Event()
 
     def ticks() -> None:
         while not done.is_set():
-            waiting.tick()
+            gathered.tick()
 
     thread = threading.Thread(target=ticks)
     thread.start()
     for i in range(3000):
-        waiting.add(
-            DTYPES[i % 2], batches.STORED | batches.FACTS, i, raw(torch.full((3,), float(i), dtype=DTYPES[i % 2]))
-        )
+        gathered.add(DTYPES[i % 2], True, True, i, raw(torch.full((3,), float(i), dtype=DTYPES[i % 2])))
     done.set()
     thread.join()
-    waiting.flush()
+    gathered.flush()
     assert {r[1]: r[2][1] for r in sink.of(STATISTICS_KIND)} == {i: float(i) for i in range(3000)}
     assert len(sink.of(STATISTICS_KIND)) == len(sink.of(HASH)) == len(sink.of(DATA)) == 3000
     for _, value, blob, start, _layout in sink.of(DATA):

@@ -1,0 +1,172 @@
+"""What is kept of a value: once, by storage, and said of others that hold the same."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump import DumpConfig
+from aten_dump.capture.data.keeper import Keeper
+from aten_dump.capture.data.small_tensor_batches import SMALL_BYTES
+from aten_dump.capture.data.stored_bytes import COMPACT, SAMPLE, STRIDED
+from aten_dump.capture.memory.storages import StorageState, ValueInfo
+from aten_dump.store import records as r
+from aten_dump.store.memory_sink import MemorySink
+from tests.capture.bits import raw
+
+LARGE = SMALL_BYTES  # elements of a float32 that are handled one tensor at a time
+
+
+class Kept:
+    """A keeper on a sink in memory, with values numbered from 1."""
+
+    def __init__(self, **config: Any) -> None:
+        self.sink = MemorySink()
+        self.seconds = {"statistics": 0.0, "hash": 0.0, "copy": 0.0}
+        self.seen: list[int] = []
+        self.keeper = Keeper(DumpConfig(path="unused", **config), self.sink, self.seconds)
+        self.states: dict[int, StorageState] = {}
+        self.count = 0
+
+    def keep(self, tensor: torch.Tensor, flags: int = 0) -> ValueInfo:
+        storage = tensor.untyped_storage()
+        state = self.states.setdefault(storage._cdata, StorageState(len(self.states) + 1, storage.nbytes(), 0))
+        self.count += 1
+        info = ValueInfo(self.count, flags, is_kept=False)
+        self.keeper.keep(tensor, state, info)
+        return info
+
+    def of(self, kind: int) -> list[Any]:
+        self.keeper.flush()
+        return self.sink.of(kind)
+
+    def data(self) -> dict[int, tuple[int, int, int]]:
+        """Where the bytes of each value are: blob, offset, layout."""
+        return {record.value: record[2:] for record in self.of(r.DATA)}
+
+
+@pytest.mark.parametrize("size", [8, LARGE])
+def test_each_level_keeps_what_it_says(size: int) -> None:
+    kinds = {"structure": set(), "hash": {r.HASH}, "statistic": {r.STATISTICS}, "tensor": {r.BLOB, r.DATA}}
+    kinds["full"] = kinds["hash"] | kinds["statistic"] | kinds["tensor"]
+    for data, expected in kinds.items():
+        kept = Kept(data=data)
+        if data == "structure":
+            assert kept.keeper.keeps_nothing
+            continue
+        assert kept.keep(torch.ones(size)).is_kept
+        kept.keeper.flush()
+        assert {record[0] for record in kept.sink.records} == expected, data
+
+
+@pytest.mark.parametrize("size", [8, LARGE])
+def test_another_view_of_all_elements_is_the_same(size: int) -> None:
+    kept, x = Kept(data="full"), torch.randn(2, size // 2)
+    kept.keep(x)
+    kept.keep(x.view(-1))
+    same = [(record.value, record.other) for record in kept.of(r.SAME)]
+    assert set(same) == {(2, 1)}
+    assert sum(record.facts for record in kept.of(r.SAME)) == r.SAME_STATISTICS | r.SAME_HASH
+    assert len(kept.of(r.STATISTICS)) == len(kept.of(r.HASH)) == len(kept.of(r.BLOB)) == 1
+    assert kept.data()[1] == kept.data()[2]
+
+
+def test_a_transposed_view_has_other_hash_and_the_same_statistics() -> None:
+    kept, x = Kept(data="full"), torch.randn(LARGE // 64, 64)
+    kept.keep(x)
+    kept.keep(x.t())
+    assert [(record.value, record.other, record.facts) for record in kept.of(r.SAME)] == [(2, 1, r.SAME_STATISTICS)]
+    assert len({record.digest for record in kept.of(r.HASH)}) == 2
+
+
+def test_bytes_are_kept_by_storage() -> None:
+    kept, x = Kept(data="tensor"), torch.randn(4, LARGE)
+    kept.keep(x[:2])  # half of the storage: all of it is stored
+    kept.keep(x[3])
+    assert kept.data() == {1: (1, 0, STRIDED), 2: (1, 3 * LARGE * 4, STRIDED)}
+    assert kept.sink.blobs == {1: raw(x)}
+
+
+def test_a_small_part_of_a_storage_is_kept_alone() -> None:
+    kept, x = Kept(data="tensor"), torch.randn(8, LARGE)
+    kept.keep(x[5])
+    assert kept.data() == {1: (1, 0, STRIDED)}
+    assert kept.sink.blobs == {1: raw(x[5])}
+
+
+def test_what_is_mostly_gaps_is_kept_by_elements() -> None:
+    kept, x = Kept(data="tensor"), torch.randn(LARGE, 8)
+    kept.keep(x[:, 3])
+    assert kept.data() == {1: (1, 0, COMPACT)}
+    assert kept.sink.blobs == {1: raw(x[:, 3])}
+
+
+def test_a_sample_is_the_first_elements() -> None:
+    kept, x = Kept(data="tensor", sample=3), torch.randn(5, 4).t()
+    kept.keep(x)
+    kept.keep(torch.arange(2.0))
+    assert kept.data() == {1: (1, 0, SAMPLE), 2: (2, 0, COMPACT)}
+    assert kept.sink.blobs == {1: raw(x.reshape(-1)[:3]), 2: raw(torch.arange(2.0))}
+
+
+@pytest.mark.parametrize("size", [8, LARGE])
+def test_memory_that_was_shrunk_under_a_tensor_is_not_read(size: int) -> None:
+    kept, x = Kept(data="tensor"), torch.randn(size)
+    x.untyped_storage().resize_(size * 2)
+    kept.keep(x)
+    assert kept.data() == {} and kept.sink.blobs == {}
+
+
+def test_zeros_without_memory_are_zeros() -> None:
+    kept = Kept(data="full")
+    kept.keep(torch._efficientzerotensor((3,)))
+    assert kept.sink.blobs == {1: bytes(12)}
+    (numbers,) = [record.numbers for record in kept.of(r.STATISTICS)]
+    assert numbers[:3] == [3, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_the_conjugate_and_the_plain_elements_share_bytes_not_facts(size: int) -> None:
+    kept, x = Kept(data="full"), torch.randn(size, dtype=torch.complex64)
+    kept.keep(x)
+    kept.keep(x.conj(), flags=r.CONJUGATE)
+    assert kept.of(r.SAME) == []
+    assert len({record.digest for record in kept.of(r.HASH)}) == 2
+    assert kept.data()[1][:2] == kept.data()[2][:2]
+
+
+def test_the_observer_sees_every_tensor_even_where_nothing_is_kept() -> None:
+    seen: list[int] = []
+    config = DumpConfig(path="unused", data="structure")
+    keeper = Keeper(config, MemorySink(), {}, lambda tensor, value, storage: seen.append(value))
+    assert not keeper.keeps_nothing
+    for number, tensor in enumerate((torch.ones(3), torch.ones(LARGE), torch.eye(3, dtype=torch.complex64).conj())):
+        info = ValueInfo(number, 0, is_kept=False)
+        keeper.keep(tensor, StorageState(number, tensor.untyped_storage().nbytes(), 0), info)
+        assert info.is_kept
+    assert seen == [0, 1, 2]
+
+
+def test_what_torch_cannot_read_is_told_of_and_not_tried_again() -> None:
+    kept, x = Kept(data="full"), torch.randn(LARGE)
+
+    def broken(tensor: torch.Tensor, value: int, storage: StorageState) -> None:
+        raise RuntimeError("no such kernel\nand a trace")
+
+    kept.keeper = Keeper(DumpConfig(path="unused", data="full"), kept.sink, kept.seconds, broken)
+    info = ValueInfo(1, 0, is_kept=False)
+    kept.keeper.keep(x, StorageState(1, x.untyped_storage().nbytes(), 0), info)
+    (note,) = kept.of(r.NOTE)
+    assert (note.code, note.message.rpartition(": ")[2]) == ("unreadable", "no such kernel")
+    assert "float32" in note.message and str(LARGE) in note.message
+
+
+def test_bytes_are_those_at_the_moment_of_keeping() -> None:
+    kept, x = Kept(data="tensor"), torch.arange(16.0)
+    kept.keep(x)
+    ctypes.memset(x.data_ptr(), 255, 64)
+    kept.keeper.flush()
+    assert kept.sink.blobs == {1: raw(torch.arange(16.0))}

@@ -1,0 +1,67 @@
+"""Bytes of tensors: what a shard calls them, and that they are the elements in row-major order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from aten_dump.capture.data.tensor_bytes import blob_dtype, copy_bytes, host_bytes, row_major
+from aten_dump.capture.torch_internals.quiet import quiet
+from aten_dump.store.memory_sink import MemorySink
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_names_are_those_that_safetensors_reads(dtype: torch.dtype) -> None:
+    name, size = blob_dtype(dtype, 8 * dtype.itemsize)
+    header = safetensors.torch.save({"x": torch.zeros(8, dtype=torch.uint8).view(torch.uint8)})
+    assert f'"dtype":"{name}"'.encode() in safetensors.torch.save({"x": torch.zeros(2, dtype=dtype)}), header
+    assert size == dtype.itemsize
+
+
+def test_bytes_that_are_no_whole_elements_are_bytes() -> None:
+    assert blob_dtype(torch.float32, 7) == ("U8", 1)
+    assert blob_dtype(torch.complex128, 32) == ("F64", 8)
+    assert blob_dtype(torch.quint4x2, 3) == ("U8", 1)
+
+
+def expected(tensor: Tensor) -> bytes:
+    return bytes(tensor.contiguous().untyped_storage())[: tensor.numel() * tensor.element_size()]
+
+
+@pytest.mark.parametrize("first", [None, 0, 1, 5, 24, 99])
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x, lambda x: x.t(), lambda x: x[:, 1::2], lambda x: x[:, :1].expand(-1, 5), lambda x: x.flip(0)],
+    ids=["plain", "transposed", "gaps", "expanded", "flipped"],
+)
+def test_row_major(view: Callable[[Tensor], Tensor], first: int | None) -> None:
+    x = view(torch.randn(4, 6))
+    with quiet():
+        found = row_major(x, first)
+    assert expected(found) == expected(x.reshape(-1)[:first])
+
+
+def test_row_major_is_raw_and_host_bytes_are_resolved() -> None:
+    x = torch.randn(3, dtype=torch.complex64)
+    negative = torch._neg_view(torch.arange(3.0))
+    with quiet():
+        assert expected(row_major(x.conj(), None)) == expected(x)
+        assert expected(row_major(negative, None)) == expected(torch.arange(3.0))
+        for given, plain in ((x.conj(), x.conj().resolve_conj()), (negative, -torch.arange(3.0)), (x[:0], x[:0])):
+            _owner, data = host_bytes(given)
+            assert bytes(data) == expected(plain)
+
+
+def test_a_copy_of_bytes_begins_where_it_is_told() -> None:
+    x, sink = torch.arange(64, dtype=torch.uint8), MemorySink(piece_bytes=16)
+    sink.store("U8", [40], 40, copy_bytes(x[3:], 10, {"copy": 0.0}))
+    assert sink.blobs[1] == bytes(range(10, 50))

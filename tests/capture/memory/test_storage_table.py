@@ -1,0 +1,148 @@
+"""Storages of a step: one number each, a new version with each write, and no memory held."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from aten_dump.capture.memory import storage_table
+from aten_dump.capture.memory.storage_table import StorageTable
+from aten_dump.capture.memory.storages import StorageState
+
+
+class Announced:
+    """A table, and what it has announced."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, str]] = []
+        self.table = StorageTable(lambda state, device: self.found.append((state.id, device.type)))
+
+    def state(self, tensor: torch.Tensor) -> StorageState:
+        state = self.table.state_of(tensor)
+        assert state is not None
+        return state
+
+
+@pytest.fixture
+def announced() -> Announced:
+    return Announced()
+
+
+def test_views_share_a_storage_that_is_announced_once(announced: Announced) -> None:
+    x = torch.zeros(4, 4)
+    assert not announced.table.knows(x)
+    assert announced.state(x) is announced.state(x[1:].t())
+    assert announced.table.knows(x[2])
+    announced.state(torch.zeros(2, device="meta"))
+    assert announced.found == [(1, "cpu"), (2, "meta")]
+    announced.table.clear()
+
+
+def test_a_write_makes_a_new_version_and_forgets_what_was_known(announced: Announced) -> None:
+    x = torch.zeros(4)
+    state = announced.state(x)
+    state.values["geometry",] = object()
+    state.whole_hash[x.dtype] = 1
+    before = state.written_at
+    announced.table.written(x[1:2])
+    assert (state.version, state.values, state.whole_hash) == (1, {}, {})
+    assert state.written_at > before
+    announced.table.clear()
+
+
+def test_fresh_memory_is_undefined_until_all_of_it_is_written(announced: Announced) -> None:
+    x = torch.empty(4)
+    announced.table.undefined(x)
+    state = announced.state(x)
+    assert state.written is not None
+    announced.table.written(x[:3])
+    assert state.written is not None
+    announced.table.written(x[3:])
+    assert state.written is None
+    announced.table.undefined(x)
+    assert state.written is None, "an op that returns memory which was seen before has not allocated it"
+    announced.table.clear()
+
+
+def test_a_copy_of_undefined_memory_is_undefined(announced: Announced) -> None:
+    source, target, clone = torch.empty(4), torch.zeros(4), torch.zeros(4)
+    announced.table.undefined(source)
+    announced.table.written(source[:2])
+    announced.table.copied(target, source)
+    written = announced.state(target).written
+    assert written is not None
+    assert [written.covers(target[i : i + 1], (i,)) for i in range(4)] == [True, True, False, False]
+    announced.table.cloned(clone, source)
+    assert announced.state(clone).written is not None
+    announced.table.copied(target, torch.zeros(4))
+    assert announced.state(target).written is None
+    announced.table.clear()
+
+
+def test_memory_that_others_write_is_hidden_until_it_is_written(announced: Announced) -> None:
+    x = torch.zeros(4)
+    state = announced.state(x)
+    announced.table.unwritten(x[:2])
+    assert state.written is not None and state.written.in_flight
+    assert not state.written.covers(x[1:3], (1,))
+    assert state.written.covers(x[2:], (2,))
+    announced.table.written(x[:2])
+    assert state.written is None
+    announced.table.clear()
+
+
+def test_memory_after_a_mark_is_trusted_no_more(announced: Announced) -> None:
+    old, new = torch.zeros(2), torch.zeros(2)
+    first = announced.state(old)
+    mark = announced.table.seen()
+    second = announced.state(new)
+    announced.table.invalidate_since(mark)
+    assert (first.version, second.version) == (0, 1)
+    announced.table.invalidate()
+    assert (first.version, second.version) == (1, 2)
+    announced.table.clear()
+
+
+def test_what_a_storage_grows_by_is_undefined(announced: Announced) -> None:
+    x = torch.zeros(4)
+    state = announced.state(x)
+    x.untyped_storage().resize_(32)
+    announced.table.resized(x.untyped_storage(), 16)
+    assert (state.nbytes, state.version) == (32, 1)
+    assert state.written is not None and state.written.covers(x, (0,))
+    announced.table.clear()
+
+
+def test_tensors_without_storage_are_left_alone(announced: Announced) -> None:
+    sparse = torch.eye(3).to_sparse()
+    announced.table.written(sparse)
+    announced.table.undefined(sparse)
+    announced.table.unwritten(sparse)
+    announced.table.cloned(sparse, sparse)
+    assert announced.table.state_of(sparse) is None
+    assert not announced.table.knows(sparse)
+    assert announced.found == []
+
+
+def test_memory_is_freed_and_its_address_not_taken_for_it(
+    announced: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_table, "_LEAST_PURGE", 8)
+    table = announced.table
+    table._purge_at = 8
+    x = torch.zeros(1 << 12)
+    alive = weakref.ref(x)
+    table.state_of(x)
+    del x
+    gc.collect()
+    assert alive() is None
+    ids = []
+    for _ in range(64):
+        ids.append(announced.state(torch.zeros(1 << 12)).id)
+    assert ids == list(range(2, 66)), "a freed storage's address stands for another one"
+    assert len(table.states) < 16, "states of freed storages stay"
+    table.clear()
+    assert table.states == {}

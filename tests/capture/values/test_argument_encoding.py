@@ -1,0 +1,131 @@
+"""Arguments as trees: every kind of literal, containers, and what is known already."""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+
+from aten_dump.capture.values.argument_encoding import encode, encode_all, encode_arguments
+from aten_dump.store import records as r
+
+Pair = namedtuple("Pair", "first second")
+
+
+class Color(enum.IntEnum):
+    RED = 4
+
+
+class Mode(str, enum.Enum):
+    FAST = "fast"
+
+
+@dataclass
+class Options:
+    scale: float
+    mask: Any = None
+
+
+class Numbered:
+    """Gives each tensor a number, and notes which are to be kept."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[torch.Tensor, bool]] = []
+
+    def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
+        self.known.append((tensor, keep))
+        return len(self.known)
+
+
+@pytest.fixture
+def values() -> Any:
+    return Numbered()
+
+
+@pytest.mark.parametrize(
+    ("item", "tree"),
+    [
+        (None, None),
+        (True, True),
+        (-(2**63), -(2**63)),
+        (2**63, [r.TREE_BYTES, str(2**63)]),
+        (-(2**63) - 1, [r.TREE_BYTES, str(-(2**63) - 1)]),
+        (1.5, 1.5),
+        ("text", "text"),
+        (1 + 2j, [r.TREE_COMPLEX, 1.0, 2.0]),
+        (Color.RED, 4),
+        (Mode.FAST, "fast"),
+        (np.float64(2.5), 2.5),
+        (torch.float16, [r.TREE_DTYPE, "float16"]),
+        (torch.device("cuda", 1), [r.TREE_DEVICE, "cuda:1"]),
+        (torch.channels_last, [r.TREE_MEMORY_FORMAT, "channels_last"]),
+        (torch.sparse_coo, [r.TREE_LAYOUT, "sparse_coo"]),
+        (slice(1, None, 2), [r.TREE_BYTES, "slice(1, None, 2)"]),
+        (slice(torch.tensor(1)), [r.TREE_OBJECT, "builtins.slice"]),
+        (Ellipsis, [r.TREE_BYTES, "Ellipsis"]),
+        (torch.Size([2, 3]), [r.TREE_TUPLE, 2, 3]),
+        (Pair(1, [2]), [r.TREE_TUPLE, 1, [r.TREE_LIST, 2]]),
+        (OrderedDict(a=1), [r.TREE_DICT, "a", 1]),
+        ({1: 3, (4,): 5}, [r.TREE_DICT, 1, 3, "(4,)", 5]),
+        ({True: 3, None: 1}, [r.TREE_DICT, "True", 3, "None", 1]),
+        (Options(0.5), [r.TREE_DICT, "scale", 0.5, "mask", None]),
+        (Options, [r.TREE_OBJECT, "builtins.type"]),
+        ({1, 2}, [r.TREE_OBJECT, "builtins.set"]),
+        (object(), [r.TREE_OBJECT, "builtins.object"]),
+    ],
+    ids=repr,
+)
+def test_literals(item: Any, tree: Any, values: Any) -> None:
+    found = encode(item, values, False)
+    assert found == tree and type(found) is type(tree)
+    assert msgpack.unpackb(msgpack.packb(found), strict_map_key=False) == found
+    assert encode_all([item], values, False) == [tree]
+    assert encode_arguments((item,), {}, values, False)[0] == [tree]
+
+
+def test_a_generator_is_its_device_and_seed(values: Any) -> None:
+    assert encode(torch.Generator().manual_seed(7), values, False) == [r.TREE_GENERATOR, "cpu", 7]
+
+
+def test_containers_that_hold_themselves_are_named(values: Any) -> None:
+    inner: list[Any] = [1]
+    inner.append(inner)
+    assert encode(inner, values, False) == [r.TREE_LIST, 1, [r.TREE_OBJECT, "builtins.list"]]
+    twice = [2]
+    assert encode([twice, twice], values, False) == [r.TREE_LIST, [r.TREE_LIST, 2], [r.TREE_LIST, 2]]
+
+
+def test_containers_too_deep_are_named(values: Any) -> None:
+    deep: list[Any] = [torch.zeros(1)]
+    for _ in range(5000):
+        deep = [deep]
+    depth, tree = 0, encode(deep, values, False)
+    while tree[0] == r.TREE_LIST:
+        depth, tree = depth + 1, tree[1]
+    assert (depth, tree) == (256, [r.TREE_OBJECT, "builtins.list"])
+    assert encode_arguments((deep,), {}, values, False)[2] == []
+
+
+def test_arguments_and_their_tensors_have_the_same_paths(values: Any) -> None:
+    x, y = torch.zeros(1), torch.nn.Parameter(torch.ones(1))
+    trees, kwargs, found = encode_arguments((x, [1, y], 2), {"mask": {"a": x}}, values, True)
+    assert trees == [[r.TREE_VALUE, 1], [r.TREE_LIST, 1, [r.TREE_VALUE, 2]], 2]
+    assert kwargs == {"mask": [r.TREE_DICT, "a", [r.TREE_VALUE, 3]]}
+    assert [(path, tensor is x) for path, tensor in found] == [((0,), True), ((1, 1), False), (("mask", "a"), True)]
+    assert [keep for _, keep in values.known] == [True] * 3
+
+
+def test_what_is_known_is_not_encoded_again(values: Any) -> None:
+    x, y = torch.zeros(1), torch.ones(1)
+    tree = [r.TREE_VALUE, 99]
+    assert encode_all([x, y, x], values, True, known=(x, x), known_trees=[tree, tree]) == [
+        tree,
+        [r.TREE_VALUE, 1],
+        [r.TREE_VALUE, 2],
+    ]
