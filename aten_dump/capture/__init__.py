@@ -7,6 +7,6 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from typing import Final
 
-_ops = find_spec(f"{__name__}.calls.ops")
+_recorder = find_spec(f"{__name__}.recorder")
 # Whether the hot modules were compiled (hatch_build.py): Python takes an extension before the source beside it.
-IS_COMPILED: Final = _ops is not None and (_ops.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
+IS_COMPILED: Final = _recorder is not None and (_recorder.origin or "").endswith(tuple(EXTENSION_SUFFIXES))

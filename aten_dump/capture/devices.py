@@ -12,9 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
 _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 # Packages that torch loads by itself when they are installed, and the driver library without which that fails.
@@ -74,34 +72,3 @@ def has_spare_core() -> bool:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return torch.get_num_threads() * (int(ranks) if ranks.isdecimal() else 1) < cores
-
-
-def host_tensor(nbytes: int) -> torch.Tensor:
-    """Return host memory as a uint8 tensor; pinned where a device is in use, so that copies need not wait."""
-    import torch
-
-    from .torch_internals.quiet import quiet
-
-    device = accelerator()
-    with quiet():
-        # Pinning memory would start the device's context in a program that has no use for it.
-        if device is not None and getattr(torch.get_device_module(device), "is_initialized", bool)():
-            try:
-                return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-            except RuntimeError:  # no memory that may be pinned is left, or the device has no such thing
-                pass
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-
-def host_memory(nbytes: int) -> NDArray[np.uint8]:
-    """Return such memory as an array, for ``Writer(allocate=...)``."""
-    return as_array(host_tensor(nbytes))
-
-
-def as_array(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return the memory of a host tensor as an array, unseen by the program's modes: ``numpy()`` calls an op."""
-    from .torch_internals.quiet import quiet
-
-    with quiet():
-        array: NDArray[np.uint8] = tensor.numpy()
-    return array

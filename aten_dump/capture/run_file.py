@@ -17,53 +17,57 @@ from ..store.records import FORMAT_VERSION
 from ..store.run_json import read_run, write_run
 from ..store.writing.writer import Writer, WriterSettings
 from . import IS_COMPILED
-from .devices import accelerator, has_spare_core, host_memory
+from .data.host_memory import host_memory
+from .devices import accelerator, has_spare_core
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
 
-def open_writer(config: DumpConfig, root: Path, rank: int, world_size: int) -> Writer:
-    """Make the directory of the dump, and run.json on the first recorded rank.
+class Run:
+    """What one rank writes to the folder of a dump."""
 
-    Raises:
-        StoreError: there is a dump already, or the directory cannot be written.
-    """
-    settings = WriterSettings(
-        world_size=world_size,
-        overwrite=config.overwrite,
-        queue_bytes=config.queue_bytes,
-        shard_bytes=config.shard_bytes,
-        max_bytes=config.max_bytes,
-        allocate=host_memory,
-        at_once=not has_spare_core(),
-    )
-    writer = Writer(root, rank, settings)
-    if _writes_run(config, rank, world_size):
-        try:
-            write_run(root, describe_run(config, world_size))
-        except BaseException:
-            writer.close()
-            raise
-    return writer
+    def __init__(self, config: DumpConfig, root: Path, rank: int, world_size: int) -> None:
+        self.config = config
+        self.root = root
+        self.rank = rank
+        self.world_size = world_size
+        first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
+        self._writes_run_file = rank in (first, 0)
 
+    def open_writer(self) -> Writer:
+        """Make the directory of the dump, and run.json on the first recorded rank.
 
-def finish_run(
-    config: DumpConfig, root: Path, rank: int, world_size: int, steps: int, notes: Mapping[str, int]
-) -> None:
-    """Add to run.json what this rank could not see, where it is the rank that wrote it; `ls` has that of all ranks.
+        Raises:
+            StoreError: there is a dump already, or the directory cannot be written.
+        """
+        config = self.config
+        settings = WriterSettings(
+            world_size=self.world_size,
+            overwrite=config.overwrite,
+            queue_bytes=config.queue_bytes,
+            shard_bytes=config.shard_bytes,
+            max_bytes=config.max_bytes,
+            allocate=host_memory,
+            at_once=not has_spare_core(),
+        )
+        writer = Writer(self.root, self.rank, settings)
+        if self._writes_run_file:
+            try:
+                write_run(self.root, describe_run(config, self.world_size))
+            except BaseException:
+                writer.close()
+                raise
+        return writer
 
-    Raises:
-        StoreError: run.json cannot be written.
-    """
-    if not _writes_run(config, rank, world_size):
-        return
-    coverage = {"rank": rank, "steps": steps, "notes": dict(notes)}
-    write_run(root, {**read_run(root), "coverage": coverage})
+    def finish(self, steps: int, notes: Mapping[str, int]) -> None:
+        """Add to run.json what this rank could not see, where it is the rank that wrote it; `ls` has that of all.
 
-
-def _writes_run(config: DumpConfig, rank: int, world_size: int) -> bool:
-    first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
-    return rank in (first, 0)
+        Raises:
+            StoreError: run.json cannot be written.
+        """
+        if self._writes_run_file:
+            coverage = {"rank": self.rank, "steps": steps, "notes": dict(notes)}
+            write_run(self.root, {**read_run(self.root), "coverage": coverage})
 
 
 def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:

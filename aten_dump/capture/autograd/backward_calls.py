@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
 from ..naming.call_name import BACKWARD, NODE
-from ..step.open_calls import Edge, OpenCall, ThreadState
+from ..step.open_calls import Edge, OpenCall
+from ..step.step import Step
+from ..step.threads import ThreadState
 from ..torch_internals.quiet import quiet
 from ..values.encoded_trees import mirror
+from ..values.value_ids import ValueIds
 
-if TYPE_CHECKING:
-    from ..calls.step_recorder import StepRecorder
+
+class GradientSums:
+    """What sums of gradients become in the record."""
+
+    __slots__ = ("_keep", "_values", "are_computed")
+
+    def __init__(self, values: ValueIds, are_computed: bool, keep: bool) -> None:
+        self._values = values
+        self._keep = keep  # the data of the sums
+        self.are_computed = are_computed  # else they are values of which only the geometry is known
+
+    def known(self, total: torch.Tensor) -> Tree:
+        """Return the value of a sum."""
+        return [TREE_VALUE, self._values.value_of(total, self._keep)]
+
+    def unknown(self, like: torch.Tensor) -> Tree:
+        """Return a value that stands for a sum which was not computed."""
+        return [TREE_VALUE, self._values.unknown_sum(like)]
 
 
 class BackwardCall:
@@ -48,15 +65,15 @@ class BackwardCall:
         self.sent: dict[Edge, Tree] = {}  # gradients of the inputs
         self._partial: dict[Edge, tuple[int, torch.Tensor | None]] = {}  # sums not complete yet: terms seen, sum so far
 
-    def send(self, edge: Edge, gradient: torch.Tensor | None, tree: Tree, recorder: StepRecorder) -> None:
+    def send(self, edge: Edge, gradient: torch.Tensor | None, tree: Tree, sums: GradientSums) -> None:
         """Add a gradient that a node sends along `edge`; the sum of all that the call sends there is its gradient."""
         expected = (self.owner.expected or {}).get(edge, 1)
         if expected == 1:
             self.sent[edge] = tree
             return
-        if not recorder.computes or (gradient is not None and type(gradient) is not torch.Tensor):
+        if not sums.are_computed or (gradient is not None and type(gradient) is not torch.Tensor):
             if gradient is not None and self.sent.get(edge) is None:
-                self.sent[edge] = recorder.unknown_sum(gradient)
+                self.sent[edge] = sums.unknown(gradient)
             return
         seen, total = self._partial.pop(edge, (0, None))
         if gradient is not None:
@@ -64,26 +81,26 @@ class BackwardCall:
         if seen + 1 < expected:
             self._partial[edge] = (seen + 1, total)
         else:
-            self.sent[edge] = None if total is None else recorder.tree(total, is_input=False)
+            self.sent[edge] = None if total is None else sums.known(total)
 
-    def complete(self, recorder: StepRecorder) -> None:
+    def complete(self, sums: GradientSums) -> None:
         """Take sums whose last terms never came: those nodes were not part of this backward."""
         for edge, (_, total) in self._partial.items():
-            self.sent[edge] = None if total is None else recorder.tree(total, is_input=False)
+            self.sent[edge] = None if total is None else sums.known(total)
         self._partial.clear()
 
-    def record(self, recorder: StepRecorder) -> None:
+    def record(self, step: Step) -> None:
         """Record the call; it has ended."""
         owner = self.owner
         if not owner.recorded:
-            recorder.coverage.add("selection")
+            step.coverage.add("selection")
             return
         args, kwargs = self.arguments()
-        recorder.emit_call(
+        step.emit_call(
             self.id,
             self.parent_id,
-            recorder.interner.op(owner.kind, owner.name),
-            recorder.number(owner),
+            step.interner.op(owner.kind, owner.name),
+            step.number(owner),
             self.repeat,
             BACKWARD,
             self.thread,
@@ -153,12 +170,13 @@ def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
 class BackwardTask:
     """One pass of the autograd engine: the calls whose backward it runs."""
 
-    __slots__ = ("_recorder", "_root", "calls", "leaves")
+    __slots__ = ("_root", "_step", "_sums", "calls", "leaves")
 
-    def __init__(self, recorder: StepRecorder, thread: ThreadState) -> None:
-        self._recorder = recorder
+    def __init__(self, step: Step, sums: GradientSums, thread: ThreadState) -> None:
+        self._step = step
+        self._sums = sums
         self.calls: dict[int, BackwardCall] = {}
-        self._root = thread.stack[-1].visible if thread.stack else recorder.main_parent()
+        self._root = thread.stack[-1].visible if thread.stack else step.main_parent()
         self.leaves: dict[int, int] = {}  # id of a leaf tensor -> its AccumulateGrad call
 
     def call_of(self, owner: OpenCall | None, thread: ThreadState) -> BackwardCall | None:
@@ -169,12 +187,12 @@ class BackwardTask:
         if call is None:
             parent = self.call_of(owner.parent, thread)
             parent_id = self._root if parent is None else parent.visible
-            call = BackwardCall(self._recorder.next_id(), owner, parent_id, thread, self._recorder.now_ns())
+            call = BackwardCall(self._step.next_id(), owner, parent_id, thread, self._step.now_ns())
             self.calls[owner.id] = call
         return call
 
     def finish(self) -> None:
-        """Record every backward call of the pass, and the gradients of the leaves it reached."""
+        """Record every backward call of the pass."""
         calls = sorted(self.calls.values(), key=lambda c: c.id)
         for call in reversed(calls):  # inner ones first: an outer one lasts as long
             parent = call.owner.parent
@@ -182,8 +200,6 @@ class BackwardTask:
             if outer is not None and outer.end_ns < call.end_ns:
                 outer.end_ns = call.end_ns
         for call in calls:
-            call.complete(self._recorder)
-            call.record(self._recorder)
+            call.complete(self._sums)
+            call.record(self._step)
         self.calls.clear()
-        self._recorder.gradients(self.leaves)
-        self.leaves = {}

@@ -1,64 +1,270 @@
-"""The runs of autograd nodes, as calls on a thread's stack."""
+"""The runs of autograd nodes: node calls, and through them the backward of the calls that made the nodes.
+
+Theory of operation
+    Each tagged node has a hook before and one after its run. The first opens a node call, under which the aten ops of
+    the run are recorded; the second closes it with the gradients that the node got and sent, and hands those that
+    cross the border of a Python-level call or module to that call's `BackwardCall`. On a device the engine runs nodes
+    on threads of its own, and adds gradients up between nodes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
+from torch._C import _current_graph_task_id as current_graph_task_id
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
+from ...config import DumpConfig
+from ...store.records import TREE_TUPLE, Tree
 from ..naming.call_name import BACKWARD, NODE
-from ..step.open_calls import OpenCall, ThreadState
+from ..step.open_calls import OpenCall
+from ..step.own_code import HookCode
+from ..step.step import Step
+from ..step.threads import ThreadState
+from ..torch_internals import node_hooks
+from ..torch_internals.engine import is_grad_enabled, queue_callback
+from ..torch_internals.formulas_without_mode import OWN_FORMULA_NODES
+from ..torch_internals.mode_stack import (
+    Modes,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+    take_only_dispatch_mode_off,
+)
+from ..values.argument_encoding import encode_all
+from ..values.value_ids import ValueIds
+from .backward_calls import BackwardCall, BackwardTask, GradientSums
+from .graph_links import COMPILED_NODE, GraphLinks
+from .node_tags import NodeTag, NodeTags
 
-if TYPE_CHECKING:
-    from ..calls.step_recorder import StepRecorder
-    from .backward_calls import BackwardCall
-    from .graph_links import NodeTag
-
-
-def begin_node(recorder: StepRecorder, thread: ThreadState, tag: NodeTag, parent: BackwardCall | None) -> OpenCall:
-    """Open the run of an autograd node."""
-    top = thread.stack[-1] if thread.stack else None
-    call = OpenCall(recorder.next_id(), NODE, tag.name, top)
-    if parent is not None:
-        call.parent_id = parent.visible
-    elif top is None:
-        call.parent_id = recorder.main_parent()
-    call.phase, call.forward = BACKWARD, tag.forward
-    if tag.leaf is None:
-        call.sequence_nr = tag.sequence_nr
-    place = tag.maker or tag.owner
-    if place is not None:
-        call.fqn, call.module = place.fqn, place.module
-    if top is not None:
-        call.stack = top.stack
-    if not recorder.records_everything and not recorder.filter.records(NODE, call.name, call.fqn):
-        call.recorded = False
-        call.visible = call.parent_id
-        recorder.coverage.add("selection")
-    call.sequence_start = _get_sequence_nr()
-    call.start_ns = perf_counter_ns() - recorder.start_ns
-    thread.stack.append(call)
-    return call
+Gradients = tuple["torch.Tensor | None", ...]
 
 
-def push_function_mode(mode: TorchFunctionMode) -> bool:
-    """Let a node's Python code (hooks, custom functions, recompute) be seen; tell whether there was a need to.
+class AfterRun:
+    """The hook after a node's run; holds what only the run needs."""
 
-    ``Tensor.backward`` is itself a call that the function mode sees, so the mode is off the stack in it. Should the
-    node raise, the engine puts the stack back as it was.
-    """
-    stack = range(torch._C._len_torch_function_stack())
-    if any(torch._C._get_function_stack_at(i) is mode for i in stack):
-        return False
-    _push_mode(mode)
-    return True
+    task: BackwardTask | None = None  # the pass of its present or last run
+    mode_off = False  # our dispatch mode is off the stack for its run
+    pushed = False  # the function mode was put back on the stack for its run
+    handle: Any = None  # of this hook
+
+    def __init__(self, runs: NodeRuns, tag: NodeTag) -> None:
+        self.runs = runs
+        self.tag = tag
+
+    def __call__(self, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
+        """Run by the engine after the node, with the gradients that it sends and those that it got."""
+        runs = self.runs
+        if runs.closed or not self.tag.running:
+            return
+        thread = runs.step.thread()
+        if not thread.busy:
+            with HookCode(thread, runs.step.failed):
+                runs.leave(self, grad_inputs, grad_outputs, thread)
 
 
-def pop_function_mode(mode: TorchFunctionMode) -> None:
-    """Take the mode away again after the node's run."""
-    stack = torch._C._len_torch_function_stack()
-    if stack and torch._C._get_function_stack_at(stack - 1) is mode:
-        _pop_mode()
+class BeforeRun:
+    """The hook before a node's run."""
+
+    __slots__ = ("_after",)
+
+    def __init__(self, after: AfterRun) -> None:
+        self._after = after
+
+    def __call__(self, grad_outputs: Gradients) -> None:
+        """Run by the engine before the node, with the gradients that it gets."""
+        after = self._after
+        runs = after.runs
+        if runs.closed:
+            return
+        thread = runs.step.thread()
+        if thread.busy or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
+            return
+        begun_ns = perf_counter_ns()
+        try:
+            if thread.lock is None:
+                runs.enter(after, thread)
+            else:
+                with thread.lock:
+                    runs.enter(after, thread)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            runs.step.failed(error)
+        thread.own_ns += perf_counter_ns() - begun_ns
+
+
+class NodeRuns:
+    """The runs of the tagged nodes of one step."""
+
+    def __init__(
+        self,
+        config: DumpConfig,
+        step: Step,
+        values: ValueIds,
+        modes: Modes,
+        reached: Callable[[dict[int, int]], None],
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            config: what to record.
+            step: the step.
+            values: its values.
+            modes: the recorder's, for nodes that run Python code and those that compute otherwise under a mode.
+            reached: is told of the leaves that a backward pass has reached, with the node call of each.
+        """
+        self.step = step
+        self._values = values
+        self._modes = modes
+        self._reached = reached
+        self._keep_inputs = config.io in ("all", "input")
+        self._keep_outputs = config.io in ("all", "output")
+        self._sums = GradientSums(values, config.data != "structure", self._keep_outputs)
+        self._handles: list[Any] = []
+        self._tasks: dict[int, BackwardTask] = {}
+        self.closed = False
+        self.tags = NodeTags(step.threads)
+        self.links = GraphLinks(step, values, self.tags, self.put_hooks)
+        node_hooks.install(BeforeRun, AfterRun)
+
+    def put_hooks(self, node: Any, tag: NodeTag) -> None:
+        """Watch the runs of a node that has got a tag."""
+        after = AfterRun(self, tag)
+        before = node.register_prehook(BeforeRun(after))
+        after.handle = node.register_hook(after)
+        self._handles += (before, after.handle)
+
+    def enter(self, after: AfterRun, thread: ThreadState) -> None:
+        """A node begins to run."""
+        tag = after.tag
+        if node_hooks.let_others_first(after.handle):
+            tag.runs_python = True
+        number = current_graph_task_id()
+        task = after.task = self._tasks.get(number) or self._new_task(number, thread)
+        owner = tag.owner
+        parent = None
+        if owner is not None:
+            parent = task.calls.get(owner.id) or task.call_of(owner, thread)
+        tag.call = self._open(tag, thread, parent)
+        tag.running, tag.creates_graph = True, is_grad_enabled()
+        if tag.runs_python:
+            if tag.name.op == COMPILED_NODE:
+                thread.compiled_nodes += 1
+                thread.storages_before = self._values.storages.seen()
+            else:
+                after.pushed = push_function_mode(self._modes.function)
+        if tag.name.op in OWN_FORMULA_NODES:
+            after.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
+            self.step.coverage.add("own_formula", tag.name.op, int(after.mode_off))
+
+    def _open(self, tag: NodeTag, thread: ThreadState, parent: BackwardCall | None) -> OpenCall:
+        """Open the run of a node as a call."""
+        step = self.step
+        top = thread.stack[-1] if thread.stack else None
+        call = OpenCall(step.next_id(), NODE, tag.name, top)
+        if parent is not None:
+            call.parent_id = parent.visible
+        elif top is None:
+            call.parent_id = step.main_parent()
+        call.phase, call.forward = BACKWARD, tag.forward
+        if tag.leaf is None:
+            call.sequence_nr = tag.sequence_nr
+        place = tag.maker or tag.owner
+        if place is not None:
+            call.fqn, call.module = place.fqn, place.module
+        if top is not None:
+            call.stack = top.stack
+        if not step.filter.takes_all:
+            step.leave_out(call)
+        call.sequence_start = _get_sequence_nr()
+        call.start_ns = perf_counter_ns() - step.start_ns
+        thread.stack.append(call)
+        return call
+
+    def leave(self, after: AfterRun, grad_inputs: Gradients, grad_outputs: Gradients, thread: ThreadState) -> None:
+        """A node has run and sends these gradients on."""
+        step = self.step
+        tag = after.tag
+        call, task = tag.call, after.task
+        assert call is not None, "enter has set it"
+        assert task is not None, "enter has set it"
+        end_ns = call.end_ns = perf_counter_ns() - step.start_ns
+        tag.running = False
+        if tag.runs_python or after.mode_off:
+            self._put_modes_back(after, thread)
+        received = call.args = encode_all(grad_outputs, self._values, self._keep_inputs)
+        last = thread.last_output
+        if last is not None and len(grad_inputs) == 1 and last[0] == id(grad_inputs[0]) and call.id < thread.last_call:
+            sent: list[Tree] = [last[1]]  # what the node's last op returned, and nothing was run since
+        else:
+            sent = encode_all(grad_inputs, self._values, self._keep_outputs)
+        calls = task.calls
+        for slot, owner, path in tag.receives:
+            receiver = calls.get(owner.id) or task.call_of(owner, thread)
+            if receiver is not None and slot < len(received):
+                receiver.received[path] = received[slot]
+        step.take_off(thread, call)
+        if call.recorded:
+            step.emit_open(thread, call, [TREE_TUPLE, *sent], None, None)
+        if tag.creates_graph:
+            made = (g.grad_fn for g in grad_inputs if g is not None)
+            self.links.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
+        for slot, owner, edge in tag.sends:
+            sender = calls.get(owner.id) or task.call_of(owner, thread)
+            if sender is not None and slot < len(sent):
+                sender.send(edge, grad_inputs[slot], sent[slot], self._sums)
+        if tag.leaf is not None:
+            task.leaves[tag.leaf] = call.id
+        if tag.owner is not None:
+            parent = calls.get(tag.owner.id)
+            if parent is not None:
+                parent.end_ns = end_ns
+
+    def _put_modes_back(self, after: AfterRun, thread: ThreadState) -> None:
+        """Undo what `enter` did to the stacks of modes."""
+        if after.mode_off:
+            push_dispatch_mode(self._modes.dispatch)
+        if after.pushed:
+            pop_function_mode(self._modes.function)
+        if after.tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
+            thread.compiled_nodes -= 1
+            self._values.storages.invalidate_since(thread.storages_before)
+
+    def _new_task(self, number: int, thread: ThreadState) -> BackwardTask:
+        """Begin the record of a backward pass, and have it ended when the engine has run its last node."""
+        task = self._tasks[number] = BackwardTask(self.step, self._sums, thread)
+        queue_callback(lambda: self._finish(number))
+        return task
+
+    def _finish(self, number: int) -> None:
+        """The engine has run the last node of a backward pass.
+
+        DDP and FSDP reduce what is left in callbacks like this one, some of them queued after it: so it goes to the end
+        of the queue once more, and sees the gradients as the program will.
+        """
+        queue_callback(lambda: self._finish_last(number))
+
+    def _finish_last(self, number: int) -> None:
+        task = self._tasks.pop(number, None)
+        thread = self.step.thread()
+        if task is not None and not self.closed:
+            with HookCode(thread, self.step.failed):
+                self._finish_task(task)
+
+    def _finish_task(self, task: BackwardTask) -> None:
+        task.finish()
+        self._reached(task.leaves)
+
+    def close(self) -> None:
+        """Finish backward calls that were cut short, and take every hook away."""
+        for task in self._tasks.values():
+            self._finish_task(task)
+        self._tasks.clear()
+        self.closed = True
+        for handle in self._handles:
+            node_hooks.remove(handle)
+        self._handles.clear()
+        node_hooks.uninstall()

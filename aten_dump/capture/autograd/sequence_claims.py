@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._C._autograd import _get_sequence_nr
 
-from ..step.open_calls import ThreadState
+from ..step.threads import ThreadState
 
 
 class SequenceClaims:

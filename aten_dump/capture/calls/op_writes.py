@@ -9,13 +9,21 @@ import torch
 from ...store.records import Tree
 from ..naming.op_schemas import OpPlan
 from ..values.argument_encoding import encode
-from .step_recorder import StepRecorder
+from ..values.value_ids import ValueIds
 
 
 def note_writes(
-    recorder: StepRecorder, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], record: bool
+    plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueIds, keep: bool | None
 ) -> list[Tree] | None:
-    """Begin new versions of what the op wrote, and return [name, tree, ...] of it."""
+    """Begin new versions of what the op wrote, and return [name, tree, ...] of it.
+
+    Args:
+        plan: of the op.
+        args: what it was given.
+        kwargs: by name.
+        values: of the step.
+        keep: keep the data of what was written; None: return nothing, the call is not recorded.
+    """
     if not plan.writes:
         return None
     if plan.enabled_by is not None and not (
@@ -28,17 +36,16 @@ def note_writes(
         tensors = [
             t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, torch.Tensor)
         ]
-        _begin_versions(recorder, plan, args, tensors)
+        _begin_versions(values, plan, args, tensors)
         if plan.bumps_versions:
             _bump_versions(tensors)
-        if record and tensors:
-            written += (name, encode(target, recorder.values, recorder.keep_outputs))
+        if keep is not None and tensors:
+            written += (name, encode(target, values, keep))
     return written or None
 
 
-def _begin_versions(recorder: StepRecorder, plan: OpPlan, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
+def _begin_versions(values: ValueIds, plan: OpPlan, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
     """Begin new versions of `tensors`, which the op wrote."""
-    values = recorder.values
     if plan.copies and len(args) > 1 and isinstance(args[1], torch.Tensor):
         values.storages.copied(tensors[0], args[1])
         return

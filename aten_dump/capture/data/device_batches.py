@@ -16,10 +16,11 @@ import torch
 
 from ...store.records import NOTE, STATISTICS, Note, Statistics
 from ...store.sink import Sink
-from ..devices import as_array, has_triton, host_tensor
+from ..devices import has_triton
 from ..torch_internals.quiet import quiet
 from .device_copies import Copier, copier_of, on_stream
 from .flushing import Flushable
+from .host_memory import as_array, host_tensor
 from .statistics.on_device import FLOATS, FUSED, INTS, Array, Reduced, finish, reduce_floats, reduce_fused, reduce_ints
 
 BATCH_VALUES: Final = 512

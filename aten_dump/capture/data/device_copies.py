@@ -39,7 +39,7 @@ class Copier:
 
         Args:
             source: uint8 on the device.
-            host: as long, of `devices.host_tensor`; not to be freed before the copy is done.
+            host: as long, of `host_memory.host_tensor`; not to be freed before the copy is done.
             private: nobody else writes to `source`.
         """
         current = torch.accelerator.current_stream(self._device)

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final
 
 import torch
-import xxhash
 
 from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
-from ..devices import as_array, host_tensor
 from ..torch_internals.quiet import quiet
 from .device_copies import copier_of
+from .hash_functions import HASHES
+from .host_memory import as_array, host_tensor
 from .statistics.one_tensor import compute
 from .tensor_bytes import host_bytes, row_major
-
-HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
-    "xxh3": xxhash.xxh3_64_digest,
-    "md5": lambda data: hashlib.md5(data, usedforsecurity=False).digest(),
-    "crc32": lambda data: zlib.crc32(data).to_bytes(4, "big"),
-    "sha256": lambda data: hashlib.sha256(data).digest(),
-}
 
 
 def statistics_of(

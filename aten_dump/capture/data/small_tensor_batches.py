@@ -17,10 +17,10 @@ import torch
 
 from ...store.records import DATA, HASH, STATISTICS, Data, Hash, Statistics
 from ...store.sink import Sink
+from .blob_dtypes import blob_dtype
 from .flushing import Flushable
-from .hashes import HASHES
+from .hash_functions import HASHES
 from .statistics.many_small_tensors import compute
-from .tensor_bytes import blob_dtype
 from .wanted_data import WantedData
 
 SMALL_BYTES: Final = 16 << 10

@@ -17,8 +17,10 @@ from ...store.sink import Sink
 from ..memory.geometry import byte_extent
 from ..memory.storages import StorageState, ValueInfo
 from ..torch_internals.quiet import quiet
+from .blob_dtypes import blob_dtype
+from .byte_copies import copy_bytes
 from .small_tensor_batches import Batch, Batches
-from .tensor_bytes import blob_dtype, copy_bytes, row_major
+from .tensor_bytes import row_major
 
 STRIDED: Final = LAYOUTS.index("strided")
 COMPACT: Final = LAYOUTS.index("compact")

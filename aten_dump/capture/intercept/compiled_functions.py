@@ -26,29 +26,20 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch._C._autograd import _get_sequence_nr
 
 from ...config import DumpConfig
-from ..calls.step_recorder import StepRecorder
-from ..naming.call_name import API, CallName
+from ..naming.call_name import CallName
+from ..recorder import StepRecorder, Watch
 from ..step.open_calls import OpenCall
-from .torch_modes import Watch, finish
+from ..torch_internals.patches import Patch
 
 _MODULE: Final = "torch._dynamo.eval_frame"
 _NAME: Final = "_maybe_set_eval_frame"
 _WRAPPER: Final = "compile_wrapper"  # the function in that module which calls what was compiled
-
-
-class CompileWatch(Watch, Protocol):
-    """Who `CompiledCalls` works for."""
-
-    config: DumpConfig
-
-    def step_aside(self) -> Callable[[], None]:
-        """Take everything but the op mode away; return what puts it back."""
 
 
 class Region:
@@ -66,21 +57,22 @@ class Region:
 class CompiledCalls:
     """Knows when a compiled function is called."""
 
-    def __init__(self, watch: CompileWatch) -> None:
+    def __init__(self, watch: Watch, config: DumpConfig, step_aside: Callable[[], Callable[[], None]]) -> None:
+        """Begin; `step_aside` takes everything but the op mode away, and returns what puts it back."""
         self._watch = watch
+        self._how = config.compile
+        self._step_aside = step_aside
         self._threads = threading.local()
         self._finder: _WhenImported | None = None
-        self._module: ModuleType | None = None
-        self._original: Callable[[Any], Any] | None = None
-        self._ours: Callable[[Any], Any] | None = None
+        self._patch: Patch | None = None
         self._warned = False
 
     def install(self) -> None:
         """Begin to watch."""
         if _MODULE in sys.modules:
-            self._patch()
+            self._replace()
         elif self._finder is None:
-            self._finder = _WhenImported(_MODULE, self._patch)
+            self._finder = _WhenImported(_MODULE, self._replace)
             sys.meta_path.insert(0, self._finder)
 
     def remove(self) -> None:
@@ -88,26 +80,24 @@ class CompiledCalls:
         finder, self._finder = self._finder, None
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
-        module, self._module = self._module, None
-        if module is not None and getattr(module, _NAME) is self._ours:
-            setattr(module, _NAME, self._original)
+        patch, self._patch = self._patch, None
+        if patch is not None:
+            patch.undo()
 
-    @property
-    def is_watching(self) -> bool:
-        """Whether compiled calls are known before the compiler sees them."""
-        return self._module is not None
+    def lets_compile(self) -> bool:
+        """Tell whether dynamo may compile what it is asked to while the modes are on."""
+        return self._patch is not None or self._how == "opaque"  # patched, compiled calls are known before it looks
 
-    def _patch(self) -> None:
+    def _replace(self) -> None:
         module = sys.modules[_MODULE]
         original = getattr(module, _NAME, None)
-        if original is None or self._module is not None:
+        if original is None or self._patch is not None:
             return
 
         def _maybe_set_eval_frame(callback: Any) -> Any:
             return original(self._asked(callback, sys._getframe(1)))
 
-        self._module, self._original, self._ours = module, original, _maybe_set_eval_frame
-        setattr(module, _NAME, _maybe_set_eval_frame)
+        self._patch = Patch(module, _NAME, _maybe_set_eval_frame)
 
     def _asked(self, callback: Any, frame: FrameType) -> Any:
         """The compiler is to be switched to `callback` in `frame`; return what it is to be switched to instead."""
@@ -120,10 +110,10 @@ class CompiledCalls:
                 self._end(region, frame)
             return callback
         recorder = self._watch.recorder
-        if recorder is None or callback is None or recorder.thread().busy or not _is_recorded_thread():
+        if recorder is None or callback is None or recorder.step.thread().busy or not _is_recorded_thread():
             return callback  # with None it runs as written already
         aside = bool(getattr(frame.f_locals.get("self"), "export", False)) or _is_for_higher_order()
-        if self._watch.config.compile == "eager" and not aside:
+        if self._how == "eager" and not aside:
             self._tell(recorder, "compile_eager", frame)
             if frame.f_locals.get("fullgraph_count_enabled"):
                 # Nobody shall count compiled frames: there are none, and that would be an error.
@@ -140,22 +130,19 @@ class CompiledCalls:
             function = _name_of(frame)
             name = CallName(f"torch.compile:{function}", "Torch", f"compile.{function.rpartition('.')[2]}")
             values = frame.f_locals
-            try:
-                call = recorder.begin(API, name, values["args"], values["kwargs"], frame.f_back or frame)
-            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-                self._watch.failed(error)
+            call = recorder.calls.begin(name, values["args"], values["kwargs"], frame.f_back or frame)
         region.call = call
-        region.back = self._watch.step_aside()
-        thread = recorder.thread()
+        region.back = self._step_aside()
+        thread = recorder.step.thread()
         thread.aside += 1
         thread.storages_before = recorder.values.storages.seen()
         return region
 
     def _end(self, region: Region, frame: FrameType) -> None:
-        thread = region.recorder.thread()
+        thread = region.recorder.step.thread()
         thread.aside -= 1
-        if region.back is not None:
-            region.back()
+        if region.back is not None and region.recorder is self._watch.recorder:
+            region.back()  # else recording stopped meanwhile, and with it everything was taken away
         call = region.call
         region.recorder.values.storages.invalidate()  # the kernels of the compiler write unseen
         if call is None:
@@ -166,21 +153,20 @@ class CompiledCalls:
         thread.last_call = call.id
         values = frame.f_locals
         error = None if "result" in values else sys.exc_info()[1]
-        finish(self._watch, region.recorder, call, values.get("result"), error)
+        region.recorder.calls.end(call, values.get("result"), error)
 
     def _tell(self, recorder: StepRecorder, code: str, frame: FrameType) -> None:
         function = _name_of(frame)
-        recorder.coverage.add(code, function)
+        recorder.step.coverage.add(code, function)
         if self._warned:
             return
         self._warned = True
-        how = self._watch.config.compile
         does = {
             "eager": "runs as written while it is recorded, so that its ops are seen; what the compiler fuses or "
             'reorders is not in the dump (compile="opaque" runs it compiled, as one call)',
             "opaque": "runs compiled and is recorded as one call; kernels that the compiler made are not seen "
             '(compile="eager" runs it as written)',
-        }[how]
+        }[self._how]
         warnings.warn(f"aten_dump: the compiled function {function} {does}", stacklevel=5)
 
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
 from ..naming.call_name import CallName
-
-FunctionCall = Callable[[Callable[..., Any], CallName, tuple[Any, ...], dict[str, Any], Any], Any]
+from ..recorder import Watch
+from ..torch_internals.patches import Patch
 
 _LEFT_OUT: Final = (BackwardHookFunction,)
 _names: dict[type, CallName] = {}
@@ -35,30 +36,50 @@ def name_of_function(kind: type) -> CallName:
 
 
 class FunctionCalls:
-    """Wraps `torch.autograd.Function.apply` while installed; `watch` is handed every call."""
+    """Wraps `torch.autograd.Function.apply` while installed, and records each call."""
 
-    def __init__(self, watch: FunctionCall) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._original: Any = None
-        self._wrapper: Any = None
+        self._patch: Patch | None = None
 
     def install(self) -> None:
-        original = self._original = vars(torch.autograd.Function)["apply"]
-        watch = self._watch
+        """Wrap it."""
+        original = vars(torch.autograd.Function)["apply"]
+        run = self._run
 
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             bound = original.__get__(None, cls)
             if issubclass(cls, _LEFT_OUT):
                 return bound(*args, **kwargs)
-            return watch(bound, name_of_function(cls), args, kwargs, sys._getframe(1))
+            return run(bound, name_of_function(cls), args, kwargs, sys._getframe(1))
 
-        self._wrapper = classmethod(apply)
-        torch.autograd.Function.apply = self._wrapper  # type: ignore[method-assign]
+        self._patch = Patch(torch.autograd.Function, "apply", classmethod(apply))
 
     def remove(self) -> None:
-        """Put back what was there; if somebody wrapped our wrapper since, it stays below theirs and only passes
-        through.
-        """
-        if self._original is not None and vars(torch.autograd.Function)["apply"] is self._wrapper:
-            torch.autograd.Function.apply = self._original  # type: ignore[method-assign]
-        self._original = self._wrapper = None
+        """Put back what was there."""
+        patch, self._patch = self._patch, None
+        if patch is not None:
+            patch.undo()
+
+    def _run(
+        self,
+        original: Callable[..., Any],
+        name: CallName,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+    ) -> Any:
+        recorder = self._watch.recorder
+        if recorder is None or not recorder.calls.sees(name.api):
+            return original(*args, **kwargs)
+        call = recorder.calls.begin(name, args, kwargs, frame)
+        if call is None:
+            return original(*args, **kwargs)
+        call.is_function = True
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            recorder.calls.end(call, None, error)
+            raise
+        recorder.calls.end(call, result, None)
+        return result

@@ -20,15 +20,16 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import torch
-from torch._C import _get_dispatch_stack_at
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..calls.ops import PendingOp
-from ..calls.step_recorder import StepRecorder
 from ..naming.call_name import ATEN
-from ..step.open_calls import OpenCall, ThreadState
+from ..step.open_calls import OpenCall
+from ..step.threads import ThreadState
+from ..torch_internals.mode_stack import push_dispatch_mode, push_dispatch_mode_below, take_dispatch_mode_off
+from ..unseen import Coverage
 
 # Where the mode can be put back for a higher-order operator. Others are recorded as one call.
 _REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {
@@ -42,8 +43,9 @@ _REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {
 }
 
 
-def open_nested(thread: ThreadState, op: PendingOp) -> OpenCall:
-    """Put a call that stands for `op` on the thread's stack: the parent of what runs until `unwind`."""
+def open_nested(op: PendingOp) -> OpenCall:
+    """Put a call that stands for `op` on its thread's stack: the parent of what runs until `Step.drop`."""
+    thread = op.thread
     if op.recorded:
         op.n = op.entry.counter.next()
     call = OpenCall(op.id, ATEN, op.entry.plan.name, thread.stack[-1] if thread.stack else None)
@@ -62,22 +64,22 @@ def run_subclass_op(
 ) -> Any:
     """Run an op on tensors that handle it in Python, with `mode` seeing their inner ops."""
     outer, thread.delegated = thread.delegated, func
-    _push_below(mode)
+    push_dispatch_mode_below(mode)
     try:
         return func(*args, **kwargs)
     finally:
-        _take_away(mode)
+        take_dispatch_mode_off(mode)
         thread.delegated = outer
 
 
 def run_higher_order(
-    mode: TorchDispatchMode, recorder: StepRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    mode: TorchDispatchMode, coverage: Coverage, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run a higher-order operator, with `mode` seeing its body's ops where that can be."""
     kernel = getattr(func, "py_kernels", {}).get(torch._C.DispatchKey.CompositeExplicitAutograd)
     reach = _REACH.get(func.name())
     if kernel is None or reach is None or len_dispatch_stack():
-        recorder.coverage.add("higher_order", func.name())
+        coverage.add("higher_order", func.name())
         return func(*args, **kwargs)
     if reach == "bodies":
         return kernel(*[_seen(mode, a) if callable(a) else a for a in args], **kwargs)
@@ -88,28 +90,10 @@ def _seen(mode: TorchDispatchMode, function: Callable[..., Any]) -> Callable[...
     """Return `function` with `mode` on the stack while it runs."""
 
     def seen(*args: Any, **kwargs: Any) -> Any:
-        _push_mode(mode)
+        push_dispatch_mode(mode)
         try:
             return function(*args, **kwargs)
         finally:
-            _take_away(mode)
+            take_dispatch_mode_off(mode)
 
     return seen
-
-
-def _push_below(mode: TorchDispatchMode) -> None:
-    others = [_pop_mode() for _ in range(len_dispatch_stack())]
-    _push_mode(mode)
-    for other in reversed(others):
-        _push_mode(other)
-
-
-def _take_away(mode: TorchDispatchMode) -> None:
-    """Take `mode` off the stack, if it still is on it, wherever it is."""
-    if not any(_get_dispatch_stack_at(i) is mode for i in range(len_dispatch_stack())):
-        return
-    above = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)

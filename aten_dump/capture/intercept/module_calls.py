@@ -1,4 +1,4 @@
-"""Module paths, and module calls as they are: `nn.Module.__call__` is wrapped while a step is recorded.
+"""Module calls as they are: `nn.Module.__call__` is wrapped while a step is recorded.
 
 Hooks on the modules would travel into ``copy.deepcopy(model)`` and break ``torch.save(model)`` inside the block, and
 hooks for all modules see neither keyword arguments nor what later hooks replace. One wrapper around
@@ -8,76 +8,24 @@ hooks for all modules see neither keyword arguments nor what later hooks replace
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+from typing import Any, Final
 
-import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import _global_forward_pre_hooks
+from torch.overrides import TorchFunctionMode
 
-from ..values.tensor_subclasses import describe_subclass
+from ..naming.call_name import CallName
+from ..recorder import StepRecorder, Watch
+from ..step.module_paths import ModulePaths
+from ..step.open_calls import OpenCall
+from ..torch_internals.mode_stack import without_function_mode
+from ..torch_internals.patches import Patch
 
-
-class ModulePaths:
-    """Paths (fqn) of modules and parameters. Holds no module alive.
-
-    Args:
-        model: the model, or several under names of their own; None learns models as they are called. The first
-            gets plain paths; a model learnt later has its class's name in front, as its paths could meet the first
-            one's.
-    """
-
-    def __init__(self, model: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
-        self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
-        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
-        self._sharded: list[tuple[weakref.ref[torch.Tensor], str]] = []
-        self._roots: list[tuple[weakref.ref[nn.Module], str]] = []
-        if isinstance(model, nn.Module):
-            self._add_root(model, "")
-        elif model is not None:
-            for name, one in model.items():
-                self._add_root(one, name)
-
-    def path(self, module: nn.Module) -> str:
-        """Return the fqn of a module; "" for the model itself."""
-        known = self._modules.get(id(module))
-        if known is not None and known[0]() is module:
-            return known[1]
-        self._add_root(module, type(module).__name__ if self._roots else "")
-        return self._modules[id(module)][1]
-
-    def parameter(self, number: int) -> tuple[str, torch.Tensor] | None:
-        """Return name and tensor of the parameter whose id is `number`."""
-        known = self._parameters.get(number)
-        tensor = known[0]() if known is not None else None
-        return None if known is None or tensor is None else (known[1], tensor)
-
-    def sharded(self) -> list[tuple[str, torch.Tensor]]:
-        """Return name and tensor of the parameters that are shards (FSDP2): no autograd node accumulates into them."""
-        return [(name, tensor) for reference, name in self._sharded if (tensor := reference()) is not None]
-
-    def refresh(self) -> None:
-        """Read the models anew: modules and parameters may have been added or replaced."""
-        roots, self._roots = self._roots, []
-        self._modules.clear()
-        self._parameters.clear()
-        self._sharded.clear()
-        for reference, name in roots:
-            module = reference()
-            if module is not None:
-                self._add_root(module, name)
-
-    def _add_root(self, root: nn.Module, name: str) -> None:
-        self._roots.append((weakref.ref(root), name))
-        for path, module in root.named_modules(prefix=name):
-            self._modules.setdefault(id(module), (weakref.ref(module), path))
-        for path, parameter in root.named_parameters(prefix=name):
-            if id(parameter) not in self._parameters:
-                self._parameters[id(parameter)] = (weakref.ref(parameter), path)
-                if describe_subclass(type(parameter)) is not None:
-                    self._sharded.append(self._parameters[id(parameter)])
+_FAST_PATH_MODULES: Final = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
 class PreHooks:
@@ -115,39 +63,92 @@ def _nothing(*args: Any) -> None:
     """Stand where a hook of ours was copied."""
 
 
-def has_pre_hooks(module: nn.Module) -> bool:
+def _has_pre_hooks(module: nn.Module) -> bool:
     """Tell whether hooks may replace the arguments of this module's next call."""
     own = vars(module).get("_forward_pre_hooks")
     return own is not None and bool(own or _global_forward_pre_hooks) and module._compiled_call_impl is None
 
 
-ModuleCall = Callable[[Callable[..., Any], nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
-
-
 class ModuleCalls:
-    """Wraps `nn.Module.__call__` while installed; `watch` is handed every call."""
+    """Wraps `nn.Module.__call__` while installed, and records each call."""
 
-    def __init__(self, watch: ModuleCall) -> None:
+    def __init__(self, watch: Watch, paths: ModulePaths, function_mode: TorchFunctionMode) -> None:
         self._watch = watch
-        self._original: Callable[..., Any] | None = None
-        self._wrapper: Callable[..., Any] | None = None
+        self._paths = paths
+        self._function_mode = function_mode
+        self._patch: Patch | None = None
 
     def install(self) -> None:
-        original = self._original = nn.Module.__call__
-        watch = self._watch
+        """Wrap it."""
+        original = nn.Module.__call__
+        run = self._run
 
         def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # True to dynamo, where it traces this: what it compiles is not recorded
                 return original(self, *args, **kwargs)
-            return watch(original, self, args, kwargs, sys._getframe(1))
+            return run(original, self, args, kwargs, sys._getframe(1))
 
-        self._wrapper = __call__
-        nn.Module.__call__ = __call__  # type: ignore[method-assign]
+        self._patch = Patch(nn.Module, "__call__", __call__)
 
     def remove(self) -> None:
-        """Put back what was there; if somebody wrapped our wrapper since, it stays below theirs and only passes
-        through.
+        """Put back what was there."""
+        patch, self._patch = self._patch, None
+        if patch is not None:
+            patch.undo()
+
+    def _run(
+        self,
+        original: Callable[..., Any],
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+    ) -> Any:
+        recorder = self._watch.recorder
+        kind = type(module)
+        if recorder is None or not recorder.calls.sees(kind.__qualname__):
+            return original(module, *args, **kwargs)
+        call = self._begin(recorder, module, args, kwargs, frame)
+        if call is None:
+            return original(module, *args, **kwargs)
+        try:
+            with self._fast_path(module), self._pre_hooks(recorder, module, call):
+                result = original(module, *args, **kwargs)
+        except BaseException as error:
+            recorder.calls.end(call, None, error)
+            raise
+        recorder.calls.end(call, result, None)
+        return result
+
+    def _begin(
+        self,
+        recorder: StepRecorder,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+    ) -> OpenCall | None:
+        kind = type(module)
+        try:
+            path = self._paths.path(module)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            recorder.step.failed(error)
+            return None
+        name = CallName(f"{kind.__module__}.{kind.__qualname__}", "Module", path or kind.__name__)
+        return recorder.calls.begin_module(name, args, kwargs, frame, path)
+
+    def _fast_path(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Return a context in which a module of torch's with a fast path takes it as in the bare program.
+
+        They ask `has_torch_function`, which is true under any function mode; so ours is off inside them in eval mode.
         """
-        if self._original is not None and nn.Module.__call__ is self._wrapper:
-            nn.Module.__call__ = self._original  # type: ignore[method-assign]
-        self._original = self._wrapper = None
+        if isinstance(module, _FAST_PATH_MODULES) and not module.training:
+            return without_function_mode(self._function_mode)
+        return nullcontext()
+
+    @staticmethod
+    def _pre_hooks(recorder: StepRecorder, module: nn.Module, call: OpenCall) -> AbstractContextManager[None]:
+        """Return a context in which the arguments that pre-hooks make are recorded as those of the call."""
+        if not _has_pre_hooks(module):
+            return nullcontext()
+        return PreHooks(module, lambda args, kwargs: recorder.calls.replace_arguments(call, args, kwargs))

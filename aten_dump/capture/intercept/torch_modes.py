@@ -1,14 +1,14 @@
 """The two modes on torch's stacks: one sees Python-level calls, the other aten ops.
 
-Each asks its `Watch` what to do. An error of the program passes through untouched; an error of the recorder's own
-goes to `Watch.failed`, which raises it or lets the program run on unrecorded.
+Each asks first why a call might not be recorded, and passes it through if there is a reason. An error of the program
+passes through untouched; an error of the recorder's own is raised, or lets the program run on unrecorded.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final
 
 import torch
 from torch._C import _get_dispatch_stack_at as get_dispatch_stack_at
@@ -18,12 +18,15 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..calls.ops import OpEntry, PendingOp, begin_op, end_op, entry_of, record, start_op
-from ..calls.step_recorder import StepRecorder
+from ..calls.ops import PendingOp
+from ..calls.watched_ops import watch
 from ..naming.api_names import name_of_api
-from ..naming.call_name import API, CallName
-from ..step.open_calls import OpenCall, ThreadState
-from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS, without_mode
+from ..naming.call_name import CallName
+from ..naming.op_schemas import OpPlan
+from ..recorder import StepRecorder, Watch
+from ..step.threads import ThreadState
+from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
+from ..torch_internals.mode_stack import without_only_dispatch_mode
 from ..torch_internals.tracing import (
     OWN_DISPATCH,
     PLAIN,
@@ -40,29 +43,21 @@ _set_strategy = getattr(_frames, "set_code_exec_strategy", None)
 _Action: Any = getattr(_frames, "_FrameAction", None)
 _skip_all: Any = _Action and _frames._FrameExecStrategy(_Action.SKIP, _Action.SKIP)  # type: ignore[union-attr]
 
-
-class Watch(Protocol):
-    """Who the modes work for."""
-
-    recorder: StepRecorder | None  # None while nothing is recorded
-
-    @property
-    def lets_compile(self) -> bool:
-        """Whether dynamo may compile what it is asked to while the modes are on."""
-
-    def failed(self, error: Exception) -> None:
-        """The recorder failed: raise, or stop recording."""
-
-    def failed_quietly(self, error: Exception) -> None:
-        """The recorder failed while an error of the program is on its way: stop recording and warn, never raise."""
+# Why a call is not recorded.
+_IS_QUESTION: Final = "it asks a tensor subclass for its shape, and computes nothing"
+_OWN_CODE: Final = "the recorder itself makes it"
+_STANDS_IN: Final = "its tensors stand for others"
+_IS_TRACED: Final = "it is traced, not run"
+_HANDED_ON: Final = "it was handed on to a tensor subclass, and its inner ops come back"
 
 
 class ApiMode(TorchFunctionMode):
     """Records the outermost Python-level torch calls."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, op_mode: TorchDispatchMode) -> None:
         super().__init__()
         self._watch = watch
+        self._op_mode = op_mode
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -72,53 +67,44 @@ class ApiMode(TorchFunctionMode):
         if is_dynamo_compiling():  # True to dynamo, where it traces this: what it compiles is not recorded
             return func(*args, **kwargs)
         recorder = self._watch.recorder
-        name = name_of_api(func) if recorder is not None else None
+        name = None if recorder is None else name_of_api(func)
         if recorder is None or name is None:
             return func(*args, **kwargs)
-        thread = recorder.thread()
-        if thread.busy:
-            return func(*args, **kwargs)
-        depth = len_dispatch_stack()
-        if (
-            get_tracing_state() is not None
-            or ((depth > 1 or (depth and get_dispatch_stack_at(0) is not recorder.dispatch_mode)) and is_traced())
-            or takes_stand_ins(args)
-        ):
-            recorder.coverage.add("traced")
-            return func(*args, **kwargs)
-        try:
-            call = recorder.begin(API, name, args, kwargs, sys._getframe(1))
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self._watch.failed(error)
+        why_not = self._why_not_recorded(recorder, args)
+        if why_not is _IS_TRACED:
+            recorder.step.coverage.add("traced")
+        call = recorder.calls.begin(name, args, kwargs, sys._getframe(1)) if why_not is None else None
+        if call is None:
             return func(*args, **kwargs)
         try:
             if name.op in OWN_FORMULA_APIS:
-                result = self._run_without(recorder, name, func, args, kwargs)
+                result = self._run_without_mode(recorder, name, func, args, kwargs)
             else:
                 result = func(*args, **kwargs)
         except BaseException as error:
-            finish(self._watch, recorder, call, None, error)
+            recorder.calls.end(call, None, error)
             raise
-        finish(self._watch, recorder, call, result, None)
+        recorder.calls.end(call, result, None)
         return result
 
-    @staticmethod
-    def _run_without(
-        recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _why_not_recorded(self, recorder: StepRecorder, args: tuple[Any, ...]) -> str | None:
+        if recorder.step.thread().busy:
+            return _OWN_CODE
+        depth = len_dispatch_stack()
+        if (
+            get_tracing_state() is not None
+            or ((depth > 1 or (depth and get_dispatch_stack_at(0) is not self._op_mode)) and is_traced())
+            or takes_stand_ins(args)
+        ):
+            return _IS_TRACED
+        return None
+
+    def _run_without_mode(
+        self, recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        with without_mode(recorder.dispatch_mode) as off:
-            recorder.coverage.add("own_formula", name.op, int(off))
+        with without_only_dispatch_mode(self._op_mode) as off:
+            recorder.step.coverage.add("own_formula", name.op, int(off))
             return func(*args, **kwargs)
-
-
-def finish(watch: Watch, recorder: StepRecorder, call: OpenCall, result: Any, error: BaseException | None) -> None:
-    """Close an API or module call, unless recording stopped meanwhile. Never hides `error`."""
-    if watch.recorder is not recorder:
-        return
-    try:
-        recorder.end(call, result, error)
-    except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
-        watch.failed(own) if error is None else watch.failed_quietly(own)
 
 
 class OpMode(TorchDispatchMode):
@@ -126,9 +112,11 @@ class OpMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, lets_compile: Callable[[], bool]) -> None:
+        """Begin; `lets_compile` tells whether dynamo may compile what it is asked to while the modes are on."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
+        self._lets_compile = lets_compile
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -137,7 +125,7 @@ class OpMode(TorchDispatchMode):
 
     def ignore_compile_internals(self) -> bool:  # type: ignore[override]
         """Tell dynamo whether to compile under this mode: where it asks us first, the answer was given there."""
-        return self._watch.lets_compile
+        return self._lets_compile()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -147,109 +135,71 @@ class OpMode(TorchDispatchMode):
         recorder = self._watch.recorder
         if recorder is None:
             return func(*args, **kwargs)
-        thread = recorder.thread()
+        thread = recorder.step.thread()
         if thread.busy:
             return func(*args, **kwargs)
-        op = start_op(recorder, thread, func, types)
+        op = recorder.ops.start(thread, func, types)
         if op is None:
-            return self._watch_closely(recorder, thread, func, types, args, kwargs)
+            return self._watch_closely(recorder, func, types, args, kwargs)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            self._end(record, recorder, thread, op, args, kwargs, None, error)
+            op.end(args, kwargs, None, error)
             raise
-        self._end(record, recorder, thread, op, args, kwargs, result, None)
+        op.end(args, kwargs, result, None)
         return result
 
     def _watch_closely(
-        self,
-        recorder: StepRecorder,
-        thread: ThreadState,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, recorder: StepRecorder, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run and record an op that may be more than a computation on plain tensors."""
-        entry = entry_of(recorder, func)
-        plan = entry.plan
-        kind = PLAIN
-        if types:  # tensor subclasses, which alone ask the questions
-            kind = kind_of_types(types)
-            if kind == TRACED or plan.is_question:
-                return func(*args, **kwargs)
-            if kind == OWN_DISPATCH and thread.delegated is func:
-                thread.delegated = None
-                return NotImplemented  # its own __torch_dispatch__ runs next, and its inner ops come back to us
-        if get_tracing_state() is not None or (len_dispatch_stack() and is_traced()):
-            recorder.coverage.add("traced")
-            return func(*args, **kwargs)
-        if thread.aside and is_compiling():
-            recorder.coverage.add("traced")
-            return func(*args, **kwargs)
-        op = self._begin(recorder, thread, entry, args, kwargs)
+        thread = recorder.step.thread()
+        entry = recorder.ops.entry_of(func)
+        kind = kind_of_types(types) if types else PLAIN
+        why_not = self._why_not_recorded(thread, entry.plan, func, types, kind)
+        if why_not is _HANDED_ON:
+            thread.delegated = None
+            return NotImplemented
+        if why_not is _IS_TRACED:
+            recorder.step.coverage.add("traced")
+        op = watch(recorder.ops, thread, entry, args, kwargs) if why_not is None else None
         if op is None:
             return func(*args, **kwargs)
         try:
-            if kind or plan.is_higher_order:
-                result = self._run_nested(recorder, thread, op, func, args, kwargs)
+            if kind or entry.plan.is_higher_order:
+                result = self._run_nested(recorder, op, func, args, kwargs)
             else:
                 result = func(*args, **kwargs)
         except BaseException as error:
-            self._end(end_op, recorder, thread, op, args, kwargs, None, error)
+            op.end(args, kwargs, None, error)
             raise
-        self._end(end_op, recorder, thread, op, args, kwargs, result, None)
+        op.end(args, kwargs, result, None)
         return result
 
+    @staticmethod
+    def _why_not_recorded(thread: ThreadState, plan: OpPlan, func: Any, types: Any, kind: int) -> str | None:
+        if kind == TRACED:
+            return _STANDS_IN
+        if types and plan.is_question:  # tensor subclasses alone ask them
+            return _IS_QUESTION
+        if kind == OWN_DISPATCH and thread.delegated is func:
+            return _HANDED_ON
+        if get_tracing_state() is not None or (len_dispatch_stack() and is_traced()):
+            return _IS_TRACED
+        if thread.aside and is_compiling():
+            return _IS_TRACED
+        return None
+
     def _run_nested(
-        self,
-        recorder: StepRecorder,
-        thread: ThreadState,
-        op: PendingOp,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, recorder: StepRecorder, op: PendingOp, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        call = open_nested(thread, op)
+        call = open_nested(op)
         try:
             if op.entry.plan.is_higher_order:
-                return run_higher_order(self, recorder, func, args, kwargs)
-            return run_subclass_op(self, thread, func, args, kwargs)
+                return run_higher_order(self, recorder.step.coverage, func, args, kwargs)
+            return run_subclass_op(self, op.thread, func, args, kwargs)
         finally:
-            recorder.unwind(thread, call)
-
-    def _begin(
-        self,
-        recorder: StepRecorder,
-        thread: ThreadState,
-        entry: OpEntry,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> PendingOp | None:
-        try:
-            return begin_op(recorder, thread, entry, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self._watch.failed(error)
-            return None
-
-    def _end(
-        self,
-        end: Callable[..., None],
-        recorder: StepRecorder,
-        thread: ThreadState,
-        op: PendingOp,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        error: BaseException | None,
-    ) -> None:
-        """Record with `end`, which is `record` or `end_op`, what an op returned or raised."""
-        if self._watch.recorder is not recorder:
-            return  # recording stopped while the op ran
-        try:
-            end(recorder, thread, op, args, kwargs, result, error)
-        except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
-            self._watch.failed(own) if error is None else self._watch.failed_quietly(own)
+            recorder.step.drop(op.thread, call)
 
 
 if _set_strategy is not None:  # dynamo compiles neither this nor what it calls; else torch wraps it to that end

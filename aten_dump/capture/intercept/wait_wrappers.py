@@ -1,42 +1,36 @@
 """Waits for collectives, resizes of storages, callbacks of futures: what no dispatch mode is told of.
 
 While a step is recorded, a few methods of torch's classes are wrapped, process-wide, as ``nn.Module.__call__`` is (see
-modules.py). Each wrapper calls the original with what it was given, returns what it returned and raises what it raised.
+`module_calls`). Each wrapper calls the original with what it was given, returns what it returned and raises what it
+raised.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ..recorder import StepRecorder, Watch
 from ..step.own_code import OwnCode
-
-if TYPE_CHECKING:
-    from ..calls.step_recorder import StepRecorder
+from ..torch_internals.patches import Patch
 
 _WAITS: Final = ("wait", "synchronize", "block_current_stream")
 _CALLBACKS: Final = ("then", "add_done_callback")
 
 
 class Waits:
-    """Wraps the methods while installed.
+    """Wraps the methods while installed; also while the step is paused, as what was started before may land then."""
 
-    Args:
-        recorder: returns the recorder of the step in progress, also while it is paused; None without one.
-        failed: is told of an error of the recorder's own.
-    """
-
-    def __init__(self, recorder: Callable[[], StepRecorder | None], failed: Callable[[Exception], None]) -> None:
-        self._recorder = recorder
-        self._failed = failed
-        self._wrapped: list[tuple[Any, str, Any, Any]] = []  # class, name, original, wrapper
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._patches: list[Patch] = []
 
     def install(self) -> None:
         """Wrap; does nothing when wrapped already."""
-        if self._wrapped:
+        if self._patches:
             return
         self._wrap(torch.UntypedStorage, "resize_", self._resizing)
         if torch.distributed.is_available():
@@ -46,41 +40,35 @@ class Waits:
                 self._wrap(torch._C.Future, name, self._calling_back)
 
     def remove(self) -> None:
-        """Put back what was there; a wrapper that somebody wrapped since stays below theirs and passes through."""
-        for owner, name, original, wrapper in reversed(self._wrapped):
-            if vars(owner).get(name) is wrapper:
-                if original is _INHERITED:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, original)
-        self._wrapped = []
+        """Put back what was there."""
+        for patch in reversed(self._patches):
+            patch.undo()
+        self._patches = []
 
-    def _wrap(self, owner: Any, name: str, watch: Callable[..., Any]) -> None:
+    def _wrap(self, owner: Any, name: str, run: Callable[..., Any]) -> None:
         original = getattr(owner, name, None)
         if original is None:
             return  # a torch without it
-        known = vars(owner).get(name, _INHERITED)
 
         @functools.wraps(original)
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return watch(original, self, *args, **kwargs)
+            return run(original, self, *args, **kwargs)
 
-        setattr(owner, name, wrapper)
-        self._wrapped.append((owner, name, known, wrapper))
+        self._patches.append(Patch(owner, name, wrapper))
 
     def _own(self, recorder: StepRecorder, action: Callable[[], None]) -> None:
         """Run the recorder's own code after the program's: its errors are the recorder's."""
-        thread = recorder.thread()
-        if thread.busy or self._recorder() is not recorder:
+        thread = recorder.step.thread()
+        if thread.busy or self._watch.in_step is not recorder:
             return
         try:
             with OwnCode(thread):
                 action()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self._failed(error)
+            recorder.step.failed(error)
 
     def _waiting(self, original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = self._recorder()
+        recorder = self._watch.in_step
         flights = recorder.flights.of_work(work) if recorder is not None else []
         for flight in flights:
             flight.waiting += 1
@@ -94,7 +82,7 @@ class Waits:
         return result
 
     def _resizing(self, original: Callable[..., Any], storage: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = self._recorder()
+        recorder = self._watch.in_step
         before = storage.nbytes() if recorder is not None else 0
         result = original(storage, *args, **kwargs)
         if recorder is not None:
@@ -104,7 +92,7 @@ class Waits:
     def _calling_back(
         self, original: Callable[..., Any], future: Any, callback: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        recorder = self._recorder()
+        recorder = self._watch.in_step
         if recorder is None:
             return original(future, callback, *args, **kwargs)
 
@@ -116,6 +104,3 @@ class Waits:
                 self._own(recorder, recorder.callback_ran)
 
         return original(future, called, *args, **kwargs)
-
-
-_INHERITED: Final = object()

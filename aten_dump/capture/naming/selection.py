@@ -26,6 +26,7 @@ class CallFilter:
         chosen = {name: getattr(config, name) for name in ("level", "ops", "exclude_ops", "modules")}
         self.text = ", ".join(f"{name}={value!r}" for name, value in chosen.items() if value)  # for people
         self.everything = not (config.ops or config.exclude_ops or config.modules)
+        self.takes_all = self.everything and config.level == "mix"  # of whatever kind
 
     def records(self, kind: int, name: CallName, fqn: str) -> bool:
         """Tell whether a call of `name` inside the module `fqn` is recorded."""

@@ -4,8 +4,8 @@ Theory of operation
     An op of ``c10d`` or ``_c10d_functional`` starts a transfer and returns; other threads, or the device, write its
     buffers until somebody waits. A `Flight` is such a transfer. When it departs, the memory that it writes becomes
     undefined, as fresh memory is, and the Call records of the op and of the Python-level call around it are held
-    back. It lands when the program waits for it: ``Work.wait`` (see waits.py) or ``wait_tensor``. Then the memory is
-    defined again, and the records are written with the values that came.
+    back. It lands when the program waits for it: ``Work.wait`` (see `wait_wrappers`) or ``wait_tensor``. Then the
+    memory is defined again, and the records are written with the values that came.
 
     Waits inside C++ (DDP's reducer) cannot be seen. So a flight also lands before the first op that reads its memory,
     if the work says that it is complete: a program may not read before it has waited. That is asked only then, as the
@@ -17,19 +17,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ...store.op_names import WAIT_TENSOR, read_op_name
 from ...store.records import NOTE, Note, Tree
 from ..memory.geometry import byte_extent
+from ..memory.storage_table import StorageTable
+from ..naming.op_schemas import OpPlan
 from ..values.distributed_literals import group_named
-
-if TYPE_CHECKING:
-    from ..naming.op_schemas import OpPlan
-    from ..values.value_table import ValueTable
-    from .open_calls import OpenCall
+from .open_calls import OpenCall
 
 _WRITES_NOTHING: Final = frozenset(
     ("c10d::monitored_barrier_", "_c10d_functional::isend", "_c10d_functional::_wrap_tensor_autograd", WAIT_TENSOR)
@@ -84,12 +82,12 @@ class Flight:
 class Flights:
     """The collectives of one step that are under way."""
 
-    __slots__ = ("_emit", "_values", "left", "pending")
+    __slots__ = ("_emit", "_storages", "left", "pending")
 
-    def __init__(self, values: ValueTable, emit: Callable[[Any], None]) -> None:
+    def __init__(self, storages: StorageTable, emit: Callable[[Any], None]) -> None:
         self.pending: list[Flight] = []
         self.left: list[Flight] = []  # under way when the step ended, for the program to wait for
-        self._values = values
+        self._storages = storages
         self._emit = emit
 
     def depart(
@@ -109,7 +107,7 @@ class Flights:
 
     def _hide(self, flight: Flight) -> None:
         for tensor in flight.tensors:
-            self._values.storages.unwritten(tensor)
+            self._storages.unwritten(tensor)
 
     def reading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An op is about to read these: land what it can only read because the program has waited unseen."""
@@ -148,7 +146,7 @@ class Flights:
             return  # another thread waited for it too
         self.pending.remove(flight)
         for tensor in flight.tensors:
-            self._values.storages.written(tensor)
+            self._storages.written(tensor)
         for finish in flight.finishers:
             finish()
 

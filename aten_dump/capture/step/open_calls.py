@@ -1,8 +1,7 @@
-"""Calls in progress, and what a thread is doing."""
+"""Calls in progress."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ class OpenCall:
     is_function = False  # a torch.autograd.Function of the program's
     frame: FrameType | None = None
     sequence_nr: int | None = None
+    end_ns = 0
     kwargs: dict[str, Tree] | None = None
     outputs: Tree = None
     raw: tuple[Any, ...] = ()  # its positional arguments, while an op in it may be given the same
@@ -58,69 +58,3 @@ class OpenCall:
             self.parent_id = parent.visible
             self.fqn = parent.fqn
             self.module = parent.module
-
-
-class Counter:
-    """Counts the calls of one prefix and api in a step: the n of their names."""
-
-    __slots__ = ("n",)
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def next(self) -> int:
-        """Return how many came before, and count one more."""
-        n = self.n
-        self.n = n + 1
-        return n
-
-
-class ThreadState:
-    """What the recorder knows of one thread of the program."""
-
-    __slots__ = (
-        "aside",
-        "busy",
-        "claimed",
-        "compiled_nodes",
-        "delegated",
-        "first",
-        "last_call",
-        "last_output",
-        "lock",
-        "made",
-        "made_around",
-        "made_before",
-        "noted",
-        "number",
-        "optimizer_depth",
-        "optimizer_pass",
-        "own_ns",
-        "stack",
-        "storages_before",
-    )
-
-    def __init__(self, number: int, claimed: int) -> None:
-        self.number = number
-        self.lock: AbstractContextManager[bool] | None = None  # guards the recorder's tables once threads share them
-        self.stack: list[OpenCall] = []
-        self.busy = False  # inside the recorder's own code
-        self.own_ns = 0  # time spent in it
-        self.aside = 0  # compiled calls, and backwards of such, that run compiled
-        self.compiled_nodes = 0  # runs of the backward of compiled code under way
-        self.storages_before = 0  # the mark of the values when the last of those began
-        self.delegated: Any = None  # op that was handed on to a tensor subclass and is about to come back
-        self.first = claimed  # autograd sequence number of this thread when it was first seen in the step
-        self.claimed = claimed  # autograd sequence numbers below this were given to calls
-        self.made: dict[int, int] = {}  # autograd sequence number -> the aten call that made the node
-        self.made_before: dict[int, int] = {}  # the same for nodes made after a call's kernel: the call before
-        self.made_around: dict[int, int] = {}  # nodes made before their kernel ran -> the first call in between
-        self.noted = claimed  # numbers below this are in `made` or `made_around`
-        self.last_call = 0  # the last aten call
-        self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
-        self.optimizer_depth = 0
-        self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
-
-    def optimizer_runs_in_backward(self) -> bool:
-        """Tell whether an optimizer's step runs in a hook of the present backward pass; not a pass run by a closure."""
-        return self.optimizer_pass == torch._C._current_graph_task_id()

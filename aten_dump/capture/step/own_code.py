@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from .open_calls import ThreadState
+from .threads import ThreadState
 
 _no_functions: Final[Callable[[], AbstractContextManager[None]]] = torch._C.DisableTorchFunction
 
@@ -29,7 +29,7 @@ class OwnCode:
 
     def __enter__(self) -> None:
         self._start_ns = perf_counter_ns()
-        self._state.busy = True  # before the lock is looked at: see `StepRecorder._new_thread`
+        self._state.busy = True  # before the lock is looked at: see `Threads`
         self._lock = self._state.lock
         if self._lock is not None:
             self._lock.__enter__()

@@ -20,7 +20,7 @@ from ...store.sink import Sink
 from ...store.writing.host_bytes import HostBytes
 from ..naming.interned_tables import Interner
 from ..torch_internals.quiet import quiet
-from ..values.argument_encoding import tensors_in
+from ..values.containers import tensors_in
 
 
 class RandomStates:

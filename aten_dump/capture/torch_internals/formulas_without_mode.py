@@ -4,49 +4,17 @@ Theory of operation
     Some formulas in PyTorch's C++ ask ``isTensorSubclassLike``, which is true of every tensor while a
     TorchDispatchMode is on, and then take a way round that gives other bits; that of ``linalg.pinv`` for complex
     numbers even gives wrong ones. The program must get the bits of the bare run, so for these few our mode leaves the
-    stack while they run. Their node or Python-level call is recorded whole, the ops inside it are not, and the dump
-    says so. Where the user has a mode on the stack as well, the bare program takes the way round too, and nothing is
-    done.
+    stack while they run (see `mode_stack`). Their node or Python-level call is recorded whole, the ops inside it are
+    not, and the dump says so. Where the user has a mode on the stack as well, the bare program takes the way round too,
+    and nothing is done.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Final
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 # Autograd nodes, and full names of Python-level calls, that the op sweep found to compute otherwise.
 OWN_FORMULA_NODES: Final = frozenset(
     ("ProdBackward0", "ProdBackward1", "MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 )
 OWN_FORMULA_APIS: Final = frozenset(("torch.linalg.pinv", "torch.pinverse", "torch.Tensor.pinverse"))
-
-
-def take_mode_off(mode: TorchDispatchMode) -> bool:
-    """Take `mode` off the stack if it is the only one there; tell whether it was."""
-    if torch._C._len_torch_dispatch_stack() != 1:
-        return False
-    top = _pop_mode()
-    if top is mode:
-        return True
-    _push_mode(top)
-    return False
-
-
-def put_mode_back(mode: TorchDispatchMode) -> None:
-    """Undo `take_mode_off`."""
-    _push_mode(mode)
-
-
-@contextlib.contextmanager
-def without_mode(mode: TorchDispatchMode) -> Iterator[bool]:
-    """Run the block with `mode` off the stack if it is the only one there; yields whether it was."""
-    off = take_mode_off(mode)
-    try:
-        yield off
-    finally:
-        if off:
-            put_mode_back(mode)

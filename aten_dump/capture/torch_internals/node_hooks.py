@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from torch.autograd.function import _HookMixin
 
+from .patches import Patch
+
 _KEY: Final = "aten_dump"
-_NAME: Final = "_register_hook"
 _own_types: Final[set[type]] = set()  # of the recorder's hooks
 _torchs: Any = _HookMixin._register_hook  # or whose else it was when ours was installed
+_patch: Patch | None = None
 
 
 class Hooks(dict[Any, Any]):
@@ -36,19 +38,20 @@ def _register_hook(hooks: Any, hook: Any) -> tuple[Any, Any]:
     return found
 
 
-def install(own: type) -> None:
-    """Answer for the recorder's own hooks, which are of the type `own`, from now on."""
-    global _torchs
-    _own_types.add(own)
-    if _HookMixin._register_hook is not _register_hook:
+def install(*own: type) -> None:
+    """Answer for the recorder's own hooks, which are of these types, from now on."""
+    global _torchs, _patch
+    _own_types.update(own)
+    if _patch is None:
         _torchs = _HookMixin._register_hook
-        setattr(_HookMixin, _NAME, staticmethod(_register_hook))
+        _patch = Patch(_HookMixin, "_register_hook", staticmethod(_register_hook))
 
 
 def uninstall() -> None:
     """Leave it to torch again, unless somebody else has taken over."""
-    if _HookMixin._register_hook is _register_hook:
-        setattr(_HookMixin, _NAME, staticmethod(_torchs))
+    global _patch
+    if _patch is not None and _patch.undo():
+        _patch = None
 
 
 def let_others_first(handle: Any) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import torch
 
@@ -24,21 +23,19 @@ from ...store.records import (
     Tree,
     TreePath,
 )
+from .containers import is_mapping, is_too_deep, items_of, tensors_in
 from .distributed_literals import describe
-
-if TYPE_CHECKING:
-    from .value_table import ValueTable
+from .value_ids import ValueIds
 
 PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
 _INT64: Final = 1 << 63
-_DEEPEST: Final = 256  # containers in containers; compiled, Python's own limit would not end a recursion
 _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
 
 
 def encode_all(
     items: Iterable[Any],
-    values: ValueTable,
+    values: ValueIds,
     keep: bool,
     known: Sequence[Any] = (),
     known_trees: Sequence[Tree] = (),
@@ -58,7 +55,7 @@ def encode_all(
 
 
 def encode_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueTable, keep: bool
+    args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueIds, keep: bool
 ) -> tuple[list[Tree], dict[str, Tree] | None, list[tuple[TreePath, torch.Tensor]]]:
     """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`."""
     found: list[tuple[TreePath, torch.Tensor]] = []
@@ -80,12 +77,12 @@ def encode_arguments(
     return trees, {key: encode(item, values, keep) for key, item in kwargs.items()}, found
 
 
-def encode(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...] = ()) -> Tree:
+def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()) -> Tree:
     """Return `item` as a tree; every tensor in it becomes a value.
 
     Args:
         item: what a call was given or returned. Containers other than lists, tuples, mappings and dataclasses are
-            named, not entered, as is one that it holds itself, or that is _DEEPEST others deep.
+            named, not entered, as is one that it holds itself, or that is `containers.DEEPEST` others deep.
         values: gives a tensor its value id.
         keep: whether the data of its tensors are kept.
         within: ids of the containers that it is in.
@@ -99,21 +96,13 @@ def encode(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...] = 
         return [TREE_VALUE, values.value_of(item, keep)]
     if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
         tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
-        if _is_too_deep(item, within):
+        if is_too_deep(item, within):
             return _name_of(item)
         inner = (*within, id(item))
         return [tag, *[encode(i, values, keep, inner) for i in item]]
-    if _is_mapping(item):
-        return _name_of(item) if _is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
+    if is_mapping(item):
+        return _name_of(item) if is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
     return _encode_other(item)
-
-
-def _is_mapping(item: Any) -> bool:
-    return isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
-
-
-def _is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
-    return bool(within) and (len(within) >= _DEEPEST or id(item) in within)
 
 
 def _name_of(item: Any) -> Tree:
@@ -121,22 +110,12 @@ def _name_of(item: Any) -> Tree:
     return [TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}"]
 
 
-def _encode_mapping(item: Any, values: ValueTable, keep: bool, within: tuple[int, ...]) -> Tree:
+def _encode_mapping(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...]) -> Tree:
     tree: list[Tree] = [TREE_DICT]
     inner = (*within, id(item))
-    for key, entry in _items_of(item):
+    for key, entry in items_of(item):
         tree += (key, encode(entry, values, keep, inner))
     return tree
-
-
-def _items_of(item: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(item, Mapping):
-        for key in item:
-            plain = isinstance(key, (str, int)) and not isinstance(key, bool)
-            yield (key if plain else repr(key)), item[key]
-    else:
-        for field in dataclasses.fields(item):
-            yield field.name, getattr(item, field.name, None)
 
 
 def _encode_other(item: Any) -> Tree:
@@ -181,21 +160,3 @@ def _seed_of(generator: torch.Generator) -> int | None:
         return int(generator.initial_seed())
     except RuntimeError:  # a device whose generator is not initialised
         return None
-
-
-def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> Iterator[tuple[TreePath, torch.Tensor]]:
-    """Yield the tensors of what `encode` enters, each with its path."""
-    if isinstance(item, torch.Tensor):
-        yield path, item
-        return
-    entries: Iterable[tuple[Any, Any]]
-    if isinstance(item, (list, tuple)):
-        entries = enumerate(item)
-    elif _is_mapping(item):
-        entries = _items_of(item)
-    else:
-        return
-    if not _is_too_deep(item, within):
-        inner = (*within, id(item))
-        for key, entry in entries:
-            yield from tensors_in(entry, (*path, key), inner)

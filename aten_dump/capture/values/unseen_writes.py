@@ -17,7 +17,7 @@ from time import perf_counter
 import torch
 import xxhash
 
-from ..data.tensor_bytes import copy_bytes
+from ..data.byte_copies import copy_bytes
 from ..memory.geometry import byte_extent
 from ..memory.storages import StorageState
 

@@ -23,6 +23,7 @@ from ..naming.interned_tables import Interner
 from ..unseen import Coverage
 from .tensors_without_memory import TensorsWithoutMemory
 from .unseen_writes import UnseenWrites
+from .value_ids import ValueIds
 from .value_records import ValueRecords
 
 _TENSOR: Final = torch.Tensor
@@ -30,7 +31,7 @@ _is_functional: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_ten
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
 
-class ValueTable:
+class ValueTable(ValueIds):
     """The values of one step."""
 
     def __init__(
@@ -65,12 +66,6 @@ class ValueTable:
         return self._records.count
 
     def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
-        """Return the id of the value that `tensor` is at this moment.
-
-        Args:
-            tensor: any tensor, of any layout, device and subclass; it is not changed.
-            keep: keep the data that the configuration asks for.
-        """
         kind = type(tensor)
         if kind is not _TENSOR and not self._plain.get(kind, False) and not self._is_plain(kind):
             return self._without_memory.of_subclass(tensor, keep, self.value_of)
@@ -106,7 +101,6 @@ class ValueTable:
         return info.id
 
     def unknown_sum(self, like: torch.Tensor) -> int:
-        """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""
         return self._without_memory.unknown_sum(like)
 
     @property

@@ -9,7 +9,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from aten_dump.capture.data.tensor_bytes import blob_dtype, copy_bytes, host_bytes, row_major
+from aten_dump.capture.data.blob_dtypes import blob_dtype
+from aten_dump.capture.data.byte_copies import copy_bytes
+from aten_dump.capture.data.tensor_bytes import host_bytes, row_major
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
 

@@ -1,0 +1,88 @@
+"""What is known of autograd nodes: a tag in the node's own ``metadata``, so that the identity is exact."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Final
+
+import torch
+import torch.utils.checkpoint
+
+from ...store.records import TreePath
+from ..naming.call_name import CallName
+from ..step.open_calls import Edge, OpenCall
+from ..step.threads import Threads
+from ..torch_internals.engine import ACCUMULATE_GRAD, is_grad_enabled
+from .sequence_claims import SequenceClaims
+
+KEY: Final = "aten_dump"  # our entry in a node's metadata
+_CHECKPOINT: Final = str(torch.utils.checkpoint.__file__)
+_ENGINE: Final = str(torch.autograd.graph.__file__)
+
+
+class NodeTag:
+    """What the recorder knows of one autograd node, and of its present or last run."""
+
+    # Most nodes keep most of these; the class holds them, so that only what differs is set.
+    maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
+    leaf: int | None = None  # id of the leaf tensor that this node accumulates into
+    sends: Sequence[tuple[int, OpenCall, Edge]] = ()  # output slot -> input edge of that call
+    receives: Sequence[tuple[int, OpenCall, TreePath]] = ()  # input slot -> output of that call
+    runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
+    call: OpenCall | None = None  # its present or last run
+    running = False
+    creates_graph = False  # its run is itself differentiated (create_graph=True)
+
+    def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
+        self.tags = tags  # those of the step that it belongs to: tags of earlier steps mean nothing
+        self.name = name
+        self.sequence_nr = sequence_nr
+        self.forward = forward
+        self.owner = owner  # the innermost API or module call that made the node
+
+
+class NodeTags:
+    """The tags of one step, and what they tell of the node that runs."""
+
+    __slots__ = ("_threads", "claims")
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self.claims = SequenceClaims(threads.all)
+
+    def of(self, node: Any) -> NodeTag | None:
+        """Return the tag of an autograd node, if this step has put one on it."""
+        tag: NodeTag | None = node.metadata.get(KEY)
+        return tag if tag is not None and tag.tags is self else None
+
+    def forward_of(self, node: Any) -> int:
+        """Return the forward call of a node that the engine runs and that has no call of its own; 0 unknown."""
+        tag = self.of(node)
+        if tag is not None:
+            return tag.forward
+        number = node._sequence_nr()
+        if number == ACCUMULATE_GRAD:
+            return 0
+        return self.claims.made_by(number, node.name(), self._threads.state(), None) or 0
+
+    def recomputes(self, node: Any) -> bool:
+        """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
+        if not is_grad_enabled():
+            return False
+        tag = self.of(node)
+        return (tag is not None and not tag.creates_graph) or _checkpoint_runs()
+
+
+def _checkpoint_runs() -> bool:
+    """Tell whether torch's checkpoint is running a function again, where a backward pass is itself differentiated."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == _CHECKPOINT:
+            return True
+        if file == _ENGINE and frame.f_code.co_name == "_engine_run_backward":
+            return False
+        frame = frame.f_back
+    return False

@@ -1,0 +1,35 @@
+"""What a step knows of each op: how to record it, and the numbers of its calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..naming.op_schemas import OpPlan, plan_of
+from ..step.call_counters import CallCounters, Counter
+
+
+class OpEntry:
+    """What a step knows of one op."""
+
+    __slots__ = ("counter", "func", "is_simple", "number", "plan")
+
+    def __init__(self, func: Any, plan: OpPlan, counter: Counter, is_simple: bool) -> None:
+        self.func = func  # keeps its id, under which this is found: hashing an OpOverload costs more
+        self.plan = plan
+        self.counter = counter
+        self.is_simple = is_simple  # `PendingOp` does for it
+        self.number = 0  # Op id; 0 as long as none of its calls is recorded
+
+
+def new_entry(func: Any, counters: CallCounters, keeps_random_states: bool) -> OpEntry:
+    """Return the entry of an op that is new to a step."""
+    plan = plan_of(func)
+    is_simple = plan.name.prefix == "Aten" and not (  # other kernels may write more than their schemas say
+        plan.writes
+        or plan.collective
+        or plan.undefined_output
+        or plan.is_question
+        or plan.is_higher_order
+        or (plan.random and keeps_random_states)
+    )
+    return OpEntry(func, plan, counters.of(plan.name), is_simple)

@@ -1,0 +1,209 @@
+"""Python-level calls and modules, one Call each: opened when they begin, recorded when they have ended."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
+from torch._C._autograd import _get_sequence_nr
+
+from ...config import DumpConfig
+from ...store.records import OPEN, TREE_VALUE, Open, Tree
+from ..autograd.graph_links import GraphLinks, edges_of
+from ..memory.storages import CLOCK
+from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName
+from ..step.collectives import Flights
+from ..step.open_calls import OpenCall
+from ..step.own_code import HookCode, OwnCode
+from ..step.step import Step, text_of
+from ..step.threads import ThreadState
+from ..torch_internals.engine import is_grad_enabled, running_node
+from ..torch_internals.tracing import is_traced
+from ..values.argument_encoding import encode, encode_arguments
+from ..values.containers import tensors_in
+from ..values.value_table import ValueTable
+
+_TENSOR: Final = torch.Tensor
+_BACKWARD_APIS: Final = frozenset(("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
+
+
+class PythonCalls:
+    """The Python-level calls and modules of one step."""
+
+    def __init__(self, config: DumpConfig, step: Step, values: ValueTable, links: GraphLinks, flights: Flights) -> None:
+        self.step = step
+        self._values = values
+        self._links = links
+        self._tags = links.tags
+        self._flights = flights
+        self._keep_inputs = config.io in ("all", "input")
+        self._keep_outputs = config.io in ("all", "output")
+        self._keeps_stacks = config.stacks
+
+    def sees(self, name: str) -> bool:
+        """Tell whether a call that begins here is to be recorded; count it where it cannot be seen."""
+        if len_dispatch_stack() == 0:
+            self.step.coverage.add("other_threads", name)
+            return False
+        if self.step.thread().busy:
+            return False
+        if is_traced():
+            self.step.coverage.add("traced")
+            return False
+        return True
+
+    # -- begin
+
+    def begin(self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> OpenCall | None:
+        """Open a call that the program makes in `frame`; None where the recorder failed."""
+        step = self.step
+        thread = step.thread()
+        try:
+            with OwnCode(thread):
+                top = step.top(thread) if thread.stack else None
+                call = OpenCall(step.next_id(), API, name, top)
+                self._place(call, top, frame, thread)
+                self._note_arguments(call, args, kwargs)
+                if name.op in _BACKWARD_APIS:
+                    self._links.track_nodes((t.grad_fn for _, t in call.given or ()), top, thread)
+                elif call.recorded and not self._values.finds_unseen_writes:
+                    call.raw = args
+                call.sequence_start = _get_sequence_nr()
+                thread.stack.append(call)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            step.failed(error)
+            return None
+        call.start_ns = perf_counter_ns() - step.start_ns
+        return call
+
+    def begin_module(
+        self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType, fqn: str
+    ) -> OpenCall | None:
+        """Open a call of the module whose path is `fqn`; see `begin`."""
+        step = self.step
+        thread = step.thread()
+        try:
+            with OwnCode(thread):
+                top = step.top(thread) if thread.stack else None
+                call = OpenCall(step.next_id(), MODULE, name, top)
+                call.fqn, call.module = fqn, step.interner.text(fqn)
+                self._place(call, top, frame, thread)
+                call.frame = frame
+                self._note_arguments(call, args, kwargs)
+                if call.recorded:
+                    self._emit_begun(call, thread)
+                call.sequence_start = _get_sequence_nr()
+                thread.stack.append(call)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            step.failed(error)
+            return None
+        call.start_ns = perf_counter_ns() - step.start_ns
+        return call
+
+    def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
+        """Set phase, forward link, visibility and stack of a call that begins."""
+        call.start_ns = perf_counter_ns() - self.step.start_ns
+        node = running_node()
+        if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
+            node = None
+        if node is not None and (self._tags.recomputes(node) or (top is not None and top.phase == RECOMPUTE)):
+            call.phase = RECOMPUTE
+        elif node is not None:
+            call.forward = self._tags.forward_of(node)
+            call.phase = BACKWARD
+        elif thread.optimizer_depth and not is_grad_enabled():
+            call.phase = OPTIMIZER
+        if not self.step.filter.takes_all:
+            self.step.leave_out(call)
+        if self._keeps_stacks:
+            call.stack = self.step.stack_of(frame, thread)
+
+    def _note_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record arguments, and through which edges gradients will leave the call: an in-place op changes them."""
+        keep = self._keep_inputs and call.recorded
+        call.args, call.kwargs, call.given = encode_arguments(args, kwargs, self._values, keep)
+        call.writes = CLOCK.writes
+        call.input_edges = edges_of(call.given) if is_grad_enabled() else None
+
+    def _emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
+        """Tell that a module call has begun: should the program die in it, the dump says where."""
+        n = self.step.number(call)
+        op = self.step.interner.op(call.kind, call.name)
+        record = Open(
+            OPEN, call.id, call.parent_id, op, n, call.phase, thread.number, call.start_ns, call.stack, call.module
+        )
+        self.step.emit(record)
+
+    def replace_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
+        with HookCode(self.step.thread(), self.step.failed):
+            self._note_arguments(call, args, kwargs)
+
+    # -- end
+
+    def end(self, call: OpenCall, result: Any, error: BaseException | None) -> None:
+        """Close a call with its result or with the error it raised, unless recording stopped meanwhile."""
+        step = self.step
+        if not step.is_on:
+            return
+        call.end_ns = perf_counter_ns() - step.start_ns
+        thread = step.thread()
+        try:
+            with OwnCode(thread):
+                call.raw = ()
+                step.take_off(thread, call)
+                if self._flights.pending and error is None and call.kind == API and self._flights.of_call(call):
+                    step.number(call)
+                    self._end_landed(thread, call, result)
+                else:
+                    self._end_now(thread, call, result, error)
+        except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
+            step.failed_beside(error, own)
+
+    def _end_landed(self, thread: ThreadState, call: OpenCall, result: Any) -> None:
+        """Close a call when the collectives that it started have ended."""
+        flights = self._flights.of_call(call)
+        if flights:
+            flights[-1].finishers.append(lambda: self._end_landed(self.step.thread(), call, result))
+        else:
+            self._end_now(thread, call, result, None)
+
+    def _end_now(self, thread: ThreadState, call: OpenCall, result: Any, error: BaseException | None) -> None:
+        keep = self._keep_outputs and call.recorded
+        if type(result) is _TENSOR:
+            last = thread.last_output
+            if last is not None and last[0] == id(result) and call.id < thread.last_call and call.recorded:
+                call.outputs = last[1]  # what its last op returned, and nothing was run since
+            else:
+                call.outputs = [TREE_VALUE, self._values.value_of(result, keep)]
+            has_outputs = True
+            if error is None and is_grad_enabled():
+                self._links.track(call, (((), result),), thread)
+        else:
+            call.outputs = encode(result, self._values, keep)
+            outputs = list(tensors_in(result))
+            has_outputs = bool(outputs)
+            if has_outputs and error is None and is_grad_enabled():
+                self._links.track(call, outputs, thread)
+        written = self._written(call, keep)
+        call.given = call.frame = None
+        if call.kind == API and not has_outputs and error is None and self.step.next_id() == call.id + 1:
+            if not call.recorded:
+                self.step.coverage.add("selection", count=-1)
+            return  # it ran no op and made no tensor: a question, not a computation
+        if call.recorded:
+            self.step.emit_open(thread, call, call.outputs, written, text_of(error))
+
+    def _written(self, call: OpenCall, keep: bool) -> list[Tree] | None:
+        """Return [name, tree, ...] of the arguments that were written while the call ran."""
+        values = self._values
+        if CLOCK.writes == call.writes and not values.finds_unseen_writes:
+            return None
+        written: list[Tree] = []
+        for path, tensor in call.given or ():
+            if values.written_since(tensor, call.writes):
+                written += (".".join(map(str, path)), [TREE_VALUE, values.value_of(tensor, keep)])
+        return written or None

@@ -1,0 +1,115 @@
+"""Ops that may be more than a computation on plain tensors: looked at before and after they run.
+
+They write to their arguments, or wait for other threads or ranks, or run other ops in Python, or are of namespaces
+whose kernels may do so without a word in their schemas.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from ...store.op_names import WAIT_TENSOR
+from ...store.records import Tree
+from ..naming.call_name import API, ATEN
+from ..naming.op_schemas import WRITES_RESULT
+from ..step.collectives import name_group
+from ..step.own_code import OwnCode
+from ..step.step import text_of
+from ..step.threads import ThreadState
+from ..values.argument_encoding import encode, encode_all
+from .op_entries import OpEntry
+from .op_writes import note_writes
+from .ops import Ops, PendingOp
+
+_TENSOR: Final = torch.Tensor
+
+
+def watch(
+    ops: Ops, thread: ThreadState, entry: OpEntry, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> WatchedOp | None:
+    """Record the inputs of an op that is about to run, as they are before it; None where the recorder failed."""
+    try:
+        with OwnCode(thread):
+            op = WatchedOp(ops, thread, entry)
+            op.take(args, kwargs)
+            op.start()
+            return op
+    except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        ops.step.failed(error)
+        return None
+
+
+class WatchedOp(PendingOp):
+    """An op under way that is looked at before and after its run."""
+
+    __slots__ = ()
+
+    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the inputs of the op, which is about to run."""
+        ops = self.ops
+        thread = self.thread
+        plan = self.entry.plan
+        place = self.place = ops.places.of_op(thread, self.sequence_nr)
+        if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
+            ops.flights.reading(args, kwargs)
+        if thread.aside or thread.compiled_nodes:
+            ops.values.storages.invalidate_since(thread.storages_before)
+        self.recorded = ops.step.filter.records(ATEN, plan.name, place.fqn)
+        if not self.recorded:
+            ops.step.coverage.add("selection")
+            return
+        self.args = encode_all(args, ops.values, ops.keep_inputs)
+        if kwargs:
+            self.kwargs = {k: encode(v, ops.values, ops.keep_inputs) for k, v in kwargs.items()}
+        if plan.random and ops.random_states.wanted:
+            ops.random_states.keep(self.id, args, kwargs)
+        if plan.collective:
+            name_group(plan, self.args, args)
+
+    def _record(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None, duration_ns: int
+    ) -> None:
+        plan = self.entry.plan
+        values = self.ops.values
+        keep = self.ops.keep_outputs
+        if plan.collective and error is None and self._departs(args, kwargs, result, duration_ns):
+            return
+        has_run = error is None
+        written = note_writes(plan, args, kwargs, values, keep if self.recorded and has_run else None)
+        if plan.undefined_output and has_run:
+            values.storages.undefined(result)
+        elif plan.copies and not plan.writes and has_run and isinstance(args[0], _TENSOR):
+            values.storages.cloned(result, args[0])
+        if self.recorded:
+            self._emit(duration_ns, encode(result, values, keep), written, text_of(error))
+
+    def _departs(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, duration_ns: int) -> bool:
+        """Tell whether the op started a collective whose result is still to come: its record is written when it has."""
+        ops = self.ops
+        plan = self.entry.plan
+        if plan.name.op == WAIT_TENSOR:
+            ops.flights.waited_tensor(args[0])
+            return False
+        if plan.name.op in WRITES_RESULT:
+            ops.values.storages.written(result[WRITES_RESULT[plan.name.op]])
+            return False
+        top = ops.step.top(self.thread)
+        flight = ops.flights.depart(plan, args, kwargs, result, top if top is not None and top.kind == API else None)
+        if flight is None:
+            return False
+        if not self.recorded:
+            return True
+        if self.n < 0:
+            self.n = self.entry.counter.next()
+
+        def finish() -> None:
+            outputs = encode(result, ops.values, ops.keep_outputs)
+            written: list[Tree] = []
+            for name, target in flight.targets.items():
+                written += (name, encode(target, ops.values, ops.keep_outputs))
+            self._emit(duration_ns, outputs, written or None, None)
+
+        flight.finishers.append(finish)
+        return True

@@ -1,0 +1,121 @@
+"""The recorder of one step: puts its parts together, and does what concerns several of them.
+
+A StepRecorder lives for one step: every table, id and hook in it ends with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+
+from ..config import DumpConfig
+from ..store.records import GRADIENT, NOTE, Gradient, Note
+from ..store.sink import Sink
+from .autograd.node_runs import NodeRuns
+from .calls.ops import Ops
+from .calls.python_calls import PythonCalls
+from .data.keeper import Keeper, Observe
+from .step.collectives import Flight, Flights
+from .step.module_paths import ModulePaths
+from .step.own_code import OwnCode
+from .step.step import Failures, Step
+from .torch_internals.mode_stack import Modes
+from .values.unseen_writes import UnseenWrites
+from .values.value_table import ValueTable
+
+_SECONDS: Final = ("capture", "statistics", "hash", "copy")
+
+
+class Surroundings(NamedTuple):
+    """What stays from step to step around the recorders of a session."""
+
+    paths: ModulePaths
+    modes: Modes  # on torch's stacks; off them, or back on, for some runs of autograd nodes
+    failures: Failures  # is told of the recorder's own errors
+    observe: Observe | None = None  # is shown each tensor, for a trigger
+
+
+class StepRecorder:
+    """Records one step of one rank into a sink."""
+
+    def __init__(self, config: DumpConfig, sink: Sink, around: Surroundings) -> None:
+        self.seconds = dict.fromkeys(_SECONDS, 0.0)
+        self.step = step = Step(config, sink, around.failures)
+        self.values = values = ValueTable(
+            sink.emit,
+            Keeper(config, sink, self.seconds, around.observe),
+            step.interner,
+            step.coverage,
+            UnseenWrites(self.seconds) if config.dedup == "content" else None,
+        )
+        self.flights = Flights(values.storages, sink.emit)
+        self._runs = NodeRuns(config, step, values, around.modes, self._record_gradients)
+        self.calls = PythonCalls(config, step, values, self._runs.links, self.flights)
+        self.ops = Ops(config, step, values, self._runs.tags, self.flights)
+        self._paths = around.paths
+        self._keep_gradients = config.io in ("all", "output")
+        self._callbacks = 0  # of futures, where their ops are not seen
+
+    def begin_with(self, flights: list[Flight]) -> None:
+        """Take over the collectives that the step before has left under way."""
+        if flights:
+            with OwnCode(self.step.thread()):
+                self.flights.adopt(flights)
+
+    def _record_gradients(self, leaves: dict[int, int]) -> None:
+        """Record the gradients of parameters that a backward pass has accumulated into, by the calls that did."""
+        found = [(named, call) for leaf, call in leaves.items() if (named := self._paths.parameter(leaf)) is not None]
+        found += [(named, 0) for named in self._paths.sharded() if id(named[1]) not in leaves]
+        gradients = [(name, gradient, call) for (name, p), call in found if (gradient := p.grad) is not None]
+        if self.flights.pending:
+            self.flights.backward_ended(gradient for _, gradient, _ in gradients)
+        for name, gradient, call in gradients:
+            self.step.emit(Gradient(GRADIENT, name, self.values.value_of(gradient, self._keep_gradients), call))
+
+    def callback_ran(self) -> None:
+        """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""
+        if torch._C._len_torch_dispatch_stack() == 0:
+            self._callbacks += 1
+            self.trust_no_memory()
+
+    def trust_no_memory(self) -> None:
+        """Trust no memory seen so far: the program ran unobserved."""
+        self.values.storages.invalidate()
+        self.flights.hide_again()
+
+    def close(self) -> None:
+        """End the step: finish what is open and let go of everything."""
+        thread = self.step.thread()
+        with OwnCode(thread):
+            self._runs.close()
+            if thread.stack:
+                self.step.take_off(thread, thread.stack[0])
+            self.flights.close()
+            if self._callbacks:
+                message = "callbacks of futures ran on threads of torch's own: the ops in them were not seen"
+                self.step.emit(Note(NOTE, "unseen", message, self._callbacks))
+            self.step.tell_coverage()
+            self.values.clear()
+        self.seconds["capture"] += sum(one.own_ns for one in self.step.threads.all) / 1e9
+
+
+class Watch:
+    """Which recorder records now: what all that stands in the program's way asks first."""
+
+    __slots__ = ("in_step", "recorder")
+
+    def __init__(self) -> None:
+        self.recorder: StepRecorder | None = None  # None while nothing is recorded
+        self.in_step: StepRecorder | None = None  # of the step in progress, also while it is paused
+
+    def turn_on(self, recorder: StepRecorder) -> None:
+        """Record from now on."""
+        recorder.step.is_on = True
+        self.recorder = self.in_step = recorder
+
+    def turn_off(self) -> None:
+        """Record no more until `turn_on`; calls that are open stay so."""
+        if self.recorder is not None:
+            self.recorder.step.is_on = False
+            self.recorder = None

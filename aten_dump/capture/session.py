@@ -1,0 +1,247 @@
+"""A session of recording: begins and ends steps, has the program seen meanwhile, and answers for failures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ..config import DumpConfig
+from ..errors import AtenDumpError, CaptureError
+from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
+from ..store.sink import Sink
+from .intercept.interception import Interception
+from .launcher_rank import rank_and_world_size
+from .recorder import StepRecorder, Surroundings, Watch
+from .run_file import Run
+from .step.collectives import Flight
+from .step.module_paths import ModulePaths
+from .trigger.ring_sink import RingSink
+
+_live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
+
+
+class Session:
+    """Records the steps of a run; what `DumpMode` does, it does."""
+
+    def __init__(
+        self, config: DumpConfig, paths: ModulePaths, sink: Sink | None, watch: Watch, interception: Interception
+    ) -> None:
+        self.config = config
+        self.current_step = 0
+        self._watch = watch
+        self._interception = interception
+        self._sink = sink
+        self._writes_files = sink is None
+        self._around = Surroundings(paths, interception.modes, self)
+        self._run: Run | None = None  # None as long as it was not entered
+        self._is_entered = False
+        self._in_flight: list[Flight] = []  # collectives that the step before has left under way
+        self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
+        self._unseen: Counter[str] = Counter()  # notes of all steps, by code
+        self._steps = 0
+        self._failed: Exception | None = None
+        self._thread = 0  # ident of the thread that entered
+
+    # -- the block
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether it was entered, and neither closed nor failed."""
+        return self._is_entered and self._failed is None
+
+    def enter(self) -> None:
+        """Begin to record.
+
+        Raises:
+            CaptureError: a session is entered already.
+            StoreError: the dump cannot be written.
+        """
+        if self._is_entered:
+            raise CaptureError("this DumpMode is already entered; make a new DumpMode for another block")
+        for other in _live:
+            raise CaptureError(
+                f"a DumpMode that writes to {other.config.path!r} is still entered in this process; leave its block or "
+                "call its close() first: only one can record at a time (dump.thread() records further threads)"
+            )
+        root = Path(os.fspath(self.config.path)).absolute()  # the program may change its folder later
+        run = self._run = Run(self.config, root, *rank_and_world_size())
+        self._is_entered = True
+        self._thread = threading.get_ident()
+        if run.rank not in self.config.rank_selection:
+            self._failed = CaptureError("rank not selected")
+            return
+        try:
+            self._open_sink(run)
+            self._begin_step()
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self._is_entered = self.config.on_error == "warn"
+            self._give_up(error)
+        _live.add(self)
+
+    def _open_sink(self, run: Run) -> None:
+        if self._sink is None:
+            self._sink = run.open_writer()
+        if self.config.trigger is not None:
+            shared = run.root if self._writes_files and run.world_size > 1 else None
+            ring = self._sink = RingSink(self._sink, self.config, shared, run.rank)
+            self._around = self._around._replace(observe=ring.observe)
+
+    def step(self) -> None:
+        """End the step in progress and begin the next one."""
+        self._check_thread("step")
+        stays = self._watch.recorder is not None and self.current_step + 1 in self.config.step_selection
+        try:
+            self._end_step(stays)
+            self.current_step += 1
+            if self.is_recording:
+                self._guarded(self._begin_step)
+        finally:
+            if stays and self._watch.recorder is None:  # the next step did not begin
+                self._interception.remove_all()
+
+    def pause(self) -> None:
+        """Stop recording until `resume`; the step goes on."""
+        self._check_thread("pause")
+        if self._watch.recorder is not None:
+            self._watch.turn_off()
+            self._interception.remove()
+
+    def resume(self) -> None:
+        """Record again after `pause`, within the same step."""
+        self._check_thread("resume")
+        if self._watch.recorder is None and self._recorder is not None and self._failed is None:
+            self._recorder.trust_no_memory()
+            self._record(self._recorder)
+
+    def close(self) -> None:
+        """Commit the step in progress and wait until all of it is on file. Idempotent."""
+        if not self._is_entered:
+            return
+        self._check_thread("close")
+        self._end_step()
+        self._is_entered = False
+        _live.discard(self)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            self._guarded(sink.close)
+        if self._writes_files and self._failed is None:
+            self._guarded(self._finish_run)
+
+    def _finish_run(self) -> None:
+        if self._run is not None:
+            self._run.finish(self._steps, self._unseen)
+
+    def _check_thread(self, what: str) -> None:
+        if self._is_entered and threading.get_ident() != self._thread:
+            raise CaptureError(
+                f"DumpMode.{what}() was called in thread {threading.current_thread().name!r}; "
+                "call it in the thread that entered the mode: torch keeps its modes per thread"
+            )
+
+    # -- steps
+
+    def _begin_step(self) -> None:
+        in_flight, self._in_flight = self._in_flight, []
+        run, sink = self._run, self._sink
+        if self.current_step not in self.config.step_selection or sink is None or run is None:
+            return
+        config = self.config.as_dict()
+        now, process = time.time_ns(), os.getpid()
+        header = Header(HEADER, FORMAT_VERSION, self.current_step, run.rank, run.world_size, now, process, config)
+        self._around.paths.refresh()
+        sink.begin_step(header)
+        recorder = self._recorder = StepRecorder(self.config, sink, self._around)
+        recorder.begin_with(in_flight)
+        self._record(recorder)
+
+    def _record(self, recorder: StepRecorder) -> None:
+        """Have the program seen from now on."""
+        self._interception.install()
+        self._watch.turn_on(recorder)
+
+    def _end_step(self, stays: bool = False) -> None:
+        """End the step in progress; with `stays`, all that watches the program is left in place for the next one."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        self._watch.turn_off()
+        if not stays:
+            self._interception.remove_all()
+        self._recorder = self._watch.in_step = None
+        self._guarded(lambda: self._finish_step(recorder))
+
+    def _finish_step(self, recorder: StepRecorder) -> None:
+        recorder.close()
+        self._in_flight = recorder.flights.left
+        self._steps += recorder.step.calls > 0  # a step without calls has no files
+        for note in recorder.step.coverage.notes():
+            self._unseen[note.code] += note.count
+        if self._sink is not None:
+            self._sink.end_step(recorder.step.calls, recorder.values.count, recorder.seconds)
+
+    # -- failures
+
+    def failed(self, error: Exception) -> None:
+        """The recorder failed: raise the error, or warn once and record no more."""
+        self._watch.turn_off()  # what is installed stays until the step ends, and passes everything through
+        self._give_up(error)
+
+    def failed_quietly(self, error: Exception) -> None:
+        """The recorder failed while an error of the program is on its way: stop recording and warn, never raise."""
+        self._watch.turn_off()
+        self._give_up(error, may_raise=False)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self._give_up(error)
+
+    def _give_up(self, error: Exception, may_raise: bool = True) -> None:
+        first = self._failed is None
+        self._failed = error
+        self._watch.in_step = None
+        if not isinstance(error, AtenDumpError):
+            where = f"step {self.current_step}, rank {0 if self._run is None else self._run.rank}"
+            found = f"{type(error).__name__}: {error}"
+            wrapped = CaptureError(
+                f"the recorder failed at {where}: {found}; please report this, the program is not at fault"
+            )
+            wrapped.__cause__ = error
+            error = wrapped
+        if self.config.on_error == "raise" and may_raise:
+            raise error
+        if first:
+            self.note("failed", str(error))
+            warnings.warn(f"aten_dump records no more, the program goes on: {error}", stacklevel=3)
+
+    def note(self, code: str, message: str) -> None:
+        """Write a note into the step in progress, if there is one."""
+        if self._sink is not None and self._recorder is not None:
+            with contextlib.suppress(AtenDumpError):  # it may be the sink that failed; the warning says so
+                self._sink.emit(Note(NOTE, code, message, 1))
+
+    def forget(self) -> None:
+        """Record nothing any more, and touch no file: this is another process."""
+        self._watch.turn_off()
+        self._recorder = self._watch.in_step = None
+        self._sink = None
+
+
+def _forget_in_child() -> None:
+    """A forked child (a DataLoader's worker) inherits the modes but not the writer's thread: it records nothing."""
+    for session in list(_live):
+        session.forget()
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,71 @@
+"""Paths of modules and parameters in the models of the program."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from ..values.tensor_subclasses import describe_subclass
+
+
+class ModulePaths:
+    """Paths (fqn) of modules and parameters. Holds no module alive.
+
+    Args:
+        model: the model, or several under names of their own; None learns models as they are called. The first
+            gets plain paths; a model learnt later has its class's name in front, as its paths could meet the first
+            one's.
+    """
+
+    def __init__(self, model: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
+        self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._sharded: list[tuple[weakref.ref[torch.Tensor], str]] = []
+        self._roots: list[tuple[weakref.ref[nn.Module], str]] = []
+        if isinstance(model, nn.Module):
+            self._add_root(model, "")
+        elif model is not None:
+            for name, one in model.items():
+                self._add_root(one, name)
+
+    def path(self, module: nn.Module) -> str:
+        """Return the fqn of a module; "" for the model itself."""
+        known = self._modules.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        self._add_root(module, type(module).__name__ if self._roots else "")
+        return self._modules[id(module)][1]
+
+    def parameter(self, number: int) -> tuple[str, torch.Tensor] | None:
+        """Return name and tensor of the parameter whose id is `number`."""
+        known = self._parameters.get(number)
+        tensor = known[0]() if known is not None else None
+        return None if known is None or tensor is None else (known[1], tensor)
+
+    def sharded(self) -> list[tuple[str, torch.Tensor]]:
+        """Return name and tensor of the parameters that are shards (FSDP2): no autograd node accumulates into them."""
+        return [(name, tensor) for reference, name in self._sharded if (tensor := reference()) is not None]
+
+    def refresh(self) -> None:
+        """Read the models anew: modules and parameters may have been added or replaced."""
+        roots, self._roots = self._roots, []
+        self._modules.clear()
+        self._parameters.clear()
+        self._sharded.clear()
+        for reference, name in roots:
+            module = reference()
+            if module is not None:
+                self._add_root(module, name)
+
+    def _add_root(self, root: nn.Module, name: str) -> None:
+        self._roots.append((weakref.ref(root), name))
+        for path, module in root.named_modules(prefix=name):
+            self._modules.setdefault(id(module), (weakref.ref(module), path))
+        for path, parameter in root.named_parameters(prefix=name):
+            if id(parameter) not in self._parameters:
+                self._parameters[id(parameter)] = (weakref.ref(parameter), path)
+                if describe_subclass(type(parameter)) is not None:
+                    self._sharded.append(self._parameters[id(parameter)])

@@ -1,0 +1,200 @@
+"""One recorded step: threads, ids, clock, the stacks of open calls, and the records that go out.
+
+Theory of operation
+    A thread has a stack of open calls (modules, Python-level calls, autograd nodes). An aten op, seen at dispatch, is
+    a leaf under the top of that stack. A step lives as long as the program's: every table, id and hook that hangs on
+    it ends with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from time import perf_counter_ns
+from types import FrameType
+from typing import Any, Final, Protocol
+
+from ...config import DumpConfig
+from ...store.records import CALL, Call, Tree
+from ...store.sink import Sink
+from ..naming.call_name import NODE, CallName
+from ..naming.interned_tables import Interner
+from ..naming.selection import CallFilter
+from ..torch_internals.engine import running_node
+from ..unseen import Coverage
+from .call_counters import CallCounters, Counter
+from .open_calls import OpenCall
+from .own_code import HookCode
+from .threads import Threads, ThreadState
+
+_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
+EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
+_CALLS_PER_PAUSE: Final = 1023  # a power of two less one
+
+
+class Failures(Protocol):
+    """Who is told when the recorder fails."""
+
+    def failed(self, error: Exception) -> None:
+        """The recorder failed: raise, or stop recording."""
+
+    def failed_quietly(self, error: Exception) -> None:
+        """The recorder failed while an error of the program is on its way: stop recording and warn, never raise."""
+
+
+class Step:
+    """What all parts of the recorder share while one step is recorded."""
+
+    def __init__(self, config: DumpConfig, sink: Sink, failures: Failures) -> None:
+        self.emit = sink.emit
+        self.sink = sink
+        self.failed: Callable[[Exception], None] = failures.failed
+        self.failed_quietly: Callable[[Exception], None] = failures.failed_quietly
+        self.is_on = True  # False while nothing is recorded: paused, or the recorder has failed
+        self.next_id: Callable[[], int] = itertools.count(1).__next__  # the id of a call that begins now
+        self.threads = Threads()
+        self.thread: Callable[[], ThreadState] = self.threads.state
+        self.counters = CallCounters()
+        self._entries: dict[tuple[int, CallName], tuple[Counter, int]] = {}  # of calls other than ops: with Op ids
+        self.start_ns = perf_counter_ns()
+        self.interner = Interner(sink.emit)
+        self.coverage = Coverage()
+        self.filter = CallFilter(config)
+        self.calls = 0
+
+    def failed_beside(self, error: BaseException | None, own: Exception) -> None:
+        """The recorder's own code has failed with `own`; `error` of the program's, if there is one, goes first."""
+        if error is None:
+            self.failed(own)
+        else:
+            self.failed_quietly(own)
+
+    # -- clock, numbers, places
+
+    def now_ns(self) -> int:
+        """Return nanoseconds since the step began."""
+        return perf_counter_ns() - self.start_ns
+
+    def main_parent(self) -> int:
+        """Return the open call of the thread that entered the mode: the parent of what other threads do for it."""
+        stack = self.threads.main.stack
+        return stack[-1].visible if stack else 0
+
+    def number(self, call: OpenCall) -> int:
+        """Return the n of a call's name, given at the first question."""
+        if call.n < 0:
+            call.n = self.counters.of(call.name).next()
+        return call.n
+
+    def stack_of(self, frame: FrameType | None, thread: ThreadState) -> int:
+        """Return the id of the stack of `frame`; that of the call around it where there is none of the program's."""
+        for call in reversed(thread.stack):
+            if call.frame is not None:  # the stack up to there is known
+                return call.stack if frame is None else self.interner.stack(frame, call.frame, call.stack)
+        return self.interner.stack(frame, None, 0)
+
+    def leave_out(self, call: OpenCall) -> None:
+        """Record an open call no further if the configuration leaves it out; what is in it is its parent's."""
+        if not self.filter.takes_all and not self.filter.records(call.kind, call.name, call.fqn):
+            call.recorded = False
+            call.visible = call.parent_id
+            self.coverage.add("selection")
+
+    # -- stacks of open calls
+
+    def top(self, thread: ThreadState) -> OpenCall | None:
+        """Return the innermost open call, after dropping nodes that raised: no node runs outside a backward pass."""
+        stack = thread.stack
+        if stack and stack[-1].kind == NODE and running_node() is None:
+            first = next(i for i, c in enumerate(stack) if c.kind == NODE)
+            self.take_off(thread, stack[first])
+        return stack[-1] if stack else None
+
+    def drop(self, thread: ThreadState, call: OpenCall) -> None:
+        """Take `call` off the stack without a record, and end what was left above it."""
+        if thread.stack and thread.stack[-1] is call:
+            thread.stack.pop()
+        elif call in thread.stack:
+            with HookCode(thread, self.failed):
+                self.take_off(thread, call)
+
+    def take_off(self, thread: ThreadState, call: OpenCall) -> None:
+        """Take `call` off the stack, with calls above it that ended without our being told (they raised)."""
+        stack = thread.stack
+        if stack and stack[-1] is call:
+            stack.pop()
+            return
+        if call not in stack:
+            return
+        while (top := stack.pop()) is not call:
+            top.given = top.frame = None
+            if top.recorded:
+                top.end_ns = self.now_ns()
+                self.emit_open(thread, top, None, None, "ended by an error in or around it")
+
+    # -- records
+
+    def emit_open(
+        self, thread: ThreadState, call: OpenCall, outputs: Tree, written: list[Tree] | None, error: str | None
+    ) -> None:
+        """Record a call that has ended, at `call.end_ns`."""
+        key = (call.kind, call.name)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = self.counters.of(call.name), self.interner.op(*key)
+        n = call.n
+        if n < 0:
+            n = call.n = entry[0].next()
+        self.count_call()
+        self.emit(
+            _new(
+                Call,
+                (
+                    CALL,
+                    call.id,
+                    call.parent_id,
+                    entry[1],
+                    n,
+                    0,
+                    call.phase,
+                    thread.number,
+                    call.start_ns,
+                    call.end_ns - call.start_ns,
+                    call.sequence_nr,
+                    call.stack,
+                    call.module,
+                    call.forward,
+                    call.args,
+                    call.kwargs,
+                    outputs,
+                    written,
+                    error,
+                ),
+            )
+        )
+
+    def count_call(self) -> None:
+        """Count a call whose record comes next; wait where too many records wait to be written."""
+        self.calls += 1
+        if not self.calls & _CALLS_PER_PAUSE:
+            self.sink.wait_for_room()
+
+    def emit_call(self, *fields: Any) -> None:
+        """Emit a Call record of these fields."""
+        self.count_call()
+        self.emit(Call(CALL, *fields))
+
+    def tell_coverage(self) -> None:
+        """Emit what was not seen, as notes."""
+        for op, count in self.counters.custom_ops():
+            self.coverage.add("custom_ops", op, count)
+        self.coverage.add("selection", self.filter.text, 0)
+        for note in self.coverage.notes():
+            self.emit(note)
+
+
+def text_of(error: BaseException | None) -> str | None:
+    """Return what a call's record says of the error that it raised."""
+    if type(error).__name__ == "_StopRecomputationError":
+        return EARLY_STOP
+    return None if error is None else f"{type(error).__name__}: {error}"

@@ -1,0 +1,104 @@
+"""What the recorder knows of each thread of the program."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+
+from ...store.records import Tree
+from .open_calls import OpenCall
+
+
+class ThreadState:
+    """What the recorder knows of one thread of the program."""
+
+    __slots__ = (
+        "aside",
+        "busy",
+        "claimed",
+        "compiled_nodes",
+        "delegated",
+        "first",
+        "last_call",
+        "last_output",
+        "lock",
+        "made",
+        "made_around",
+        "made_before",
+        "noted",
+        "number",
+        "optimizer_depth",
+        "optimizer_pass",
+        "own_ns",
+        "stack",
+        "storages_before",
+    )
+
+    def __init__(self, number: int, claimed: int) -> None:
+        self.number = number
+        self.lock: AbstractContextManager[bool] | None = None  # guards the recorder's tables once threads share them
+        self.stack: list[OpenCall] = []
+        self.busy = False  # inside the recorder's own code
+        self.own_ns = 0  # time spent in it
+        self.aside = 0  # compiled calls, and backwards of such, that run compiled
+        self.compiled_nodes = 0  # runs of the backward of compiled code under way
+        self.storages_before = 0  # the mark of the values when the last of those began
+        self.delegated: Any = None  # op that was handed on to a tensor subclass and is about to come back
+        self.first = claimed  # autograd sequence number of this thread when it was first seen in the step
+        self.claimed = claimed  # autograd sequence numbers below this were given to calls
+        self.made: dict[int, int] = {}  # autograd sequence number -> the aten call that made the node
+        self.made_before: dict[int, int] = {}  # the same for nodes made after a call's kernel: the call before
+        self.made_around: dict[int, int] = {}  # nodes made before their kernel ran -> the first call in between
+        self.noted = claimed  # numbers below this are in `made` or `made_around`
+        self.last_call = 0  # the last aten call
+        self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
+        self.optimizer_depth = 0
+        self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
+
+    def optimizer_runs_in_backward(self) -> bool:
+        """Tell whether an optimizer's step runs in a hook of the present backward pass; not a pass run by a closure."""
+        return self.optimizer_pass == torch._C._current_graph_task_id()
+
+
+class Threads:
+    """The threads of one step. From the second on, all of the recorder's own code takes a lock."""
+
+    __slots__ = ("_count", "_local", "_lock", "all", "main")
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._count = itertools.count()
+        self._lock = threading.RLock()
+        self.all: list[ThreadState] = []
+        self.main = self._new_state()  # of the thread that entered the mode
+
+    def state(self) -> ThreadState:
+        """Return the state of the running thread."""
+        try:
+            state: ThreadState = self._local.state
+        except AttributeError:
+            state = self._new_state()
+        return state
+
+    def _new_state(self) -> ThreadState:
+        """Make the state of a thread that is new to the step.
+
+        What another thread began without the lock is waited for: it is short, and waits for nothing that this thread
+        does.
+        """
+        state = ThreadState(next(self._count), _get_sequence_nr())
+        with self._lock:
+            others = list(self.all)
+            self.all.append(state)
+            for one in self.all if others else ():
+                one.lock = self._lock
+        while others and others[0].busy:
+            time.sleep(0)
+        self._local.state = state
+        return state

@@ -1,0 +1,148 @@
+"""The stacks of modes that torch keeps for each thread: putting ours on, and taking it off from wherever it is.
+
+Programs push and pop modes of their own around and inside ours, and not always in the order of a stack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch._C import _get_dispatch_stack_at as dispatch_mode_at
+from torch._C import _get_function_stack_at as function_mode_at
+from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
+from torch._C import _len_torch_function_stack as len_function_stack
+from torch.overrides import TorchFunctionMode
+from torch.overrides import _pop_mode as _pop_function_mode
+from torch.overrides import _push_mode as _push_function_mode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
+
+
+class Modes(NamedTuple):
+    """The recorder's two modes."""
+
+    function: TorchFunctionMode
+    dispatch: TorchDispatchMode
+
+    def push(self) -> None:
+        """Put both on the stacks of this thread."""
+        _push_function_mode(self.function)
+        _push_dispatch_mode(self.dispatch)
+
+    def take_off(self) -> None:
+        """Take both off the stacks of this thread, where they are on them."""
+        take_dispatch_mode_off(self.dispatch)
+        take_function_mode_off(self.function)
+
+
+# -- function modes
+
+
+def function_mode_position(mode: TorchFunctionMode) -> int | None:
+    """Return where on the stack of function modes `mode` is, counted from the bottom; None if it is not there."""
+    return next((i for i in range(len_function_stack()) if function_mode_at(i) is mode), None)
+
+
+def take_function_mode_off(mode: TorchFunctionMode) -> int | None:
+    """Take `mode` off the stack, wherever it is; return its position, None if it was not there."""
+    position = function_mode_position(mode)
+    if position is not None:
+        above = [_pop_function_mode() for _ in range(len_function_stack() - position)]
+        for other in reversed(above[:-1]):
+            _push_function_mode(other)
+    return position
+
+
+def put_function_mode_back(mode: TorchFunctionMode, position: int) -> None:
+    """Undo `take_function_mode_off`."""
+    above = [_pop_function_mode() for _ in range(len_function_stack() - position)]
+    for one in (mode, *reversed(above)):
+        _push_function_mode(one)
+
+
+def push_function_mode(mode: TorchFunctionMode) -> bool:
+    """Let a node's Python code (hooks, custom functions, recompute) be seen; tell whether there was a need to.
+
+    ``Tensor.backward`` is itself a call that the function mode sees, so the mode is off the stack in it. Should the
+    node raise, the engine puts the stack back as it was.
+    """
+    if function_mode_position(mode) is not None:
+        return False
+    _push_function_mode(mode)
+    return True
+
+
+def pop_function_mode(mode: TorchFunctionMode) -> None:
+    """Take the mode away again after the node's run."""
+    if _is_top_function_mode(mode):
+        _pop_function_mode()
+
+
+@contextlib.contextmanager
+def without_function_mode(mode: TorchFunctionMode) -> Iterator[None]:
+    """Take the function mode off the stack for a while, where it is the top one."""
+    if not _is_top_function_mode(mode):
+        yield
+        return
+    _pop_function_mode()
+    try:
+        yield
+    finally:
+        _push_function_mode(mode)
+
+
+def _is_top_function_mode(mode: TorchFunctionMode) -> bool:
+    depth = len_function_stack()
+    return depth > 0 and function_mode_at(depth - 1) is mode
+
+
+# -- dispatch modes
+
+
+def push_dispatch_mode(mode: TorchDispatchMode) -> None:
+    """Put `mode` on top of the stack."""
+    _push_dispatch_mode(mode)
+
+
+def push_dispatch_mode_below(mode: TorchDispatchMode) -> None:
+    """Put `mode` at the bottom of the stack."""
+    others = [_pop_dispatch_mode() for _ in range(len_dispatch_stack())]
+    _push_dispatch_mode(mode)
+    for other in reversed(others):
+        _push_dispatch_mode(other)
+
+
+def take_dispatch_mode_off(mode: TorchDispatchMode) -> None:
+    """Take `mode` off the stack, if it still is on it, wherever it is."""
+    if not any(dispatch_mode_at(i) is mode for i in range(len_dispatch_stack())):
+        return
+    above = []
+    while (top := _pop_dispatch_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_dispatch_mode(other)
+
+
+def take_only_dispatch_mode_off(mode: TorchDispatchMode) -> bool:
+    """Take `mode` off the stack if it is the only one there; tell whether it was."""
+    if len_dispatch_stack() != 1:
+        return False
+    top = _pop_dispatch_mode()
+    if top is mode:
+        return True
+    _push_dispatch_mode(top)
+    return False
+
+
+@contextlib.contextmanager
+def without_only_dispatch_mode(mode: TorchDispatchMode) -> Iterator[bool]:
+    """Run the block with `mode` off the stack if it is the only one there; yields whether it was."""
+    off = take_only_dispatch_mode_off(mode)
+    try:
+        yield off
+    finally:
+        if off:
+            _push_dispatch_mode(mode)

@@ -1,0 +1,28 @@
+"""What the parts of the recorder ask of the values: the id of a tensor, no matter how values are made and kept."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from ..memory.storage_table import StorageTable
+
+
+class ValueIds(ABC):
+    """Gives tensors the ids of their values; see `ValueTable`."""
+
+    storages: StorageTable  # the memory of those tensors
+
+    @abstractmethod
+    def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
+        """Return the id of the value that `tensor` is at this moment.
+
+        Args:
+            tensor: any tensor, of any layout, device and subclass; it is not changed.
+            keep: keep the data that the configuration asks for.
+        """
+
+    @abstractmethod
+    def unknown_sum(self, like: torch.Tensor) -> int:
+        """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""
