@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 import torch
 
 from aten_dump.capture.values.argument_encoding import encode, encode_all, encode_arguments
+from aten_dump.capture.values.value_table import ValueTable
 from aten_dump.store import records as r
+from aten_dump.store.memory_sink import MemorySink
+from tests.capture.values.tables import new_table
 
 Pair = namedtuple("Pair", "first second")
 
@@ -32,20 +36,16 @@ class Options:
     mask: Any = None
 
 
-class Numbered:
-    """Gives each tensor a number, and notes which are to be kept."""
-
-    def __init__(self) -> None:
-        self.known: list[tuple[torch.Tensor, bool]] = []
-
-    def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
-        self.known.append((tensor, keep))
-        return len(self.known)
+@pytest.fixture
+def sink() -> MemorySink:
+    return MemorySink()
 
 
 @pytest.fixture
-def values() -> Any:
-    return Numbered()
+def values(sink: MemorySink) -> Iterator[ValueTable]:
+    table = new_table(sink, "tensor")
+    yield table
+    table.clear()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def values() -> Any:
     ],
     ids=repr,
 )
-def test_literals(item: Any, tree: Any, values: Any) -> None:
+def test_literals(item: Any, tree: Any, values: ValueTable) -> None:
     found = encode(item, values, False)
     assert found == tree and type(found) is type(tree)
     assert msgpack.unpackb(msgpack.packb(found), strict_map_key=False) == found
@@ -89,11 +89,11 @@ def test_literals(item: Any, tree: Any, values: Any) -> None:
     assert encode_arguments((item,), {}, values, False)[0] == [tree]
 
 
-def test_a_generator_is_its_device_and_seed(values: Any) -> None:
+def test_a_generator_is_its_device_and_seed(values: ValueTable) -> None:
     assert encode(torch.Generator().manual_seed(7), values, False) == [r.TREE_GENERATOR, "cpu", 7]
 
 
-def test_containers_that_hold_themselves_are_named(values: Any) -> None:
+def test_containers_that_hold_themselves_are_named(values: ValueTable) -> None:
     inner: list[Any] = [1]
     inner.append(inner)
     assert encode(inner, values, False) == [r.TREE_LIST, 1, [r.TREE_OBJECT, "builtins.list"]]
@@ -101,7 +101,7 @@ def test_containers_that_hold_themselves_are_named(values: Any) -> None:
     assert encode([twice, twice], values, False) == [r.TREE_LIST, [r.TREE_LIST, 2], [r.TREE_LIST, 2]]
 
 
-def test_containers_too_deep_are_named(values: Any) -> None:
+def test_containers_too_deep_are_named(values: ValueTable) -> None:
     deep: list[Any] = [torch.zeros(1)]
     for _ in range(5000):
         deep = [deep]
@@ -112,20 +112,29 @@ def test_containers_too_deep_are_named(values: Any) -> None:
     assert encode_arguments((deep,), {}, values, False)[2] == []
 
 
-def test_arguments_and_their_tensors_have_the_same_paths(values: Any) -> None:
+def test_arguments_and_their_tensors_have_the_same_paths(values: ValueTable, sink: MemorySink) -> None:
     x, y = torch.zeros(1), torch.nn.Parameter(torch.ones(1))
     trees, kwargs, found = encode_arguments((x, [1, y], 2), {"mask": {"a": x}}, values, True)
     assert trees == [[r.TREE_VALUE, 1], [r.TREE_LIST, 1, [r.TREE_VALUE, 2]], 2]
-    assert kwargs == {"mask": [r.TREE_DICT, "a", [r.TREE_VALUE, 3]]}
+    assert kwargs == {"mask": [r.TREE_DICT, "a", [r.TREE_VALUE, 1]]}
     assert [(path, tensor is x) for path, tensor in found] == [((0,), True), ((1, 1), False), (("mask", "a"), True)]
-    assert [keep for _, keep in values.known] == [True] * 3
+    values.clear()
+    assert len(sink.of(r.DATA)) == 2, "both are kept, and once"
 
 
-def test_what_is_known_is_not_encoded_again(values: Any) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_data_are_kept_where_it_is_asked_for(values: ValueTable, sink: MemorySink, keep: bool) -> None:
+    encode_all([torch.zeros(1), [torch.ones(1)], {"k": torch.ones(2)}], values, keep)
+    encode_arguments((torch.zeros(1), (torch.ones(1),)), {"k": torch.ones(2)}, values, keep)
+    values.clear()
+    assert len(sink.of(r.DATA)) == (6 if keep else 0)
+
+
+def test_what_is_known_is_not_encoded_again(values: ValueTable) -> None:
     x, y = torch.zeros(1), torch.ones(1)
     tree = [r.TREE_VALUE, 99]
     assert encode_all([x, y, x], values, True, known=(x, x), known_trees=[tree, tree]) == [
         tree,
         [r.TREE_VALUE, 1],
         [r.TREE_VALUE, 2],
-    ]
+    ], "the third is not known at its place"

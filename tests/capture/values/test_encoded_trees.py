@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from aten_dump.capture.values.argument_encoding import encode
 from aten_dump.capture.values.encoded_trees import entries, mirror, values_in
+from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import TREE_COMPLEX, TREE_DICT, TREE_DTYPE, TREE_LIST, TREE_OBJECT, TREE_TUPLE, TREE_VALUE
+from tests.capture.values.tables import new_table
 
 TREE = [
     TREE_TUPLE,
@@ -42,19 +42,11 @@ def test_a_mirror_has_the_shape_and_only_what_was_found() -> None:
 
 
 def test_paths_are_those_of_the_arguments() -> None:
-    class Numbered:
-        """Gives each tensor the next number."""
-
-        count = 0
-
-        def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
-            self.count += 1
-            return self.count
-
-    x = torch.zeros(1)
-    values: Any = Numbered()
-    tree = encode({"k": [x, (x, 2)], 3: x}, values, False)
-    assert values_in([tree]) == [1, 2, 3]
+    x, y = torch.zeros(1), torch.ones(1)
+    values = new_table(MemorySink())
+    tree = encode({"k": [x, (y, 2)], 3: x}, values, False)
+    values.clear()
+    assert values_in([tree]) == [1, 2, 1]
     assert mirror(tree, {("k", 1, 0): "here"}) == [
         TREE_DICT, "k", [TREE_LIST, None, [TREE_TUPLE, "here", None]], 3, None,
     ]  # fmt: skip
