@@ -18,6 +18,7 @@ from .argument_decoding import decode
 from .call_facts import CallFacts
 from .index.links import Links
 from .index.source import Source
+from .index.summary import Summary, summarize
 from .index.tables import Tables
 from .tensor_reading import load
 from .value_facts import ValueFacts
@@ -239,6 +240,10 @@ class Recording:
     def config(self) -> dict[str, Any]:
         """The DumpConfig it was recorded with, as plain values."""
         return self.tables.header.config
+
+    def summary(self) -> Summary:
+        """Return what the two ends of the index say, and sizes."""
+        return summarize(self.directory)
 
     def call_at(self, position: int) -> Call:
         """Return the call at a position of `calls`."""

@@ -26,6 +26,10 @@ class RankDump(Recording):
     It has more than twenty methods: it is all that can be asked of a recording, in one place.
     """
 
+    def anew(self) -> RankDump:
+        """Return it as it was when opened: nothing that has been read is held."""
+        return RankDump(self.directory, self.step, self.rank)
+
     @property
     def header(self) -> records.Header:
         return self.tables.header

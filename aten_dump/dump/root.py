@@ -11,6 +11,7 @@ from ..errors import FormatError, MissingDataError, StoreError
 from ..store.regular_files import numbered_folders
 from ..store.run_json import RUN_FILE, read_run
 from ..store.writing.index_writer import INDEX_FILE
+from .foreign.formats import foreign_ranks
 from .rank import RankDump
 
 _SHOWN = 20
@@ -50,13 +51,10 @@ class Step:
 class Dump:
     """A dump directory."""
 
-    def __init__(self, path: Path, run: dict[str, Any], indexes: Mapping[int, Mapping[int, Path]]) -> None:
+    def __init__(self, path: Path, run: dict[str, Any], ranks: Mapping[int, Mapping[int, RankDump]]) -> None:
         self.path = path
         self.run = run  # what run.json says; {} where there is none
-        self._steps = {
-            step: Step(self, step, {rank: RankDump(directory, step, rank) for rank, directory in sorted(ranks.items())})
-            for step, ranks in sorted(indexes.items())
-        }
+        self._steps = {step: Step(self, step, dict(sorted(found.items()))) for step, found in sorted(ranks.items())}
 
     @property
     def steps(self) -> list[int]:
@@ -98,7 +96,7 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
     """Open a dump for reading. No accelerator is needed, and no index is read yet.
 
     Args:
-        path: the directory that DumpConfig.path named.
+        path: the directory that DumpConfig.path named, or one that msprobe or MindSpore's dump wrote.
 
     Raises:
         StoreError: there is no such directory, or it cannot be read.
@@ -110,18 +108,30 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
         raise StoreError(f"cannot open dump {root}: it {what}; give the directory that DumpConfig.path named")
     try:
         indexes = {
-            step: {rank: inner for rank, inner in numbered_folders(outer, "rank").items() if _has_index(inner)}
+            step: {
+                rank: RankDump(inner, step, rank)
+                for rank, inner in numbered_folders(outer, "rank").items()
+                if _has_index(inner)
+            }
             for step, outer in numbered_folders(root, "step").items()
         }
+        indexes = {step: ranks for step, ranks in indexes.items() if ranks}
+        if not indexes and not (root / RUN_FILE).exists():
+            return Dump(root, {}, _foreign(root))
     except OSError as error:
         raise StoreError(f"cannot read dump {root}: {error.strerror or error}") from error
-    indexes = {step: ranks for step, ranks in indexes.items() if ranks}
-    if not indexes and not (root / RUN_FILE).exists():
+    return Dump(root, _read_run(root), indexes)
+
+
+def _foreign(root: Path) -> Mapping[int, Mapping[int, RankDump]]:
+    found = foreign_ranks(root)
+    if not found:
         raise FormatError(
-            f"{root} is not a dump: it has neither {RUN_FILE} nor step*/rank*/{INDEX_FILE}; "
+            f"{root} is not a dump: it has neither {RUN_FILE} nor step*/rank*/{INDEX_FILE}, nor what msprobe "
+            "(step*/rank*/dump.json) or MindSpore (rank_*/<net>/<graph>/<iteration>) write; "
             "give the directory that holds step0, ..."
         )
-    return Dump(root, _read_run(root), indexes)
+    return found
 
 
 def _read_run(root: Path) -> dict[str, Any]:

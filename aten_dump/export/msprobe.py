@@ -60,6 +60,7 @@ class _RankFiles:
                 "task": self._task,
                 "level": _LEVELS.get(tuple(self._selection.kinds), "mix"),
                 "framework": "pytorch",
+                "recorder": "aten_dump",  # backward calls have gradients in the order of the arguments
                 "dump_data_dir": "dump_tensor_data" if self._files else None,
             }
             file.write(json.dumps(head)[:-1] + ', "data": {')

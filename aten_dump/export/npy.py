@@ -11,6 +11,7 @@ outputs. bfloat16 and other dtypes that numpy lacks are stored as float32.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -24,6 +25,7 @@ from .statistics import StatisticsOf
 from .tensor_files import TensorFiles
 
 NET: Final = "Net"
+HEADING: Final = "NodeExecutionOrder-FullNameWithScope"  # of the execution order
 # Column of statistic.csv -> our statistic.
 COLUMNS: Final = {
     "Max Value": "max",
@@ -72,6 +74,7 @@ def write(selection: Selection, out: Path) -> None:
 
 
 def _write_rank(selection: Selection, rank: RankDump, folder: Path, table: TextIO, names: TextIO) -> None:
+    names.write(f"{HEADING}\n")
     files = TensorFiles(folder, ".npy", _save)
     statistics = StatisticsOf(COLUMNS.values())
     rows = csv.writer(table, lineterminator="\n")
@@ -81,7 +84,7 @@ def _write_rank(selection: Selection, rank: RankDump, folder: Path, table: TextI
         names.write(f"{full_name(call)}\n")
         outputs = [*call.output_values(), *call.written_values()]
         for io, values in (("input", call.input_values()), ("output", outputs)):
-            for slot, (_, value) in enumerate(values):
+            for slot, value in numbered(values):
                 if value.undefined:
                     selection.leave_out("tensors that are undefined memory")
                     continue
@@ -94,25 +97,46 @@ def _write_rank(selection: Selection, rank: RankDump, folder: Path, table: TextI
     files.close()
 
 
+def numbered(values: Sequence[tuple[str, Value]]) -> Iterator[tuple[int, Value]]:
+    """Yield values with numbers: the place of an argument or result; all else comes behind."""
+    places = [slot.partition(".")[2] for slot, _ in values]
+    following = max((int(place) for place in places if place.isdecimal()), default=-1)
+    for (slot, value), place in zip(values, places, strict=True):
+        if place.isdecimal() and not slot.startswith("mutated"):
+            yield int(place), value
+        else:
+            following += 1
+            yield following, value
+
+
 def full_name(call: Call) -> str:
     """Return the name of a call with the modules that it ran in, as MindSpore's execution order has it."""
     scope = f"Default/{call.module.replace('.', '/')}" if call.module else "Default"
     return f"{scope}/{call.name.replace('.', '-').replace('/', '_')}"
 
 
+def dtype_in_mindspore(name: str) -> str:
+    """Return MindSpore's name of a dtype: ``Float32``, ``BFloat16``, ``UInt8``."""
+    for start, theirs in (("bf", "BF"), ("ui", "UI")):
+        if name.startswith(start):
+            return theirs + name[2:]
+    return name.capitalize()
+
+
 def _identity(call: Call) -> tuple[str, str, str, str, str]:
-    op_type = call.api.partition(".")[2].replace(".", "-").replace("/", "_")
+    op = call.op.partition("::")[2] if call.kind == "aten" else call.api.partition(".")[2]
+    op_type = op.replace(".", "-").replace("/", "_")
     name = full_name(call).replace("/", "_").replace(".", "-")
     return op_type, name, str(call.id), str(call.thread), str(call.start_ns // 1000)
 
 
 def _file_name(call: Call, io: str, slot: int, value: Value) -> str:
-    return ".".join((*_identity(call), io, str(slot), "DefaultFormat", value.dtype_name))
+    return ".".join((*_identity(call), io, str(slot), "DefaultFormat", dtype_in_mindspore(value.dtype_name)))
 
 
 def _facts(call: Call, io: str, slot: int, value: Value) -> list[Any]:
     shape = f"({','.join(map(str, value.shape))})"
-    return [*_identity(call), io, slot, value.nbytes, value.dtype_name, shape]
+    return [*_identity(call), io, slot, value.nbytes, dtype_in_mindspore(value.dtype_name), shape]
 
 
 def _save(tensor: torch.Tensor, path: Path) -> None:

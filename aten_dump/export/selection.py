@@ -41,7 +41,7 @@ class Selection:
     def each_rank(self) -> Iterator[RankDump]:
         """Yield the steps and ranks; what one has read is let go of before the next."""
         for rank in self.ranks:
-            yield RankDump(rank.directory, rank.step, rank.rank)
+            yield rank.anew()
 
     def calls(self, rank: RankDump) -> Iterator[Call]:
         """Yield the selected calls of a step and rank, in execution order."""

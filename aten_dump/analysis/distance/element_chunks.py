@@ -8,7 +8,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -17,9 +16,7 @@ from typing import Final
 import torch
 
 from ...dump import Value
-from ...errors import MissingDataError
 from ...store import records
-from ...store.shards import partial_name, shard_name
 
 CHUNK: Final = 1 << 17  # elements: in float64 they stay in the cache
 _WHOLE_BYTES: Final = 32 << 20
@@ -123,33 +120,7 @@ def _memory_order(value: Value) -> tuple[int, ...] | None:
 
 
 def _read(value: Value, start: int, stop: int) -> torch.Tensor:
-    rank = value.rank
-    data = rank.tables.data[value.id]
-    blob = rank.tables.blobs[data.blob]
+    data = value.rank.tables.data[value.id]
     size = value.dtype.itemsize
-    first = rank.tables.shards[blob.shard].header_bytes + blob.offset + data.offset + start * size
-    raw = bytearray((stop - start) * size)
-    for name in (shard_name(blob.shard), partial_name(blob.shard)):
-        try:
-            with open(os.path.join(rank.directory, name), "rb", buffering=0) as file:
-                file.seek(first)
-                got = _fill(file, raw)
-        except FileNotFoundError:
-            continue
-        if got == len(raw):
-            return torch.frombuffer(raw, dtype=torch.uint8).view(value.dtype)
-    raise MissingDataError(
-        f"bytes {first} to {first + len(raw)} of shard {blob.shard} in {rank.where} are not there: "
-        "copy the shard next to its index, or run `aten-dump verify`"
-    )
-
-
-def _fill(file: object, raw: bytearray) -> int:
-    """Read until the buffer is full or the file ends; return the bytes read."""
-    view, got = memoryview(raw), 0
-    while got < len(raw):
-        count = file.readinto(view[got:])  # type: ignore[attr-defined]
-        if not count:
-            break
-        got += count
-    return got
+    raw = value.rank.read_blob(data.blob, data.offset + start * size, data.offset + stop * size)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(value.dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from ...dump import RankDump, Step
-from ...dump.index.summary import summarize
 
 
 def layouts_differ(target: Step, baseline: Step) -> bool:
@@ -20,7 +19,7 @@ def layouts_differ(target: Step, baseline: Step) -> bool:
 
 
 def _world_size(rank: RankDump) -> int:
-    header = summarize(rank.directory).header
+    header = rank.summary().header
     return max(1, header.world_size) if header is not None else 1
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from ...dump import RankDump, open_dump
-from ...dump.index.summary import Summary, summarize
+from ...dump.index.summary import Summary
 from ...report.terminal_tables import note_lines, run_lines, steps_table
 from ..console import is_terminal, print_lines, print_table, with_progress
 from ..options import dump_argument
@@ -39,7 +39,7 @@ def command(dump: Path, details: bool | None) -> None:
     opened = open_dump(dump)
     print_lines(run_lines(opened))
     ranks = opened.all_ranks()
-    summaries = [summarize(rank.directory) for rank in with_progress("reading", ranks)]
+    summaries = [rank.summary() for rank in with_progress("reading", ranks)]
     if details is None:
         details = sum(summary.index_bytes for summary in summaries) <= _QUICK_INDEX_BYTES
     kinds: dict[RankDump, Counter[str]] | None = None
@@ -48,7 +48,7 @@ def command(dump: Path, details: bool | None) -> None:
         kinds = {}
         # Each step and rank is opened anew, so that only one index is in memory at a time.
         for rank in with_progress("reading indexes", ranks):
-            fresh = RankDump(rank.directory, rank.step, rank.rank)
+            fresh = rank.anew()
             kinds[rank] = fresh.calls_by_kind()
             notes += note_lines(fresh)
     print_table(steps_table(zip(ranks, summaries, strict=True), kinds, is_terminal=is_terminal()))

@@ -48,7 +48,7 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
     clean = 0
     for place in with_progress("searching", places):
         # Opened anew, so that only one index is in memory at a time.
-        found = find_nonfinite(RankDump(place.directory, place.step, place.rank), near)
+        found = find_nonfinite(place.anew(), near)
         has_nothing = found.first is None and not found.scaled
         clean += has_nothing
         if len(places) == 1 or not has_nothing or found.near_overflow or found.unknown:

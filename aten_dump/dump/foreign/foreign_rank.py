@@ -1,0 +1,103 @@
+"""A step and rank that another tool recorded, as a RankDump."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import FormatError, MissingDataError, StoreError
+from ...store import records
+from ..index.source import Source
+from ..index.summary import Summary
+from ..index.tables import Tables
+from ..rank import RankDump
+from .made_index import MadeIndex
+
+Read = Callable[[Path, int, int, int], MadeIndex]  # directory, step, rank, world size
+
+
+class ForeignSource(Source):
+    """Records that are made when first asked for, and tensors out of files of other formats."""
+
+    def __init__(self, directory: Path, make: Callable[[], MadeIndex]) -> None:
+        super().__init__(directory)
+        self._make = make
+        self._made: MadeIndex | None = None
+        self._last: tuple[int, bytearray] | None = None  # a file is read once for all its pieces
+
+    @property
+    def made(self) -> MadeIndex:
+        """What was read of the other tool's tables.
+
+        Raises:
+            FormatError: they are not what that tool writes.
+        """
+        if self._made is None:
+            try:
+                self._made = self._make()
+            except OSError as error:
+                raise StoreError(error.errno, f"cannot read {self.directory}: {error.strerror or error}") from error
+            except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+                if isinstance(error, FormatError):
+                    raise
+                message = f"{self.directory} is not what its tool writes: {type(error).__name__}: {error}"
+                raise FormatError(message) from error
+        return self._made
+
+    def tables(self, where: str) -> Tables:
+        """Make the records."""
+        return Tables(self.made.finish(), where)
+
+    def changed_tables(self, where: str, changed: Iterable[tuple[Any, ...]], kinds: Iterable[int]) -> Tables:
+        """Refuse: ranks are put together by facts that other tools do not record."""
+        raise MissingDataError(f"ranks of {where} cannot be put together: it was recorded by another tool")
+
+    def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> bytearray:
+        """Read bytes of a tensor's file."""
+        if self._last is None or self._last[0] != blob.id:
+            self._last = blob.id, self._bytes(tables, blob)
+        return self._last[1][start:stop]
+
+    def _bytes(self, tables: Tables, blob: records.Blob) -> bytearray:
+        value = tables.values[blob.id]
+        tensor = self.made.loads[blob.id]()
+        dtype = getattr(torch, tables.text(value.dtype))
+        if list(tensor.shape) != list(value.shape):
+            raise FormatError(
+                f"a tensor's file in {self.directory} holds shape {list(tensor.shape)}; "
+                f"its table says {list(value.shape)}: the files are of different runs"
+            )
+        raw = tensor.detach().to(dtype).resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return bytearray(raw.view(torch.uint8).numpy()) if raw.numel() else bytearray()
+
+    def lost_blobs(self, tables: Tables) -> int:
+        """Return 0: a file that is not there has no record either."""
+        return 0
+
+
+class ForeignRank(RankDump):
+    """What another tool recorded of one step and rank."""
+
+    def __init__(self, read: Read, directory: Path, step: int, rank: int, world_size: int) -> None:
+        super().__init__(directory, step, rank)
+        self._read = read
+        self._world_size = world_size
+        self.source = ForeignSource(directory, lambda: read(directory, step, rank, world_size))
+
+    @property
+    def where(self) -> str:
+        """Path, step and rank, as errors name them."""
+        return f"{self.directory} (step {self.step}, rank {self.rank})"
+
+    def anew(self) -> ForeignRank:
+        """Return it as it was when opened."""
+        return ForeignRank(self._read, self.directory, self.step, self.rank, self._world_size)
+
+    def summary(self) -> Summary:
+        """Return sizes, and a header and commit that stand for those of an index."""
+        assert isinstance(self.source, ForeignSource)
+        made = self.source.made
+        return Summary(self.tables.header, self.tables.commit, 0, made.blob_bytes, len(made.loads))
