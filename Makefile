@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled test test-compiled test-ops test-npu lint types clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-compiled test-ops test-npu lint types clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,18 @@ bench-peers: .bench-peers/ready ## Install the recorder that `make bench` compar
 	.bench-peers/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt mindstudio-probe
 	@touch $@
 
+mutants: .mutants/ready ## Change the package in one place at a time: do the tests notice? (hours; docs/testing.md)
+	nice -n 15 .mutants/bin/python -m tests.mutants $(MUTANTS_ARGS)
+
+# Its own environment, on top of ours: cosmic-ray brings a dozen packages that nothing else here needs.
+.mutants/ready: $(READY)
+	@rm -rf .mutants
+	$(RUN) -m venv .mutants
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.mutants/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	.mutants/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt cosmic-ray==8.7.0
+	@touch $@
+
 lint: $(READY) ## Check style and format
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -86,7 +98,7 @@ types: $(READY) ## Check the types of the package, strictly
 	$(RUN) -m mypy
 
 clean: ## Remove the environment, the demo's dump and caches
-	rm -rf $(VENV) .npu .bench-peers demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .npu .bench-peers .mutants demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \

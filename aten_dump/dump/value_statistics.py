@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..errors import MissingDataError
 
@@ -25,6 +26,10 @@ class Stats(Mapping[str, Number]):
             return self._numbers[name]
         except KeyError:
             raise MissingDataError(_no_statistic(name, self._numbers)) from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a statistic, or `default` where it was not recorded."""
+        return self._numbers.get(name, default)
 
     def __getattr__(self, name: str) -> Number:
         if name.startswith("_"):

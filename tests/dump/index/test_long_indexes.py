@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgpack
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.cli.main import main
-from aten_dump.dump.index.typed_rows import Groups, Places
-from aten_dump.errors import FormatError
 from aten_dump.store import raw_rows
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.raw_rows import MadeRows, split_records
 from tests.dump.repeating import repeat_recording
-from tests.store.recording import call, header
 
 
 @pytest.fixture(scope="module")
@@ -81,32 +76,6 @@ def test_a_call_is_found_by_its_name_and_no_other_text(recorded: Path) -> None:
         assert other not in rank, other
 
 
-def test_a_name_whose_api_looks_like_the_end_of_a_name(tmp_path: Path) -> None:
-    (tmp_path / "step0" / "rank0").mkdir(parents=True)
-    with open(tmp_path / "step0" / "rank0" / "index.msgpack", "wb") as file:
-        file.write(msgpack.packb(header()))
-        for op, api in enumerate(("m.0", "m.0.1.forward", "m"), 1):
-            file.write(msgpack.packb(r.Op(r.OP, op, 2, "M", "Module", api, [])))
-        for number, (op, n, repeat) in enumerate(((1, 1, 0), (1, 1, 2), (2, 2, 0), (3, 0, 0), (3, 1, 2)), 1):
-            file.write(msgpack.packb(call(number, op=op, n=n, repeat=repeat)))
-        size = file.tell()
-        file.write(msgpack.packb(r.Check(r.CHECK, size, b"")))
-    _mend_check(tmp_path / "step0" / "rank0" / "index.msgpack", size)
-    rank = open_dump(tmp_path).rank(0, 0)
-    assert [one.name for one in rank.calls] == [
-        "Module.m.0.1.forward", "Module.m.0.1.forward.2", "Module.m.0.1.forward.2.forward", "Module.m.0.forward",
-        "Module.m.1.forward.2",
-    ]  # fmt: skip
-    assert [rank[one.name].id for one in rank.calls] == [1, 2, 3, 4, 5]
-
-
-def _mend_check(path: Path, size: int) -> None:
-    import xxhash
-
-    data = path.read_bytes()[:size]
-    path.write_bytes(data + msgpack.packb(r.Check(r.CHECK, size, xxhash.xxh3_64_digest(data))))
-
-
 def test_relations_are_those_that_each_call_tells(recorded: Path) -> None:
     rank = open_dump(recorded / "often").rank(0, 0)
     children: dict[int, list[int]] = {}
@@ -145,50 +114,6 @@ def test_values_facts_and_tensors_of_every_round_are_those_of_the_first(recorded
                 assert torch.equal(found.nan_to_num(), theirs.tensor().nan_to_num())
                 outputs += 1
     assert outputs > 20
-
-
-def test_a_field_that_is_no_integer_is_a_format_error() -> None:
-    data = msgpack.packb(header()) + msgpack.packb(call(1)._replace(op="aten::relu"))
-    rows, _ = split_records(data, "the index")
-    with pytest.raises(FormatError, match="field 3 is not an integer"):
-        rows[r.CALL].column(4)
-    assert rows[r.CALL].column(2).tolist() == [0]
-
-
-@pytest.mark.parametrize("number", [0, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1, -1, -32, -33, -128, -129, -(2**15) - 1, -(2**31) - 1, -(2**63), None])  # fmt: skip
-def test_integers_of_any_size_in_columns(number: int | None) -> None:
-    data = b"".join(msgpack.packb(call(k, sequence_nr=number if k == 2 else k, stack=k * 1000)) for k in range(1, 5))
-    rows, _ = split_records(data, "the index")
-    assert rows[r.CALL].columns(10, 11)[0].tolist() == [1, number or 0, 3, 4]
-    assert rows[r.CALL].column(11).tolist() == [1000, 2000, 3000, 4000]
-
-
-@pytest.mark.parametrize(
-    "ids", [[], [1, 2, 3], [7, 5, 6], [3, 1, 3, 2], [5, 10**12, 6], [-4, -5], [10**12, 10**12 + 1]]
-)
-def test_places_are_a_dict_of_the_last_positions(ids: list[int]) -> None:
-    expected = {id: position for position, id in enumerate(ids)}
-    places = Places(np.array(ids, np.int64))
-    assert dict(places) == expected
-    assert len(places) == len(expected)
-    assert list(places.in_order()) == sorted(expected)
-    assert [ids[at] for at in places.positions()] == list(expected)
-    for other in (0, 4, -1, 8, 10**13):
-        assert (other in places) == (other in expected)
-        assert places.get(other) == expected.get(other)
-
-
-def test_groups_keep_positions_in_order() -> None:
-    groups = Groups(np.array([2, 0, 2, 9, 0, 2], np.int64))
-    assert {key: list(group) for key, group in groups.items()} == {0: [1, 4], 2: [0, 2, 5], 9: [3]}
-    assert list(groups.get(3, ())) == []
-    assert len(Groups(np.empty(0, np.int64))) == 0
-
-
-def test_made_rows_have_the_columns_of_read_ones() -> None:
-    calls = [call(3), call(1, sequence_nr=None)]
-    rows, _ = split_records(b"".join(map(msgpack.packb, calls)), "the index")
-    assert [c.tolist() for c in MadeRows(calls).columns(1, 10)] == [c.tolist() for c in rows[r.CALL].columns(1, 10)]
 
 
 def test_ls_of_many_folders_reads_only_their_ends(

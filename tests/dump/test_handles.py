@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aten_dump.dump import Frame, GeneratorRef, ObjectRef, RankDump, ReprRef, open_dump
-from aten_dump.errors import ConfigError, MissingDataError
+from aten_dump.dump import Frame, RankDump, open_dump
+from aten_dump.errors import MissingDataError
 from aten_dump.store import records as r
 from tests.dump.building import START_NS, Builder, value
 from tests.dump.scenario import Scenario
@@ -99,36 +99,8 @@ def test_recomputed_calls_are_not_backward(builder: Builder) -> None:
     assert rank["Aten.exp.0.backward.1"].repeat == 1
 
 
-@pytest.mark.parametrize(
-    ("filters", "ids"),
-    [
-        ({"op": "aten::t"}, [3]),  # exact: not _foreach_add_.List, not ...::mm
-        ({"op": "aten::_foreach_add_"}, [10]),
-        ({"op": "Functional.linear"}, [2, 9]),
-        ({"op": "LINEAR"}, [1, 2, 9]),
-        ({"op": "regex:mm$"}, [4, 8]),
-        ({"kind": "node"}, [7]),
-        ({"phase": "optimizer"}, [10]),
-        ({"module": "net"}, [1, 2, 3, 4, 9]),
-        ({"module": "*.fc"}, [1, 2, 3, 4, 9]),
-        ({"module": "fc"}, []),
-        ({"name": "linear.0"}, [2, 9]),
-        ({"name": "regex:^Aten.*backward$"}, [8]),
-        ({"op": "linear", "kind": "api", "phase": "backward", "module": "net.fc"}, [9]),
-    ],
-)
-def test_filter(rank: RankDump, filters: dict[str, str], ids: list[int]) -> None:
-    assert [call.id for call in rank.calls.filter(**filters)] == ids
-
-
 def test_filter_of_a_filter(rank: RankDump) -> None:
     assert [call.id for call in rank.calls.filter(kind="aten").filter(phase="forward")[1:]] == [4, 6]
-
-
-@pytest.mark.parametrize("filters", [{"kind": "op"}, {"phase": "Forward"}, {"op": "regex:("}, {"module": ""}])
-def test_a_bad_filter_is_refused(rank: RankDump, filters: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=f"filter {next(iter(filters))}"):
-        rank.calls.filter(**filters)
 
 
 def test_a_wrong_name_names_the_nearest(rank: RankDump) -> None:
@@ -137,33 +109,6 @@ def test_a_wrong_name_names_the_nearest(rank: RankDump) -> None:
     assert "step 0, rank 0" in str(caught.value)
     with pytest.raises(MissingDataError, match="ids go from 1 to 10"):
         rank.call(99)
-
-
-def test_literals(builder: Builder) -> None:
-    op = builder.op("aten", "aten::empty", "Aten", "empty")
-    trees = [
-        None, True, 3, 2.5, "same",
-        [r.TREE_LIST, 1, [r.TREE_TUPLE, 2]],
-        [r.TREE_DICT, "a.b", 1, 7, [r.TREE_LIST]],
-        [r.TREE_DTYPE, "bfloat16"],
-        [r.TREE_DEVICE, "cpu"],
-        [r.TREE_DEVICE, "npu:3"],
-        [r.TREE_MEMORY_FORMAT, "channels_last"],
-        [r.TREE_LAYOUT, "sparse_csr"],
-        [r.TREE_GENERATOR, "cpu", 5],
-        [r.TREE_COMPLEX, 1.0, -2.0],
-        [r.TREE_OBJECT, "a.B"],
-        [r.TREE_BYTES, "slice(1, 2, None)"],
-        [r.TREE_DTYPE, "float3"],
-    ]  # fmt: skip
-    builder.call(op, args=trees, kwargs={"size": [r.TREE_LIST, 1]})
-    args, kwargs = open_dump(builder.finish()).rank(0, 0).calls[0].inputs
-    assert args == (
-        None, True, 3, 2.5, "same", [1, (2,)], {"a.b": 1, 7: []}, torch.bfloat16, torch.device("cpu"), "npu:3",
-        torch.channels_last, torch.sparse_csr, GeneratorRef(torch.device("cpu"), 5), complex(1, -2), ObjectRef("a.B"),
-        ReprRef("slice(1, 2, None)"), ReprRef("torch.float3"),
-    )  # fmt: skip
-    assert kwargs == {"size": [1]}
 
 
 def test_records_of_a_newer_writer(builder: Builder) -> None:

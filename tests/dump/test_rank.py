@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aten_dump.dump import RankDump
+from aten_dump.errors import MissingDataError
+from tests.dump.scenario import Scenario
+
+
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [
+        ("Aten.addmm.0.forward.output.0", "y0"),
+        ("Aten.addmm.0.forward.input.1", "x"),
+        ("Aten.addmm.0.forward.input.mat1", "x"),
+        ("Aten.addmm.0.forward.input.2", "wt"),
+        ("Aten.relu_.0.forward.input.0", "y0"),
+        ("Aten.relu_.0.forward.mutated.self", "y1"),
+        ("Aten.relu_.0.forward.output.0", "y1"),
+        ("Functional.linear.0.backward.output.1", "grad_w"),
+        ("Aten._foreach_add_.0.optimizer.input.0.1", "bias"),
+        ("Aten._foreach_add_.0.optimizer.input.other.0", "grad_w"),
+    ],
+)
+def test_tensor_by_name(rank: RankDump, scenario: Scenario, name: str, which: str) -> None:
+    expected = scenario.tensors[which]
+    found = rank.tensor(name)
+    assert torch.equal(found, expected)
+    assert (found.shape, found.dtype, found.stride()) == (expected.shape, expected.dtype, expected.stride())
+    assert rank.value(name).id == scenario.ids[which]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "Aten.addmm.0.forward.input.7",
+            r"no 'input.7' in call Aten.addmm.0.*its tensors are input.0, input.1",
+        ),
+        ("Aten.addmm.0.forward.result.0", "its tensors are input.0"),
+        ("Aten.addmm.0.forward.input.alpha", "is 2, not a tensor"),
+        ("Aten.addmm.0.forward", "is a call, not a tensor"),
+        ("Aten._foreach_add_.0.optimizer.input.0", "a tree of several values"),
+        ("Functional.linear.0.backward.output.2", "is None, not a tensor"),
+        ("Aten.addm.0.forward.output.0", "no call .*nearest: "),
+        ("nonsense", "no call 'nonsense'"),
+        ("Aten.addmm.0.forward.output", "its tensors are|a tree of several"),
+    ],
+)
+def test_a_wrong_tensor_name(rank: RankDump, name: str, message: str) -> None:
+    with pytest.raises(MissingDataError, match=message):
+        rank.tensor(name)
+
+
+def test_gradients_are_of_the_last_backward(rank: RankDump, scenario: Scenario) -> None:
+    assert list(rank.gradients) == ["net.fc.weight"]
+    assert torch.equal(rank.gradients["net.fc.weight"].tensor(), scenario.tensors["grad_w"])

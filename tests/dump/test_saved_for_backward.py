@@ -1,0 +1,54 @@
+"""What forward calls keep alive for backward: bytes of storages, each counted once."""
+
+from __future__ import annotations
+
+import torch
+
+from aten_dump.dump import RankDump, open_dump
+from aten_dump.dump.saved_for_backward import SavedForBackward, distinct_nbytes
+from aten_dump.store import records as r
+from tests.dump.building import Builder
+
+
+def test_saved_for_backward(rank: RankDump) -> None:
+    saved = rank.saved_for_backward()
+    assert [(s.call.name, s.node, len(s.values), s.nbytes) for s in saved] == [
+        ("Aten.addmm.0.forward", "AddmmBackward0", 3, 32 + 48),  # w and its view wt are one storage
+        ("Aten.relu_.0.forward", "ReluBackward0", 1, 24),
+    ]
+    assert saved.nbytes == 32 + 48 + 24
+    assert saved.outside_nbytes == 32 + 48
+    assert saved.by_call() == {rank.call(4): 80, rank.call(6): 24}
+    assert saved.by_module() == {"net.fc": 80, "": 24}
+    assert saved.by_module(depth=1) == {"net": 80, "": 24}
+    assert len(saved[1:]) == 1
+    assert isinstance(saved[1:], SavedForBackward) and saved[1:].nbytes == 24
+    assert repr(saved) == "<2 saved entries, 104 bytes>"
+
+
+def test_views_of_a_storage_count_once_with_the_greatest_size(builder: Builder) -> None:
+    base = torch.arange(10.0)
+    views = [builder.value(base), builder.value(base[2:4]), builder.value(torch.zeros(3))]
+    rank = open_dump(builder.finish()).rank(0, 0)
+    assert distinct_nbytes(rank.value_by_id(number) for number in views) == 40 + 12
+    assert distinct_nbytes([]) == 0
+
+
+def test_a_sparse_value_counts_what_it_is_made_of(builder: Builder) -> None:
+    parts = {name: builder.value(torch.zeros(size)) for name, size in (("indices", 2), ("values", 3))}
+    number = builder.next("value")
+    extra = {"layout": "sparse_coo", "parts": parts}
+    builder.emit(r.Value(r.VALUE, number, 0, 0, 0, builder.text("float32"), [5], [], 0, extra))
+    rank = open_dump(builder.finish()).rank(0, 0)
+    assert distinct_nbytes([rank.value_by_id(number)]) == 8 + 12
+
+
+def test_modules_are_cut_to_a_depth(builder: Builder) -> None:
+    exp = builder.op("aten", "aten::exp", "Aten", "exp")
+    for n, module in enumerate(("a.b.c", "a.b.d", "a.e", "")):
+        call = builder.call(exp, n=n, module=module)
+        builder.emit(r.Saved(r.SAVED, call, "ExpBackward0", [builder.value(torch.zeros(1 + n))]))
+    saved = open_dump(builder.finish()).rank(0, 0).saved_for_backward()
+    assert saved.by_module() == {"a.b.c": 4, "a.b.d": 8, "a.e": 12, "": 16}
+    assert saved.by_module(2) == {"a.b": 12, "a.e": 12, "": 16}
+    assert saved.by_module(1) == {"a": 24, "": 16}
