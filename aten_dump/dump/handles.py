@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..errors import FormatError
 from ..store import records
@@ -215,11 +217,11 @@ class Recording:
     `RankDump` adds what a user asks of it.
     """
 
-    def __init__(self, directory: Path, step: int, rank: int) -> None:
+    def __init__(self, directory: Path, step: int, rank: int, verify: bool = True) -> None:
         self.directory = directory
         self.step = step
         self.rank = rank
-        self.source = Source(directory)
+        self.source = Source(directory, verify)
 
     @property
     def where(self) -> str:
@@ -287,7 +289,7 @@ class Recording:
         calls = (self.call_at(position) for position in self.links.consumers.get(value, ()))
         return [(call, slot) for call in calls for slot, number in call.input_slots() if number == value]
 
-    def read_blob(self, blob: int, start: int, stop: int) -> bytearray:
+    def read_blob(self, blob: int, start: int, stop: int) -> NDArray[np.uint8]:
         """Read bytes [start, stop) of a blob, into memory of their own."""
         return self.source.read(self.tables, self.tables.blobs[blob], start, stop)
 

@@ -92,11 +92,13 @@ class Dump:
         return f"<Dump {self.path}, steps {_numbers(self._steps)}, ranks {_numbers(self.ranks)}>"
 
 
-def open_dump(path: str | os.PathLike[str]) -> Dump:
+def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
     """Open a dump for reading. No accelerator is needed, and no index is read yet.
 
     Args:
         path: the directory that DumpConfig.path named, or one that msprobe or MindSpore's dump wrote.
+        verify: compare the bytes of tensors with their checksums when they are first read, which takes a tenth more
+            time; False shows damaged bytes as they are.
 
     Raises:
         StoreError: there is no such directory, or it cannot be read.
@@ -109,7 +111,7 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
     try:
         indexes = {
             step: {
-                rank: RankDump(inner, step, rank)
+                rank: RankDump(inner, step, rank, verify)
                 for rank, inner in numbered_folders(outer, "rank").items()
                 if _has_index(inner)
             }

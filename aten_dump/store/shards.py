@@ -1,4 +1,4 @@
-"""Shard files: names, the safetensors header, and reading bytes back without a copy.
+"""Shard files: names and the safetensors header.
 
 Theory of operation
     A shard is a safetensors file: 8 bytes with N (little endian), N bytes of JSON padded with spaces,
@@ -11,17 +11,12 @@ Theory of operation
 from __future__ import annotations
 
 import json
-import mmap
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..errors import FormatError, MissingDataError, StoreError
-from .records import Blob, Shard
+from ..errors import FormatError, StoreError
+from .records import Blob
 from .regular_files import open_inside
 
 ALIGNMENT: Final = 64  # of the data's start in the file
@@ -107,68 +102,3 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
     if not isinstance(header, dict):
         raise FormatError(f"{path} has a JSON {type(header).__name__} as its header; an object is expected")
     return size + 8, header
-
-
-class ShardReader:
-    """Reads blobs of one step and rank through memory maps, from finished shards and ``.partial`` ones alike.
-
-    Maps are private: a write to a returned array changes neither the file nor other processes.
-    """
-
-    def __init__(self, directory: Path, shards: Iterable[Sequence[Any]]) -> None:
-        self._directory = Path(directory)
-        self._header_bytes: dict[int, int] = {}
-        for row in shards:
-            shard = Shard._make(row[:3])
-            self._header_bytes[shard.number] = shard.header_bytes
-        self._maps: dict[int, NDArray[np.uint8]] = {}
-
-    def blob(self, blob: Sequence[Any]) -> NDArray[np.uint8]:
-        """Return the bytes of a Blob record (typed or a raw row) as an array over the file, not a copy.
-
-        Raises:
-            MissingDataError: the shard or its last bytes are not there (interrupted, moved, cut off).
-            FormatError: the record or the shard is not what docs/format.md describes.
-        """
-        item = Blob._make(blob[:8])
-        where = f"blob {item.id} in {self._directory}"
-        if item.offset < 0 or item.nbytes < 0:
-            raise FormatError(f"{where} has offset {item.offset} and {item.nbytes} bytes; neither may be negative")
-        if item.shard not in self._header_bytes:
-            raise FormatError(f"{where} names shard {item.shard}, which has no Shard record")
-        if item.nbytes == 0:
-            return np.empty(0, np.uint8)
-        data = self._maps.get(item.shard)
-        end = self._header_bytes[item.shard] + item.offset + item.nbytes
-        if data is None or len(data) < end:  # a shard that still grows is mapped again
-            data = self._maps[item.shard] = self._map(item.shard)
-        if len(data) < end:
-            raise MissingDataError(
-                f"{where} lies at bytes {end - item.nbytes}-{end} of shard {item.shard}, which has {len(data)} bytes: "
-                "they were lost when the run or its machine was cut short"
-            )
-        return data[end - item.nbytes : end]
-
-    def close(self) -> None:
-        """Let go of the maps; arrays already returned stay valid."""
-        self._maps.clear()
-
-    def _map(self, number: int) -> NDArray[np.uint8]:
-        finished = self._directory / shard_name(number)
-        # The finished name twice: a growing shard may be renamed between the first look and the second.
-        for path in (finished, self._directory / partial_name(number), finished):
-            try:
-                with open(open_inside(path), "rb") as file:
-                    size = os.fstat(file.fileno()).st_size
-                    start = int.from_bytes(file.read(8), "little") + 8
-                    if path is finished and start != self._header_bytes[number]:
-                        expected = self._header_bytes[number]
-                        raise FormatError(f"{path} has {start} bytes before its data, the index says {expected}")
-                    if size == 0:
-                        return np.empty(0, np.uint8)
-                    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-        raise MissingDataError(f"{finished} does not exist, nor its .partial: copy it next to the index it belongs to")

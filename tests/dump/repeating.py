@@ -11,7 +11,7 @@ import msgpack
 
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.shards import ShardReader
+from aten_dump.store.shard_reader import ShardReader
 from aten_dump.store.writing.index_writer import INDEX_FILE
 from aten_dump.store.writing.writer import Writer, WriterSettings
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from aten_dump.dump import Value, open_dump
 from aten_dump.errors import FormatError, MissingDataError
 from aten_dump.store import records as r
 from tests.dump.building import Builder
+from tests.dump.scenario import linear_step
 
 DTYPES = sorted(
     {
@@ -217,3 +219,47 @@ def test_a_dtype_that_this_torch_lacks(builder: Builder) -> None:
     assert found.dtype_name == "float3"
     with pytest.raises(MissingDataError, match="has dtype 'float3'"):
         found.tensor()
+
+
+def test_bytes_that_changed_are_an_error_at_the_first_read(tmp_path: Path) -> None:
+    """Every bit of a shard, one at a time, in the first bytes of each blob: never a wrong tensor."""
+    root = linear_step(tmp_path / "dump").builder.finish()
+    shard = next(root.glob("step0/rank0/shard-*"))
+    whole = shard.read_bytes()
+    rank = open_dump(root).rank(0, 0)
+    blobs = {blob.id: rank.tables.shards[blob.shard].header_bytes + blob.offset for blob in rank.tables.blobs.records()}
+    readable = [value for value in rank.values if value.data is not None]
+    right = {value.id: value.tensor() for value in readable}
+    assert len(blobs) > 2
+    for blob, start in blobs.items():
+        spoiled = bytearray(whole)
+        spoiled[start] ^= 4
+        shard.write_bytes(spoiled)
+        checked, unchecked = open_dump(root).rank(0, 0), open_dump(root, verify=False).rank(0, 0)
+        for value in readable:
+            again = checked.value_by_id(value.id)
+            assert value.data is not None
+            if value.data.blob != blob:
+                assert torch.equal(again.tensor(), right[value.id])
+                continue
+            for _ in range(2):  # also when asked again
+                with pytest.raises(FormatError, match=f"blob {blob}, .* has checksum .* was recorded"):
+                    again.tensor()
+            assert unchecked.value_by_id(value.id).tensor().shape == value.shape
+    shard.write_bytes(whole)
+
+
+def test_a_part_of_a_long_blob_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aten_dump.store.shard_reader._MAPPED_BYTES", 10)
+    root = linear_step(tmp_path / "dump").builder.finish()
+    rank = open_dump(root).rank(0, 0)
+    blob = next(blob for blob in rank.tables.blobs.records() if blob.nbytes > 16)
+    start = rank.tables.shards[blob.shard].header_bytes + blob.offset
+    whole = rank.read_blob(blob.id, 0, blob.nbytes)
+    assert open_dump(root).rank(0, 0).read_blob(blob.id, 4, 9).tobytes() == whole[4:9].tobytes()
+    shard = next(root.glob("step0/rank0/shard-*"))
+    data = bytearray(shard.read_bytes())
+    data[start + blob.nbytes - 1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(FormatError, match="these are not the bytes that were written"):
+        open_dump(root).rank(0, 0).read_blob(blob.id, 4, 9)

@@ -12,7 +12,7 @@ import numpy as np
 
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.shards import ShardReader
+from aten_dump.store.shard_reader import ShardReader
 from aten_dump.store.sink import Sink
 from aten_dump.store.writing.host_bytes import HostBytes
 from aten_dump.store.writing.writer import Writer, WriterSettings

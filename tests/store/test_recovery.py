@@ -19,7 +19,8 @@ from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover
-from aten_dump.store.shards import ShardReader, shard_name
+from aten_dump.store.shard_reader import ShardReader
+from aten_dump.store.shards import shard_name
 from aten_dump.store.writing.index_writer import IndexWriter
 from tests.checkout import ROOT
 from tests.store.recording import RANK, begin, call, header, noise, small_step, store, writer

@@ -13,7 +13,8 @@ from aten_dump.errors import FormatError, MissingDataError
 from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.shards import MAX_HEADER_BYTES, ShardReader, shard_name
+from aten_dump.store.shard_reader import ShardReader
+from aten_dump.store.shards import MAX_HEADER_BYTES, shard_name
 from aten_dump.store.writing.shard_writer import FIRST_HEADER_BYTES, HeaderBudget
 from tests.store.recording import RANK, header, noise, store, writer
 

@@ -1,9 +1,9 @@
 """The elements of two values side by side, a chunk at a time.
 
 Theory of operation
-    A small tensor is read whole. Of a large one that fills its bytes without holes, ranges are read from the file with
-    plain reads, never through a memory map, so that what was read does not stay in the process: both tensors in the
-    order in which they lie in memory if they lie alike, else as rows. Anything else large is read whole.
+    A small tensor is read whole. Of a large one that fills its bytes without holes, ranges are read, which do not stay
+    in the process: both tensors in the order in which they lie in memory if they lie alike, else as rows. Anything
+    else large is read whole.
 """
 
 from __future__ import annotations

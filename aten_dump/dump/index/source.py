@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgpack
+import numpy as np
+from numpy.typing import NDArray
 
 from ...store import records
 from ...store.index_reader import read_index
 from ...store.raw_rows import split_records
 from ...store.regular_files import size_inside
-from ...store.shards import ShardReader, partial_name, shard_name
+from ...store.shard_reader import ShardReader
+from ...store.shards import partial_name, shard_name
 from .tables import Tables
-
-_MAPPED_BYTES: Final = (
-    64 << 20
-)  # read before the maps of shards are dropped: their pages count as this process's memory
 
 
 class Source:
     """The files of one step and rank."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, verify: bool = True) -> None:
+        """Take a folder; with `verify`, bytes are compared with their checksums when they are first read."""
         self.directory = directory
+        self._verify = verify
         self._shards: ShardReader | None = None
-        self._read_bytes = 0
 
     def tables(self, where: str) -> Tables:
         """Read the index; `where` names it in errors."""
@@ -40,16 +40,11 @@ class Source:
         rows, _ = split_records(packed, where)
         return Tables(replace(data, rows={**data.rows, **{kind: rows[kind] for kind in kinds}}), where)
 
-    def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> bytearray:
+    def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> NDArray[np.uint8]:
         """Read bytes [start, stop) of a blob, into memory of their own."""
         if self._shards is None:
-            self._shards = ShardReader(self.directory, tables.shards.values())
-        found = bytearray(self._shards.blob(blob)[start:stop].data)
-        self._read_bytes += len(found)
-        if self._read_bytes > _MAPPED_BYTES:
-            self._shards.close()
-            self._read_bytes = 0
-        return found
+            self._shards = ShardReader(self.directory, tables.shards.values(), self._verify)
+        return self._shards.read(blob, start, stop)
 
     def lost_blobs(self, tables: Tables) -> int:
         """Count the blobs that reach beyond the end of their shard."""

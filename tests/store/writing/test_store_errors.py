@@ -18,7 +18,7 @@ from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover
 from aten_dump.store.run_json import write_run
-from aten_dump.store.shards import ShardReader
+from aten_dump.store.shard_reader import ShardReader
 from tests.store.recording import RANK, begin, call, header, noise, small_step, store, writer
 
 

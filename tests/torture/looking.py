@@ -1,0 +1,96 @@
+"""All that is done with a dump that may be anything: open, list, show, verify, read, write tables.
+
+Each function must end soon, with right data or an `AtenDumpError`; nothing else may come out, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from aten_dump.dump import Dump, RankDump, open_dump
+from aten_dump.dump.index.summary import summarize
+from aten_dump.errors import AtenDumpError
+from aten_dump.report.details import call_details, value_details
+from aten_dump.report.terminal_tables import note_lines, run_lines, saved_by_call, saved_by_module, steps_table
+from aten_dump.report.tree import call_line, tree_lines
+from aten_dump.report.value_rows import columns, value_rows, write_csv, write_json
+from aten_dump.store.checking.verification import verify
+
+FEW = 12
+
+Look = Callable[[RankDump, random.Random], object]
+
+
+def look_at(path: Path, random: random.Random) -> list[AtenDumpError]:
+    """Do everything with a dump; return the errors that its readers were given."""
+    errors: list[AtenDumpError] = []
+    try:
+        dump = open_dump(path)
+    except AtenDumpError as error:
+        return [error]
+    for action in (lambda: list(run_lines(dump)), lambda: _summaries(dump)):
+        _attempt(action, errors)
+    for rank in dump.all_ranks():
+        for look in LOOKS:
+            _attempt(lambda look=look, rank=rank: look(rank, random), errors)  # type: ignore[misc]
+        _attempt(lambda rank=rank: verify(rank.directory), errors)  # type: ignore[misc]
+    return errors
+
+
+def _attempt(action: Callable[[], object], errors: list[AtenDumpError]) -> None:
+    try:
+        action()
+    except AtenDumpError as error:
+        errors.append(error)
+
+
+def _summaries(dump: Dump) -> None:
+    found = [(rank, summarize(rank.directory)) for rank in dump.all_ranks()]
+    steps_table(found, None, is_terminal=False)
+
+
+def _tree(rank: RankDump, random: random.Random) -> None:
+    for line in islice(tree_lines(rank), 300):
+        call_line(line)
+
+
+def _calls(rank: RankDump, random: random.Random) -> None:
+    names = list(islice(rank.links.names, 2000))
+    for name in random.sample(names, min(FEW, len(names))):
+        list(call_details(rank[name]))
+    rank.calls_by_kind()
+    list(note_lines(rank))
+    assert rank.missing is not None and rank.seconds is not None
+
+
+def _values(rank: RankDump, random: random.Random) -> None:
+    for at in random.sample(range(len(rank.values)), min(FEW, len(rank.values))):
+        list(value_details("value", rank.values[at]))
+
+
+def _tensors(rank: RankDump, random: random.Random) -> None:
+    for value in rank.values:
+        try:
+            value.tensor()
+        except AtenDumpError:
+            continue
+
+
+def _tables(rank: RankDump, random: random.Random) -> None:
+    rows = list(islice(value_rows(rank.calls), 300))
+    write_csv(rows, columns([rank]), io.StringIO())
+    write_json(rows, columns([rank]), io.StringIO())
+
+
+def _saved(rank: RankDump, random: random.Random) -> None:
+    saved = rank.saved_for_backward()
+    saved_by_call(saved, 10, is_terminal=False)
+    saved_by_module(saved, 2, 10, is_terminal=False)
+    assert rank.gradients is not None and rank.loss_scales is not None
+
+
+LOOKS: tuple[Look, ...] = (_tree, _calls, _values, _tensors, _tables, _saved)
