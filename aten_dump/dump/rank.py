@@ -28,7 +28,7 @@ class RankDump(Recording):
 
     def anew(self) -> RankDump:
         """Return it as it was when opened: nothing that has been read is held."""
-        return RankDump(self.directory, self.step, self.rank)
+        return RankDump(self.directory, self.step, self.rank, self.source.verify)
 
     @property
     def header(self) -> records.Header:

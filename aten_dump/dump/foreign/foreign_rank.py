@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...errors import FormatError, MissingDataError, StoreError
 from ...store import records
@@ -26,7 +28,7 @@ class ForeignSource(Source):
         super().__init__(directory)
         self._make = make
         self._made: MadeIndex | None = None
-        self._last: tuple[int, bytearray] | None = None  # a file is read once for all its pieces
+        self._last: tuple[int, NDArray[np.uint8]] | None = None  # a file is read once for all its pieces
 
     @property
     def made(self) -> MadeIndex:
@@ -55,13 +57,13 @@ class ForeignSource(Source):
         """Refuse: ranks are put together by facts that other tools do not record."""
         raise MissingDataError(f"ranks of {where} cannot be put together: it was recorded by another tool")
 
-    def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> bytearray:
+    def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> NDArray[np.uint8]:
         """Read bytes of a tensor's file."""
         if self._last is None or self._last[0] != blob.id:
             self._last = blob.id, self._bytes(tables, blob)
-        return self._last[1][start:stop]
+        return np.array(self._last[1][start:stop], np.uint8)
 
-    def _bytes(self, tables: Tables, blob: records.Blob) -> bytearray:
+    def _bytes(self, tables: Tables, blob: records.Blob) -> NDArray[np.uint8]:
         value = tables.values[blob.id]
         tensor = self.made.loads[blob.id]()
         dtype = getattr(torch, tables.text(value.dtype))
@@ -71,7 +73,8 @@ class ForeignSource(Source):
                 f"its table says {list(value.shape)}: the files are of different runs"
             )
         raw = tensor.detach().to(dtype).resolve_conj().resolve_neg().contiguous().reshape(-1)
-        return bytearray(raw.view(torch.uint8).numpy()) if raw.numel() else bytearray()
+        found: NDArray[np.uint8] = raw.view(torch.uint8).numpy() if raw.numel() else np.empty(0, np.uint8)
+        return found
 
     def lost_blobs(self, tables: Tables) -> int:
         """Return 0: a file that is not there has no record either."""

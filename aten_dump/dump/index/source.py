@@ -26,7 +26,7 @@ class Source:
     def __init__(self, directory: Path, verify: bool = True) -> None:
         """Take a folder; with `verify`, bytes are compared with their checksums when they are first read."""
         self.directory = directory
-        self._verify = verify
+        self.verify = verify
         self._shards: ShardReader | None = None
 
     def tables(self, where: str) -> Tables:
@@ -43,7 +43,7 @@ class Source:
     def read(self, tables: Tables, blob: records.Blob, start: int, stop: int) -> NDArray[np.uint8]:
         """Read bytes [start, stop) of a blob, into memory of their own."""
         if self._shards is None:
-            self._shards = ShardReader(self.directory, tables.shards.values(), self._verify)
+            self._shards = ShardReader(self.directory, tables.shards.values(), self.verify)
         return self._shards.read(blob, start, stop)
 
     def lost_blobs(self, tables: Tables) -> int:
