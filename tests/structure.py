@@ -177,7 +177,10 @@ def classes(package: Path) -> list[Class]:
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:
-    """Return the names that are set on `self` in the class, declared in its body, or listed in __slots__."""
+    """Return the names that are set on `self` in the class, declared or set in its body, or listed in __slots__.
+
+    Names in capitals are constants, no attributes.
+    """
     found: set[str] = set()
     for inner in ast.walk(node):
         match inner:
@@ -187,12 +190,21 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
         match item:
             case ast.AnnAssign(target=ast.Name(name)):
                 found.add(name)
-    return found
+            case ast.Assign(targets=[ast.Name("__slots__")], value=ast.Tuple(elts)):
+                found |= {str(slot.value) for slot in elts if isinstance(slot, ast.Constant)}
+            case ast.Assign(targets=[ast.Name(name)]):
+                found.add(name)
+    return {name for name in found if not name.isupper() and not name.startswith("__")}
 
 
 def is_record(one: Class) -> bool:
     """Tell whether a class is a plain record: it has fields and hardly a method."""
     return one.methods <= 3
+
+
+def is_large(one: Class) -> bool:
+    """Tell whether a class needs a reason, in its docstring, for how much is in it."""
+    return one.methods > 20 or (one.attributes > 15 and not is_record(one))
 
 
 def sizes(package: Path) -> dict[str, int]:
@@ -224,7 +236,7 @@ def report(package: Path) -> Iterable[str]:
     yield f"functions: median {statistics.median(spans)}, p90 {p90:.0f}, max {max(spans)}"
     yield f"functions above 50 lines: {[f.where for f in every if f.lines > 50]}"
     yield f"above 5 parameters: {[(f.where, f.parameters) for f in every if f.parameters > 5]}"
-    yield f"large classes: {[(c.where, c.attributes, c.methods) for c in classes(package) if c.methods > 20 or (c.attributes > 15 and not is_record(c))]}"
+    yield f"large classes: {[(c.where, c.attributes, c.methods) for c in classes(package) if is_large(c)]}"
     yield f"same names: {same_names(package)}"
 
 
