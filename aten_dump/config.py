@@ -6,15 +6,14 @@ Every error names the field, the value that was found and what is allowed.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
-import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from .config_files import VARIABLES, read_config_file
 from .errors import ConfigError
 
 Level = Literal["aten", "api", "module", "mix"]
@@ -50,7 +49,7 @@ STATISTICS: Final = (
     "negative",
     "positive",
 )
-CONFIG_VARIABLE: Final = "ATEN_DUMP_CONFIG"
+CONFIG_VARIABLE: Final = VARIABLES[0]
 _RANGES = re.compile(r"\s*\d+\s*(-\s*\d+\s*)?(\|\s*\d+\s*(-\s*\d+\s*)?)*")
 
 
@@ -275,56 +274,25 @@ class DumpConfig:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> DumpConfig:
-        """Read a config from a JSON, TOML or YAML file, told by its suffix.
+        """Read a config from a JSON, TOML or YAML file, told by its suffix; also msprobe's and MindSpore's.
+
+        A warning names the keys of another tool that have no meaning here.
 
         Raises:
             ConfigError: the file is missing, is not valid, or holds a field or value that is not allowed.
         """
-        file = Path(path)
-        parse = _PARSERS.get(file.suffix.lower())
-        if parse is None:
-            raise ConfigError(f"config file {file} has suffix {file.suffix!r}; allowed: {', '.join(_PARSERS)}")
-        try:
-            fields = parse(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read config file {file}: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigError(f"config file {file} is not valid {file.suffix[1:].upper()}: {error}") from error
-        if not isinstance(fields, Mapping):
-            raise ConfigError(f"config file {file} holds a {type(fields).__name__}; it must hold named fields")
-        return cls.from_dict(fields, f"config file {file}")
+        found = read_config_file(path)
+        if found.without_meaning:
+            keys = "; ".join(f"{key}: {why}" for key, why in found.without_meaning.items())
+            warnings.warn(f"{found.source} has keys without meaning here: {keys}", stacklevel=2)
+        return cls.from_dict(found.fields, found.source)
 
     @classmethod
     def from_environment(cls) -> DumpConfig:
-        """Read the config file that the variable ATEN_DUMP_CONFIG names."""
-        path = os.environ.get(CONFIG_VARIABLE)
-        if not path:
+        """Read the config file that ATEN_DUMP_CONFIG names, or MINDSPORE_DUMP_CONFIG."""
+        path = next((path for name in VARIABLES if (path := os.environ.get(name))), None)
+        if path is None:
             raise ConfigError(
                 f"DumpMode got no config and {CONFIG_VARIABLE} is not set; pass a DumpConfig or set it to a file"
             )
         return cls.from_file(path)
-
-
-def _parse_toml(text: str) -> Any:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)
-
-
-def _parse_yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
-_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
-    ".json": json.loads,
-    ".toml": _parse_toml,
-    ".yaml": _parse_yaml,
-    ".yml": _parse_yaml,
-}

@@ -25,7 +25,8 @@ READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "config": {"errors"},
+    "config_files": {"errors"},
+    "config": {"errors", "config_files"},
     "store": {"errors"},
     "capture": LEAVES | {"store"},
     "dump": LEAVES | {"store"},
@@ -33,7 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": READER | {"analysis"},
     "export": READER | {"analysis"},
     "compat": READER | {"analysis"},
-    "cli": READER | {"analysis", "report", "export", "compat", ROOT},  # ROOT: the public API, __version__
+    "cli": READER
+    | {"analysis", "config_files", "report", "export", "compat", ROOT},  # ROOT: the public API, __version__
 }
 FREE = {"__init__", "__main__"}  # the package's own front doors
 DEVICE_PACKAGES = {"torch_npu", "torch.npu", "torch.cuda", "torch.xpu", "torch.mps"}

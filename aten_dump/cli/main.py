@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "nonfinite": "Where NaN and Inf came from, in execution order.",
     "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",
     "report": "A dump or a comparison as one HTML file to look at and to mail.",
+    "config": "Check, convert or begin a config file, also msprobe's and MindSpore's.",
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",
 }

@@ -1,0 +1,9 @@
+"""Config files: ours as JSON, TOML or YAML, msprobe's config.json, MindSpore's data_dump.json.
+
+In: a file. Out: fields of DumpConfig, and for each key of another tool what became of it (`Translation`).
+"""
+
+from .reading import TOOLS, VARIABLES, read_config_file
+from .translation import Translation
+
+__all__ = ["TOOLS", "VARIABLES", "Translation", "read_config_file"]

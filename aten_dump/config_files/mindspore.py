@@ -1,0 +1,145 @@
+"""MindSpore's data_dump.json: each key becomes fields of DumpConfig, or is named as one without meaning here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ..errors import ConfigError
+from .translation import Translation, no_meaning, numbers, path_field, pattern
+
+_DATA: Final = {"tensor": "tensor", "statistic": "statistic", "full": "full"}
+_IO: Final = {0: "all", 1: "input", 2: "output"}
+_STATISTICS: Final = {
+    "max": "max",
+    "min": "min",
+    "avg": "mean",
+    "count": "count",
+    "negative zero count": "negative",
+    "positive zero count": "positive",
+    "nan count": "nan",
+    "negative inf count": "neginf",
+    "positive inf count": "posinf",
+    "zero count": "zero",
+    "l2norm": "l2norm",
+    "md5": "",
+}
+
+
+def _dump_mode(translation: Translation, key: str, found: Any) -> None:
+    translation.choose(key, found, {0: "all", 1: "kernels", 2: "set_dump"})
+    if found == 0:
+        translation.mapped[key] = "all ops: the default"
+    elif found == 1:
+        translation.mapped[key] = "ops of `kernels`"
+    else:
+        translation.drop(key, "set_dump marks cells in the script; name them in DumpConfig.modules")
+
+
+def _iteration(translation: Translation, key: str, found: Any) -> None:
+    translation.put(key, steps=str(found))
+
+
+def _saved_data(translation: Translation, key: str, found: Any) -> None:
+    translation.put(key, data=translation.choose(key, found, _DATA))
+
+
+def _input_output(translation: Translation, key: str, found: Any) -> None:
+    translation.put(key, io=translation.choose(key, found, _IO))
+
+
+def _kernels(translation: Translation, key: str, found: Any) -> None:
+    names = [pattern(name) for name in translation.strings(key, found)]
+    # "Default/network/conv1-Conv2d/Conv2D-op12": a node of their graph, of which the op's type has a meaning here.
+    ops = [name if name.startswith("regex:") else name.rpartition("/")[2].partition("-op")[0] for name in names]
+    if ops:
+        translation.put(key, ops=ops)
+
+
+def _support_device(translation: Translation, key: str, found: Any) -> None:
+    if not isinstance(found, list) or not all(isinstance(one, int) for one in found):
+        raise translation.wrong(key, found, "a list of ints")
+    translation.put(key, ranks=numbers(found))
+
+
+def _op_debug_mode(translation: Translation, key: str, found: Any) -> None:
+    translation.choose(key, found, {0: None, 3: None, 4: None})
+    if found:
+        translation.put(key, trigger="nonfinite")
+    else:
+        translation.mapped[key] = "no trigger: the default"
+
+
+def _statistic_category(translation: Translation, key: str, found: Any) -> None:
+    names = [translation.choose(key, name, _STATISTICS) for name in translation.strings(key, found)]
+    statistics = [name for name in names if name]
+    fields: dict[str, Any] = {"statistics": statistics} if statistics else {}
+    if "" in names:
+        fields["hash"] = "md5"
+        if not statistics:
+            fields["data"] = "hash"
+    translation.put(key, **fields)
+
+
+def _sample_num(translation: Translation, key: str, found: Any) -> None:
+    translation.put(key, sample=found)
+
+
+def _enable(translation: Translation, key: str, found: Any) -> None:
+    translation.drop(key, "a dump is made where the script enters DumpMode, or under `aten-dump run`")
+
+
+_COMMON: Final[dict[str, Callable[[Translation, str, Any], None]]] = {
+    "op_debug_mode": _op_debug_mode,
+    "dump_mode": _dump_mode,
+    "path": path_field,
+    "net_name": no_meaning("the dump's directory is `path`"),
+    "iteration": _iteration,
+    "saved_data": _saved_data,
+    "input_output": _input_output,
+    "kernels": _kernels,
+    "support_device": _support_device,
+    "statistic_category": _statistic_category,
+    "file_format": no_meaning("the format is ours; `aten-dump export --to npy` writes theirs"),
+    "overflow_number": no_meaning("`trigger_times` bounds the steps in which one cause writes"),
+    "initial_iteration": no_meaning("steps count from 0"),
+}
+_END_TO_END: Final[dict[str, Callable[[Translation, str, Any], None]]] = {
+    "enable": _enable,
+    "trans_flag": no_meaning("tensors are recorded in PyTorch's own layouts"),
+    "stat_calc_mode": no_meaning("statistics are computed where the tensor is"),
+    "device_stat_precision_mode": no_meaning("statistics are accumulated in float32 or wider"),
+    "sample_mode": no_meaning("`sample_num` alone says it: DumpConfig.sample"),
+    "sample_num": _sample_num,
+    "save_kernel_args": no_meaning("arguments of calls are always recorded"),
+}
+_SECTIONS: Final = {
+    "common_dump_settings": _COMMON,
+    "e2e_dump_settings": _END_TO_END,
+    "async_dump_settings": _END_TO_END,
+}
+KEYS: Final = {**_COMMON, **_END_TO_END}
+
+
+def is_mindspore(content: Mapping[str, Any]) -> bool:
+    """Tell whether a config is MindSpore's."""
+    return "common_dump_settings" in content
+
+
+def translate(content: Mapping[str, Any], source: str) -> Translation:
+    """Translate a config."""
+    translation = Translation("MindSpore", source)
+    for section, keys in content.items():
+        if section not in _SECTIONS:
+            raise ConfigError(f"{source} has unknown section {section}; MindSpore has: {', '.join(_SECTIONS)}")
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"{source}: {section} is {keys!r}; an object is expected")
+        chosen = dict(keys)
+        if chosen.get("sample_mode") == 0:  # samples are off, whatever their number
+            chosen.pop("sample_num", None)
+        if chosen.get("dump_mode", 1) != 1:
+            chosen.pop("kernels", None)  # counts in dump_mode 1 only
+        translation.each(chosen, _SECTIONS[section])
+        for key in set(keys) - set(chosen):
+            translation.drop(key, "it is off in this file")
+    return translation

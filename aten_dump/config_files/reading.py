@@ -1,0 +1,71 @@
+"""Reads a config file: its syntax by its suffix, its tool by its keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import ConfigError
+from . import mindspore, msprobe
+from .translation import Translation
+
+VARIABLES: Final = ("ATEN_DUMP_CONFIG", "MINDSPORE_DUMP_CONFIG")  # the first that is set counts
+# How each tool's config is known, and how it is translated.
+TOOLS: Final[dict[str, tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any], str], Translation]]]] = {
+    "MindSpore": (mindspore.is_mindspore, mindspore.translate),
+    "msprobe": (msprobe.is_msprobe, msprobe.translate),
+}
+
+
+def read_config_file(path: str | os.PathLike[str]) -> Translation:
+    """Read a config file of ours or of another tool.
+
+    Raises:
+        ConfigError: the file is missing, is not valid, or holds a key or value that its tool does not allow.
+    """
+    file = Path(path)
+    parse = _PARSERS.get(file.suffix.lower())
+    if parse is None:
+        raise ConfigError(f"config file {file} has suffix {file.suffix!r}; allowed: {', '.join(_PARSERS)}")
+    try:
+        content = parse(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read config file {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"config file {file} is not valid {file.suffix[1:].upper()}: {error}") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"config file {file} holds a {type(content).__name__}; it must hold named fields")
+    source = f"config file {file}"
+    for is_theirs, translate in TOOLS.values():
+        if is_theirs(content):
+            return translate(content, source)
+    return Translation("aten_dump", source, dict(content))
+
+
+def _parse_toml(text: str) -> Any:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
+
+
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    ".json": json.loads,
+    ".toml": _parse_toml,
+    ".yaml": _parse_yaml,
+    ".yml": _parse_yaml,
+}
