@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import site
 import sysconfig
 from pathlib import Path
@@ -14,14 +15,14 @@ from ...store.records import FRAME, OP, STACK, TEXT, Frame, Op, Stack, Text
 from ...store.sink import Emit
 from .call_name import CallName
 
-_OWN: Final = str(Path(__file__).resolve().parents[2])
+OWN_CODE: Final = str(Path(__file__).resolve().parents[2]) + os.sep  # files below count as the recorder's own
 _MAX_DEPTH: Final = 256  # frames of a stack that are looked at
 
 
 def _library_roots() -> tuple[str, ...]:
     roots = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     roots.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
-    roots.update((str(Path(torch.__file__).parent), _OWN, "<frozen", "<string>", "<__array_function__"))
+    roots.update((str(Path(torch.__file__).parent), OWN_CODE, "<frozen", "<string>", "<__array_function__"))
     return tuple(roots)
 
 
@@ -81,7 +82,7 @@ class Interner:
 
     def _new_stack(self, parent: int, frame: FrameType, code: CodeType) -> int:
         self._codes.append(code)
-        if code.co_filename.startswith(_OWN):
+        if code.co_filename.startswith(OWN_CODE):
             return parent  # the recorder's own frames are no part of the program
         line = frame.f_lineno or 0
         key = (id(code), line)

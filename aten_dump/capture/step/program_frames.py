@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from types import FrameType
-from typing import Final
 
-_OWN: Final = str(Path(__file__).resolve().parents[2]) + os.sep
+from ..naming.interned_tables import OWN_CODE
 
 
 def program_frame() -> FrameType | None:
@@ -18,6 +15,6 @@ def program_frame() -> FrameType | None:
     is Python. Compiled functions have no frames, so that how many of ours are on top is not the same in each build.
     """
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and frame.f_code.co_filename.startswith(OWN_CODE):
         frame = frame.f_back
     return frame

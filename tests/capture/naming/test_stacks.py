@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+
+import aten_dump
 
 
 def _inner(x: Tensor) -> None:
@@ -30,3 +33,14 @@ def test_the_stack_of_an_op_ends_at_the_line_that_called_it(record: Callable[...
         ("_outer", starts[1] + 1),
     ]
     assert {frame.file for frame in frames[:2]} == {__file__}
+
+
+def test_a_folder_whose_name_begins_like_that_of_the_package_is_the_program(record: Callable[..., Any]) -> None:
+    file = f"{Path(aten_dump.__file__).parent}_training/train.py"
+    names: dict[str, Any] = {"torch": torch}
+    exec(
+        compile("def step(x):\n    with torch._C.DisableTorchFunction():\n        return x.sin()\n", file, "exec"),
+        names,
+    )
+    frame = record(lambda: names["step"](torch.ones(3)))["Aten.sin.0.forward"].stack[0]
+    assert (frame.file, frame.function, frame.line) == (file, "step", 3)

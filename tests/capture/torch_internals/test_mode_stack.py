@@ -1,0 +1,101 @@
+"""Our modes come and go without a trace, wherever on torch's stacks they are by then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from aten_dump.capture.torch_internals import mode_stack
+from aten_dump.capture.torch_internals.mode_stack import Modes
+
+
+class _Function(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def function_stack() -> list[Any]:
+    return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+
+
+def dispatch_stack() -> list[Any]:
+    return [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+
+
+@pytest.fixture
+def ours() -> Iterator[Modes]:
+    modes = Modes(_Function(), _Dispatch())
+    assert (function_stack(), dispatch_stack()) == ([], [])
+    yield modes
+    modes.take_off()
+    assert (function_stack(), dispatch_stack()) == ([], [])
+
+
+def test_modes_are_taken_off_from_below_those_of_the_program(ours: Modes) -> None:
+    below, above = _Function(), _Dispatch()
+    with below:
+        ours.push()
+        with above:
+            ours.take_off()
+            assert (function_stack(), dispatch_stack()) == ([below], [above])
+            ours.take_off()  # they are not there: nothing happens
+            assert (function_stack(), dispatch_stack()) == ([below], [above])
+
+
+def test_a_function_mode_goes_back_where_it_was(ours: Modes) -> None:
+    below, above = _Function(), _Function()
+    with below:
+        ours.push()
+        with above:
+            position = mode_stack.take_function_mode_off(ours.function)
+            assert position == 1
+            assert function_stack() == [below, above]
+            mode_stack.put_function_mode_back(ours.function, position)
+            assert function_stack() == [below, ours.function, above]
+        ours.take_off()
+
+
+def test_the_function_mode_is_put_on_for_python_code_only_where_it_is_missing(ours: Modes) -> None:
+    assert mode_stack.push_function_mode(ours.function)
+    assert not mode_stack.push_function_mode(ours.function)
+    with mode_stack.without_function_mode(ours.function):
+        assert function_stack() == []
+    other = _Function()
+    with other:
+        with mode_stack.without_function_mode(ours.function):  # not the top one: it stays
+            assert function_stack() == [ours.function, other]
+        mode_stack.pop_function_mode(ours.function)
+        assert function_stack() == [ours.function, other]
+    mode_stack.pop_function_mode(ours.function)
+    assert function_stack() == []
+
+
+def test_the_dispatch_mode_leaves_only_if_it_is_alone(ours: Modes) -> None:
+    mode_stack.push_dispatch_mode(ours.dispatch)
+    with mode_stack.without_only_dispatch_mode(ours.dispatch) as off:
+        assert off
+        assert dispatch_stack() == []
+    assert dispatch_stack() == [ours.dispatch]
+    other = _Dispatch()
+    with other, mode_stack.without_only_dispatch_mode(ours.dispatch) as off:
+        assert not off
+        assert dispatch_stack() == [ours.dispatch, other]
+
+
+def test_the_dispatch_mode_goes_below_all_others(ours: Modes) -> None:
+    one, two = _Dispatch(), _Dispatch()
+    with one, two:
+        mode_stack.push_dispatch_mode_below(ours.dispatch)
+        assert dispatch_stack() == [ours.dispatch, one, two]
+        mode_stack.take_dispatch_mode_off(ours.dispatch)
+        assert dispatch_stack() == [one, two]
