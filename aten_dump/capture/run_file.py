@@ -14,7 +14,7 @@ import torch
 
 from ..config import DumpConfig
 from ..store.records import FORMAT_VERSION
-from ..store.run_json import read_run, write_run
+from ..store.run_json import RunFile, ranges_of
 from ..store.writing.writer import Writer, WriterSettings
 from . import IS_COMPILED
 from .data.host_memory import host_memory
@@ -32,7 +32,7 @@ class Run:
         self.rank = rank
         self.world_size = world_size
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
-        self._writes_run_file = rank in (first, 0)
+        self._file = RunFile(root, describe_run(config, world_size)) if rank in (first, 0) else None
 
     def open_writer(self) -> Writer:
         """Make the directory of the dump, and run.json on the first recorded rank.
@@ -49,11 +49,12 @@ class Run:
             max_bytes=config.max_bytes,
             allocate=host_memory,
             at_once=not has_spare_core(),
+            on_step=self._file.add_step if self._file is not None else None,
         )
         writer = Writer(self.root, self.rank, settings)
-        if self._writes_run_file:
+        if self._file is not None:
             try:
-                write_run(self.root, describe_run(config, self.world_size))
+                self._file.write()
             except BaseException:
                 writer.close()
                 raise
@@ -65,9 +66,8 @@ class Run:
         Raises:
             StoreError: run.json cannot be written.
         """
-        if self._writes_run_file:
-            coverage = {"rank": self.rank, "steps": steps, "notes": dict(notes)}
-            write_run(self.root, {**read_run(self.root), "coverage": coverage})
+        if self._file is not None:
+            self._file.write(coverage={"rank": self.rank, "steps": steps, "notes": dict(notes)})
 
 
 def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:
@@ -75,6 +75,7 @@ def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "world_size": world_size,
+        "ranks": ranges_of(rank for rank in range(world_size) if rank in config.rank_selection),
         "started_unix_ns": time.time_ns(),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.table import Table
 
 from ..errors import AtenDumpError
+from ..report.plain_text import visible, visible_lines
 
 _TERMINAL_LINES: Final = 200
 
@@ -23,6 +24,11 @@ class Update(Protocol):
     """Takes how much is done, of how much."""
 
     def __call__(self, done: int, total: int) -> None: ...
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print a line of ours, which may hold text of a dump; all that goes to a terminal passes through here."""
+    click.echo(visible_lines(text), err=err)
 
 
 def is_terminal() -> bool:
@@ -39,11 +45,13 @@ def line_limit(limit: int | None, default: int = _TERMINAL_LINES) -> int | None:
 
 def print_table(table: Table) -> None:
     """Print a table to stdout; in a pipe without colours, cuts or trailing spaces."""
+    for column in table.columns:
+        column._cells = [visible(str(found)) for found in column.cells]
     if is_terminal():
-        Console(markup=False, highlight=False).print(table)
+        Console(markup=False, highlight=False, emoji=False).print(table)
         return
     for line in _plain_lines(table):
-        click.echo(line)
+        echo(line)
 
 
 def _plain_lines(table: Table) -> Iterator[str]:
@@ -64,7 +72,7 @@ def print_lines(lines: Iterable[str], limit: int | None = None) -> None:
     left_out = 0
     for number, line in enumerate(lines):
         if limit is None or number < limit:
-            click.echo(line)
+            echo(line)
         else:
             left_out += 1
     say_left_out(left_out, "lines")
@@ -73,7 +81,7 @@ def print_lines(lines: Iterable[str], limit: int | None = None) -> None:
 def say_left_out(count: int, what: str) -> None:
     """Say on stderr that something was not printed."""
     if count:
-        click.echo(f"... {count} more {what}; --limit 0 prints all", err=True)
+        echo(f"... {count} more {what}; --limit 0 prints all", err=True)
 
 
 @contextmanager
@@ -111,4 +119,4 @@ def with_progress(title: str, items: Sequence[Item]) -> Iterator[Item]:
 
 def warn(error: AtenDumpError) -> None:
     """Print an error to stderr and go on."""
-    click.echo(f"Error: {error}", err=True)
+    echo(f"Error: {error}", err=True)

@@ -9,6 +9,7 @@ import click
 
 from .. import IS_COMPILED, __version__
 from ..errors import AtenDumpError
+from ..report.plain_text import visible_lines
 
 # name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used, as torch
 # takes a second to import.
@@ -59,7 +60,7 @@ class Commands(click.Group):
         except BrokenPipeError:
             raise  # click ends quietly
         except AtenDumpError as error:
-            raise Failure(str(error)) from error
+            raise Failure(visible_lines(str(error))) from error
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

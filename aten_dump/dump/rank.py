@@ -173,7 +173,7 @@ class RankDump(Recording):
         found = []
         for record in self.tables.saved:
             values = tuple(self.value_by_id(number) for number in record.values)
-            found.append(SavedValues(self.call(record.call), record.node, values, distinct_nbytes(values)))
+            found.append(SavedValues(self.find(record.call), record.node, values, distinct_nbytes(values)))
         return SavedForBackward(found)
 
 

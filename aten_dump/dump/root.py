@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError, MissingDataError, StoreError
-from ..store.regular_files import numbered_folders
-from ..store.run_json import RUN_FILE, read_run
+from ..store.regular_files import foreign_entries, numbered_folders
+from ..store.run_json import RUN_FILE, read_ranges, read_run
 from ..store.writing.index_writer import INDEX_FILE
 from .foreign.formats import foreign_ranks
 from .rank import RankDump
 
 _SHOWN = 20
+_MOST_LISTED = 1 << 20
 
 
 class Step:
@@ -51,10 +52,36 @@ class Step:
 class Dump:
     """A dump directory."""
 
-    def __init__(self, path: Path, run: dict[str, Any], ranks: Mapping[int, Mapping[int, RankDump]]) -> None:
+    def __init__(
+        self, path: Path, run: dict[str, Any], ranks: Mapping[int, Mapping[int, RankDump]], damage: str = ""
+    ) -> None:
+        """Take what is there; `damage` says why run.json could not be read."""
         self.path = path
         self.run = run  # what run.json says; {} where there is none
+        self._damage = damage
         self._steps = {step: Step(self, step, dict(sorted(found.items()))) for step, found in sorted(ranks.items())}
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the folder, in sentences: a damaged run.json, steps and ranks of its that are gone."""
+        found = [self._damage] if self._damage else []
+        for name in foreign_entries(self.path, "step"):
+            found.append(f"{self.path / name} is no step of the dump: a link, a file, or a number written otherwise")
+        return [*found, *self._lost()]
+
+    def _lost(self) -> Iterator[str]:
+        """Yield the steps and ranks that run.json lists and that are not there; with a trigger, ranks may have none."""
+        config = self.run.get("config")
+        if isinstance(config, dict) and config.get("trigger"):
+            return
+        ranks = _within(self.run.get("ranks"))
+        for step in _within(self.run.get("steps")):
+            there = self._steps[step].ranks if step in self._steps else []
+            for rank in sorted(set(ranks) - set(there)):
+                yield (
+                    f"step {step} of rank {rank} is not in {self.path}, though {RUN_FILE} says that it was recorded; "
+                    "was its folder lost, or not copied?"
+                )
 
     @property
     def steps(self) -> list[int]:
@@ -102,7 +129,7 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
 
     Raises:
         StoreError: there is no such directory, or it cannot be read.
-        FormatError: it is not a dump, or run.json is damaged.
+        FormatError: it is not a dump.
     """
     root = Path(path)
     if not root.is_dir():
@@ -118,11 +145,12 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
             for step, outer in numbered_folders(root, "step").items()
         }
         indexes = {step: ranks for step, ranks in indexes.items() if ranks}
-        if not indexes and not (root / RUN_FILE).exists():
+        if not indexes and not os.path.lexists(root / RUN_FILE):
             return Dump(root, {}, _foreign(root))
     except OSError as error:
         raise StoreError(f"cannot read dump {root}: {error.strerror or error}") from error
-    return Dump(root, _read_run(root), indexes)
+    run, damage = _read_run(root)
+    return Dump(root, run, indexes, damage)
 
 
 def _foreign(root: Path) -> Mapping[int, Mapping[int, RankDump]]:
@@ -136,11 +164,21 @@ def _foreign(root: Path) -> Mapping[int, Mapping[int, RankDump]]:
     return found
 
 
-def _read_run(root: Path) -> dict[str, Any]:
+def _read_run(root: Path) -> tuple[dict[str, Any], str]:
+    """Return what run.json says, and why it could not be read: a damaged one costs only what it held."""
     try:
-        return read_run(root)
+        return read_run(root), ""
     except MissingDataError:
-        return {}  # interrupted at the very start, or only some ranks were copied: the indexes are enough
+        return {}, ""  # interrupted at the very start, or only some ranks were copied: the indexes are enough
+    except (FormatError, StoreError) as error:
+        return {}, str(error)
+
+
+def _within(text: object) -> list[int]:
+    """Return the numbers of ranges in run.json, as many as a run may have."""
+    ranges = read_ranges(text)
+    count = sum(max(0, high - low + 1) for low, high in ranges)
+    return [n for low, high in ranges for n in range(low, high + 1)] if count <= _MOST_LISTED else []
 
 
 def _has_index(directory: Path) -> bool:

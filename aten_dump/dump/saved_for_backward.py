@@ -8,12 +8,14 @@ from typing import overload
 
 from .handles import Call, Value
 
+NOT_RECORDED = "(not recorded)"  # where the module of a call would be that was not selected
+
 
 @dataclass(frozen=True, slots=True)
 class SavedValues:
     """The values that the autograd node of one forward call keeps alive; `nbytes` counts a storage once."""
 
-    call: Call
+    call: Call | None  # None: the call was not selected, its node was seen all the same
     node: str
     values: tuple[Value, ...]
     nbytes: int
@@ -38,9 +40,12 @@ class SavedForBackward(Sequence[SavedValues]):
     def _values(self) -> Iterator[Value]:
         return (value for saved in self._saved for value in saved.values)
 
-    def by_call(self) -> dict[Call, int]:
-        """Return the bytes that each call keeps; a storage that two calls keep counts for both."""
-        found: dict[Call, list[Value]] = {}
+    def by_call(self) -> dict[Call | None, int]:
+        """Return the bytes that each call keeps; a storage that two calls keep counts for both.
+
+        None stands for the calls that were not selected.
+        """
+        found: dict[Call | None, list[Value]] = {}
         for saved in self._saved:
             found.setdefault(saved.call, []).extend(saved.values)
         return {call: distinct_nbytes(values) for call, values in found.items()}
@@ -53,7 +58,8 @@ class SavedForBackward(Sequence[SavedValues]):
         """
         found: dict[str, list[Value]] = {}
         for saved in self._saved:
-            fqn = ".".join(saved.call.module.split(".")[:depth])
+            module = saved.call.module if saved.call is not None else NOT_RECORDED
+            fqn = ".".join(module.split(".")[:depth])
             found.setdefault(fqn, []).extend(saved.values)
         return {fqn: distinct_nbytes(values) for fqn, values in found.items()}
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..dump import Call, Dump, RankDump, SavedForBackward
 from ..dump.index.summary import Summary
+from ..dump.saved_for_backward import NOT_RECORDED
 from ..store.records import CALL_KINDS, Note
 from .units import format_bytes, format_number, tensor_type
 
@@ -93,7 +94,8 @@ def saved_by_call(saved: SavedForBackward, limit: int | None, *, is_terminal: bo
     """Return the calls that keep most bytes for backward."""
     table = _table("by call", "call", "module", "bytes", "nbytes", left=2, is_terminal=is_terminal)
     for call, nbytes in islice(sorted(saved.by_call().items(), key=lambda item: -item[1]), limit):
-        table.add_row(call.name, call.module or "-", format_bytes(nbytes), str(nbytes))
+        name, module = (call.name, call.module) if call is not None else (NOT_RECORDED, "")
+        table.add_row(name, module or "-", format_bytes(nbytes), str(nbytes))
     return table
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from ..dump import Call, RankDump, Value
+from . import plain_text
 
 CALL_COLUMNS: Final = ("step", "rank", "call", "call_id", "op", "kind", "phase", "module", "slot")
 VALUE_COLUMNS: Final = ("value", "storage", "version", "dtype", "shape", "stride", "device", "undefined", "nbytes")
@@ -58,7 +59,7 @@ def _csv_cell(cell: Any) -> Any:
         return json.dumps(cell)
     if isinstance(cell, bool):
         return str(cell).lower()
-    return "" if cell is None else repr(cell) if isinstance(cell, float) else cell
+    return "" if cell is None else repr(cell) if isinstance(cell, float) else plain_text.cell(cell)
 
 
 def write_json(rows: Iterable[dict[str, Any]], names: Sequence[str], file: TextIO) -> None:

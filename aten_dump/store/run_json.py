@@ -1,16 +1,77 @@
-"""``run.json``: what ran, one per dump, written by rank 0."""
+"""``run.json``: what ran, one per dump, written by the first recorded rank and kept current.
+
+Theory of operation
+    The file is a JSON object whose first member, on the second line, is the checksum of all lines after it: whoever
+    reads it knows whether it is what was written. It is written to another name and renamed, so it is whole at any
+    time. It lists the steps that its rank has begun and the ranks that record, which tells what of a dump was lost.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
+import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import xxhash
 
 from ..errors import FormatError, MissingDataError, StoreError
+from .regular_files import open_inside
 
-RUN_FILE = "run.json"
+RUN_FILE: Final = "run.json"
+_MOST_BYTES: Final = 64 << 20
+_BEGIN: Final = re.compile(rb'{\n "checksum": "([0-9a-f]{16})",?\n')
+_RANGES: Final = re.compile(r"\d{1,18}(-\d{1,18})?(\|\d{1,18}(-\d{1,18})?)*")
+
+
+class RunFile:
+    """The file of a run while it is recorded."""
+
+    def __init__(self, root: Path, info: dict[str, Any]) -> None:
+        """Take what the file says but the steps."""
+        self._root = root
+        self._info = info
+        self._steps: set[int] = set()
+        self._lock = threading.Lock()
+
+    def add_step(self, step: int) -> None:
+        """Say that the files of a step are there."""
+        with self._lock:
+            self._steps.add(step)
+        self.write()
+
+    def write(self, **more: Any) -> None:
+        """Write the file as it is now, with further members.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        with self._lock:
+            self._info |= {"steps": ranges_of(self._steps), **more}
+            write_run(self._root, self._info)
+
+
+def ranges_of(numbers: Iterable[int]) -> str:
+    """Return numbers as ``DumpConfig.steps`` has them: ``0-3|7``."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return "|".join(f"{low}-{high}" if high > low else f"{low}" for low, high in found)
+
+
+def read_ranges(text: object) -> list[tuple[int, int]]:
+    """Return the ranges (low, high) of what `ranges_of` made; none where it is something else."""
+    if not isinstance(text, str) or not _RANGES.fullmatch(text):
+        return []
+    pairs = (part.partition("-") for part in text.split("|"))
+    return [(int(low), int(high or low)) for low, _, high in pairs]
 
 
 def write_run(root: Path, info: dict[str, Any]) -> None:
@@ -21,9 +82,15 @@ def write_run(root: Path, info: dict[str, Any]) -> None:
     """
     path = Path(root) / RUN_FILE
     temporary = path.with_name(f".{RUN_FILE}.{os.getpid()}")
+    text = json.dumps(info, indent=1, default=repr)
+    rest = text[2:].encode() + b"\n" if info else b"}\n"
+    begin = f'{{\n "checksum": "{xxhash.xxh3_64_hexdigest(rest)}"{"," if info else ""}\n'.encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)  # of a process that was killed
+        with open(open_inside(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(begin + rest)
         os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -33,23 +100,32 @@ def write_run(root: Path, info: dict[str, Any]) -> None:
 
 
 def read_run(root: Path) -> dict[str, Any]:
-    """Read ``run.json`` of the dump at `root`.
+    """Read ``run.json`` of the dump at `root`; files of earlier versions have no checksum.
 
     Raises:
         MissingDataError: there is none (interrupted at the start, or not a dump).
-        FormatError: it is not a JSON object.
+        FormatError: it is not a JSON object, or was changed.
     """
     path = Path(root) / RUN_FILE
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
+        with open(open_inside(path), "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"{path} does not exist: is {root} the folder of a dump? It holds run.json and step*/rank*"
         raise MissingDataError(message) from error
     except OSError as error:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    begin = _BEGIN.match(data)
+    if len(data) > _MOST_BYTES:
+        raise FormatError(f"{path} has more than {_MOST_BYTES} bytes, which no run needs")
+    if begin and xxhash.xxh3_64_hexdigest(data[begin.end() :]).encode() != begin[1]:
+        raise FormatError(f"{path} does not have the checksum recorded in it: it was changed after it was written")
+    try:
+        info = json.loads(data)
+    except (ValueError, RecursionError) as error:
         message = f"{path} is not JSON ({error}); it was written whole, so the file was changed or damaged later"
         raise FormatError(message) from error
     if not isinstance(info, dict):
         raise FormatError(f"{path} holds a JSON {type(info).__name__}; an object is expected")
+    info.pop("checksum", None)
     return info

@@ -91,7 +91,7 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
     if kind in PLAIN_TYPES:
         return item
     if kind is int:
-        return item if -_INT64 <= item < _INT64 else [TREE_BYTES, repr(item)]
+        return item if -_INT64 <= item < _INT64 else [TREE_BYTES, _repr(item)]
     if isinstance(item, torch.Tensor):
         return [TREE_VALUE, values.value_of(item, keep)]
     if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
@@ -103,6 +103,14 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
     if is_mapping(item):
         return _name_of(item) if is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
     return _encode_other(item)
+
+
+def _repr(item: Any) -> str:
+    """Return the repr of a number or of what holds some; of an int too long to be one, its hexadecimal digits."""
+    try:
+        return repr(item)
+    except ValueError:  # sys.set_int_max_str_digits: 4,300 by default
+        return hex(item) if isinstance(item, int) else f"{type(item).__name__}(...)"
 
 
 def _name_of(item: Any) -> Tree:
@@ -134,7 +142,7 @@ def _encode_other(item: Any) -> Tree:
     if isinstance(item, (bool, int, float, str)) and not isinstance(item, (torch.SymInt, torch.SymFloat)):
         return _plain_of(item)
     if isinstance(item, (slice, range, type(Ellipsis))):
-        return [TREE_BYTES, repr(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
+        return [TREE_BYTES, _repr(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
     described = describe(item)
     if described is not None:
         return described

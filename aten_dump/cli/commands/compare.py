@@ -13,7 +13,7 @@ from ...analysis.judging.evidence import STATUS_TEXTS, Row
 from ...analysis.judging.user_rules import parse_rule, read_rules
 from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
-from ..console import count_progress, is_terminal, line_limit, print_table, say_left_out
+from ..console import count_progress, echo, is_terminal, line_limit, print_table, say_left_out
 from ..files import opened
 from ..workers import jobs_option, workers
 
@@ -67,7 +67,7 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
     if options["write_mapping"] is not None:
         found.mapping.write(options["write_mapping"])
     to_stdout = form in ("csv", "json") and options["output"] is None
-    click.echo(found.answer(), err=to_stdout)
+    echo(found.answer(), err=to_stdout)
     _write(found, form, options["status"], options["output"], options["limit"])
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
@@ -101,7 +101,7 @@ def _write(found: Comparison, form: str, status: str | None, output: Path | None
     rows: Iterator[Row] = (row for row in found.rows if status is None or row.status == status)
     if form == "table":
         table, left_out = comparison_table(rows, line_limit(limit), is_terminal=is_terminal())
-        click.echo()
+        echo()
         print_table(table)
         say_left_out(left_out, "rows")
     elif form == "parquet":

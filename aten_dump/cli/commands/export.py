@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ...export import TARGETS, export_dump
-from ..console import count_progress
+from ..console import count_progress, echo
 from ..options import dump_argument, filter_options
 
 _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARGETS.items())
@@ -71,6 +71,6 @@ def command(
             overwrite=overwrite,
             progress=progress,
         )
-    click.echo(f"wrote {done.path}")
+    echo(f"wrote {done.path}")
     for what, count in done.left_out.items():
-        click.echo(f"left out {count} {what}", err=True)
+        echo(f"left out {count} {what}", err=True)

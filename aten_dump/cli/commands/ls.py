@@ -52,7 +52,7 @@ def command(dump: Path, details: bool | None) -> None:
             kinds[rank] = fresh.calls_by_kind()
             notes += note_lines(fresh)
     print_table(steps_table(zip(ranks, summaries, strict=True), kinds, is_terminal=is_terminal()))
-    print_lines([*_interrupted(ranks, summaries, dump), *notes])
+    print_lines([*_interrupted(ranks, summaries, dump), *opened.problems, *notes])
 
 
 def _interrupted(ranks: Sequence[RankDump], summaries: Sequence[Summary], dump: Path) -> list[str]:

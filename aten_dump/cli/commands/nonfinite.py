@@ -11,7 +11,7 @@ import click
 from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
 from ...dump import RankDump, open_dump
 from ...report.nonfinite import answer_lines, events_table, near_lines, total_lines
-from ..console import is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
+from ..console import echo, is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
 from ..options import dump_argument, limit_option, place_options
 
 _NEAR_SHOWN: Final = 5
@@ -76,7 +76,7 @@ def _print(found: NonFinite, limit: int | None, show_all: bool, earlier_step: in
     print_lines(near_lines(found, _NEAR_SHOWN if limit is not None else None))
     table, left_out = events_table(found, limit, propagators=show_all, is_terminal=is_terminal())
     if table.row_count:
-        click.echo()
+        echo()
         print_table(table)
         say_left_out(left_out, "rows")
-        click.echo()
+        echo()

@@ -9,7 +9,7 @@ import click
 from ...dump import open_dump
 from ...errors import AtenDumpError
 from ...store import recovery
-from ..console import warn, with_progress
+from ..console import echo, warn, with_progress
 from ..options import dump_argument
 
 
@@ -36,7 +36,7 @@ def command(dump: Path) -> None:
             continue
         changed += report.changed
         if report.changed or not report.committed:
-            click.echo(f"step {rank.step} rank {rank.rank}: {report.message}")
-    click.echo(f"{changed} of {len(ranks)} step/rank folders recovered, {len(ranks) - changed - failed} needed nothing")
+            echo(f"step {rank.step} rank {rank.rank}: {report.message}")
+    echo(f"{changed} of {len(ranks)} step/rank folders recovered, {len(ranks) - changed - failed} needed nothing")
     if failed:
         raise click.exceptions.Exit(2)

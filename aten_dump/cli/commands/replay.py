@@ -12,7 +12,7 @@ from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump
 from ...errors import ConfigError, StoreError
 from ...report.replay import answer_lines, ops_table
-from ..console import count_progress, is_terminal, line_limit, print_lines, print_table, say_left_out
+from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
 from ..options import dump_argument, limit_option, open_rank, place_options
 from ..workers import jobs_option, workers
 
@@ -78,7 +78,7 @@ def command(
     most = line_limit(limit, default=20)
     print_lines(answer_lines(found))
     if found.ops:
-        click.echo()
+        echo()
         print_table(ops_table(found, most, is_terminal=is_terminal()))
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
     _exit([found], dtype)
@@ -123,4 +123,4 @@ def _emit(rank: RankDump, name: str | None, path: Path) -> None:
         path.write_text(repro_script(rank[name]), encoding="utf-8")
     except OSError as error:
         raise StoreError(error.errno, f"cannot write {path}: {error.strerror}; name another --emit") from error
-    click.echo(f"wrote {path}: run it with `python {path}`, or with --float64 for the reference")
+    echo(f"wrote {path}: run it with `python {path}`, or with --float64 for the reference")

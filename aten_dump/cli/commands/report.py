@@ -12,7 +12,7 @@ from ...dump import open_dump
 from ...report.html.payload.sections import MOST_CALLS, Subject
 from ...report.html.writing import write_report
 from ...report.units import format_bytes
-from ..console import count_progress
+from ..console import count_progress, echo
 from ..options import dump_argument
 from ..workers import jobs_option, workers
 
@@ -58,7 +58,7 @@ def command(
     with count_progress("reporting") as update:
         subject = Subject(target, __version__, base, comparison, steps, ranks, max_calls, update)
         nbytes = write_report(subject, output)
-    click.echo(f"wrote {output} ({format_bytes(nbytes)}): open it in a browser")
+    echo(f"wrote {output} ({format_bytes(nbytes)}): open it in a browser")
 
 
 def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:

@@ -8,7 +8,7 @@ import click
 
 from ...report.terminal_tables import saved_by_call, saved_by_module
 from ...report.units import format_bytes
-from ..console import is_terminal, line_limit, print_table
+from ..console import echo, is_terminal, line_limit, print_table
 from ..options import dump_argument, limit_option, open_rank, place_options
 
 
@@ -31,10 +31,10 @@ def command(dump: Path, step: int | None, rank: int | None, depth: int | None, l
     saved = open_rank(dump, step, rank).saved_for_backward()
     most = line_limit(limit, default=30)
     total, outside = saved.nbytes, saved.outside_nbytes
-    click.echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
-    click.echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
+    echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
+    echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
     if saved:
-        click.echo()
+        echo()
         print_table(saved_by_module(saved, depth, most, is_terminal=is_terminal()))
-        click.echo()
+        echo()
         print_table(saved_by_call(saved, most, is_terminal=is_terminal()))

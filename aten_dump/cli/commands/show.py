@@ -9,7 +9,7 @@ import click
 from ...dump import RankDump
 from ...report.details import call_details, value_details
 from ...report.tree import call_line, tree_lines
-from ..console import line_limit, print_lines
+from ..console import echo, line_limit, print_lines
 from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
 
 
@@ -53,7 +53,7 @@ def command(
     matched = selected(opened, {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name})
     print_lines((call_line(line) for line in tree_lines(opened, matched, depth)), line_limit(limit))
     if matched is not None and not matched:
-        click.echo(f"no call of {opened.where} matches these filters; it has {len(opened.calls)} calls", err=True)
+        echo(f"no call of {opened.where} matches these filters; it has {len(opened.calls)} calls", err=True)
 
 
 def _details(rank: RankDump, name: str) -> list[str]:

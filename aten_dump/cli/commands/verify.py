@@ -10,7 +10,7 @@ import click
 from ...analysis.executors import Verified, verify_all
 from ...dump import open_dump
 from ...store.checking.verification import verify
-from ..console import byte_progress, count_progress
+from ..console import byte_progress, count_progress, echo
 from ..options import dump_argument
 from ..workers import jobs_option, workers
 
@@ -28,13 +28,16 @@ def command(dump: Path, jobs: int) -> None:
       aten-dump verify dump && echo whole
       aten-dump verify dump --jobs 8
     """  # noqa: D301 - \b keeps click from filling lines
-    folders = count = 0
+    problems = open_dump(dump).problems
+    for problem in problems:
+        echo(problem)
+    folders, count = 0, len(problems)
     for found in _one_by_one(dump) if jobs == 1 else _side_by_side(dump, jobs):
         for problem in found.problems:
-            click.echo(f"step {found.step} rank {found.rank}: {problem}")
+            echo(f"step {found.step} rank {found.rank}: {problem}")
         folders += 1
         count += len(found.problems)
-    click.echo(f"{folders} step/rank folders checked, {count} problems")
+    echo(f"{folders} step/rank folders checked, {count} problems")
     if count:
         raise click.exceptions.Exit(1)
 

@@ -17,11 +17,19 @@ from .step_files import BlobStart, Piece, StepEnd, StepFiles
 class Steps:
     """Takes what is said of a rank's steps, in the order in which it was said."""
 
-    def __init__(self, root: Path, rank: int, shard_bytes: int, release: Callable[[list[Chunk]], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        rank: int,
+        shard_bytes: int,
+        release: Callable[[list[Chunk]], None],
+        on_step: Callable[[int], None] | None = None,
+    ) -> None:
         self._root = root
         self._rank = rank
         self._shard_bytes = shard_bytes
         self._release = release
+        self._on_step = on_step
         self._header: Header | None = None
         self._files: StepFiles | None = None
         self._late_records = 0
@@ -83,6 +91,8 @@ class Steps:
         if self._files is None and header is not None:
             directory = self._root / f"step{header.step}" / f"rank{self._rank}"
             self._files = StepFiles(directory, header, self._shard_bytes, self._header_budget, self._release)
+            if self._on_step is not None:
+                self._on_step(header.step)
             if self._late_records:
                 message = f"{self._late_records} records came after the step before had ended and were left out"
                 self._files.records([Note(NOTE, "late_records", message, self._late_records)])

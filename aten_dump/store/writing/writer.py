@@ -51,6 +51,7 @@ class WriterSettings:
         world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
         allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
         at_once: have blobs of AT_ONCE_BYTES and more that are `HostBytes` written before `store` returns.
+        on_step: is told of each step, on the writer's thread, when its files are made.
 
     Raises:
         StoreError: a size is too small.
@@ -63,6 +64,7 @@ class WriterSettings:
     world_size: int = 1
     allocate: Allocate | None = None
     at_once: bool = False
+    on_step: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("queue_bytes", LEAST_QUEUE_BYTES), ("shard_bytes", 1)):
@@ -91,7 +93,7 @@ class Writer:
         self._at_once = settings.at_once
         self._budget = ByteBudget(settings.max_bytes)
         self._arena = Arena(settings.queue_bytes, self._before_wait, settings.allocate)
-        self._steps = Steps(root, rank, settings.shard_bytes, self._arena.release)
+        self._steps = Steps(root, rank, settings.shard_bytes, self._arena.release, settings.on_step)
         self._thread = WriterThread(self._steps, f"aten_dump-writer-{rank}", self._arena.wake_waiting)
         self.emit = self._thread.queue.emit
         self._tick: Callable[[], None] | None = None

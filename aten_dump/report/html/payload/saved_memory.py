@@ -28,6 +28,8 @@ def saved_section(rank: RankDump) -> bytes | None:
     nodes: Interned[str] = Interned()
     kept: dict[int, _Kept] = {}
     for saved in rank.saved_for_backward():
+        if saved.call is None:
+            continue  # it was not selected: it has no place in the tree
         keeper = rank.tables.positions[saved.call.id]
         until = _released(rank, saved.call)
         for value in saved.values:

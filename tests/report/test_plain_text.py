@@ -1,0 +1,92 @@
+"""Names and messages of a dump give no orders to a terminal or a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from aten_dump.cli.files import opened
+from aten_dump.cli.main import main
+from aten_dump.dump import open_dump
+from aten_dump.report.plain_text import cell, visible
+from aten_dump.report.value_rows import columns, value_rows, write_csv
+from aten_dump.store import records as r
+from tests.dump.building import Builder
+
+ORDERS = ("\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\nb", "a\rb", "\u202eevil", "\u2028", "\udcff", "\x00")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_acts_on_a_terminal_is_shown_as_an_escape(order: str) -> None:
+    shown = visible(f"x{order}y")
+    assert shown.isprintable() and shown.startswith("x") and shown.endswith("y")
+    assert visible(shown) == shown
+
+
+def test_what_is_harmless_stays() -> None:
+    text = "Aten.add_.3.forward f32[8, 128] Größe 世界 → 🙂"
+    assert visible(text) == text
+
+
+@pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1"])
+def test_a_cell_is_no_formula(formula: str) -> None:
+    assert cell(formula)[0] == "'"
+    assert cell("Aten.add") == "Aten.add"
+    assert cell(-1.5) == -1.5
+
+
+def hostile(root: Path) -> Path:
+    builder = Builder(root)
+    op = builder.op("aten", "\x1b[2Jop", "=cmd|' /C calc'!A0", "\x1b]0;owned\x07api", ("\x1b[31mself",))
+    x = builder.value(torch.ones(2))
+    builder.call(
+        op, args=[[r.TREE_VALUE, x], "\x1b[41mtext"], outputs=[r.TREE_VALUE, x], error="\x1b[5mblink\nfake line"
+    )
+    builder.emit(r.Note(r.NOTE, "\x1b[2J", "\x1b[2Jnote\u202e", 2))
+    return builder.finish()
+
+
+def test_no_command_prints_an_order(tmp_path: Path) -> None:
+    dump = hostile(tmp_path / "dump")
+    name = open_dump(dump).rank(0, 0).calls[0].name
+    for words in (
+        ["ls"],
+        ["show"],
+        ["show", name],
+        ["show", "\x1b[2Jx"],
+        ["stats"],
+        ["stats", "--format", "csv"],
+        ["verify"],
+    ):
+        result = CliRunner().invoke(main, [words[0], str(dump), *words[1:]])
+        assert result.exit_code in (0, 1, 2) and not isinstance(result.exception, UnicodeError)
+        text = result.output + (result.stderr or "")
+        assert all(line.isprintable() for line in text.split("\n")), (words, text)
+
+
+def test_csv_has_no_formulas(tmp_path: Path) -> None:
+    rank = open_dump(hostile(tmp_path / "dump")).rank(0, 0)
+    file = io.StringIO()
+    write_csv(value_rows(rank.calls), columns([rank]), file)
+    cells = [found for row in csv.reader(io.StringIO(file.getvalue())) for found in row]
+    assert any("cmd" in found for found in cells)
+    assert not [found for found in cells if found.startswith(("=", "+", "@", "\t")) or "\x1b" in found]
+
+
+def test_an_output_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("before")
+    with pytest.raises(KeyError), opened(path) as file:  # noqa: PT012
+        file.write("half")
+        file.flush()
+        assert path.read_text() == "before"
+        raise KeyError
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+    with opened(path) as file:
+        file.write("all\n")
+    assert path.read_text() == "all\n" and list(tmp_path.iterdir()) == [path]
