@@ -23,11 +23,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PUBLIC = ["DumpMode", "DumpConfig", "open_dump", "AtenDumpError"]
 
 IMPORT_PROBE = """
-import json, sys, time
+import json, sys
 import torch, numpy
-start = time.perf_counter()
+before = set(sys.modules)
 from aten_dump import DumpConfig, DumpMode, open_dump
-print(json.dumps({"seconds": time.perf_counter() - start, "modules": sorted(sys.modules)}))
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
@@ -40,11 +40,24 @@ def run_python(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-def test_import_is_quick_and_light(tmp_path: Path) -> None:
-    probes = [json.loads(run_python("-c", IMPORT_PROBE, cwd=tmp_path)) for _ in range(3)]
-    foreign = {"torch_npu", "transformers", "pytest", "torch._inductor", "torch._dynamo"}
-    assert foreign.isdisjoint(probes[0]["modules"])
-    assert min(probe["seconds"] for probe in probes) < 0.5, "beyond torch and numpy, the import takes too long"
+def test_import_is_light(tmp_path: Path) -> None:
+    """Beyond torch and numpy it takes what is needed to record and to read, and nothing that takes long to import."""
+    loaded = {name.partition(".")[0] for name in json.loads(run_python("-c", IMPORT_PROBE, cwd=tmp_path))}
+    slow = {
+        "torch_npu",
+        "transformers",
+        "pytest",
+        "rich",
+        "click",
+        "pyarrow",
+        "h5py",
+        "matplotlib",
+        "IPython",
+        "tensorboard",
+    }
+    assert "aten_dump" in loaded and slow.isdisjoint(loaded)
+    modules = json.loads(run_python("-c", IMPORT_PROBE, cwd=tmp_path))
+    assert not [name for name in modules if name.startswith(("torch._inductor", "torch._dynamo", "aten_dump.analysis"))]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

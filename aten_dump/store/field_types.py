@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from . import records as r
 from .shards import DTYPE_BITS
 
-MOST_LEVELS: Final = 400  # of trees in each other; msgpack's own limit is 511
+MOST_LEVELS: Final = 256  # of trees in each other, as the recorder has it; each takes three frames of a thousand
 _MOST_ELEMENTS: Final = 1 << 63
 _LONGEST_HEADER: Final = 100_000_008  # of a safetensors file
 _DTYPE: Final = re.compile(r"[A-Z0-9_]{1,32}")

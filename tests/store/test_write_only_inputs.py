@@ -1,0 +1,45 @@
+"""Which arguments a call reads: what it only writes to may be garbage."""
+
+from __future__ import annotations
+
+import pytest
+
+from aten_dump.store import records as r
+from aten_dump.store.write_only_inputs import read_inputs
+from tests.store.recording import call
+
+X, Y, OUT = (0, 1), (0, 2), (0, 3)
+
+
+def op(name: str, api: str) -> r.Op:
+    return r.Op(r.OP, 1, 0, name, "Aten", api, [])
+
+
+@pytest.mark.parametrize(
+    "api", ["copy_", "zero_", "fill_", "normal_", "log_normal_", "_foreach_copy_", "_foreach_zero_"]
+)
+def test_an_overwriting_op_does_not_read_its_first_argument(api: str) -> None:
+    one = call(1, args=[X, Y], written=["self", X])
+    assert read_inputs(op(f"aten::{api}", api), one) == [Y]
+
+
+@pytest.mark.parametrize("api", ["add_", "relu_", "_foreach_fill_", "copy"])
+def test_others_read_what_they_write(api: str) -> None:
+    one = call(1, args=[X, Y], written=["self", X])
+    assert read_inputs(op(f"aten::{api}", api), one) == [X, Y]
+
+
+def test_out_is_written_only() -> None:
+    one = call(1, args=[X], kwargs={"out": OUT, "alpha": 2}, written=["out", OUT])
+    assert read_inputs(op("aten::exp.out", "exp"), one) == [X, 2]
+
+
+def test_of_an_aten_op_every_written_keyword_of_another_op_out_alone() -> None:
+    one = call(1, args=[X], kwargs={"values": Y, "out": OUT}, written=["values", Y, "out", OUT])
+    assert read_inputs(op("aten::sort.values", "sort"), one) == [X]
+    assert read_inputs(op("mine::sort", "sort"), one) == [X, Y]
+
+
+def test_a_call_that_wrote_nothing_has_read_all() -> None:
+    one = call(1, args=[X, Y], kwargs={"out": OUT}, error="RuntimeError: no")
+    assert read_inputs(op("aten::copy_", "copy_"), one) == [X, Y, OUT]

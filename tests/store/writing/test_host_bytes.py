@@ -1,0 +1,36 @@
+"""Bytes in host memory are copied from where they are, or read there."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from aten_dump.store.writing.host_bytes import HostBytes
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100, 1 << 17])
+@pytest.mark.parametrize("offset", [0, 64])
+def test_parts_are_copied(nbytes: int, offset: int) -> None:
+    data = np.random.default_rng(0).integers(0, 256, nbytes + offset, dtype=np.uint8).tobytes()
+    seconds = {"copy": 0.0}
+    source = HostBytes.of(data)
+    source = HostBytes(source._address, data, seconds)
+    target = ctypes.create_string_buffer(nbytes + 1)
+    source(offset, ctypes.addressof(target), nbytes)
+    assert target.raw == data[offset:] + b"\0", "and not a byte more"
+    assert seconds["copy"] > 0
+    assert bytes(source.view(offset, nbytes)) == data[offset:]
+
+
+def test_they_are_read_in_place() -> None:
+    array = np.zeros(8, np.uint8)
+    view = HostBytes(array.ctypes.data, array).view(2, 3)
+    array[2:5] = 1, 2, 3
+    assert (bytes(view), view.format, len(view)) == (b"\1\2\3", "B", 3)
+
+
+def test_no_bytes() -> None:
+    HostBytes.of(b"")(0, 0, 0)
+    assert len(HostBytes.of(b"").view(0, 0)) == 0

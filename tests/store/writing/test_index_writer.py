@@ -1,0 +1,114 @@
+"""Records are appended in batches, each with a check record; defaults at the end of frequent kinds are left out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import xxhash
+
+from aten_dump.errors import AtenDumpError
+from aten_dump.store import records as r
+from aten_dump.store.writing.index_writer import INDEX_FILE, IndexWriter, write_all
+from tests.store.recording import call, header
+
+
+def rows_of(path: Path) -> list[Any]:
+    unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False)
+    unpacker.feed(path.read_bytes())
+    return list(unpacker)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 300, 5000])
+def test_batches_of_any_size(tmp_path: Path, count: int) -> None:
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.add([(r.TEXT, n, "x") for n in range(count)])
+    assert index.waiting_bytes > 0
+    index.flush()
+    assert index.waiting_bytes == 0
+    index.close()
+    *rows, check = rows_of(tmp_path / INDEX_FILE)
+    assert rows == [(r.TEXT, n, "x") for n in range(count)]
+    content = (tmp_path / INDEX_FILE).read_bytes()
+    assert check == (r.CHECK, check[1], xxhash.xxh3_64_digest(content[: check[1]]))
+
+
+def test_each_check_is_over_what_came_after_the_one_before(tmp_path: Path) -> None:
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    for n in range(3):
+        index.add([(r.TEXT, n, "x")])
+        index.flush()
+    index.flush()  # nothing waits
+    index.add([])
+    index.flush()
+    index.close()
+    content = (tmp_path / INDEX_FILE).read_bytes()
+    checks = [row for row in rows_of(tmp_path / INDEX_FILE) if row[0] == r.CHECK]
+    starts = [0, *(check[1] for check in checks)]
+    assert [check[2] for check in checks] == [
+        xxhash.xxh3_64_digest(content[start : check[1]]) for start, check in zip(starts, checks, strict=False)
+    ]
+    assert len(checks) == 3
+
+
+def test_it_goes_on_after_a_check_of_another_run(tmp_path: Path) -> None:
+    path = tmp_path / INDEX_FILE
+    first = IndexWriter.create(path)
+    first.add([header()])
+    first.flush()
+    first.close()
+    content = path.read_bytes()
+    at = rows_of(path)[-1][1]
+    again = IndexWriter(os.open(path, os.O_WRONLY | os.O_APPEND), len(content), content[at:])
+    again.add([(r.TEXT, 1, "x")])
+    again.flush()
+    again.close()
+    whole, check = path.read_bytes(), rows_of(path)[-1]
+    assert check[1:] == (check[1], xxhash.xxh3_64_digest(whole[at : check[1]]))
+
+
+def test_defaults_are_left_out_and_nothing_else(tmp_path: Path) -> None:
+    value = r.Value(r.VALUE, 1, 1, 0, 0, 1, [2], [1], 0, None)
+    sent: list[Any] = [
+        call(1), call(2, error="x"), call(3, written=["a", 1]), value, value._replace(flags=1), value._replace(extra={}),
+        (r.CALL, 5, None), (*value, None),
+    ]  # fmt: skip
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.add(sent)
+    index.flush()
+    index.close()
+    lengths = [len(row) for row in rows_of(tmp_path / INDEX_FILE)[:-1]]
+    calls, values = len(r.Call._fields), len(r.Value._fields)
+    assert lengths == [calls - 2, calls, calls - 1, values - 2, values - 1, values, 3, values + 1]
+
+
+def test_a_record_that_cannot_be_packed_does_not_take_the_others_along(tmp_path: Path) -> None:
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    try:
+        index.add([(r.TEXT, 1, "a"), (r.TEXT, 2, object()), (r.TEXT, 3, 1 << 70), (r.TEXT, 4, "d")])
+    except AtenDumpError:
+        pytest.fail("one bad record is not the end of a dump")
+    index.flush()
+    index.close()
+    rows = rows_of(tmp_path / INDEX_FILE)
+    assert [row[1] for row in rows if row[0] == r.TEXT and row[2] in ("a", "d")] == [1, 4]
+    assert any(row[0] == r.NOTE for row in rows), "what could not be written is told"
+
+
+def test_an_index_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    IndexWriter.create(tmp_path / INDEX_FILE).close()
+    with pytest.raises(FileExistsError):
+        IndexWriter.create(tmp_path / INDEX_FILE)
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.close()
+    taken = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)  # may get the number of the file that was closed
+    index.close()
+    write_all(taken, b"still open")
+    os.close(taken)
+    assert (tmp_path / "other").read_bytes() == b"still open"

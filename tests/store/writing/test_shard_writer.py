@@ -1,0 +1,135 @@
+"""One growing shard, and how long headers should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import xxhash
+from safetensors import safe_open
+
+from aten_dump.errors import StoreError
+from aten_dump.store.shards import ALIGNMENT, MAX_HEADER_BYTES, partial_name, shard_name
+from aten_dump.store.writing import shard_writer as module
+from aten_dump.store.writing.shard_writer import (
+    FIRST_HEADER_BYTES,
+    FREE_MARGIN_BYTES,
+    LEAST_HEADER_BYTES,
+    WRITE_BYTES,
+    WRITE_PIECES,
+    HeaderBudget,
+    ShardWriter,
+    check_free_space,
+    write_vector,
+)
+
+
+def add(shard: ShardWriter, number: int, content: bytes, dtype: str = "U8", shape: list[int] | None = None):  # type: ignore[no-untyped-def]
+    shard.begin(dtype)
+    shard.add(None, memoryview(content))
+    return shard.end(number, dtype, [len(content)] if shape is None else shape)
+
+
+def test_a_shard_that_stock_safetensors_opens(tmp_path: Path) -> None:
+    shard = ShardWriter(tmp_path, 0, 4096)
+    assert shard.is_empty
+    first = add(shard, 1, b"abc")
+    second = add(shard, 2, bytes(8), "F32", [2])
+    assert (first.offset, first.nbytes, second.offset, second.nbytes) == (0, 3, 4, 8), "aligned to the item"
+    assert first.checksum == xxhash.xxh3_64_digest(b"abc") and not shard.is_empty
+    assert shard.data_bytes == 12 and shard.record[1:] == (0, 4096)
+    shard.flush()
+    assert shard.finish() == 4096 + 12 == (tmp_path / shard_name(0)).stat().st_size
+    assert not (tmp_path / partial_name(0)).exists()
+    with safe_open(tmp_path / shard_name(0), "np") as file:
+        assert set(file.keys()) == {"1", "2", "pad.3"}
+        assert bytes(file.get_tensor("1")) == b"abc"
+
+
+def test_a_blob_that_was_not_ended_is_forgotten(tmp_path: Path) -> None:
+    shard = ShardWriter(tmp_path, 0, 4096)
+    add(shard, 1, b"abc")
+    shard.begin("U8")
+    shard.add(None, memoryview(b"half of it"))
+    assert shard.is_inside_blob
+    shard.rewind()
+    assert not shard.is_inside_blob and shard.data_bytes == 3
+    assert add(shard, 2, b"de").offset == 3
+    shard.flush()
+    assert shard.finish() == 4096 + 5
+    assert (tmp_path / shard_name(0)).read_bytes()[4096:] == b"abcde"
+
+
+def test_when_a_write_is_worth_it(tmp_path: Path) -> None:
+    shard = ShardWriter(tmp_path, 0, 4096)
+    shard.begin("U8")
+    shard.add(None, memoryview(bytes(WRITE_BYTES - 1)))
+    assert not shard.is_full_vector
+    shard.add(None, memoryview(b"x"))
+    assert shard.is_full_vector
+    shard.flush()
+    assert not shard.is_full_vector
+    for _ in range(WRITE_PIECES):
+        assert not shard.is_full_vector
+        shard.add(None, memoryview(b"x"))
+    assert shard.is_full_vector
+    shard.close()
+
+
+def test_room_in_the_header(tmp_path: Path) -> None:
+    shard = ShardWriter(tmp_path, 0, 4096)
+    rest = 4096 - shard.header_used - 100
+    assert shard.has_header_room(rest) and not shard.has_header_room(rest + 1)
+    add(shard, 1, b"abc")
+    assert not shard.has_header_room(rest)
+    shard.close()
+    shard.close()
+
+
+def test_header_budget() -> None:
+    budget = HeaderBudget()
+    assert budget.reserve(10) == FIRST_HEADER_BYTES
+    assert budget.reserve(FIRST_HEADER_BYTES) == FIRST_HEADER_BYTES + 1024
+    assert budget.reserve(FIRST_HEADER_BYTES + 1) % ALIGNMENT == 0
+    budget.overflowed()
+    assert budget.reserve(10) == 4 * FIRST_HEADER_BYTES
+    budget.used(1000)
+    budget.end_step()
+    assert budget.reserve(10) == 4 * FIRST_HEADER_BYTES, "in a step that overflowed nothing shrinks"
+    budget.used(1000)
+    budget.used(400)
+    budget.end_step()
+    assert budget.reserve(10) == FIRST_HEADER_BYTES, "to a quarter at the most"
+    budget.end_step()
+    assert budget.reserve(10) == FIRST_HEADER_BYTES, "a step without shards teaches nothing"
+    budget.used(1000)
+    budget.end_step()
+    assert budget.reserve(10) == LEAST_HEADER_BYTES
+    budget.used(100_000)
+    budget.end_step()
+    assert budget.reserve(10) == -(-(125_000 + 1024) // ALIGNMENT) * ALIGNMENT
+    for _ in range(20):
+        budget.overflowed()
+    assert budget.reserve(10) == MAX_HEADER_BYTES
+
+
+def test_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = FREE_MARGIN_BYTES + 100
+    monkeypatch.setattr(
+        module.shutil, "disk_usage", lambda path: os.terminal_size((0, 0)) and type("Usage", (), {"free": free})
+    )
+    check_free_space(tmp_path, 100)
+    with pytest.raises(StoreError, match=r"are free, .* are needed .*set max_bytes") as caught:
+        check_free_space(tmp_path, 101)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_vector_that_the_system_writes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: real(fd, [b"".join(parts)[:3]], offset))
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    write_vector(fd, [b"ab", memoryview(b"cdefg"), b"", b"h"], 2)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"\0\0abcdefgh"

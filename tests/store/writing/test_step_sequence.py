@@ -1,0 +1,96 @@
+"""Steps of a rank, one after the other: files when there is something to write, notes of what came late."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from aten_dump.errors import StoreError
+from aten_dump.store import records as r
+from aten_dump.store.index_reader import read_index
+from aten_dump.store.writing.host_bytes import HostBytes
+from aten_dump.store.writing.step_files import BlobStart, StepEnd
+from aten_dump.store.writing.step_sequence import Steps
+from tests.store.recording import call, header
+
+
+def end(calls: int = 0) -> StepEnd:
+    fields = StepEnd.__dataclass_fields__
+    known = {"calls": calls, "values": 0, "seconds": {}, "notes": []}
+    return StepEnd(**{name: known.get(name, 0) for name in fields})  # type: ignore[arg-type]
+
+
+def steps(root: Path) -> Steps:
+    return Steps(root, 3, 1 << 20, lambda chunks: None)
+
+
+def test_a_step_without_records_leaves_no_files(tmp_path: Path) -> None:
+    found = steps(tmp_path)
+    found.begin(header(0))
+    found.flush()
+    found.end(end())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_and_blobs_of_each_step_are_in_its_folder(tmp_path: Path) -> None:
+    found = steps(tmp_path)
+    for step in (4, 7):
+        found.begin(header(step, 3))
+        found.records([call(step)])
+        found.write(BlobStart(1, "U8", [3], 3), HostBytes.of(b"abc"))
+        found.end(end(1))
+    for step in (4, 7):
+        data = read_index(tmp_path / f"step{step}" / "rank3")
+        assert data.committed and [row[1] for row in data.rows[r.CALL]] == [step]
+        assert len(data.rows[r.BLOB]) == 1
+
+
+def test_records_after_the_end_are_told_of_in_the_next_step(tmp_path: Path) -> None:
+    found = steps(tmp_path)
+    found.begin(header(0, 3))
+    found.records([call(1)])
+    found.end(end(1))
+    found.records([call(2), call(3)])
+    found.begin(header(1, 3))
+    found.records([call(4)])
+    found.end(end(1))
+    (note,) = list(read_index(tmp_path / "step1" / "rank3").records(r.NOTE))
+    assert (note.code, note.count) == ("late_records", 2)
+    found.begin(header(2, 3))
+    found.records([call(5)])
+    found.end(end(1))
+    assert list(read_index(tmp_path / "step2" / "rank3").records(r.NOTE)) == [], "it is told once"
+
+
+def test_an_interrupted_step_keeps_what_it_has_and_what_is_to_be_said(tmp_path: Path) -> None:
+    found = steps(tmp_path)
+    found.begin(header(0, 3))
+    found.records([call(1)])
+    found.interrupt([r.Note(r.NOTE, "code", "said", 1)])
+    data = read_index(tmp_path / "step0" / "rank3")
+    assert not data.committed and [note.code for note in data.records(r.NOTE)] == ["code", "interrupted"]
+    found.interrupt([])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "No space left on device; .*free space or choose another path",
+        ),
+        (StoreError("no room"), "no room; what was written before stays readable"),
+        (ValueError("odd"), r"ValueError\('odd'\); what was written"),
+    ],
+)
+def test_errors_say_where_and_what_stays(tmp_path: Path, error: Exception, said: str) -> None:
+    found = steps(tmp_path)
+    found.begin(header(5, 3))
+    found.records([call(1)])
+    told = found.fail(error)
+    assert told.__cause__ is error
+    with pytest.raises(StoreError, match=rf"cannot write step 5 of rank 3 in .*: {said}"):
+        raise told
+    assert getattr(told, "errno", None) == getattr(error, "errno", None)
