@@ -1,0 +1,227 @@
+"""The tests mirror the package: a module that decides something is imported by a test in the folder of its name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.checkout import ROOT
+from tests.structure import PACKAGE, files, imported_names, module_of, resolve
+
+TESTS = ROOT / "tests"
+
+# Modules that no test of their folder imports: why, and which.
+EXCEPTIONS: dict[str, tuple[str, ...]] = {
+    "Asked through compare(), replay() and find_nonfinite(), also by tests/distributed/test_layouts.py.": (
+        "analysis/distance/value_distance.py",
+        "analysis/layouts/compare_together.py",
+        "analysis/layouts/layout_calls.py",
+        "analysis/layouts/layout_pair_walk.py",
+        "analysis/layouts/moved_values.py",
+        "analysis/layouts/part_arrangement.py",
+        "analysis/layouts/rank_replays.py",
+        "analysis/layouts/same_layout.py",
+        "analysis/nonfinite/explanations.py",
+        "analysis/nonfinite/value_range.py",
+        "analysis/rerun/graft.py",
+        "analysis/rerun/op_errors.py",
+        "analysis/rerun/rounding_error.py",
+        "analysis/rerun/run_op.py",
+        "analysis/rerun/shared_memory.py",
+        "analysis/yaml_file.py",
+    ),
+    "Judging is being designed anew: tests of its parts come with the new ones. Asked through compare().": (
+        "analysis/judging/answer.py",
+        "analysis/judging/argument_differences.py",
+        "analysis/judging/evidence.py",
+        "analysis/judging/final_memory.py",
+        "analysis/judging/noise_floors.py",
+        "analysis/judging/pair_judge.py",
+        "analysis/judging/pair_walk.py",
+        "analysis/judging/place_of_call.py",
+        "analysis/judging/rank_task.py",
+        "analysis/judging/unmatched_inputs.py",
+        "analysis/judging/upstream_calls.py",
+        "analysis/judging/user_rules.py",
+        "analysis/judging/value_pairs.py",
+    ),
+    "Runs under every test that records; its folder's tests ask what it does through what is recorded.": (
+        "capture/autograd/backward_calls.py",
+        "capture/autograd/graph_links.py",
+        "capture/autograd/node_runs.py",
+        "capture/autograd/node_tags.py",
+        "capture/autograd/sequence_claims.py",
+        "capture/calls/op_entries.py",
+        "capture/calls/op_writes.py",
+        "capture/calls/ops.py",
+        "capture/calls/places.py",
+        "capture/calls/python_calls.py",
+        "capture/calls/watched_ops.py",
+        "capture/data/device_batches.py",
+        "capture/data/device_copies.py",
+        "capture/data/hashes.py",
+        "capture/data/host_memory.py",
+        "capture/data/statistics/many_small_tensors.py",
+        "capture/data/statistics/triton_kernel.py",
+        "capture/intercept/compiled_functions.py",
+        "capture/intercept/custom_functions.py",
+        "capture/intercept/inner_ops.py",
+        "capture/intercept/interception.py",
+        "capture/intercept/module_calls.py",
+        "capture/intercept/optimizer_steps.py",
+        "capture/intercept/torch_modes.py",
+        "capture/intercept/wait_wrappers.py",
+        "capture/launcher_rank.py",
+        "capture/memory/dtypes.py",
+        "capture/naming/interned_tables.py",
+        "capture/naming/selection.py",
+        "capture/recorder.py",
+        "capture/run_file.py",
+        "capture/session.py",
+        "capture/step/call_counters.py",
+        "capture/step/collectives.py",
+        "capture/step/module_paths.py",
+        "capture/step/open_calls.py",
+        "capture/step/own_code.py",
+        "capture/step/program_frames.py",
+        "capture/step/random_states.py",
+        "capture/step/step.py",
+        "capture/step/threads.py",
+        "capture/torch_internals/engine.py",
+        "capture/torch_internals/quiet.py",
+        "capture/torch_internals/saved_tensors.py",
+        "capture/torch_internals/tracing.py",
+        "capture/trigger/held_step.py",
+        "capture/trigger/held_tables.py",
+        "capture/trigger/step_file.py",
+        "capture/unseen.py",
+        "capture/values/containers.py",
+        "capture/values/distributed_literals.py",
+        "capture/values/tensor_subclasses.py",
+        "capture/values/unseen_writes.py",
+        "capture/values/value_records.py",
+    ),
+    "Run as a command: tests/cli, tests/report/test_report_command.py.": (
+        "cli/commands/compare.py",
+        "cli/commands/config.py",
+        "cli/commands/export.py",
+        "cli/commands/ls.py",
+        "cli/commands/nonfinite.py",
+        "cli/commands/recover.py",
+        "cli/commands/replay.py",
+        "cli/commands/report.py",
+        "cli/commands/saved.py",
+        "cli/commands/show.py",
+        "cli/commands/stats.py",
+        "cli/commands/verify.py",
+        "cli/console.py",
+        "cli/files.py",
+        "cli/options.py",
+        "cli/workers.py",
+    ),
+    "Asked through DumpConfig.from_file: tests/test_config.py.": ("config_files/translation.py",),
+    "Asked through dumps of other recorders: tests/dump/foreign/test_foreign.py.": (
+        "dump/foreign/foreign_rank.py",
+        "dump/foreign/formats.py",
+        "dump/foreign/made_index.py",
+        "dump/foreign/mindspore.py",
+        "dump/foreign/msprobe.py",
+        "dump/foreign/tensor_files.py",
+    ),
+    "Asked through Value.tensor: tests/dump/test_tensor_reading.py.": ("dump/tensor_reading.py",),
+    "Asked through the files that tests/export/test_export.py reads back with the tools they are for.": (
+        "export/apex.py",
+        "export/arrays.py",
+        "export/graph.py",
+        "export/hdf5.py",
+        "export/npy.py",
+        "export/parquet.py",
+        "export/perfetto.py",
+        "export/source_lines.py",
+        "export/statistics.py",
+        "export/tensor_files.py",
+        "export/tensorboard.py",
+        "export/torch_files.py",
+    ),
+    "Asked through the text or the document that it is a part of.": (
+        "report/details.py",
+        "report/html/document.py",
+        "report/html/linking.py",
+        "report/html/payload/call_arguments.py",
+        "report/html/payload/call_tree.py",
+        "report/html/payload/chunks.py",
+        "report/html/payload/columns.py",
+        "report/html/payload/comparison_answer.py",
+        "report/html/payload/dump_answer.py",
+        "report/html/payload/histograms.py",
+        "report/html/payload/judged_calls.py",
+        "report/html/payload/saved_memory.py",
+        "report/html/payload/sections.py",
+        "report/html/payload/step_series.py",
+        "report/html/payload/value_columns.py",
+        "report/html/payload/value_uses.py",
+        "report/html/writing.py",
+        "report/nonfinite.py",
+        "report/replay.py",
+        "report/terminal_tables.py",
+        "report/tree.py",
+    ),
+}
+
+
+def has_logic(file: Path) -> bool:
+    """Whether a function of the file does more than to name what others must do."""
+    nodes = [
+        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
+    ]
+    return any(
+        not isinstance(line, (ast.Expr, ast.Raise, ast.Pass)) or calls(line) for node in nodes for line in node.body
+    )
+
+
+def calls(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and not isinstance(line.value, ast.Constant)
+
+
+def imported_by(test: Path, known: dict[str, str], handed_on: dict[str, str]) -> Iterator[str]:
+    """Yield the files of the package that a test imports; a name that a package hands on is of the file it comes from."""
+    for name in imported_names(ast.parse(test.read_text(encoding="utf-8")), test, TESTS):
+        target = handed_on.get(name) or resolve(name, known)
+        if target is not None:
+            yield target
+
+
+def names_handed_on(known: dict[str, str]) -> dict[str, str]:
+    """Return the files that names of a package's __init__ come from."""
+    found = {}
+    for init in PACKAGE.rglob("__init__.py"):
+        for name in imported_names(ast.parse(init.read_text(encoding="utf-8")), init, PACKAGE):
+            target = resolve(name, known)
+            if target is not None:
+                found[f"{module_of(init, PACKAGE)}.{name.rpartition('.')[2]}"] = target
+    return found
+
+
+def without_test() -> list[str]:
+    known = {module_of(file, PACKAGE): file.relative_to(PACKAGE).as_posix() for file in files(PACKAGE)}
+    handed_on = names_handed_on(known)
+    imported: dict[Path, set[str]] = {}
+    for test in TESTS.rglob("test_*.py"):
+        folder = test.parent.relative_to(TESTS)
+        imported.setdefault(folder, set()).update(imported_by(test, known, handed_on))
+    modules = [file.relative_to(PACKAGE) for file in files(PACKAGE) if file.name != "__init__.py" and has_logic(file)]
+    return [path.as_posix() for path in modules if path.as_posix() not in imported.get(path.parent, ())]
+
+
+def test_every_module_that_decides_has_a_test_in_the_folder_of_its_name() -> None:
+    excepted = {path for paths in EXCEPTIONS.values() for path in paths}
+    assert sorted(set(without_test()) - excepted) == [], "write a test, or say in EXCEPTIONS why there is none"
+
+
+def test_no_exception_is_made_for_a_module_that_is_gone() -> None:
+    assert [path for paths in EXCEPTIONS.values() for path in paths if not (PACKAGE / path).exists()] == []
+
+
+if __name__ == "__main__":
+    print("\n".join(without_test()))
