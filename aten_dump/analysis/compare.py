@@ -180,7 +180,8 @@ def compare(
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     notes: list[str] = []
     tasks = []
-    for number, steps in enumerate(_pairs("step", step, one.steps, other.steps, notes)):
+    before: tuple[int, int] | None = None
+    for steps in _pairs("step", step, one.steps, other.steps, notes):
         sides = one.step(steps[0]), other.step(steps[1])
         path = None if noise is None else str(noise.path)
         as_one = batch_shard is not None if together is None else together
@@ -188,10 +189,12 @@ def compare(
             if noise is not None:
                 notes.append("the control dump was not used: ranks were put together")
             leads = sides[0].ranks[0], sides[1].ranks[0]
-            tasks.append(Task(str(one.path), str(other.path), None, steps, leads, settings, number > 0, True))
+            tasks.append(Task(str(one.path), str(other.path), None, steps, leads, settings, before, True))
+            before = steps
             continue
         for pair in _pairs("rank", rank, sides[0].ranks, sides[1].ranks, notes):
-            tasks.append(Task(str(one.path), str(other.path), path, steps, pair, settings, number > 0))
+            tasks.append(Task(str(one.path), str(other.path), path, steps, pair, settings, before))
+        before = steps
     return Comparison(str(one.path), str(other.path), _run(tasks, executor, progress), tuple(dict.fromkeys(notes)))
 
 

@@ -9,9 +9,11 @@ from typing import Any, Final
 import torch
 
 from ...dump import Call, GeneratorRef, ObjectRef, Value
+from ...store.op_names import read_op_name
 
 _PLACES: Final = ("device", "pin_memory", "generator", "layout", "non_blocking")  # where, not what
 _ABSENT: Final = object()
+_LIMITS: Final = ("min", "max", "tiny", "eps", "smallest_normal")  # of torch.finfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,63 @@ class ArgumentDifference:
 
 
 def argument_differences(target: Call, baseline: Call) -> list[ArgumentDifference]:
-    """Return the arguments that differ: numbers, lists, flags, and tensors that only one side has."""
-    return list(_differences(_named(target), _named(baseline)))
+    """Return the arguments that differ: the op, numbers, lists, flags, and tensors that only one side has."""
+    found = list(_Comparing(target, baseline).differences())
+    if target.op != baseline.op:
+        found.insert(0, ArgumentDifference("the op", target.op, baseline.op))
+    return found
+
+
+class _Comparing:
+    """Compares the arguments of two calls."""
+
+    def __init__(self, target: Call, baseline: Call) -> None:
+        self._calls = target, baseline
+        self._dtypes = _dtypes(target), _dtypes(baseline)
+
+    def differences(self) -> Iterator[ArgumentDifference]:
+        target, baseline = map(_named, self._calls)
+        for name in dict.fromkeys((*baseline, *target)):
+            one, other = target.get(name, _ABSENT), baseline.get(name, _ABSENT)
+            if name in _PLACES or self._same(one, other):
+                continue
+            if _ABSENT in (one, other) and self._is_default(name, other if one is _ABSENT else one):
+                continue
+            of_dtype = isinstance(one, torch.dtype) and isinstance(other, torch.dtype)
+            yield ArgumentDifference(name, _text(one), _text(other), of_dtype)
+
+    def _is_default(self, name: str, item: Any) -> bool:
+        """Tell whether giving this is the same as giving nothing."""
+        for call in self._calls:
+            default = _defaults(call.op).get(name, _ABSENT)
+            if default is not _ABSENT and self._same(item, default):
+                return True
+        return item is None or item is False
+
+    def _same(self, one: Any, other: Any) -> bool:
+        if isinstance(one, Value) and isinstance(other, Value):
+            return True  # compared as values
+        if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+            return len(one) == len(other) and all(map(self._same, one, other))
+        if isinstance(one, dict) and isinstance(other, dict):
+            return one.keys() == other.keys() and all(self._same(one[key], other[key]) for key in one)
+        if isinstance(one, (GeneratorRef, ObjectRef, torch.device)) and type(one) is type(other):
+            return True
+        if isinstance(one, Value) or isinstance(other, Value):
+            return False
+        if isinstance(one, float) and isinstance(other, float) and self._same_limit(one, other):
+            return True
+        return bool(one == other or (one != one and other != other))
+
+    def _same_limit(self, one: float, other: float) -> bool:
+        """Tell whether both are the same limit of what each side computes in: ``finfo(dtype).min`` as a mask."""
+        return any(
+            one == getattr(torch.finfo(t), name) and other == getattr(torch.finfo(b), name)
+            for t in self._dtypes[0]
+            for b in self._dtypes[1]
+            if t != b
+            for name in _LIMITS
+        )
 
 
 def _named(call: Call) -> dict[str, Any]:
@@ -39,34 +96,21 @@ def _named(call: Call) -> dict[str, Any]:
     return named | kwargs
 
 
-def _differences(target: dict[str, Any], baseline: dict[str, Any]) -> Iterator[ArgumentDifference]:
-    for name in dict.fromkeys((*baseline, *target)):
-        one, other = target.get(name, _ABSENT), baseline.get(name, _ABSENT)
-        if name in _PLACES or _same(one, other):
-            continue
-        if _ABSENT in (one, other) and _is_default(other if one is _ABSENT else one):
-            continue
-        of_dtype = isinstance(one, torch.dtype) and isinstance(other, torch.dtype)
-        yield ArgumentDifference(name, _text(one), _text(other), of_dtype)
+def _dtypes(call: Call) -> set[torch.dtype]:
+    """Return the floating dtypes of a call's tensors and arguments."""
+    values = [v for _, v in call.all_values() if v.is_floating]
+    args, kwargs = call.inputs
+    found = {value.dtype for value in values if not value.dtype.is_complex}
+    return found | {a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype) and a.is_floating_point}
 
 
-def _is_default(item: Any) -> bool:
-    """Tell whether giving this is likely the same as giving nothing."""
-    return item is None or item is False
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Value) and isinstance(other, Value):
-        return True  # compared as values
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (GeneratorRef, ObjectRef, torch.device)) and type(one) is type(other):
-        return True
-    if isinstance(one, Value) or isinstance(other, Value):
-        return False
-    return bool(one == other or (one != one and other != other))
+def _defaults(op: str) -> dict[str, Any]:
+    namespace, name, overload = read_op_name(op)
+    if not namespace:
+        return {}
+    found = getattr(getattr(getattr(torch.ops, namespace, None), name, None), overload or "default", None)
+    schema = getattr(found, "_schema", None)
+    return {} if schema is None else {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
 
 
 def _text(item: Any) -> str:

@@ -11,7 +11,19 @@ from .noise_floors import FloorFrom
 
 Status = Literal["same", "within", "different", "unmatched", "unknown", "layout"]
 FindingKind = Literal[
-    "source", "op", "argument", "dtype", "shape", "nonfinite", "random", "region", "rewired", "moved", "gradient"
+    "source",
+    "op",
+    "argument",
+    "dtype",
+    "shape",
+    "nonfinite",
+    "random",
+    "region",
+    "rewired",
+    "moved",
+    "loss",
+    "gradient",
+    "left",
 ]
 
 STATUS_TEXTS: Final[dict[Status, str]] = {
@@ -98,6 +110,10 @@ class RankEvidence:
     incomplete: bool = False  # ranks are missing, so that nothing is the same
     aside: dict[str, int] = field(default_factory=dict)  # calls that only serve the layout, by what they are
     replicas: tuple[str, ...] = ()  # replicas that are not bitwise equal, in sentences
+    proven: int = 0  # calls of the target that were shown to be right
+    judged: int = 0  # calls of the target that make something, and were judged
+    unproven: tuple[str, ...] = ()  # names of those that could only be estimated
+    unknown_ends: tuple[str, ...] = ()  # losses, gradients and memory left behind that could not be compared
 
     def count(self, status: Status) -> int:
         return sum(row.status == status for row in self.rows)

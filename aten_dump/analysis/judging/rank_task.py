@@ -20,9 +20,13 @@ from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
 from ..rerun.op_errors import Replays
 from .evidence import Finding, Place, RankEvidence, Row
+from .evidence_rows import Pair
+from .knowledge import Knowledge
 from .noise_floors import Limits
-from .pair_walk import Pair, Walk
+from .pair_walk import Walk
 from .place_of_call import place_of
+from .result_judge import ResultJudge
+from .sources import Sources
 from .user_rules import Rule
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
@@ -52,7 +56,7 @@ class Task:
     steps: tuple[int, int]
     ranks: tuple[int, int]
     settings: Settings
-    inherited: bool = False  # an earlier step of the same dumps is compared too
+    before: tuple[int, int] | None = None  # the steps before, where they are compared too
     together: bool = False  # all ranks of each side are put together; `ranks` has the leads
 
 
@@ -112,36 +116,64 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     settings = task.settings
     is_recompute = task.control == RECOMPUTE
     control = None if task.control is None or is_recompute else _control(baseline, task)
-    walk = Walk(
-        target, baseline, settings.rules, Replays(enabled=settings.replay), control, settings.data,
-        exact_sources=exact_sources(target, baseline),
-        inherited=task.inherited,
-    )  # fmt: skip
-    return walked(walk, pairs, task, with_unmatched=not is_recompute)
+    judge = ResultJudge(settings.rules, Replays(enabled=settings.replay), control)
+    knows = Knowledge(
+        target, baseline, walked_kind(pairs), judge, sources_of(task, target, baseline), read_data=settings.data
+    )
+    return evidence_of(Walk(knows), pairs, task, whole=not is_recompute)
 
 
-def walked(
+def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
+    """Return what judges values from outside the step."""
+    before = None
+    if task.before is not None:
+        before = _rank(task.target, task.before[0], target.rank), _rank(task.baseline, task.before[1], baseline.rank)
+    known = None if before is None or None in before else before
+    return Sources(task.steps, exact=exact_sources(target, baseline), before=known)  # type: ignore[arg-type]
+
+
+def _rank(path: str, step: int, rank: int) -> RankDump | None:
+    found = open_dump(path).step(step)
+    return found.rank(rank) if rank in found.ranks else None
+
+
+def evidence_of(
     walk: Walk,
     pairs: list[Pair],
     task: Task,
     *,
-    with_unmatched: bool = True,
+    whole: bool = True,
     before: Callable[[], None] = lambda: None,
 ) -> RankEvidence:
-    """Walk pairs of calls and return what was found; `before` is called between the two."""
-    target, baseline = walk.target, walk.baseline
-    walk.run(*divide(pairs))
+    """Walk pairs of calls and return what was found.
+
+    Args:
+        walk: not run yet.
+        pairs: all that were aligned, of every kind.
+        task: what is compared.
+        whole: both recordings are the same part of a program; calls without a counterpart and ends count.
+        before: is called when the pairs were walked.
+    """
+    knows = walk.knows
+    target, baseline = knows.target, knows.baseline
+    primary, others = divide(pairs)
+    walk.run(primary)
+    ends = walk.ends() if whole else ()
+    for pair in others:
+        walk.describe(pair)
     before()
-    gone = {pair.target.id for pair in walk.dissolved}
-    pairs = [pair for pair in pairs if pair.target.id not in gone]
-    rows = [*walk.rows, *(unmatched_rows(walk, target, baseline, pairs) if with_unmatched else ())]
+    kept = {pair.target.id: pair for pair in (*pairs, *walk.found_by_flow) if pair.target.id not in walk.given_up}
+    pairs = list(kept.values())
+    rows = [*knows.evidence.rows, *(unmatched_rows(walk, pairs) if whole else ())]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
-    findings = sorted(walk.findings, key=lambda finding: finding.order)
+    findings = sorted(knows.evidence.findings, key=lambda finding: finding.order)
     if findings:
         findings[0] = _with_partners(findings[0], target)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
+    proofs = knows.proofs
+    estimated = sorted(proofs.estimated - proofs.proven)
     return RankEvidence(
         task.target, task.baseline, task.steps, task.ranks, best,
         {str(level): count for level, count in levels.items()},
@@ -149,6 +181,8 @@ def walked(
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
         {p.target.name: p.baseline.name for p in pairs}, tuple(_incomplete(target, baseline)),
+        proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
+        unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip
 
 
@@ -169,24 +203,31 @@ def exact_sources(target: RankDump, baseline: RankDump) -> bool:
     return True
 
 
+def walked_kind(pairs: Sequence[Pair]) -> str:
+    """Return the kind of calls that is walked: the best that both sides have."""
+    kinds = {pair.target.kind for pair in pairs}
+    return next((kind for kind in _KINDS if kind in kinds), "")
+
+
 def divide(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Return the pairs that are walked, aten ops or else the innermost of the best kind, and all others."""
-    kinds = {pair.target.kind for pair in pairs}
-    kind = next((kind for kind in _KINDS if kind in kinds), "")
+    kind = walked_kind(pairs)
     outer = set() if kind == "aten" else {p.target.parent_id for p in pairs if p.target.kind == kind}
     primary = [p for p in pairs if p.target.kind == kind and p.target.id not in outer]
     chosen = {p.target.id for p in primary}
     return primary, [p for p in pairs if p.target.id not in chosen]
 
 
-def unmatched_rows(walk: Walk, target: RankDump, baseline: RankDump, pairs: Sequence[Pair]) -> Iterator[Row]:
+def unmatched_rows(walk: Walk, pairs: Sequence[Pair]) -> Iterator[Row]:
     """Yield a row for each call without a counterpart, with what is known of the region it is in."""
-    sides = ("target", target, {p.target.id for p in pairs}), ("baseline", baseline, {p.baseline.id for p in pairs})
-    for side, rank, taken in sides:
+    knows = walk.knows
+    taken = {p.target.id for p in pairs}, {p.baseline.id for p in pairs}
+    sides = ("target", knows.target, taken[0]), ("baseline", knows.baseline, taken[1])
+    for side, rank, paired in sides:
         for call in rank.calls:
-            if call.id in taken:
+            if call.id in paired:
                 continue
-            known = walk.region_status.get((side, call.id))
+            known = knows.proofs.region_status.get((side, call.id))
             note = {
                 None: "nothing that has a counterpart reads what it made",
                 "same": "what it leads to is bitwise equal",

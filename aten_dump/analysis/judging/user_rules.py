@@ -71,9 +71,9 @@ class Rule:
             return False
 
 
-def find_rule(rules: Sequence[Rule], name: str) -> Rule | None:
-    """Return the first rule whose expression is found in `name`."""
-    return next((rule for rule in rules if re.search(rule.pattern, name)), None)
+def find_rule(rules: Sequence[Rule], name: str, op: str = "") -> Rule | None:
+    """Return the first rule whose expression is found in `name`, or in the name of the op."""
+    return next((rule for rule in rules if re.search(rule.pattern, name) or re.search(rule.pattern, op)), None)
 
 
 def make_rules(rules: Iterable[Rule | tuple[str, Predicate]]) -> tuple[Rule, ...]:

@@ -24,13 +24,15 @@ from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.whole_values import Correspondence, WholeValues
 from ...errors import MissingDataError
 from ..judging.evidence import Finding, Place, RankEvidence, Row
-from ..judging.pair_walk import Pair
+from ..judging.evidence_rows import Pair
+from ..judging.pair_walk import Walk
 from ..judging.place_of_call import place_of
-from ..judging.rank_task import Task, compare_rank, exact_sources, pair_calls, walked
+from ..judging.rank_task import Task, compare_rank, evidence_of, exact_sources, pair_calls, walked_kind
+from ..judging.sources import Sources
 from ..pairing.alignment import align
 from ..pairing.call_keys import call_keys, normal_module
 from .layout_calls import LAYOUT_TEXTS, LayoutKind, layout_calls
-from .layout_pair_walk import LayoutWalk, shares, sizes_of
+from .layout_pair_walk import LayoutJudge, LayoutKnowledge, RankExplainer, shares, sizes_of
 from .moved_values import Fault, Moves
 from .part_arrangement import Settler
 from .rank_replays import RankReplays
@@ -149,12 +151,12 @@ def compare_together(task: Task) -> RankEvidence:
     target, baseline = one.rank, other.rank
     pairs = renewed(pairs, target, baseline)
     sizes = sizes_of(target) | {(whole, part) for part, whole in sizes_of(baseline)}
-    walk = LayoutWalk(
-        target, baseline, settings.rules, RankReplays(enabled=settings.replay), None, settings.data,
-        exact_sources=exact_sources(target, baseline), inherited=task.inherited,
-        ranks=max(len(target.ranks), len(baseline.ranks)), sizes=frozenset(sizes),
-    )  # fmt: skip
-    found = walked(walk, pairs, task, before=lambda: _before(walk, pairs, faults))
+    judge = LayoutJudge(settings.rules, RankReplays(enabled=settings.replay), None)
+    judge.ranks = max(len(target.ranks), len(baseline.ranks))
+    sources = Sources(task.steps, exact=exact_sources(target, baseline))
+    knows = LayoutKnowledge(target, baseline, walked_kind(pairs), judge, sources, read_data=settings.data)
+    knows.sizes = frozenset(sizes)
+    found = evidence_of(Walk(knows), pairs, task, before=lambda: _before(knows, pairs, faults))
     return _with_layout(found, (one, other), settler)
 
 
@@ -171,12 +173,11 @@ def gradients(target: RankDump, baseline: RankDump) -> Iterator[tuple[str, Value
             yield name, value, there[normal_module(name)]
 
 
-def _before(walk: LayoutWalk, pairs: Sequence[Pair], faults: Sequence[tuple[Side, Fault]]) -> None:
+def _before(knows: LayoutKnowledge, pairs: Sequence[Pair], faults: Sequence[tuple[Side, Fault]]) -> None:
     """Add what no pair of calls shows, and say which ranks the first findings are of."""
     for side, fault in faults:
-        walk.findings.append(_moved(side, fault))
-    walk.add_gradients(gradients(walk.target, walk.baseline))
-    walk.explain(pairs)
+        knows.evidence.findings.append(_moved(side, fault))
+    RankExplainer(knows).explain(pairs)
 
 
 def _moved(side: Side, fault: Fault) -> Finding:

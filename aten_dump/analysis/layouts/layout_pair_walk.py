@@ -10,8 +10,8 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -20,13 +20,14 @@ from ...dump import Call, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...errors import AtenDumpError
-from ..distance.value_distance import Closeness
 from ..judging.argument_differences import ArgumentDifference
-from ..judging.evidence import Finding, Row
-from ..judging.pair_judge import Inputs, Judge, Judgement
-from ..judging.pair_walk import Pair, Walk
-from ..judging.place_of_call import place_of
-from ..judging.unmatched_inputs import limits_of
+from ..judging.counterparts import Inputs
+from ..judging.estimates import limits_of
+from ..judging.evidence import Finding
+from ..judging.evidence_rows import Pair
+from ..judging.judgement import Compared, Judgement
+from ..judging.knowledge import Knowledge
+from ..judging.result_judge import ResultJudge
 from ..rerun.op_errors import OwnError
 from .rank_replays import RankReplays, id_of
 
@@ -36,22 +37,21 @@ _EXPLAINED: Final = 3  # findings that are traced to ranks
 _SMALL: Final = 0.1  # of the greatest error over ranks: the rest hold no part of it
 
 
-class LayoutJudge(Judge):
+class LayoutJudge(ResultJudge):
     """A judge who also holds what ranks make together against the counterpart."""
 
-    def __init__(self, judge: Judge, ranks: int) -> None:
-        super().__init__(judge._rules, judge._replays, judge._control)
-        self._ranks = ranks
+    ranks: int = 2  # the greater number of both sides
 
-    def _replayed(self, own: OwnError | None, close: Closeness, inputs: Inputs, baseline: Value) -> Judgement | None:
-        said = super()._replayed(own, close, inputs, baseline)
-        if said is None or own is None or said.guilty or close.error is None or not baseline.is_floating:
+    def _replayed(self, own: OwnError, compared: Compared, inputs: Inputs) -> Judgement:
+        said = super()._replayed(own, compared, inputs)
+        _, baseline, close = compared
+        if said.guilty or close.error is None or not baseline.is_floating:
             return said
         # Sums that cancel are as far from a float64 replay as from one another.
         explained = _GROWTH * (own.target.error + own.baseline.error)
         if not inputs.agree:
             return replace(said, status="within") if close.error <= explained else said
-        limit = limits_of(baseline, baseline).rel_l2 * _GROWTH * math.sqrt((1 + inputs.depth) * self._ranks)
+        limit = limits_of(baseline, baseline).rel_l2 * _GROWTH * math.sqrt((1 + inputs.depth) * self.ranks)
         limit = max(limit, _AMPLIFIES * inputs.error, explained)
         noise = _AMPLIFIES * inputs.noise * math.sqrt(max(1.0, float(baseline.numel)))
         small = close.metrics is not None and close.metrics.rmse <= noise
@@ -61,18 +61,13 @@ class LayoutJudge(Judge):
         return Judgement("different", True, limit, "depth", close.error / limit, own, note)
 
 
-@dataclass(slots=True)
-class LayoutWalk(Walk):
-    """A walk over assembled ranks."""
+class LayoutKnowledge(Knowledge):
+    """What is known of assembled ranks; `sizes` has those of parts, and of the whole: (target's, baseline's)."""
 
-    ranks: int = 2  # the greater number of both sides
-    sizes: frozenset[tuple[int, int]] = frozenset()  # of parts, and of the whole: (target's, baseline's)
+    sizes: frozenset[tuple[int, int]] = frozenset()
 
-    def _make_judge(self) -> Judge:
-        return LayoutJudge(Walk._make_judge(self), self.ranks)  # super() does not know a class made anew with slots
-
-    def _real(self, differences: Iterable[ArgumentDifference]) -> list[ArgumentDifference]:
-        return [d for d in Walk._real(self, differences) if not self._is_size(d)]
+    def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
+        return [d for d in super().differences(target, baseline) if not self._is_size(d)]
 
     def _is_size(self, difference: ArgumentDifference) -> bool:
         """Tell whether arguments are sizes, or numbers of elements, of parts and of the whole."""
@@ -81,28 +76,23 @@ class LayoutWalk(Walk):
             return False
         return all(a == b or (a, b) in self.sizes for a, b in zip(one, other, strict=True))
 
-    def add_gradients(self, gradients: Iterable[tuple[str, Value, Value]]) -> None:
-        """Compare gradients of parameters as they were when the backward ended, after reductions over ranks."""
-        for name, value, other in gradients:
-            if self.states.find(value, other) is not None or value.undefined or other.undefined:
-                continue
-            close = self.states.close(value, other)
-            last = self.target.calls[-1]
-            row = Row(place_of(last), None, "", f"gradient of {name}", self._known_status(value, other, close), close)
-            self.rows.append(row)
-            if row.status == "different":
-                text = f"the gradient of {name} differs when the backward has ended, and no op explains it"
-                self.findings.append(Finding("gradient", row, text, "", (last.id + 1, 0)))
+
+class RankExplainer:
+    """Says which ranks hold what differs."""
+
+    def __init__(self, knows: Knowledge) -> None:
+        self._knows = knows
 
     def explain(self, pairs: Sequence[Pair]) -> None:
         """Say of the first findings which ranks hold what differs."""
         by_id = {pair.target.id: pair for pair in pairs}
-        self.findings.sort(key=lambda finding: finding.order)
-        for number, finding in enumerate(self.findings[:_EXPLAINED]):
+        findings = self._knows.evidence.findings
+        findings.sort(key=lambda finding: finding.order)
+        for number, finding in enumerate(findings[:_EXPLAINED]):
             pair = by_id.get(finding.row.target.id) if finding.row.target else None
             said = "" if pair is None else self._who(pair, finding)
             if said:
-                self.findings[number] = replace(finding, text=f"{finding.text}; {said}")
+                findings[number] = replace(finding, text=f"{finding.text}; {said}")
 
     def _who(self, pair: Pair, finding: Finding) -> str:
         slot = finding.row.slot
@@ -113,7 +103,7 @@ class LayoutWalk(Walk):
             return ""
         try:
             replayed = finding.kind == "op" and finding.row.floor_from == "replay"
-            errors = own_ratios(self.replays, pair.target) if replayed else {}
+            errors = own_ratios(self._knows.judge.replays, pair.target) if replayed else {}
             if max(errors.values(), default=0.0) > 1:
                 return _who_is_off(errors)
             return shares(value, whole)

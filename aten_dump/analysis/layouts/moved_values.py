@@ -23,8 +23,8 @@ from ...dump.across_ranks.part_holders import spec_of
 from ...errors import AtenDumpError
 from ...store.op_names import is_collective
 from ..distance.value_distance import Closeness, closeness, stride_class
-from ..judging.unmatched_inputs import limits_of
-from ..judging.upstream_calls import Makers
+from ..judging.data_flow import DataFlow
+from ..judging.estimates import limits_of
 
 _MOST_TRIED: Final = 8
 _MOST_CALLS: Final = 2000
@@ -63,12 +63,12 @@ class Moves:
     _used: set[int] = field(default_factory=set)
     _places: dict[Place, int] = field(default_factory=dict)  # DTensors, which are moved as flat views of their parts
     _made_of_parts: set[int] = field(default_factory=set)  # ids of DTensors
-    _makers: Makers = field(init=False)
+    _makers: DataFlow = field(init=False)
 
     def run(self, calls: Iterable[Call]) -> None:
         """Look at the inputs of ops of the program, in execution order."""
         lead = self.rank.lead
-        self._makers = Makers(lead, "aten")
+        self._makers = DataFlow(lead, "aten")
         for number, id in self.rank.ids.items():
             if spec_of(lead.tables.values[number].extra) is not None:
                 held = self.rank.whole.holders[lead.rank].of(lead.value_by_id(number))
@@ -122,7 +122,7 @@ class Moves:
         behind: dict[int, Call] = {}
         while waiting and len(behind) < _MOST_CALLS:
             item = waiting.pop(0)
-            maker = self._makers.call(item)
+            maker = self._makers.maker(item)
             if maker is None or self._is_program(maker):
                 id = self.rank.ids[item.id]
                 origins[id if id in self._made_of_parts else self._places.get(_place(item), id)] = None

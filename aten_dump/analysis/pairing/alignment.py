@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 
 from .subsequence import longest_common, unique_anchors
 
-How = Literal["mapping", "module", "sequence", "order", "shapeless", "recompute"]
+How = Literal["mapping", "module", "sequence", "order", "shapeless", "flow", "recompute"]
 
 HOW_TEXTS: Final[dict[How, str]] = {
     "mapping": "named by the mapping",
@@ -28,6 +28,7 @@ HOW_TEXTS: Final[dict[How, str]] = {
     "sequence": "same module, op and shape, in sequence",
     "order": "same op and shape, in sequence",
     "shapeless": "same module and op, another shape",
+    "flow": "same op on the same inputs",
     "recompute": "recomputed call and its original",
 }
 

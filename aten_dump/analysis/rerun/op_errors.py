@@ -12,40 +12,35 @@ import torch
 from ...dump import Call, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from .rounding_error import SUSPECT, LocalError, measure, measure_exact, terms_of
-from .run_op import Run, recorded_slots, result_slots, run_call
+from .run_op import RUN_ERRORS, Run, recorded_slots, result_slots, run_call
 from .shared_memory import check_readable
+from .workspaces import is_workspace
 
-_TIMES: Final = 5.0  # an honest error may be so many times the other side's
 REPLAY_BYTES: Final = 256 << 20
 _CPU: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class OwnError:
-    """What a replay in float64 says about one result of both sides."""
+    """What a replay in float64 says about one result of both sides, each by itself."""
 
     target: LocalError
     baseline: LocalError
 
     @property
     def ratio(self) -> float:
-        """The target's own error over the floor, which is also what the baseline is off."""
-        return _over(self.target, self.baseline)
+        """The target's own error over what an honest implementation may be off; above 1 it is wrong."""
+        return self.target.ratio / SUSPECT
 
     @property
     def baseline_ratio(self) -> float:
         """The same of the baseline: it is the baseline that may be wrong."""
-        return _over(self.baseline, self.target)
+        return self.baseline.ratio / SUSPECT
 
     @property
     def floor(self) -> float:
         """What the target may be off, as a relative L2 error."""
-        return max(SUSPECT * self.target.floor, _TIMES * self.baseline.error)
-
-
-def _over(one: LocalError, other: LocalError) -> float:
-    honest = max(SUSPECT, _TIMES * other.ratio if math.isfinite(other.ratio) else 0.0)
-    return one.ratio / honest
+        return SUSPECT * self.target.floor
 
 
 class Replays:
@@ -56,7 +51,7 @@ class Replays:
         self._known: dict[tuple[int, int], dict[str, LocalError] | str] = {}
 
     def local_errors(self, target: Call, baseline: Call) -> dict[str, OwnError] | str:
-        """Return the local error of each floating result by slot, or why there is none."""
+        """Return the local error of each result by slot, or why there is none."""
         if not self.enabled:
             return "replay is switched off"
         sides: list[dict[str, LocalError]] = []
@@ -68,29 +63,39 @@ class Replays:
         return {slot: OwnError(sides[0][slot], sides[1][slot]) for slot in sides[0].keys() & sides[1].keys()}
 
     def errors(self, call: Call) -> dict[str, LocalError] | str:
-        """Return the distance of each floating result from the replayed one, or why there is none."""
+        """Return the distance of each result from the replayed one, or why there is none."""
         key = id(call.rank), call.id
         if key not in self._known:
             self._known[key] = _errors(call)
         return self._known[key]
 
 
+def draws_otherwise(target: Call, baseline: Call) -> bool:
+    """Tell whether two calls draw random numbers from generators that were not in one state."""
+    states = target.random_state, baseline.random_state
+    if None in states or states[0] == states[1]:
+        return False
+    return any(run is not None and run.drew for run in (attempt(call, False, _CPU)[0] for call in (target, baseline)))
+
+
 def _errors(call: Call) -> dict[str, LocalError] | str:
-    results = {slot: v for slot, v in call.result_values() if v.is_floating}
+    results = {slot: value for slot, value in call.result_values() if not is_workspace(call.op, slot)}
     values = [*(v for _, v in call.input_values()), *results.values()]
     if sum(value.numel * 8 for value in {v.id: v for v in values}.values()) > REPLAY_BYTES:
         return "its tensors are too large to replay while comparing; use `aten-dump replay`"
     if not results:
-        return "it has no floating-point output"
+        return "it has no result"
     reference, failure = attempt(call, True, _CPU)
-    if reference is None:
+    has_exact = not all(value.is_floating for value in results.values())
+    native = attempt(call, False, _CPU)[0] if reference is None or has_exact else None
+    if reference is None and native is None:
         return str(failure)
     try:
-        found = {error.slot: error for error in measured(call, None, reference)}
-        if any(error.ratio > SUSPECT for error in found.values()):  # how far is an honest one?
+        found = {error.slot: error for error in measured(call, native, reference)}
+        if native is None and any(error.ratio > SUSPECT for error in found.values()):  # how far is an honest one?
             native, _ = attempt(call, False, _CPU)
             found = {error.slot: error for error in measured(call, native, reference)}
-    except AtenDumpError as error:
+    except (AtenDumpError, *RUN_ERRORS) as error:
         return str(error)
     return {slot: error for slot, error in found.items() if slot in results}
 
@@ -114,7 +119,7 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
     plain = {} if native is None else dict(result_slots(native))
     wide = plain if reference is None else dict(result_slots(reference))
     for slot, recorded in recorded_slots(call):
-        if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque):
+        if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque or is_workspace(call.op, slot)):
             continue
         if isinstance(recorded, Value):
             check_readable(recorded)

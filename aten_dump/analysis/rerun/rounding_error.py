@@ -199,6 +199,8 @@ def measure_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
         ratio = max(share / _INTEGER_FLOOR, SUSPECT / 2) if count else 0.0
         size = float((one.double() - other.double()).abs().max()) if count else 0.0
         return LocalError(slot, share, _INTEGER_FLOOR, ratio, size, _place(first, one.shape), not count)
+    if isinstance(recorded, torch.Tensor) or isinstance(replayed, torch.Tensor):
+        return LocalError(slot, 1.0, _INTEGER_FLOOR, math.inf, math.inf, (), False)
     same = bool(recorded == replayed or (recorded != recorded and replayed != replayed))
     return LocalError(slot, 0.0 if same else 1.0, _INTEGER_FLOOR, 0.0 if same else math.inf, 0.0, (), same)
 

@@ -10,7 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ _REINTERPRET: Final = frozenset(
 )
 _ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
 _SECOND_FILL: Final = 0x3C  # as floats: small normal numbers; as indices: out of range
-_RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
+RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,30 @@ def _check_same(call: Call, first: Run, second: Run) -> None:
 
 
 def _run(op: Any, call: Call, around: Surroundings) -> Run:
+    return _run_on(op, call, around, _Arguments(call, around, _recorded(call, around)))
+
+
+def run_on(call: Call, find: Callable[[Value], torch.Tensor], items: Sequence[int] | None = None) -> Run:
+    """Run the op of a call in float64 on other tensors than were recorded.
+
+    Args:
+        call: an aten call.
+        find: returns the tensor that takes the place of a value; what the op writes is written to it.
+        items: of an op that works by item (`list_ops`), the numbers of those to run, ascending; None is all.
+
+    Raises:
+        ReplayError: it cannot be run; the message says why.
+    """
+    around = Surroundings(cast=True)
+    return _run_on(find_op(call), call, around, _Arguments(call, around, find, items))
+
+
+def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
     names = [argument.name for argument in op._schema.arguments]
     state = call.random_state
     is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
     try:
-        args, kwargs = _Arguments(call, around).build()
+        args, kwargs = arguments.build()
         if is_random:
             result, drew = _draw(partial(op, *args, **kwargs), _generator_in(args, kwargs), state, around)
         else:
@@ -119,7 +138,7 @@ def _run(op: Any, call: Call, around: Surroundings) -> Run:
                 result, drew = op(*args, **kwargs), False
     except AtenDumpError:
         raise
-    except _RUN_ERRORS as error:
+    except RUN_ERRORS as error:
         text = str(error).strip().partition("\n")[0]
         raise ReplayError(f"it raised when replayed: {type(error).__name__}: {text}") from error
     mutated = {}
@@ -176,37 +195,37 @@ def _generator(given: torch.Generator | None, device: torch.device) -> Iterator[
 class _Arguments:
     """The arguments of one call, made anew."""
 
-    def __init__(self, call: Call, around: Surroundings) -> None:
+    def __init__(
+        self,
+        call: Call,
+        around: Surroundings,
+        find: Callable[[Value], torch.Tensor],
+        items: Sequence[int] | None = None,
+    ) -> None:
         self._call = call
         self._around = around
+        self._find = find
+        self._items = items
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
         args, kwargs = call.inputs
-        values = [value for _, value in call.input_values()]
-        absolute = "as_strided" in call.op or "set_" in call.op
-        written = self._written(args, kwargs)
-        self._tensors = tensors_of(values, self._around, written=written, absolute=absolute)
-        made = [self._item(item) for item in args]
+        made = [self._item(self._chosen(item)) for item in args]
         position = _ON_LOW_PRECISION_ONLY.get(call.op)
         if self._around.cast and position is not None and len(made) > position:
             made[position] = False
-        named = {name: self._item(item) for name, item in kwargs.items()}
+        named = {name: self._item(self._chosen(item)) for name, item in kwargs.items()}
         if named.get("pin_memory"):
             named["pin_memory"] = None
         return made, named
 
-    def _written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
-        names = self._call.arguments
-        found = []
-        for name in self._call.mutated:
-            position = names.index(name) if name in names else len(args)
-            found += _values_in(args[position] if position < len(args) else kwargs.get(name))
-        return frozenset(value.id for value in found)
+    def _chosen(self, item: Any) -> Any:
+        is_list = isinstance(item, (list, tuple)) and self._items is not None
+        return [item[number] for number in self._items or () if number < len(item)] if is_list else item
 
     def _item(self, item: Any) -> Any:
         if isinstance(item, Value):
-            return self._tensors[item.id]
+            return self._find(item)
         if isinstance(item, (list, tuple)):
             return [self._item(entry) for entry in item]
         if isinstance(item, torch.dtype):
@@ -221,6 +240,25 @@ class _Arguments:
         if isinstance(item, ObjectRef):
             raise ReplayError(f"an argument is a {item.type_name}, which was seen and not recorded")
         return item
+
+
+def _recorded(call: Call, around: Surroundings) -> Callable[[Value], torch.Tensor]:
+    """Return what finds the tensors that a call was given, as they were recorded."""
+    values = [value for _, value in call.input_values()]
+    absolute = "as_strided" in call.op or "set_" in call.op
+    tensors = tensors_of(values, around, written=_written(call), absolute=absolute)
+    return lambda value: tensors[value.id]
+
+
+def _written(call: Call) -> frozenset[int]:
+    """Return the ids of the values that a call wrote to, as they were before."""
+    args, kwargs = call.inputs
+    names = call.arguments
+    found = []
+    for name in call.mutated:
+        position = names.index(name) if name in names else len(args)
+        found += _values_in(args[position] if position < len(args) else kwargs.get(name))
+    return frozenset(value.id for value in found)
 
 
 def _number(item: ReprRef) -> Any:

@@ -1,0 +1,125 @@
+"""What is known of pairs of values while two recordings are walked: who is whose counterpart, and how both compare.
+
+Theory of operation
+    Counterparts form classes: values of both sides that stand for the same thing. A class begins with a result of two
+    calls that were paired, or with memory from outside that both read at one place; views of the same elements join it.
+    In a class the numbers may differ, by noise or because of a cause that was found before: the `State` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ...dump import Value
+from ..distance.value_distance import Closeness, closeness
+from .evidence import Status
+
+Side = Literal[0, 1]  # the target's, the baseline's
+WORSE: Final = {"same": 0, "within": 1, "unknown": 2, "different": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a pair of counterparts."""
+
+    status: Status
+    error: float = 0.0  # relative L2 between them
+    depth: int = 0  # ops that it went through, for what has to be estimated
+    noise: float = 0.0  # root mean square of the difference
+    undefined: bool = False  # it was made of memory that nothing had written
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is known of all inputs of a pair of calls together."""
+
+    worst: Status  # same, within, unknown or different
+    error: float  # greatest relative L2 among them
+    depth: int
+    same_shapes: bool
+    same_dtypes: bool
+    noise: float = 0.0  # greatest root mean square of a difference among them
+    undefined: bool = False  # one was made of memory that nothing had written
+
+    @property
+    def agree(self) -> bool:
+        return self.worst in ("same", "within")
+
+
+class Counterparts:
+    """Classes of counterparts, the states of pairs, and how close pairs are, each computed once."""
+
+    def __init__(self, *, read_data: bool) -> None:
+        self.depth = 0
+        self._read_data = read_data
+        self._states: dict[tuple[int, int], State] = {}
+        self._close: dict[tuple[int, int], Closeness] = {}
+        self._parents: dict[tuple[Side, int], tuple[Side, int]] = {}
+        self._partners: tuple[dict[int, Value], dict[int, Value]] = ({}, {})
+        self._targets: dict[int, Value] = {}
+
+    def close(self, target: Value, baseline: Value) -> Closeness:
+        """Return the closeness of a pair of values."""
+        key = target.id, baseline.id
+        found = self._close.get(key)
+        if found is None:
+            found = self._close[key] = closeness(target, baseline, data=self._read_data)
+        return found
+
+    def find(self, target: Value, baseline: Value) -> State | None:
+        """Return the state of a pair of values; None where they are not known to be counterparts."""
+        return self._states.get((target.id, baseline.id))
+
+    def keep(self, target: Value, baseline: Value, state: State) -> None:
+        """Note that two values are counterparts, and their state."""
+        self._states[target.id, baseline.id] = state
+        self._partners[0].setdefault(target.id, baseline)
+        self._targets.setdefault(target.id, target)
+        self._partners[1].setdefault(baseline.id, target)
+        self._parents[self.class_of(0, target)] = self.class_of(1, baseline)
+        self.depth = max(self.depth, state.depth)
+
+    def pairs(self) -> list[tuple[Value, Value]]:
+        """Return the values of the target that have a counterpart, with the first one."""
+        return [(target, self._partners[0][target.id]) for target in self._targets.values()]
+
+    def is_known(self, side: Side, value: Value) -> bool:
+        """Tell whether a value has a counterpart."""
+        return value.id in self._partners[side]
+
+    def partner(self, side: Side, value: Value) -> Value | None:
+        """Return the first counterpart of a value."""
+        return self._partners[side].get(value.id)
+
+    def class_of(self, side: Side, value: Value) -> tuple[Side, int]:
+        """Return what stands for the class of a value."""
+        key: tuple[Side, int] = (side, value.id)
+        root = key
+        while (parent := self._parents.get(root, root)) != root:
+            root = parent
+        while key != root:
+            key, self._parents[key] = self._parents.get(key, root), root
+        return root
+
+    def state_of(self, value: Value) -> State | None:
+        """Return the state of a value of the target's and its counterpart."""
+        partner = self._partners[0].get(value.id)
+        return None if partner is None else self._states.get((value.id, partner.id))
+
+
+def inputs_of(states: Sequence[State], *, same_shapes: bool = True, same_dtypes: bool = True) -> Inputs:
+    """Return what is known of some states together."""
+    worst: Status = "same"
+    for state in states:
+        worst = max(worst, state.status, key=lambda status: WORSE[status])
+    return Inputs(
+        worst,
+        max((state.error for state in states), default=0.0),
+        max((state.depth for state in states), default=0),
+        same_shapes,
+        same_dtypes,
+        max((state.noise for state in states), default=0.0),
+        any(state.undefined for state in states),
+    )

@@ -1,0 +1,208 @@
+"""Who made what a call reads, in one recording.
+
+Theory of operation
+    Data flows through memory: a storage at a version. A call *makes* a result if the memory was not among what it was
+    given, or if it wrote there; any other result is a view, which is geometry and computes nothing. So of a value two
+    things are asked: which call showed it first (a view, or who made it), and who *wrote* its memory, which stays the
+    same through all views. Ids of values rise in the order in which they are first seen: that tells a result from a
+    later view back to what was there before.
+
+    Not part of the flow are what gloo runs inside a collective (transport), and ``set_``, which only says where memory
+    from outside lies: a batch from a DataLoader's worker, the new storage of a ``copy.deepcopy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final
+
+from ...dump import Call, RankDump, Value
+from ...store import records
+from ...store.op_names import is_collective, read_op_name
+from ..rerun.list_ops import item_of
+from ..rerun.workspaces import is_workspace
+
+Slots = list[tuple[str, Value]]
+Moment = tuple[int, int]  # a storage at a version
+
+_PLACES_MEMORY: Final = "aten::set_"
+
+
+class DataFlow:
+    """The calls of one kind in one recording, and what they read and make."""
+
+    def __init__(self, rank: RankDump, kind: str) -> None:
+        self.rank = rank
+        self._kind = kind
+        self._reads: dict[int, Slots] = {}
+        self._results: dict[int, Slots] = {}
+
+    def takes_part(self, call: Call) -> bool:
+        """Tell whether a call is one of the program's that computes or shows something."""
+        return call.kind == self._kind and call.id not in self._apart
+
+    @cached_property
+    def _apart(self) -> frozenset[int]:
+        """Ids of calls inside a collective, and of ``set_``."""
+        tables = self.rank.tables
+        found: set[int] = set()
+        collectives = {op.id for op in tables.ops.records() if op.call_kind == 0 and is_collective(op.op)}
+        placing = {op.id for op in tables.ops.records() if read_op_name(op.op).without_overload == _PLACES_MEMORY}
+        inside = {call.id for call in tables.calls if call.op in collectives}
+        for call in tables.calls:
+            if call.parent in inside:
+                inside.add(call.id)
+                found.add(call.id)
+            elif call.op in placing:
+                found.add(call.id)
+        return frozenset(found)
+
+    def calls(self) -> Iterator[Call]:
+        """Yield the calls that take part, in execution order."""
+        ops = {op.id for op in self.rank.tables.ops.records() if records.CALL_KINDS[op.call_kind] == self._kind}
+        for position, record in enumerate(self.rank.tables.calls):
+            if record.op in ops and record.id not in self._apart:
+                yield self.rank.call_at(position)
+
+    @cached_property
+    def _makers(self) -> tuple[dict[int, int], dict[Moment, list[tuple[int, str, int]]]]:
+        """Ids of the calls that showed a value first, and (call, slot, value) that wrote a moment."""
+        shown: dict[int, int] = {}
+        written: dict[Moment, list[tuple[int, str, int]]] = {}
+        values = self.rank.tables.values
+        for call in self.calls():
+            given = [number for _, number in call.input_slots()]
+            newest = max(given, default=0)
+            moments = {(values[number].storage, values[number].version) for number in given}
+            for slot, number in _with_parts(call, self.rank):
+                record = values[number]
+                moment = record.storage, record.version
+                if number <= newest:
+                    continue
+                shown.setdefault(number, call.id)
+                if record.storage and moment not in moments:
+                    known = written.setdefault(moment, [])
+                    if not known or known[0][0] == call.id:
+                        known.append((call.id, slot, number))
+        return shown, written
+
+    def maker(self, value: Value) -> Call | None:
+        """Return the call that showed a value first, or made its memory what it is; None if it is from outside."""
+        found = self._makers[0].get(value.id)
+        if found is None and value.storage:
+            written = self._makers[1].get((value.storage, value.version))
+            found = written[0][0] if written else None
+            if found is not None and any(number == value.id for _, number in self.rank.call(found).input_slots()):
+                return None  # it only looked at memory that was written where nobody saw it
+        return None if found is None else self.rank.call(found)
+
+    def writer(self, value: Value) -> tuple[Call, str, Value] | None:
+        """Return who wrote the memory of a value: the call, the slot, and the value as the call left it."""
+        if not value.storage:
+            found = self.maker(value)
+            slot = None if found is None else next((s for s, v in self.results(found) if v.id == value.id), None)
+            return None if found is None or slot is None else (found, slot, value)
+        written = self._makers[1].get((value.storage, value.version))
+        if not written:
+            return None
+        exact = next((item for item in written if item[2] == value.id), written[0])
+        return self.rank.call(exact[0]), exact[1], self.rank.value_by_id(exact[2])
+
+    def reads(self, call: Call) -> Slots:
+        """Return (slot, value) of the inputs whose contents matter to a call."""
+        found = self._reads.get(call.id)
+        if found is None:
+            read = call.read_value_ids()
+            found = self._reads[call.id] = [(slot, v) for slot, v in call.input_values() if v.id in read]
+        return found
+
+    def results(self, call: Call) -> Slots:
+        """Return (slot, value) of what a call made; views of what it was given are not among it."""
+        found = self._results.get(call.id)
+        if found is None:
+            given = [value for _, value in call.input_values()]
+            ids, moments = {value.id for value in given}, {(v.storage, v.version) for v in given if v.storage}
+            made = dict(reversed([(v.id, (slot, v)) for slot, v in call.result_values()]))  # as output, not as written
+            found = [
+                (slot, value)
+                for slot, value in reversed(made.values())
+                if value.id not in ids and (value.storage, value.version) not in moments
+            ]
+            self._results[call.id] = found
+        return found
+
+    def is_view(self, call: Call) -> bool:
+        """Tell whether a call only looks at what it was given in another way, or hands it on."""
+        return not call.mutated and bool(call.output_values()) and not self.results(call)
+
+    @cached_property
+    def _readers(self) -> dict[int, list[int]]:
+        """Ids of the calls that read what a call made, by its id."""
+        found: dict[int, list[int]] = {}
+        for call in self.calls():
+            if self.is_view(call):
+                continue
+            made_by = {writer[0].id for _, v in self.reads(call) if (writer := self.writer(v)) is not None}
+            for maker in made_by:
+                found.setdefault(maker, []).append(call.id)
+        return found
+
+    def readers(self, call: Call) -> list[Call]:
+        """Return the calls that compute with what a call made, also through views, in execution order."""
+        return [self.rank.call(number) for number in self._readers.get(call.id, ())]
+
+    def behind(self, call: Call, slot: str) -> Slots:
+        """Return the inputs that one result of a call depends on: of ops on lists those of the same item."""
+        item = item_of(call.op, slot)
+        read = self.reads(call)
+        return read if item is None else [(name, v) for name, v in read if item_of(call.op, name) in (None, item)]
+
+    def before(self, call: Call, value: Value) -> list[Value]:
+        """Return what memory was before a call wrote to a part of it: what it wrote to, and what a value sees there."""
+        place = _place(value.record)
+        found = {v.id: v for _, v in call.input_values() if v.storage == value.storage}
+        older = [number for number in self._seen_as.get(place, ()) if number < value.id]
+        if older:
+            found[older[-1]] = self.rank.value_by_id(older[-1])
+        return list(found.values())
+
+    def of_moment(self, value: Value) -> list[Value]:
+        """Return the other values of the same storage at the same version, the largest first."""
+        found = [number for number in self._by_moment.get((value.storage, value.version), ()) if number != value.id]
+        return sorted(map(self.rank.value_by_id, found), key=lambda v: -v.numel)
+
+    @cached_property
+    def _by_moment(self) -> dict[Moment, list[int]]:
+        found: dict[Moment, list[int]] = {}
+        for record in self.rank.tables.values.records():
+            if record.storage:
+                found.setdefault((record.storage, record.version), []).append(record.id)
+        return found
+
+    @cached_property
+    def _seen_as(self) -> dict[tuple[object, ...], list[int]]:
+        """Ids of the values of each place: a storage seen with a geometry."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for record in self.rank.tables.values.records():
+            if record.storage:
+                found.setdefault(_place(record), []).append(record.id)
+        return found
+
+    @staticmethod
+    def is_opaque(call: Call, slot: str) -> bool:
+        """Tell whether a result is a workspace, which only its readers understand."""
+        return is_workspace(call.op, slot)
+
+
+def _with_parts(call: Call, rank: RankDump) -> Iterator[tuple[str, int]]:
+    """Yield (slot, value id) of the results of a call, the parts of sparse ones included."""
+    values = rank.tables.values
+    for slot, number in (*call.output_slots(), *call.written_slots()):
+        yield slot, number
+        parts = (values[number].extra or {}).get("parts") or {}
+        yield from ((f"{slot}.{name}", part) for name, part in parts.items() if isinstance(part, int))
+
+
+def _place(value: records.Value) -> tuple[object, ...]:
+    return value.storage, value.offset, value.dtype, tuple(value.shape), tuple(value.stride)

@@ -1,0 +1,191 @@
+"""What a step is for: the losses, the gradients, and what it leaves in memory; each is compared directly.
+
+Theory of operation
+    Whatever the pairs of calls say, these must agree: the roots of backward, each parameter's gradient by its name, and
+    the last value of memory that both sides had from outside (parameters, buffers, the optimizer's state) or that the
+    optimizer made as its state. Most are results of paired calls and known by then; the others are judged by what both
+    programs' calls mean. One side alone having a gradient is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ...dump import Call, RankDump, Value
+from ...dump.across_ranks.part_holders import Holders
+from ...store.op_names import read_op_name
+from ..pairing.call_keys import normal_module
+from .evidence import FindingKind, Row
+from .evidence_rows import Pair, said_of
+from .judgement import Judgement
+from .knowledge import Knowledge
+from .links import Link, state_from
+from .odd_calls import odd_call
+from .open_pairs import OpenPairs
+
+_BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")
+_MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Something that a step is for, on both sides."""
+
+    kind: FindingKind
+    name: str
+    target: Value
+    baseline: Value
+
+
+class Ends:
+    """Compares the ends of two recordings after they were walked."""
+
+    def __init__(self, knows: Knowledge, open_pairs: OpenPairs) -> None:
+        self._knows = knows
+        self._open_pairs = open_pairs
+        self.unknown: list[str] = []  # ends that could not be compared
+
+    def run(self) -> None:
+        for end in (*self._roots(), *self._gradients(), *self._left_behind()):
+            self._judge(end)
+
+    # -- which they are -------------------------------------------------------------------------------------------
+
+    def _roots(self) -> Iterator[End]:
+        ours, theirs = (roots_of(rank) for rank in (self._knows.target, self._knows.baseline))
+        for number, (target, baseline) in enumerate(zip(ours, theirs, strict=False)):
+            yield End("loss", f"loss {number}" if len(ours) > 1 else "loss", target, baseline)
+
+    def _gradients(self) -> Iterator[End]:
+        ours, theirs = (gradients_of(rank) for rank in (self._knows.target, self._knows.baseline))
+        for name in ours.keys() & theirs.keys():
+            yield End("gradient", f"gradient of {name}", ours[name], theirs[name])
+        if ours and theirs:
+            self._lone(ours, theirs)
+
+    def _lone(self, ours: dict[str, Value], theirs: dict[str, Value]) -> None:
+        """Add a finding for parameters that have a gradient on one side only."""
+        names = {
+            normal_module(name) for rank in (self._knows.target, self._knows.baseline) for name in parameters(rank)
+        }
+        for side, alone, lacking in ((0, ours, theirs), (1, theirs, ours)):
+            for name in sorted(alone.keys() - lacking.keys()):
+                if names and name not in names:
+                    continue  # the other side does not know the parameter: it goes by another name
+                self._lacks(side, name, alone[name])
+
+    def _lacks(self, side: int, name: str, value: Value) -> None:
+        knows = self._knows
+        call = _last_call((knows.target, knows.baseline)[side], value)
+        place = knows.evidence.place(call)
+        row = Row(None if side else place, place if side else None, "", f"gradient of {name}", "different")
+        knows.evidence.rows.append(row)
+        text = f"{name} has a gradient in the {('target', 'baseline')[side]} only"
+        knows.evidence.blame("gradient", row, text, "", (knows.target.calls[-1].id + 1, 0))
+
+    def _left_behind(self) -> Iterator[End]:
+        knows = self._knows
+        last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
+        seen: set[tuple[int, int]] = set()
+        for target, baseline in knows.known.pairs():
+            if target.composed or not self._lasts(target, baseline):
+                continue
+            ends = [side.get(_place(v), v) for side, v in zip(last, (target, baseline), strict=True)]
+            key = ends[0].id, ends[1].id
+            if key != (target.id, baseline.id) and key not in seen:
+                seen.add(key)
+                yield End("left", "left behind", ends[0], ends[1])
+
+    def _lasts(self, target: Value, baseline: Value) -> bool:
+        """Tell whether memory outlives the step: it came from outside, or the optimizer made it as its state."""
+        makers = [flow.maker(v) for flow, v in zip(self._knows.flows, (target, baseline), strict=True)]
+        if makers == [None, None]:
+            return True
+        return all(
+            call is not None and call.phase == "optimizer" and read_op_name(call.op).name in _MAKES_STATE
+            for call in makers
+        )
+
+    # -- whether they agree -----------------------------------------------------------------------------------------
+
+    def _judge(self, end: End) -> None:
+        knows = self._knows
+        target, baseline = end.target, end.baseline
+        close = knows.known.close(target, baseline)
+        pair = self._pair(end)
+        state = None if target.undefined or baseline.undefined else knows.wiring.state(target, baseline)
+        if state is None and not (target.undefined or baseline.undefined or target.unsettled or baseline.unsettled):
+            link = Link(end.name, target, baseline, close)
+            self._open_pairs.settle(pair, link)
+            assert link.said is not None
+            state = state_from(link.said, close)
+            knows.known.keep(target, baseline, state)
+            row = knows.evidence.judged(pair, end.name, close, link.said)
+            if link.said.guilty:
+                self._blame(end, row, link)
+        if state is None or state.status == "unknown":
+            self.unknown.append(end.name)
+            knows.evidence.judged(pair, end.name, close, Judgement("unknown", note=close.reason))
+
+    def _blame(self, end: End, row: Row, link: Link) -> None:
+        knows = self._knows
+        text = f"the {end.name} is not the same: {link.text}" if end.kind != "left" else link.text
+        cones = link.cones
+        if cones is not None and (cones[0].pieces or cones[1].pieces):
+            calls = [call for cone in cones for call in cone.calls]
+            known = said_of(knows.cut_inputs(cones[0]))
+            kind: FindingKind = "region" if end.kind == "left" else end.kind
+            knows.evidence.blame_region(kind, row, text, known, odd_call(cones, knows.flows), calls)
+        else:
+            knows.evidence.blame(end.kind, row, text, "", (row.place.id, 1))
+
+    def _pair(self, end: End) -> Pair:
+        calls = [
+            _last_call(rank, value)
+            for rank, value in zip((self._knows.target, self._knows.baseline), (end.target, end.baseline), strict=True)
+        ]
+        return Pair(calls[0], calls[1], "order")
+
+
+def roots_of(rank: RankDump) -> list[Value]:
+    """Return the tensors that backward was called on."""
+    found: list[Value] = []
+    for call in rank.calls.filter(kind="api"):
+        if call.op in _BACKWARD:
+            first = call.inputs[0][0] if call.inputs[0] else None
+            given = first if isinstance(first, (list, tuple)) else [first]
+            found += [value for value in given if isinstance(value, Value)]
+    return found
+
+
+def gradients_of(rank: RankDump) -> dict[str, Value]:
+    """Return each parameter's gradient when backward ended, by the parameter's path without wrappers."""
+    holders = Holders(rank)
+    return {normal_module(name): holders.of(value) for name, value in rank.gradients.items()}
+
+
+def parameters(rank: RankDump) -> set[str]:
+    """Return the names of parameters that the recording knows: those that have a gradient."""
+    return set(rank.gradients)
+
+
+def _last_call(rank: RankDump, value: Value) -> Call:
+    producer = value.producer
+    return producer[0] if producer is not None else rank.calls[-1]
+
+
+def _last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:
+    """Return the last value of each place that was written: a storage seen with a geometry."""
+    newest: dict[tuple[object, ...], tuple[int, int]] = {}
+    for record in rank.tables.values.records():
+        if record.storage:
+            place = record.storage, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)
+            newest[place] = max(newest.get(place, (-1, -1)), (record.version, record.id))
+    return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}
+
+
+def _place(value: Value) -> tuple[object, ...]:
+    record = value.record
+    return record.storage, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)

@@ -1,0 +1,118 @@
+"""How far apart may two values be that nothing proves the same? For what cannot be run again, has no bytes, or less.
+
+Theory of operation
+    The distance of a control dump is the best floor; else, with equal inputs, the dtype's table; else a bound that
+    grows with the root of the number of ops that a value went through. An estimate lets honest noise through and large
+    errors show; small errors hide in it. So what was estimated is counted and named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from ...dump import Call, Value
+from ..distance.value_distance import Closeness
+from .counterparts import Inputs
+from .judgement import Compared, Judgement
+from .noise_floors import FloorFrom, Limits, summed_terms
+
+_GROWTH: Final = 2.0  # of the bound, times the root of the depth
+_AMPLIFIES: Final = 8.0  # an honest op may turn an error of its inputs into one so many times larger
+_FLIPPED: Final = 0.1  # share of elements of an integer or bool result that noise in the inputs may change
+_CONTROL_TIMES: Final = 4.0
+_QUOTIENTS: Final = ("div", "reciprocal", "rsqrt", "log", "pow")  # in names of ops; m / sqrt(v) of noise is 1 or -1
+
+ControlLimits = Callable[[Call, str], "Limits | None"]
+
+
+class Estimator:
+    """Judges results by their distance."""
+
+    def __init__(self, control: ControlLimits | None) -> None:
+        self._control = control
+
+    def result(self, call: Call, slot: str, compared: Compared, inputs: Inputs) -> Judgement:
+        """Judge a result by the control dump, else by the bound; `call` is the baseline's."""
+        target, baseline, close = compared
+        if close.nonfinite:
+            return Judgement("different", inputs.agree, floor_from="exact")
+        if not (baseline.is_floating and target.is_floating):
+            return _discrete(close, inputs)
+        control = self._control(call, slot) if self._control is not None else None
+        local = Limits.of(_coarser(target, baseline), summed_terms(call))
+        if control is not None:
+            limits = control.times(_CONTROL_TIMES).above(local)
+            return _over(_ratio(close, limits), limits, "control", inputs)
+        if inputs.worst == "same":
+            return _over(_ratio(close, local), local, "dtype", inputs)
+        return _grown(call, close, local, inputs)
+
+
+def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs) -> Judgement:
+    """Judge by a bound that grows with depth and with the error of the inputs."""
+    bound = local.times(_GROWTH * math.sqrt(1 + inputs.depth))
+    limits = bound.above(Limits(_AMPLIFIES * inputs.error + local.rel_l2, math.inf))
+    # Sums that cancel (the gradient of a bias before a norm) are as large as the noise of what they sum.
+    noise = _AMPLIFIES * inputs.noise * math.sqrt(summed_terms(call))
+    if close.metrics is not None and close.metrics.rmse <= noise:
+        return Judgement("within", floor=limits.rel_l2, floor_from="depth", note="as large as noise that is summed")
+    ratio = (close.error or 0.0) / limits.rel_l2
+    if ratio > 1 and inputs.agree and any(name in call.op for name in _QUOTIENTS):
+        note = "a quotient of noise has no bound: only a replay can tell"
+        return Judgement("within", False, limits.rel_l2, "depth", ratio, note=note)
+    return _over(ratio, limits, "depth", inputs)
+
+
+def distance(target: Value, baseline: Value, close: Closeness, depth: int, error: float = 0.0) -> tuple[float, float]:
+    """Return the limit for two values after so many ops, and how many times that they are apart.
+
+    Args:
+        target: of the dump in question.
+        baseline: its counterpart.
+        close: how close they are.
+        depth: ops that they went through.
+        error: of what they were made of; an honest op may make it larger.
+    """
+    if close.shape is not None or close.nonfinite:
+        return 0.0, math.inf
+    limit = max(limits_of(target, baseline).rel_l2 * _GROWTH * math.sqrt(1 + depth), _AMPLIFIES * error)
+    if not (target.is_floating and baseline.is_floating):
+        limit = 0.0
+    found = close.error or 0.0
+    return limit, found / limit if limit else math.inf if found else 0.0
+
+
+def limits_of(target: Value, baseline: Value) -> Limits:
+    """Return the table's limits for a pair; those of an integer allow nothing."""
+    if not (target.is_floating and baseline.is_floating):
+        return Limits(0.0, 0.0)
+    return Limits.of(_coarser(target, baseline))
+
+
+def _coarser(target: Value, baseline: Value) -> torch.dtype:
+    return max(target.dtype, baseline.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _over(ratio: float, limits: Limits, source: FloorFrom, inputs: Inputs) -> Judgement:
+    wrong = ratio > 1
+    return Judgement("different" if wrong else "within", wrong and inputs.agree, limits.rel_l2, source, ratio)
+
+
+def _discrete(close: Closeness, inputs: Inputs) -> Judgement:
+    """Judge indices, masks and counts: exactly, but that noise in the inputs may turn a few."""
+    share = 1.0 - close.metrics.exact if close.metrics is not None else 0.0
+    if close.level == "statistic" and not close.error:
+        return Judgement("within", floor_from="depth", note=close.reason)
+    if inputs.worst == "within" and share <= _FLIPPED:
+        return Judgement("within", floor_from="depth", note="noise in the inputs turned some elements")
+    return Judgement("different", inputs.agree, 0.0, "exact", math.inf)
+
+
+def _ratio(close: Closeness, limits: Limits) -> float:
+    if close.metrics is not None:
+        return limits.ratio(close.metrics)
+    return (close.error or 0.0) / limits.rel_l2 if limits.rel_l2 else math.inf if close.error else 0.0

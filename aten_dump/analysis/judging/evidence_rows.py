@@ -1,0 +1,96 @@
+"""Collects rows and findings while two recordings are walked, under the names that evidence has for calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ...dump import Call
+from ..distance.value_distance import Closeness
+from ..pairing.alignment import How
+from .counterparts import Inputs
+from .evidence import Finding, FindingKind, Place, Row, Status
+from .judgement import Judgement
+from .place_of_call import place_of
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A call of the target and its counterpart."""
+
+    target: Call
+    baseline: Call
+    how: How
+
+
+@dataclass(slots=True)
+class EvidenceRows:
+    """Rows and findings, in the order in which they were found."""
+
+    rows: list[Row] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    _places: dict[tuple[int, int], Place] = field(default_factory=dict)
+
+    def place(self, call: Call) -> Place:
+        """Return a call as evidence names it."""
+        key = id(call.rank), call.id
+        found = self._places.get(key)
+        if found is None:
+            found = self._places[key] = place_of(call)
+        return found
+
+    def known(self, pair: Pair, slot: str, close: Closeness, status: Status, note: str = "") -> None:
+        """Add a row of a value that was judged before."""
+        self.rows.append(Row(*self._both(pair), pair.how, slot, status, close, note=note or close.reason))
+
+    def judged(self, pair: Pair, slot: str, close: Closeness, said: Judgement, inputs: Inputs | None = None) -> Row:
+        """Add a row of what was judged here, and return it."""
+        amplified = None
+        if inputs is not None and inputs.error and close.error is not None:
+            amplified = close.error / inputs.error
+        own = said.own.target.error if said.own else None
+        row = Row(
+            *self._both(pair), pair.how, slot, said.status, close, said.floor, said.floor_from,
+            said.ratio, own, amplified, said.note or close.reason,
+        )  # fmt: skip
+        self.rows.append(row)
+        return row
+
+    def blame(self, kind: FindingKind, row: Row, text: str, inputs: str, order: tuple[int, int]) -> None:
+        """Add a finding about the pair of calls of a row."""
+        self.findings.append(Finding(kind, row, text, inputs, order))
+
+    def blame_region(
+        self, kind: FindingKind, row: Row, text: str, inputs: str, odd: tuple[Call, int], calls: Sequence[Call]
+    ) -> None:
+        """Add a finding about calls without a counterpart, at the odd one among them.
+
+        Args:
+            kind: what does not hold.
+            row: where it was seen.
+            text: the sentence.
+            inputs: what is known of what the calls start from.
+            odd: the call that most likely is the reason, and its side.
+            calls: all of them.
+        """
+        guilty, side = odd
+        seen = row.target
+        assert seen is not None
+        there = self.place(guilty)
+        at = replace(row, target=None if side else there, baseline=there if side else None, slot="output")
+        order = (seen.id if side else guilty.id, 0)
+        names = tuple(call.name for call in calls)
+        self.findings.append(Finding(kind, at, f"{text}; seen at {row.slot} of {seen.call}", inputs, order, names))
+
+    def _both(self, pair: Pair) -> tuple[Place, Place]:
+        return self.place(pair.target), self.place(pair.baseline)
+
+
+def said_of(inputs: Inputs) -> str:
+    """Return what is known of the inputs, as a clause."""
+    texts = {
+        "same": "its inputs are bitwise equal",
+        "within": f"its inputs agree within noise (relative L2 up to {inputs.error:.2g})",
+        "unknown": "its inputs could not be compared",
+    }
+    return texts.get(inputs.worst, "its inputs differ already, but its own error is too large for them")

@@ -1,0 +1,92 @@
+"""All that a walk over two recordings knows, and what it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...dump import Call, RankDump, Value
+from ..rerun.rounding_error import SUSPECT
+from .argument_differences import ArgumentDifference, argument_differences
+from .counterparts import Counterparts, Inputs, inputs_of
+from .data_flow import DataFlow
+from .evidence import Status
+from .evidence_rows import EvidenceRows
+from .links import Links
+from .regions import Cone, Regions
+from .result_judge import ResultJudge
+from .sources import Sources
+from .wiring import Wiring
+
+_SIDES: Final = ("target", "baseline")
+_WORSE: Final = {"same": 0, "within": 1, "unknown": 2, "different": 3}
+
+
+@dataclass(slots=True)
+class Proofs:
+    """Which calls of the target were shown to be right, by id; and what became of calls without a counterpart."""
+
+    proven: set[int] = field(default_factory=set)
+    estimated: set[int] = field(default_factory=set)
+    region_status: dict[tuple[str, int], Status] = field(default_factory=dict)  # by side and id
+
+
+class Knowledge:
+    """What is known of two recordings while they are walked."""
+
+    def __init__(
+        self, target: RankDump, baseline: RankDump, kind: str, judge: ResultJudge, sources: Sources, *, read_data: bool
+    ) -> None:
+        self.target = target
+        self.baseline = baseline
+        self.kind = kind
+        self.judge = judge
+        self.sources = sources
+        self.flows = DataFlow(target, kind), DataFlow(baseline, kind)
+        self.known = Counterparts(read_data=read_data)
+        self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
+        self.regions = Regions(self.flows, self.known)
+        self.links = Links(self.flows, self.known, self.wiring, sources)
+        self.evidence = EvidenceRows()
+        self.proofs = Proofs()
+
+    def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
+        """Return the arguments that differ, but those that other precisions explain."""
+        found = argument_differences(target, baseline)
+        return [d for d in found if not (d.of_dtype and self.sources.precisions)]
+
+    def results(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
+        """Return what both calls made, by slot."""
+        theirs = dict(baseline.result_values())
+        return {slot: (v, theirs[slot]) for slot, v in self.flows[0].results(target) if slot in theirs}
+
+    def cut_inputs(self, cone: Cone) -> Inputs:
+        """Return what is known of the values that a cone of the target's starts from."""
+        states = [state for value in cone.cut if (state := self.known.state_of(value)) is not None]
+        return inputs_of(states)
+
+    def note_region(self, cones: tuple[Cone, Cone], status: Status, *, proven: bool) -> None:
+        """Note what became of the calls of two cones."""
+        for side, cone in zip(_SIDES, cones, strict=True):
+            for call in cone.calls:
+                before = self.proofs.region_status.get((side, call.id), "same")
+                self.proofs.region_status[side, call.id] = max(before, status, key=lambda s: _WORSE[s])
+        ids = {call.id for call in cones[0].calls}
+        if proven:
+            self.proofs.proven |= ids - self.proofs.estimated
+        else:
+            self.proofs.estimated |= ids
+            self.proofs.proven -= ids
+
+    def wrong_in(self, cones: Sequence[Cone]) -> tuple[Call, int, str] | None:
+        """Return the first call that is off by more than rounding, by a float64 replay, its side, and what is wrong."""
+        replays = self.judge.replays
+        for side, cone in enumerate(cones):
+            for call in cone.calls:
+                errors = replays.errors(call) if replays.enabled and not self.flows[side].is_view(call) else ""
+                for slot, error in errors.items() if isinstance(errors, dict) else ():
+                    if error.ratio > SUSPECT:
+                        text = f"{call.name}.{slot} is off by {error.error:.3g} (relative L2) from a float64 replay"
+                        return call, side, text
+        return None

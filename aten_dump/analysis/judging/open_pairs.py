@@ -1,0 +1,190 @@
+"""Pairs of calls of which it is not known that both are given the same, or whose arguments differ.
+
+Theory of operation
+    What stands at an input is compared by its meaning, in float64 (`regions.py`). Where that differs there are three
+    cases. What the calls themselves make of it means the same: then it did not matter. Or the two calls are no pair:
+    ``(q * s) @ k`` stands against ``(q @ k) * s``; then what later calls make of both means the same, and the pair is
+    given up. Or neither: the difference is one of the programs', and it begins here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from ...dump import Call
+from .argument_differences import ArgumentDifference
+from .counterparts import State
+from .estimates import distance
+from .evidence import Status
+from .evidence_rows import Pair
+from .judgement import Judgement
+from .knowledge import Knowledge
+from .links import Link, open_links, state_from
+from .regions import SAME_NORM, Meaning
+
+_MOST_AHEAD: Final = 120  # calls of the target that are looked at for where two ways meet again
+_MOST_TRIED: Final = 8  # pairs among them that are run
+
+
+class OpenPairs:
+    """Resolves pairs; `cleared` has the ids of target calls that belong to regions which mean the same."""
+
+    def __init__(self, knows: Knowledge) -> None:
+        self._knows = knows
+        self.cleared: set[int] = set()
+        self._order = [call.id for call in knows.flows[0].calls()]
+        self._places = {number: place for place, number in enumerate(self._order)}
+
+    def resolve(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
+        """Settle the open inputs of a pair, and drop the differences that make no difference.
+
+        Returns:
+            False if the pair turned out to be none.
+        """
+        for link in list(open_links(links)):
+            self._by_rule_or_meaning(pair, link)
+        left = list(open_links(links))
+        if not left and not differences:
+            return True
+        if self._same_function(pair):
+            differences.clear()
+            for link in left:
+                link.state = State("within", link.close.error or 0.0)
+            return True
+        may_be_none = pair.how != "mapping" and (bool(left) or pair.how in ("order", "shapeless"))
+        if may_be_none and (pair.target.id in self.cleared or self._meets_later(pair)):
+            return False
+        for link in left:
+            self._differs(link)
+        return True
+
+    def settle(self, pair: Pair, link: Link) -> None:
+        """Settle an input by itself, whatever is made of it."""
+        self._by_rule_or_meaning(pair, link)
+        if link.state is None:
+            self._differs(link)
+
+    def _by_rule_or_meaning(self, pair: Pair, link: Link) -> None:
+        said = self._knows.judge.rule(pair.target, link.slot, link.close)
+        if said is not None:
+            link.said, link.text, link.state = said, said.note, state_from(said, link.close)
+            return
+        meaning = self._knows.regions.compare([link.target], [link.baseline])
+        link.cones = meaning.cones
+        if meaning.verdict == "same":
+            self._same(link, meaning)
+        elif meaning.verdict == "unknown":
+            self._estimated(link, meaning)
+
+    def _same(self, link: Link, meaning: Meaning) -> None:
+        """Settle an input whose region means the same, unless a call in it is wrong."""
+        assert meaning.cones is not None
+        wrong = self._knows.wrong_in(meaning.cones)
+        if wrong is None:
+            inputs = self._knows.cut_inputs(meaning.cones[0])
+            status = "within" if inputs.agree else inputs.worst
+            link.said = Judgement(status, floor=SAME_NORM, floor_from="semantics", ratio=0.0)
+            link.state = state_from(link.said, link.close, inputs.depth + 1)
+        else:
+            link.said = Judgement("different", True, None, "replay", 2.0)
+            link.text = f"{region_text(meaning)}; {wrong[2]}"
+            link.state = state_from(link.said, link.close)
+        self._knows.note_region(meaning.cones, link.said.status, proven=wrong is None)
+
+    def _estimated(self, link: Link, meaning: Meaning) -> None:
+        """Judge an input by its distance, as its region cannot be run."""
+        assert meaning.cones is not None
+        close = link.close
+        inputs = self._knows.cut_inputs(meaning.cones[0])
+        calls = sum(len(cone.pieces) for cone in meaning.cones)
+        if not close.known:
+            link.said = Judgement("unknown", note=close.reason)
+        elif close.level == "hash" or not link.baseline.is_floating:
+            wrong = inputs.worst == "same" or (inputs.agree and close.level != "hash" and calls < 1)
+            link.said = Judgement("different", wrong, 0.0, "exact", math.inf, note=meaning.why)
+        else:
+            depth = max(inputs.depth, 0 if calls else self._knows.known.depth)
+            limit, ratio = distance(link.target, link.baseline, close, calls + depth, inputs.error)
+            status: Status = "different" if ratio > 1 else "within"
+            link.said = Judgement(status, ratio > 1 and inputs.agree, limit, "depth", ratio, note=meaning.why)
+        link.text = region_text(meaning)
+        link.state = state_from(link.said, close, inputs.depth + 1)
+        self._knows.note_region(meaning.cones, link.said.status, proven=False)
+
+    def _differs(self, link: Link) -> None:
+        meaning = self._knows.regions.compare([link.target], [link.baseline])
+        assert meaning.cones is not None
+        link.said = Judgement("different", True, SAME_NORM, "semantics", max(2.0, meaning.error / SAME_NORM))
+        link.text = region_text(meaning)
+        if math.isfinite(meaning.error):
+            link.text += f"; in float64 from the same values they differ by {meaning.error:.3g} (relative L2)"
+        link.state = state_from(link.said, link.close)
+        self._knows.note_region(meaning.cones, "different", proven=False)
+
+    def _same_function(self, pair: Pair) -> bool:
+        """Tell whether what both calls make means the same, whatever they were given."""
+        found = self._knows.results(pair.target, pair.baseline)
+        if not found or len(found) < len(self._knows.flows[0].results(pair.target)):
+            return False
+        values = [list(side) for side in zip(*found.values(), strict=True)]
+        return self._knows.regions.compare(values[0], values[1]).verdict == "same"
+
+    def _meets_later(self, pair: Pair) -> bool:
+        """Tell whether what later calls make of both means the same; then note the calls up to there as cleared."""
+        tried = 0
+        for target, baseline in self._later(pair):
+            found = self._knows.results(target, baseline)
+            if not found or any(t.shape != b.shape for t, b in found.values()):
+                continue
+            values = [list(side) for side in zip(*found.values(), strict=True)]
+            meaning = self._knows.regions.compare(values[0], values[1])
+            tried += 1
+            if meaning.verdict == "same" and meaning.cones is not None:
+                self.cleared |= {call.id for call in meaning.cones[0].calls}
+                self._knows.note_region(meaning.cones, "within", proven=True)
+                return True
+            if tried == _MOST_TRIED:
+                break
+        return False
+
+    def _later(self, pair: Pair) -> Iterator[tuple[Call, Call]]:
+        """Yield pairs of calls that work on what comes of both calls of a pair, in execution order."""
+        flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
+        ours = {pair.target.id}
+        start = self._places[pair.target.id] + 1
+        for number in self._order[start : start + _MOST_AHEAD]:
+            call = self._knows.target.call(number)
+            if not any((maker := flow.maker(v)) is not None and maker.id in ours for _, v in flow.reads(call)):
+                continue
+            ours.add(number)
+            partner = pairs.get(number)
+            if partner is not None and not flow.is_view(call) and self._depends(partner, pair.baseline):
+                yield call, partner
+
+    def _depends(self, call: Call, origin: Call) -> bool:
+        results = [v for _, v in self._knows.flows[1].results(call)]
+        return any(maker.id == origin.id for maker in self._knows.regions.cone(1, results).calls)
+
+
+def region_text(meaning: Meaning) -> str:
+    """Return which calls stand against which, as a clause."""
+    assert meaning.cones is not None
+    if not (meaning.cones[0].pieces or meaning.cones[1].pieces):
+        made = [_maker_text(cone.values[0]) for cone in meaning.cones]
+        return f"it reads {made[0]}, in the baseline {made[1]}"
+    names = [_names(cone.calls) for cone in meaning.cones]
+    return f"{names[0]} in the target stand against {names[1]} in the baseline"
+
+
+def _maker_text(value: object) -> str:
+    producer = getattr(value, "producer", None)
+    return f"what {producer[0].name} made" if producer else "what came from outside the step"
+
+
+def _names(calls: tuple[Call, ...]) -> str:
+    if not calls:
+        return "no ops"
+    shown = ", ".join(call.name for call in calls[:6])
+    return shown if len(calls) <= 6 else f"{shown} and {len(calls) - 6} more"

@@ -1,0 +1,320 @@
+"""Two values that stand at one place: do the calls behind both mean the same?
+
+Theory of operation
+    Behind a value lie calls whose results have no counterpart yet: a fused op on one side, its parts on the other. Its
+    *cone* is walked back to values that have one: the cut. Both cones are run in float64 from the *target's* values at
+    the cut. What is left of a difference is one of meaning (a missing bias, another scale), whatever the noise of what
+    came before. Where only one cone can be run again, its outcome is held against what the other side recorded.
+
+    That holds if both start from the same values. Where one side starts from x and the other from a rounded silu(x),
+    the rounding would show; so the value that was made last is replaced by what its call read, on the side
+    that has it alone, until both start alike. Constants that one side alone has are as exact as their dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+
+from ...dump import Call, Value
+from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from ..distance.metrics import measure
+from ..rerun.list_ops import item_of
+from ..rerun.rounding_error import SUSPECT
+from ..rerun.rounding_error import measure as measure_rounding
+from ..rerun.run_op import find_op
+from ..rerun.run_region import Piece, lay, run_region, start_tensors
+from .counterparts import Counterparts, Side
+from .data_flow import DataFlow
+from .same_view import covers
+
+SAME_NORM: Final = 1e-8  # relative L2 of two float64 computations of the same
+SAME_ELEMENT: Final = 1e-7
+_OF_ROUNDING: Final = 1e-6  # float64 is so much finer than the recorded dtypes, also where sums cancel
+_ROUNDINGS: Final = 4.0  # of what only one side starts from
+_MOST_WIDENED: Final = 60  # calls with a counterpart that may be added so that both cones start alike
+_MOST_CALLS: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Cone:
+    """The calls behind some values, in execution order, and the values that they start from."""
+
+    values: tuple[Value, ...]
+    pieces: tuple[Piece, ...]
+    cut: tuple[Value, ...]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(piece.call for piece in self.pieces)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells cones of one recording apart."""
+        pieces = tuple((piece.call.id, piece.items) for piece in self.pieces)
+        return tuple(v.id for v in self.values), pieces, tuple(v.id for v in self.cut)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Whether two cones are the same function, and of what."""
+
+    verdict: Literal["same", "differs", "unknown"]
+    error: float = 0.0  # relative L2 between both, in float64
+    why: str = ""  # why it is unknown
+    cones: tuple[Cone, Cone] | None = None
+
+
+class Regions:
+    """Finds and compares cones; each comparison is made once."""
+
+    def __init__(self, flows: tuple[DataFlow, DataFlow], known: Counterparts) -> None:
+        self._flows = flows
+        self._known = known
+        self._meanings: dict[tuple[object, ...], Meaning] = {}
+
+    def cone(self, side: Side, values: Sequence[Value]) -> Cone:
+        """Return the cone of some values, down to values that have a counterpart or come from outside."""
+        growing = _Growing(side, self._flows[side], self._known, values)
+        growing.grow()
+        return growing.cone()
+
+    def compare(self, targets: Sequence[Value], baselines: Sequence[Value]) -> Meaning:
+        """Tell whether the values of one side mean what those of the other do, one by one."""
+        sides = (
+            _Growing(0, self._flows[0], self._known, targets),
+            _Growing(1, self._flows[1], self._known, baselines),
+        )
+        for growing in sides:
+            growing.grow()
+        cones = sides[0].cone(), sides[1].cone()
+        if max(len(cone.pieces) for cone in cones) > _MOST_CALLS:
+            return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
+        widened = self._from_common_start(sides)
+        key = tuple(cone.key for cone in widened)
+        if key not in self._meanings:
+            self._meanings[key] = self._compare(cones, widened)
+        return self._meanings[key]
+
+    def _from_common_start(self, sides: tuple[_Growing, _Growing]) -> tuple[Cone, Cone]:
+        for _ in range(_MOST_WIDENED):
+            odd = [item for item in self._odd(sides) if item[0].can_widen(item[1])]
+            if not odd:
+                break
+            growing, value = max(odd, key=lambda item: self._made_at(item[0].side, item[1]))
+            growing.widen(value)
+        return sides[0].cone(), sides[1].cone()
+
+    def _odd(self, sides: tuple[_Growing, _Growing]) -> list[tuple[_Growing, Value]]:
+        """Return the values that only one side starts from."""
+        classes = [{self._known.class_of(g.side, value) for value in g.cut.values()} for g in sides]
+        return [
+            (growing, value)
+            for growing, other in zip(sides, reversed(classes), strict=True)
+            for value in growing.cut.values()
+            if self._known.class_of(growing.side, value) not in other
+        ]
+
+    def _made_at(self, side: Side, value: Value) -> int:
+        """Return when a value was made, in the target's order."""
+        own = value if side == 0 else self._known.partner(1, value)
+        maker = None if own is None else self._flows[0].maker(own)
+        return -1 if maker is None else maker.id
+
+    def _compare(self, cones: tuple[Cone, Cone], widened: tuple[Cone, Cone]) -> Meaning:
+        try:
+            starts = self._starts(widened)
+        except (ReplayError, MissingDataError, FormatError) as error:
+            return Meaning("unknown", why=str(error), cones=cones)
+        one, other = (_outcome(cone, tensors) for cone, tensors in zip(widened, starts, strict=True))
+        if isinstance(other, str):
+            return Meaning("unknown", why=other, cones=cones)
+        try:
+            if isinstance(one, str):
+                return self._against_recorded(cones, other, one)
+            return self._judged(cones, widened, one, other)
+        except AtenDumpError as error:
+            return Meaning("unknown", why=str(error), cones=cones)
+
+    def _starts(self, cones: tuple[Cone, Cone], *, shaken: bool = False) -> list[dict[Value, torch.Tensor]]:
+        """Return what both cones start from: the target's values, also for their counterparts.
+
+        Args:
+            cones: the target's and the baseline's.
+            shaken: put an error of its dtype's rounding on what one side alone starts from.
+        """
+        made = [start_tensors(cone.cut) for cone in cones]
+        ours = {self._known.class_of(0, value): value for value in cones[0].cut}
+        for value in cones[1].cut:
+            mine = ours.get(self._known.class_of(1, value))
+            if mine is not None:
+                lay(made[0][mine.id], made[1][value.id])
+        if shaken:
+            for side, value in self._alone(cones):
+                _shake(made[side][value.id], value)
+        return [{v: tensors[v.id] for v in cone.cut} for cone, tensors in zip(cones, made, strict=True)]
+
+    def _alone(self, cones: tuple[Cone, Cone]) -> list[tuple[Side, Value]]:
+        """Return the floating values that only one side starts from: they are as exact as their dtype."""
+        ours = {self._known.class_of(0, value) for value in cones[0].cut}
+        theirs = {self._known.class_of(1, value) for value in cones[1].cut}
+        found: list[tuple[Side, Value]] = [(0, v) for v in cones[0].cut if self._known.class_of(0, v) not in theirs]
+        found += [(1, v) for v in cones[1].cut if self._known.class_of(1, v) not in ours]
+        return [(side, value) for side, value in found if value.is_floating]
+
+    def _judged(
+        self,
+        cones: tuple[Cone, Cone],
+        widened: tuple[Cone, Cone],
+        one: Sequence[torch.Tensor],
+        other: Sequence[torch.Tensor],
+    ) -> Meaning:
+        unlike = [
+            number
+            for number, (value, x, y) in enumerate(zip(cones[0].values, one, other, strict=True))
+            if x.shape != y.shape or not _is_same(value, x, y)
+        ]
+        if not unlike:
+            return Meaning("same", cones=cones)
+        if all(one[n].shape == other[n].shape for n in unlike) and self._alone(widened):
+            shaken = [_outcome(c, t) for c, t in zip(widened, self._starts(widened, shaken=True), strict=True)]
+            if all(_is_shaken_as_far(one[n], other[n], (shaken[0][n], shaken[1][n])) for n in unlike):
+                return Meaning("same", cones=cones)
+        x, y = one[unlike[0]], other[unlike[0]]
+        return Meaning("differs", measure(x, y).rel_l2 if x.shape == y.shape else math.inf, cones=cones)
+
+    @staticmethod
+    def _against_recorded(cones: tuple[Cone, Cone], other: Iterable[torch.Tensor], why: str) -> Meaning:
+        """Hold what the target recorded against the baseline's region on the target's inputs."""
+        worst = 0.0
+        for value, expected in zip(cones[0].values, other, strict=True):
+            recorded = value.tensor()
+            if recorded.shape != expected.shape:
+                return Meaning("differs", math.inf, cones=cones)
+            if not value.is_floating:
+                return Meaning("unknown", why=why, cones=cones)
+            terms = max((v.numel for piece in cones[1].pieces for _, v in piece.call.input_values()), default=1)
+            found = measure_rounding("", recorded, None, expected, max(1.0, terms / max(1, recorded.numel())))
+            if found.ratio > SUSPECT:
+                return Meaning("differs", found.error, cones=cones)
+            worst = max(worst, found.error)
+        return Meaning("same", worst, cones=cones)
+
+
+def _outcome(cone: Cone, starts: dict[Value, torch.Tensor]) -> list[torch.Tensor] | str:
+    """Run a cone; return what it ends in, or why it cannot be run."""
+    try:
+        return run_region(cone.pieces, starts, cone.values)
+    except AtenDumpError as error:
+        return str(error)
+
+
+def _shake(tensor: torch.Tensor, value: Value) -> None:
+    """Put the rounding error of a value's dtype on its elements, up or down."""
+    generator = torch.Generator().manual_seed(value.id)
+    kept = tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())
+    signs = torch.randint(0, 2, tensor[kept].shape, generator=generator) * 2 - 1
+    tensor[kept] *= 1 + torch.finfo(value.dtype).eps / 2 * signs
+
+
+def _is_shaken_as_far(one: torch.Tensor, other: torch.Tensor, shaken: tuple[object, object]) -> bool:
+    """Tell whether two results are no further apart than the rounding of what one side alone starts from moves them."""
+    apart = measure(one, other)
+    moved = [
+        measure(found, result)
+        for found, result in zip(shaken, (one, other), strict=True)
+        if isinstance(found, torch.Tensor)
+    ]
+    norm, greatest = sum(m.rmse for m in moved), sum(m.max_abs for m in moved)
+    return not apart.nonfinite and apart.rmse <= _ROUNDINGS * norm and apart.max_abs <= 2 * _ROUNDINGS * greatest
+
+
+def _is_same(value: Value, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two float64 results are the same, as far as float64 is exact."""
+    apart = measure(one, other)
+    if apart.nonfinite:
+        return False
+    if apart.rel_l2 <= SAME_NORM and apart.max_scaled <= SAME_ELEMENT:
+        return True
+    if not value.is_floating or not value.has_data:
+        return False
+    rounding = measure(value.tensor().to(one.dtype), one)
+    return apart.rmse <= _OF_ROUNDING * rounding.rmse and apart.max_abs <= _OF_ROUNDING * rounding.max_abs
+
+
+class _Growing:
+    """A cone while it grows."""
+
+    def __init__(self, side: Side, flow: DataFlow, known: Counterparts, values: Sequence[Value]) -> None:
+        self.side = side
+        self.cut: dict[int, Value] = {}
+        self._flow = flow
+        self._known = known
+        self._values = tuple(values)
+        self._pieces: dict[int, tuple[Call, set[int] | None]] = {}
+
+    def grow(self) -> None:
+        self._reach(list(self._values))
+
+    def widen(self, value: Value) -> None:
+        """Go on behind a value of the cut."""
+        del self.cut[value.id]
+        maker = self._flow.maker(value)
+        assert maker is not None
+        self._reach(self._add(maker, value))
+
+    def can_widen(self, value: Value) -> bool:
+        """Tell whether a call made a value that can be run again; one that draws random numbers turns out later."""
+        maker = self._flow.maker(value)
+        if maker is None or maker.error is not None or maker.random_state is not None:
+            return False
+        try:
+            find_op(maker)
+        except (ReplayError, MissingDataError, FormatError):
+            return False
+        return True
+
+    def cone(self) -> Cone:
+        pieces = tuple(
+            Piece(call, None if items is None else tuple(sorted(items)))
+            for _, (call, items) in sorted(self._pieces.items())
+        )
+        return Cone(self._values, pieces, tuple(self.cut.values()))
+
+    def _reach(self, waiting: list[Value]) -> None:
+        seen: set[int] = set()
+        while waiting:
+            value = waiting.pop()
+            if value.id in seen or value.id in self.cut:
+                continue
+            seen.add(value.id)
+            maker = None if self._known.is_known(self.side, value) else self._flow.maker(value)
+            if maker is None and value.undefined:
+                continue
+            if maker is None or len(self._pieces) > _MOST_CALLS:
+                self.cut[value.id] = value
+            else:
+                waiting += self._add(maker, value)
+
+    def _add(self, maker: Call, value: Value) -> list[Value]:
+        """Add a call that made a value; return what that depends on."""
+        writer = self._flow.writer(value)
+        slot = writer[1] if writer is not None and writer[0].id == maker.id else ""
+        item = item_of(maker.op, slot)
+        known = self._pieces.get(maker.id)
+        if known is not None and (known[1] is None or item in known[1]):
+            return []
+        if item is None:
+            self._pieces[maker.id] = maker, None
+        else:
+            self._pieces[maker.id] = maker, ((known[1] if known else None) or set()) | {item}
+        given = [v for _, v in self._flow.behind(maker, slot)]
+        if self._flow.is_view(maker) or writer is None:
+            given = [v for _, v in maker.input_values()]
+        elif maker.mutated and not covers(writer[2], value):
+            given += self._flow.before(maker, value)
+        return given

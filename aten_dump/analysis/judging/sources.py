@@ -1,0 +1,125 @@
+"""What comes from outside the step: parameters, buffers, data. Both sides must have the same.
+
+Theory of operation
+    At the first step it must be bitwise equal, or differ as the precision does: a value that both cast to the coarser
+    dtype are equal. At a later step it may also be what the step before left behind: then its difference is the affair
+    of that step. That is told by contents: each side's value must be among what its own step before held at its end.
+    Another batch is not, and is found. Where no step before was compared, noise of as many steps is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+import xxhash
+
+from ...dump import RankDump, Value
+from ...errors import AtenDumpError
+from ..distance.element_chunks import plain
+from ..distance.value_distance import Closeness
+from .estimates import limits_of
+from .judgement import Judgement
+
+_OF_STEPS: Final = 8.0  # times the root of the number of steps
+_SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"
+
+
+class Sources:
+    """Judges pairs of values from outside; `precisions` has the dtypes in which they differ."""
+
+    def __init__(
+        self,
+        steps: tuple[int, int],
+        *,
+        exact: bool,
+        before: tuple[RankDump, RankDump] | None = None,
+    ) -> None:
+        """Prepare to judge.
+
+        Args:
+            steps: the target's and the baseline's.
+            exact: whether all that differs counts, as at the first step.
+            before: the step before of both sides, where that is compared too.
+        """
+        self.precisions: set[tuple[str, str]] = set()
+        self._steps = steps
+        self._exact = exact
+        self._before = None if before is None else (LeftContents(before[0]), LeftContents(before[1]))
+
+    def judge(self, target: Value, baseline: Value, close: Closeness) -> tuple[Judgement, str]:
+        """Return what is to be said of two values from outside, and the sentence if it is a finding."""
+        if close.dtype is not None:
+            self.precisions.add(close.dtype)
+        if close.shape is not None:
+            return Judgement("different", True, floor_from="exact"), _SOURCE
+        if not close.known:
+            return Judgement("unknown", note=close.reason), _SOURCE
+        if close.bitwise:
+            return Judgement("same", floor_from="exact"), _SOURCE
+        if self._before is not None and self._before[0].has(target) and self._before[1].has(baseline):
+            return Judgement("within", floor_from="exact", note="inherited from the step before"), _SOURCE
+        if self._exact and not (close.level == "statistic" and not close.error):
+            return Judgement("different", True, 0.0, "exact", math.inf), _SOURCE
+        return self._after_steps(target, baseline, close), _SOURCE
+
+    def _after_steps(self, target: Value, baseline: Value, close: Closeness) -> Judgement:
+        """Judge what differs after steps that were not compared."""
+        limits = limits_of(target, baseline).times(_OF_STEPS * math.sqrt(1 + max(self._steps)))
+        ratio = (close.error or 0.0) / limits.rel_l2 if limits.rel_l2 else math.inf if close.error else 0.0
+        wrong = ratio > 1 or close.nonfinite
+        return Judgement("different" if wrong else "within", wrong, limits.rel_l2, "depth", ratio)
+
+
+class LeftContents:
+    """The contents that memory had when a step ended."""
+
+    def __init__(self, rank: RankDump) -> None:
+        self._rank = rank
+        self._by_kind: dict[tuple[object, ...], list[Value]] | None = None
+        self._digests: dict[int, str | None] = {}
+
+    def has(self, value: Value) -> bool:
+        """Tell whether the step left a tensor with the contents of a value."""
+        wanted = digest_of(value)
+        return wanted is not None and any(self._digest(other) == wanted for other in self._alike(value))
+
+    def _digest(self, value: Value) -> str | None:
+        if value.id not in self._digests:
+            self._digests[value.id] = digest_of(value)
+        return self._digests[value.id]
+
+    def _alike(self, value: Value) -> list[Value]:
+        if self._by_kind is None:
+            self._by_kind = {}
+            for other in last_values(self._rank):
+                self._by_kind.setdefault(_kind(other), []).append(other)
+        return self._by_kind.get(_kind(value), [])
+
+
+def last_values(rank: RankDump) -> list[Value]:
+    """Return the last value of each place: a storage seen with a geometry."""
+    newest: dict[tuple[object, ...], tuple[int, int]] = {}
+    for record in rank.tables.values.records():
+        place = record.storage or -record.id, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)
+        newest[place] = max(newest.get(place, (-1, -1)), (record.version, record.id))
+    return [rank.value_by_id(id) for _, id in newest.values()]
+
+
+def digest_of(value: Value) -> str | None:
+    """Return a digest of the elements; None where nothing is known of them."""
+    if value.hash is not None:
+        return value.hash
+    if not value.has_data or value.undefined:
+        return None
+    try:
+        tensor = plain(value.tensor()).contiguous()
+    except (AtenDumpError, RuntimeError):
+        return None
+    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+    return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else ""
+
+
+def _kind(value: Value) -> tuple[object, ...]:
+    return value.dtype_name, tuple(value.shape)

@@ -1,0 +1,193 @@
+"""Runs some recorded calls again, one after the other, in float64, each on what the one before made.
+
+Theory of operation
+    Tensors are known by the ids of the values that they stand for. Views run as they did and share memory, so that a
+    write through one is seen through the others: after it, the same memory, seen with the same geometry, is the next
+    version's value. A value that no call of the region showed with its geometry is laid over a tensor of its storage.
+    Memory that was undefined holds NaN: what reads it gives itself away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import torch
+
+from ...dump import Call, Value
+from ...errors import ReplayError
+from ...store.op_names import read_op_name
+from ...store.records import UNDEFINED_OUTPUT_OPS
+from .run_op import Run, leaves, recorded_slots, result_slots, run_on
+from .shared_memory import Surroundings, tensors_of, wide
+
+MOST_ELEMENTS: Final = 64 << 20  # that the calls of a region read and make
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A call of a region; of an op that works by item, the items that are needed (None: all)."""
+
+    call: Call
+    items: tuple[int, ...] | None = None
+
+
+def start_tensors(values: Iterable[Value]) -> dict[int, torch.Tensor]:
+    """Return recorded values in float64, by id; those of one moment share memory as they did.
+
+    Raises:
+        ReplayError, MissingDataError: one cannot be read.
+    """
+    given = list(values)
+    alone = [value for value in given if value.composed or not value.storage]
+    sharing = [value for value in given if not value.composed and value.storage]
+    found = tensors_of(sharing, Surroundings(cast=True))
+    for value in alone:
+        tensor = value.tensor()
+        found[value.id] = tensor.to(wide(tensor.dtype))
+    return found
+
+
+def lay(contents: torch.Tensor, target: torch.Tensor) -> None:
+    """Write elements into a tensor that may be expanded.
+
+    Raises:
+        ReplayError: the shapes are not the same.
+    """
+    if contents.shape != target.shape:
+        raise ReplayError(f"a tensor {list(contents.shape)} stands for one of shape {list(target.shape)}")
+    kept = tuple(slice(0, 1) if step == 0 else slice(None) for step in target.stride())
+    target[kept].copy_(contents[kept])
+
+
+def run_region(
+    pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor], wanted: Sequence[Value]
+) -> list[torch.Tensor]:
+    """Run calls in float64 and return the values that are asked for.
+
+    Args:
+        pieces: in execution order.
+        starts: what they start from; it is written to where they write.
+        wanted: what they make, or start from.
+
+    Raises:
+        ReplayError: a call cannot be run, or it takes too much memory; the message says why.
+    """
+    _check_size(pieces, starts)
+    memory = _Memory()
+    for value, tensor in starts.items():
+        memory.keep(value, tensor)
+    for piece in pieces:
+        if read_op_name(piece.call.op).without_overload not in UNDEFINED_OUTPUT_OPS:
+            _keep_results(piece, run_on(piece.call, partial(memory.given, piece.call), piece.items), memory)
+    return [memory.find(value) for value in wanted]
+
+
+def _check_size(pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor]) -> None:
+    elements = sum(value.numel for value in starts)
+    elements += sum(value.numel for piece in pieces if piece.items is None for _, value in piece.call.output_values())
+    if elements > MOST_ELEMENTS:
+        raise ReplayError(f"it takes {elements} elements, too many to run again while comparing")
+
+
+def _keep_results(piece: Piece, run: Run, memory: _Memory) -> None:
+    """Note the tensors that were made under the ids of the recorded ones."""
+    made = dict(result_slots(run))
+    for slot, item in recorded_slots(piece.call):
+        if piece.items is not None:
+            slot = _slot_in_run(slot, piece.items)
+        tensor = made.get(slot)
+        if isinstance(item, Value) and isinstance(tensor, torch.Tensor):
+            memory.keep(item, tensor)
+            for name, part in item.parts.items():
+                memory.keep(part, _part(tensor, name))
+
+
+def _slot_in_run(slot: str, items: tuple[int, ...]) -> str:
+    """Return where an item is that was the only, or the n-th, to be run; ``""`` for one that was not."""
+    head, _, number = slot.rpartition(".")
+    if not number.isdigit() or head in ("", "mutated"):
+        return slot
+    return f"{head}.{items.index(int(number))}" if int(number) in items else ""
+
+
+def _part(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices() if name == "indices" else tensor._values()
+    found: torch.Tensor = getattr(tensor, name)()
+    return found
+
+
+class _Memory:
+    """Tensors by value; after a write the same memory, seen with the same geometry, is the next version's value."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, torch.Tensor] = {}
+        self._by_place: dict[tuple[object, ...], torch.Tensor] = {}
+        self._by_storage: dict[int, list[tuple[Value, torch.Tensor]]] = {}
+
+    def keep(self, value: Value, tensor: torch.Tensor) -> None:
+        self._by_id[value.id] = tensor
+        if value.storage and not value.composed:
+            self._by_place[_place(value)] = tensor
+            if tensor.layout is torch.strided and tensor.stride() == value.stride:
+                self._by_storage.setdefault(value.storage, []).append((value, tensor))
+
+    def find(self, value: Value) -> torch.Tensor:
+        found = self._by_id.get(value.id)
+        if found is None and value.storage and not value.composed:
+            found = self._by_place.get(_place(value))
+            found = self._laid_over(value) if found is None else found
+        if found is None and value.undefined:
+            return self._blank(value)
+        if found is None:
+            raise ReplayError(f"{value!r} is neither at the start of the region nor made in it")
+        return found
+
+    def given(self, call: Call, value: Value) -> torch.Tensor:
+        """Return what a call is given; what it only writes to need not be known."""
+        try:
+            return self.find(value)
+        except ReplayError:
+            if value.id in call.read_value_ids():
+                raise
+        return self._blank(value)
+
+    def _blank(self, value: Value) -> torch.Tensor:
+        blank = _undefined(value)
+        self.keep(value, blank)
+        return blank
+
+    def _laid_over(self, value: Value) -> torch.Tensor | None:
+        """Return a view on the newest tensor of the same storage that reaches as far."""
+        for other, tensor in reversed(self._by_storage.get(value.storage, [])):
+            first = value.storage_offset - other.storage_offset
+            is_alike = _bits(other) == _bits(value)
+            if is_alike and first >= 0 and first + _reach(value) <= _reach(other):
+                return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + first)
+        return None
+
+
+def _bits(value: Value) -> tuple[object, ...]:
+    return value.dtype_name, value.conjugate, value.negative
+
+
+def _undefined(value: Value) -> torch.Tensor:
+    dtype = wide(value.dtype)
+    tensor = torch.empty_strided(value.shape, value.stride, dtype=dtype)
+    return tensor.fill_(float("nan")) if dtype.is_floating_point or dtype.is_complex else tensor.zero_()
+
+
+def _place(value: Value) -> tuple[object, ...]:
+    return value.storage, value.storage_offset, tuple(value.shape), value.stride, value.dtype_name
+
+
+def _reach(value: Value) -> int:
+    if value.numel == 0:
+        return 0
+    return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=True)) + 1
+
+
+__all__ = ["Piece", "lay", "leaves", "run_region", "start_tensors"]
