@@ -31,10 +31,11 @@ Path = str | os.PathLike[str]
 
 VERDICT_TEXTS: Final[dict[Verdict, str]] = {
     "same": "The dumps are the same: every compared tensor is bitwise equal.",
-    "within": "The dumps agree: no result is further off than the noise floor allows.",
+    "within": "The dumps agree: both compute the same, and what differs is rounding.",
     "different": "The dumps differ.",
     "incomparable": "The dumps could not be compared.",
 }
+_MOST_ENDS: Final = 5  # losses, gradients and the like that are named
 EXIT_CODES: Final[dict[Verdict, int]] = {"same": 0, "within": 0, "different": 1, "incomparable": 2}
 
 
@@ -59,7 +60,7 @@ class Comparison:
             return "incomparable"
         if any(row.status == "unmatched" and row.note == NOT_COMPARED for e in self.ranks for row in e.rows):
             return "incomparable"
-        if any(evidence.incomplete for evidence in self.ranks):
+        if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks):
             return "incomparable"
         return "within" if statuses["within"] or statuses["unmatched"] else "same"
 
@@ -119,12 +120,19 @@ class Comparison:
             if len(self.ranks) > 1:
                 yield f"In {_where(evidence)}, the first of {len(self.ranks)}:"
             yield from cause_sentences(finding, evidence)
+        elif self.verdict == "incomparable":
+            yield from (f"{_where(e)}: nobody knows {_listed(e.unknown_ends)}." for e in self.ranks if e.unknown_ends)
         elif self.verdict == "different":
             first = next(row for row in self.rows if row.status == "different")
             yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}."
 
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}: {self.target} against {self.baseline}, {len(self.ranks)} step-ranks>"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_ENDS])
+    return shown if len(names) <= _MOST_ENDS else f"{shown} and {len(names) - _MOST_ENDS} more"
 
 
 def _where(evidence: RankEvidence) -> str:

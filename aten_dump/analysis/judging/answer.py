@@ -9,6 +9,7 @@ from .evidence import Finding, RankEvidence, Row
 from .noise_floors import FLOOR_TEXTS, FloorFrom
 
 _MOST_STEPS: Final = 12
+_MOST_NAMED: Final = 3
 
 
 def cause_sentences(finding: Finding, evidence: RankEvidence) -> Iterator[str]:
@@ -81,12 +82,24 @@ def travel(rows: Sequence[Row], finding: Finding) -> list[str]:
     return steps
 
 
+def proofs(evidence: RankEvidence) -> str:
+    """Return for how many calls it was shown that they compute the same, and which could only be estimated."""
+    text = f"proven for {evidence.proven} of {evidence.judged} calls"
+    left = len(evidence.unproven)
+    if not left:
+        return text
+    names = ", ".join(evidence.unproven[:_MOST_NAMED])
+    more = f" and {left - _MOST_NAMED} more" if left > _MOST_NAMED else ""
+    return f"{text}, the others by distance ({names}{more})"
+
+
 def counts(evidence: RankEvidence) -> str:
     """Return how many calls were paired and compared, and how."""
     pairs = ", ".join(f"{count} {how}" for how, count in evidence.pairs.items() if count)
     levels = ", ".join(f"{count} by {level}" for level, count in evidence.levels.items() if count)
     unmatched = evidence.count("unmatched")
     lines = [
+        proofs(evidence),
         f"{evidence.calls[0]} calls against {evidence.calls[1]}: {sum(evidence.pairs.values())} pairs "
         f"({pairs or 'none'})",
         f"values compared {levels or 'not at all'}",

@@ -132,6 +132,11 @@ class DataFlow:
             self._results[call.id] = found
         return found
 
+    @staticmethod
+    def slot_of(call: Call, value: Value) -> str:
+        """Return the slot under which a call returned a value."""
+        return next((slot for slot, number in call.output_slots() if number == value.id), "")
+
     def is_view(self, call: Call) -> bool:
         """Tell whether a call only looks at what it was given in another way, or hands it on."""
         return not call.mutated and bool(call.output_values()) and not self.results(call)

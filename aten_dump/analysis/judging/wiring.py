@@ -81,6 +81,8 @@ class Wiring:
         one, other = self._flows[0].maker(target), self._flows[1].maker(baseline)
         if one is None or other is None or not self._is_pair(one, other) or not self._flows[0].is_view(one):
             return None
+        if self._flows[0].slot_of(one, target) != self._flows[1].slot_of(other, baseline):
+            return None  # another part of a split
         if not self._same_arguments(one, other):
             return None
         given, theirs = one.input_values(), dict(other.input_values())
