@@ -15,8 +15,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ..dump import Dump, open_dump
+from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
+from .given_dumps import Given, Path, chosen, opened
 from .judging.answer import cause_sentences, counts, travel
 from .judging.evidence import Finding, RankEvidence, Row
 from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
@@ -27,7 +28,6 @@ from .pairing.user_mapping import Mapping
 
 Verdict = Literal["same", "within", "different", "incomparable"]
 Progress = Callable[[int, int], None]
-Path = str | os.PathLike[str]
 
 VERDICT_TEXTS: Final[dict[Verdict, str]] = {
     "same": "The dumps are the same: every compared tensor is bitwise equal.",
@@ -145,8 +145,8 @@ def _where(evidence: RankEvidence) -> str:
 
 
 def compare(
-    target: Path | Dump,
-    baseline: Path | Dump,
+    target: Given,
+    baseline: Given,
     *,
     step: str | int | None = None,
     rank: str | int | None = None,
@@ -163,8 +163,8 @@ def compare(
     """Compare two dumps and name the first op that is wrong.
 
     Args:
-        target: the dump in question.
-        baseline: the dump that is trusted.
+        target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`.
+        baseline: the dump that is trusted, given likewise.
         step: ``"3:0"`` compares step 3 of the target with step 0 of the baseline, ``3`` the same step of both;
             None takes the steps that both have, or the only one of each.
         rank: the same for ranks.
@@ -181,8 +181,10 @@ def compare(
     Raises:
         MissingDataError: there is no such step or rank, or none in common.
     """
-    one, other = _opened(target), _opened(baseline)
-    noise = None if control is None else _opened(control)
+    (one, *first), (other, *second) = opened(target), opened(baseline)
+    step = chosen("step", step, (first[0], second[0]))
+    rank = chosen("rank", rank, (first[1], second[1]))
+    noise = None if control is None else opened(control)[0]
     settings = Settings(_mapping(mapping), make_rules(rules), replay, data, batch_shard)
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
@@ -210,13 +212,13 @@ def compare_recompute(
     dump: Path | Dump, *, replay: bool = True, executor: Executor | None = None, progress: Progress | None = None
 ) -> Comparison:
     """Compare every call that checkpointing ran again with its original, within one dump."""
-    opened = _opened(dump)
+    opened_dump = opened(dump)[0]
     settings = Settings(replay=replay)
-    path = str(opened.path)
+    path = str(opened_dump.path)
     tasks = [
         Task(path, path, RECOMPUTE, (step, step), (rank, rank), settings)
-        for step in opened.steps
-        for rank in opened.step(step).ranks
+        for step in opened_dump.steps
+        for rank in opened_dump.step(step).ranks
     ]
     return Comparison(path, path, _run(tasks, executor, progress))
 
@@ -229,10 +231,6 @@ def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | 
         if progress is not None:
             progress(len(found), len(tasks))
     return tuple(found)
-
-
-def _opened(dump: Path | Dump) -> Dump:
-    return dump if isinstance(dump, Dump) else open_dump(dump)
 
 
 def _mapping(given: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None) -> Mapping:

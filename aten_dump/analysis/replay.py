@@ -10,6 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -20,9 +21,10 @@ from typing import Any, Final, Literal
 
 import torch
 
-from ..dump import Call, Dump, RankDump, open_dump
+from ..dump import Call, Dump, RankDump, Step, open_dump
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from .executors import each_rank
+from .given_dumps import Given, rank_of
 from .rerun.graft import Graft, graft
 from .rerun.op_errors import attempt, measured
 from .rerun.rounding_error import SUSPECT, LocalError
@@ -138,7 +140,7 @@ def replay_call(
 
 
 def replay(
-    target: Call | Sequence[Call] | RankDump,
+    target: Call | Sequence[Call] | Given,
     *,
     device: torch.device | str = "cpu",
     dtype: Dtype = AUTO,
@@ -150,7 +152,7 @@ def replay(
 
     Args:
         target: one call, some calls of one step and rank, or a step and rank with all its aten ops: forward,
-            backward and optimizer.
+            backward and optimizer. Of a path, a `Dump` or a `Step` it is the first step and rank that has calls.
         device: where to run them.
         dtype: ``torch.float64``, the default, judges each op against a reference in float64; None runs the recorded
             dtypes only, to see what is reproduced bit by bit.
@@ -179,8 +181,9 @@ def replay(
     return _replay_calls(rank, calls, _casts(torch.float64 if dtype == AUTO else dtype), torch.device(device), progress)
 
 
-def _calls_of(target: Call | Sequence[Call] | RankDump) -> tuple[RankDump, list[Call]]:
-    if isinstance(target, RankDump):
+def _calls_of(target: Call | Sequence[Call] | Given) -> tuple[RankDump, list[Call]]:
+    if isinstance(target, (str, os.PathLike, Dump, Step, RankDump)):
+        target = rank_of(target)
         calls = [call for call in target.calls if call.kind == "aten"]
         if not calls:
             raise MissingDataError(
@@ -204,14 +207,19 @@ def replay_all(
     dtype: Dtype = AUTO,
     progress: Progress | None = None,
 ) -> list[Replay]:
-    """Replay every step and rank of a dump, one task each on any ``concurrent.futures.Executor``.
+    """Replay every step and rank of a dump that has ops, one task each on any ``concurrent.futures.Executor``.
 
     `progress` is told how many of them are done, of how many.
     """
     dump = path if isinstance(path, Dump) else open_dump(path)
     casts = _casts(torch.float64 if dtype == AUTO else dtype)
-    places = [(str(dump.path), rank.step, rank.rank, device, casts) for rank in dump.all_ranks()]
+    places = [(str(dump.path), rank.step, rank.rank, device, casts) for rank in dump.all_ranks() if has_ops(rank)]
     return each_rank(_replay_place, places, executor, progress)
+
+
+def has_ops(rank: RankDump) -> bool:
+    """Tell whether a step and rank has aten calls that could be replayed."""
+    return rank.calls_by_kind()["aten"] > 0
 
 
 def _replay_place(place: tuple[str, int, int, str, bool]) -> Replay:

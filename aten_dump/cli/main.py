@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from importlib import import_module
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ COMMANDS: Final = {
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",
 }
+
+
+TOOL_FAILED: Final = 3  # exit code
 
 
 class Failure(click.ClickException):
@@ -61,6 +65,11 @@ class Commands(click.Group):
             raise  # click ends quietly
         except AtenDumpError as error:
             raise Failure(visible_lines(str(error))) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # noqa: BLE001 - printed whole
+            traceback.print_exc()  # not the dump's fault nor the user's: 3 tells scripts so, the traceback us
+            raise click.exceptions.Exit(TOOL_FAILED) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

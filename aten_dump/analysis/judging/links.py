@@ -61,8 +61,11 @@ class Links:
         elif target.unsettled or baseline.unsettled:
             link.state = State("unknown", depth=self._known.depth)
         else:
+            from_outside = self._wiring.is_from_outside(target, baseline)
+            if from_outside and link.close.dtype is not None:
+                self._sources.precisions.add(link.close.dtype)
             link.state = self._wiring.state(target, baseline)
-            if link.state is None and self._wiring.is_from_outside(target, baseline):
+            if link.state is None and from_outside:
                 link.said, link.text = self._sources.judge(target, baseline, link.close)
         if link.said is not None and link.state is None:
             link.state = state_from(link.said, link.close)

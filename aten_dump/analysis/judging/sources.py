@@ -50,8 +50,6 @@ class Sources:
 
     def judge(self, target: Value, baseline: Value, close: Closeness) -> tuple[Judgement, str]:
         """Return what is to be said of two values from outside, and the sentence if it is a finding."""
-        if close.dtype is not None:
-            self.precisions.add(close.dtype)
         if close.shape is not None:
             return Judgement("different", True, floor_from="exact"), _SOURCE
         if not close.known:

@@ -10,7 +10,7 @@ import click
 
 from ...analysis.compare import Comparison, compare, compare_recompute
 from ...analysis.judging.evidence import STATUS_TEXTS, Row
-from ...analysis.judging.user_rules import parse_rule, read_rules
+from ...analysis.judging.user_rules import IGNORE, Rule, parse_rule, read_rules
 from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
 from ..console import count_progress, echo, is_terminal, line_limit, print_table, say_left_out
@@ -32,7 +32,8 @@ _path = click.Path(path_type=Path)
 @click.option("--write-mapping", type=_path, help="Write the mapping that was found, to correct and give back.")
 @click.option("--rules", type=_path, help="YAML list of '- pattern: predicate', tried in order.")
 @click.option("--rule", "more_rules", multiple=True, help="'pattern: predicate', as in 'softmax: rel_l2 <= 1e-2'.")
-@click.option("--no-replay", is_flag=True, help="Take noise floors from bounds, do not replay ops in float64.")
+@click.option("--ignore", multiple=True, help="Calls or ops, as a regular expression, whose results do not count.")
+@click.option("--no-replay", is_flag=True, help="Estimate from distances, do not replay ops in float64.")
 @click.option("--no-data", is_flag=True, help="Read no tensors: compare hashes and statistics.")
 @click.option(
     "--together/--each-rank",
@@ -48,7 +49,8 @@ _path = click.Path(path_type=Path)
 def command(target: Path, baseline: Path | None, recompute: bool, form: str, **options: Any) -> None:
     """Compare dump TARGET with dump BASELINE and name the first op that is wrong.
 
-    Exit code 0 when they are the same, bitwise or within noise; 1 when they differ; 2 when they could not be compared.
+    Exit code 0 when they agree, bitwise or but for rounding; 1 when they differ; 2 when they could not be compared;
+    3 when the tool itself failed.
 
     \b
     Examples
@@ -77,7 +79,8 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
     with workers(options["jobs"]) as executor, count_progress("comparing") as update:
         if baseline is None:
             return compare_recompute(target, replay=not options["no_replay"], executor=executor, progress=update)
-        rules = [parse_rule(text) for text in options["more_rules"]]
+        rules = [Rule(pattern, IGNORE) for pattern in options["ignore"]]
+        rules += [parse_rule(text) for text in options["more_rules"]]
         return compare(
             target,
             baseline,

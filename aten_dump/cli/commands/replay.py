@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import torch
 
-from ...analysis.replay import Replay, replay, replay_all
+from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
-from ...dump import Call, RankDump
+from ...dump import Call, RankDump, open_dump
 from ...errors import ConfigError, StoreError
 from ...report.replay import answer_lines, ops_table
 from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
@@ -48,7 +48,8 @@ def command(
     """Run the aten ops of one step and rank again, each from its own recorded inputs, the worst first.
 
     An op that is wrong comes first even when everything after it is wrong too. NAME is one aten call, or an API
-    or module call whose aten ops are replayed. Exit code 0: no op is off, 1: one is, 2: nothing could be replayed.
+    or module call whose aten ops are replayed. Exit code 0: no op is off, 1: one is, 2: nothing could be replayed,
+    3: the tool itself failed.
 
     \b
     Examples
@@ -68,6 +69,8 @@ def command(
             replays = replay_all(dump, executor, device=str(_device(device)), dtype=judged, progress=update)
         for each in replays:
             print_lines(answer_lines(each))
+        empty = [rank.where for rank in open_dump(dump).all_ranks() if not has_ops(rank)]
+        print_lines(f"{where} has no aten calls: skipped" for where in empty)
         _exit(replays, dtype)
         return
     opened = open_rank(dump, step, rank)
