@@ -17,11 +17,11 @@ from typing import Final, Literal
 
 from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
+from .evidence.answer import cause_sentences, counts, travel
+from .evidence.findings import Finding, RankEvidence, Row
+from .evidence.user_rules import Predicate, Rule, make_rules
 from .given_dumps import Given, Path, chosen, opened
-from .judging.answer import cause_sentences, counts, travel
-from .judging.evidence import Finding, RankEvidence, Row
 from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
-from .judging.user_rules import Predicate, Rule, make_rules
 from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
 from .pairing.user_mapping import Mapping
@@ -181,31 +181,46 @@ def compare(
     Raises:
         MissingDataError: there is no such step or rank, or none in common.
     """
-    (one, *first), (other, *second) = opened(target), opened(baseline)
-    step = chosen("step", step, (first[0], second[0]))
-    rank = chosen("rank", rank, (first[1], second[1]))
-    noise = None if control is None else opened(control)[0]
+    (one, *named), (other, *others) = opened(target), opened(baseline)
+    step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
     settings = Settings(_mapping(mapping), make_rules(rules), replay, data, batch_shard)
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
-    notes: list[str] = []
-    tasks = []
-    before: tuple[int, int] | None = None
-    for steps in _pairs("step", step, one.steps, other.steps, notes):
+    plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
+    as_one = batch_shard is not None if together is None else together
+    for steps in _pairs("step", step, one.steps, other.steps, plan.notes):
         sides = one.step(steps[0]), other.step(steps[1])
-        path = None if noise is None else str(noise.path)
-        as_one = batch_shard is not None if together is None else together
         if as_one or (together is None and rank is None and layouts_differ(*sides)):
-            if noise is not None:
-                notes.append("the control dump was not used: ranks were put together")
-            leads = sides[0].ranks[0], sides[1].ranks[0]
-            tasks.append(Task(str(one.path), str(other.path), None, steps, leads, settings, before, True))
-            before = steps
-            continue
-        for pair in _pairs("rank", rank, sides[0].ranks, sides[1].ranks, notes):
-            tasks.append(Task(str(one.path), str(other.path), path, steps, pair, settings, before))
-        before = steps
-    return Comparison(str(one.path), str(other.path), _run(tasks, executor, progress), tuple(dict.fromkeys(notes)))
+            plan.add_together(steps, (sides[0].ranks[0], sides[1].ranks[0]))
+        else:
+            plan.add(steps, _pairs("rank", rank, sides[0].ranks, sides[1].ranks, plan.notes))
+    found = _run(plan.tasks, executor, progress)
+    return Comparison(str(one.path), str(other.path), found, tuple(dict.fromkeys(plan.notes)))
+
+
+class _Plan:
+    """The tasks of a comparison, step by step; each knows the step before."""
+
+    def __init__(self, target: Dump, baseline: Dump, control: str | None, settings: Settings) -> None:
+        self.tasks: list[Task] = []
+        self.notes: list[str] = []
+        self._paths = str(target.path), str(baseline.path)
+        self._control = control
+        self._settings = settings
+        self._before: tuple[int, int] | None = None
+
+    def add(self, steps: tuple[int, int], ranks: Iterable[tuple[int, int]]) -> None:
+        """Compare a step rank by rank."""
+        for pair in ranks:
+            self.tasks.append(Task(*self._paths, self._control, steps, pair, self._settings, self._before))
+        self._before = steps
+
+    def add_together(self, steps: tuple[int, int], leads: tuple[int, int]) -> None:
+        """Compare a step with all ranks of each side put together."""
+        if self._control is not None:
+            self.notes.append("the control dump was not used: ranks were put together")
+        self.tasks.append(Task(*self._paths, None, steps, leads, self._settings, self._before, True))
+        self._before = steps
 
 
 def compare_recompute(

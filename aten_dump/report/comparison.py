@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from ..analysis.distance.metrics import ULP_EDGES
-from ..analysis.judging.evidence import Row
+from ..analysis.evidence.findings import Row
 from ..analysis.pairing.alignment import HOW_TEXTS
 from ..errors import MissingDataError, StoreError
 from .terminal_tables import _table

@@ -16,13 +16,13 @@ from typing import Final
 from ...dump import Call, RankDump, Value
 from ...dump.across_ranks.part_holders import Holders
 from ...store.op_names import read_op_name
+from ..evidence.evidence_rows import Pair, said_of
+from ..evidence.findings import Finding, FindingKind, Row
+from ..evidence.judgement import Judgement
+from ..flow.odd_calls import odd_call
 from ..pairing.call_keys import normal_module
-from .evidence import FindingKind, Row
-from .evidence_rows import Pair, said_of
-from .judgement import Judgement
+from .input_links import Link, state_from
 from .knowledge import Knowledge
-from .links import Link, state_from
-from .odd_calls import odd_call
 from .open_pairs import OpenPairs
 
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")
@@ -137,7 +137,8 @@ class Ends:
             calls = [call for cone in cones for call in cone.calls]
             known = said_of(knows.cut_inputs(cones[0]))
             kind: FindingKind = "region" if end.kind == "left" else end.kind
-            knows.evidence.blame_region(kind, row, text, known, odd_call(cones, knows.flows), calls)
+            seen_as = Finding(kind, row, text, known, (row.place.id, 1))
+            knows.evidence.blame_region(seen_as, odd_call(cones, knows.flows), calls)
         else:
             knows.evidence.blame(end.kind, row, text, "", (row.place.id, 1))
 

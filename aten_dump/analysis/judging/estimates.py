@@ -16,9 +16,9 @@ import torch
 
 from ...dump import Call, Value
 from ..distance.value_distance import Closeness
-from .counterparts import Inputs
-from .judgement import Compared, Judgement
-from .noise_floors import FloorFrom, Limits, summed_terms
+from ..evidence.judgement import Compared, Judgement
+from ..evidence.noise_floors import FloorFrom, Limits, summed_terms
+from ..evidence.states import Inputs
 
 _GROWTH: Final = 2.0  # of the bound, times the root of the depth
 _AMPLIFIES: Final = 8.0  # an honest op may turn an error of its inputs into one so many times larger

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...dump import Call, RankDump, Value
+from ..evidence.evidence_rows import EvidenceRows
+from ..evidence.findings import Status
+from ..evidence.states import WORSE, Inputs, inputs_of
+from ..flow.argument_differences import ArgumentDifference, argument_differences
+from ..flow.counterparts import Counterparts
+from ..flow.data_flow import DataFlow
+from ..flow.regions import Cone, Regions
+from ..flow.wiring import Wiring
 from ..rerun.rounding_error import SUSPECT
-from .argument_differences import ArgumentDifference, argument_differences
-from .counterparts import Counterparts, Inputs, inputs_of
-from .data_flow import DataFlow
-from .evidence import Status
-from .evidence_rows import EvidenceRows
-from .links import Links
-from .regions import Cone, Regions
+from .input_links import Links
 from .result_judge import ResultJudge
 from .sources import Sources
-from .wiring import Wiring
 
 _SIDES: Final = ("target", "baseline")
-_WORSE: Final = {"same": 0, "within": 1, "unknown": 2, "different": 3}
 
 
 @dataclass(slots=True)
@@ -33,13 +33,12 @@ class Proofs:
 
 
 class Knowledge:
-    """What is known of two recordings while they are walked."""
+    """What is known of two recordings, the target's and the baseline's, while they are walked."""
 
     def __init__(
-        self, target: RankDump, baseline: RankDump, kind: str, judge: ResultJudge, sources: Sources, *, read_data: bool
+        self, ranks: tuple[RankDump, RankDump], kind: str, judge: ResultJudge, sources: Sources, *, read_data: bool
     ) -> None:
-        self.target = target
-        self.baseline = baseline
+        self.target, self.baseline = target, baseline = ranks
         self.kind = kind
         self.judge = judge
         self.sources = sources
@@ -71,7 +70,7 @@ class Knowledge:
         for side, cone in zip(_SIDES, cones, strict=True):
             for call in cone.calls:
                 before = self.proofs.region_status.get((side, call.id), "same")
-                self.proofs.region_status[side, call.id] = max(before, status, key=lambda s: _WORSE[s])
+                self.proofs.region_status[side, call.id] = max(before, status, key=lambda s: WORSE[s])
         ids = {call.id for call in cones[0].calls}
         if proven:
             self.proofs.proven |= ids - self.proofs.estimated

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...dump import Call
-from .argument_differences import ArgumentDifference
-from .counterparts import State
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Status
+from ..evidence.judgement import Judgement
+from ..evidence.states import State
+from ..flow.argument_differences import ArgumentDifference
+from ..flow.regions import SAME_NORM, Meaning
 from .estimates import distance
-from .evidence import Status
-from .evidence_rows import Pair
-from .judgement import Judgement
+from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
-from .links import Link, open_links, state_from
-from .regions import SAME_NORM, Meaning
 
 _MOST_AHEAD: Final = 120  # calls of the target that are looked at for where two ways meet again
 _MOST_TRIED: Final = 8  # pairs among them that are run

@@ -20,16 +20,16 @@ from collections.abc import Sequence
 
 from ...dump import Call, Value
 from ..distance.value_distance import Closeness
-from .argument_differences import ArgumentDifference
-from .counterparts import Inputs
+from ..evidence.evidence_rows import Pair, said_of
+from ..evidence.findings import Finding, FindingKind, Row, Status
+from ..evidence.judgement import Compared, Judgement
+from ..evidence.states import Inputs
+from ..flow.argument_differences import ArgumentDifference
+from ..flow.odd_calls import odd_call
 from .ends import Ends
 from .estimates import limits_of
-from .evidence import FindingKind, Row, Status
-from .evidence_rows import Pair, said_of
-from .judgement import Compared, Judgement
+from .input_links import Link, inputs_from, open_links, state_from
 from .knowledge import Knowledge
-from .links import Link, inputs_from, open_links, state_from
-from .odd_calls import odd_call
 from .open_pairs import OpenPairs
 from .result_judge import OTHER_DRAWS
 
@@ -152,7 +152,8 @@ class Walk:
             odd = odd_call(cones, knows.flows) if wrong is None else (wrong[0], wrong[1])
             calls = [call for cone in cones for call in cone.calls]
             known = said_of(knows.cut_inputs(cones[0]))
-            knows.evidence.blame_region("region", row, link.text, known, odd, calls)
+            seen_as = Finding("region", row, link.text, known, (pair.target.id, 0))
+            knows.evidence.blame_region(seen_as, odd, calls)
             return
         from_outside = knows.wiring.is_from_outside(link.target, link.baseline)
         kind: FindingKind = "source" if from_outside else "rewired"

@@ -15,19 +15,19 @@ from typing import Final
 from ...dump import Call, RankDump, open_dump
 from ...store.records import CALL_KINDS
 from ..distance.value_distance import Level, closeness
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Finding, Place, RankEvidence, Row
+from ..evidence.noise_floors import Limits
+from ..evidence.place_of_call import place_of
+from ..evidence.user_rules import Rule
 from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
 from ..rerun.op_errors import Replays
-from .evidence import Finding, Place, RankEvidence, Row
-from .evidence_rows import Pair
 from .knowledge import Knowledge
-from .noise_floors import Limits
 from .pair_walk import Walk
-from .place_of_call import place_of
 from .result_judge import ResultJudge
 from .sources import Sources
-from .user_rules import Rule
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
@@ -117,9 +117,8 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     is_recompute = task.control == RECOMPUTE
     control = None if task.control is None or is_recompute else _control(baseline, task)
     judge = ResultJudge(settings.rules, Replays(enabled=settings.replay), control)
-    knows = Knowledge(
-        target, baseline, walked_kind(pairs), judge, sources_of(task, target, baseline), read_data=settings.data
-    )
+    sources = sources_of(task, target, baseline)
+    knows = Knowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     return evidence_of(Walk(knows), pairs, task, whole=not is_recompute)
 
 

@@ -20,13 +20,13 @@ from ...dump import Call
 from ...store.op_names import read_op_name
 from ..distance.metrics import Metrics
 from ..distance.value_distance import Closeness
+from ..evidence.findings import Status
+from ..evidence.judgement import Compared, Judgement
+from ..evidence.states import Inputs
+from ..evidence.user_rules import Rule, find_rule
+from ..flow.data_flow import DataFlow
 from ..rerun.op_errors import OwnError, Replays, draws_otherwise
-from .counterparts import Inputs
-from .data_flow import DataFlow
 from .estimates import ControlLimits, Estimator, limits_of
-from .evidence import Status
-from .judgement import Compared, Judgement
-from .user_rules import Rule, find_rule
 
 OTHER_DRAWS: Final = "it draws random numbers, and the generators were not in one state"
 

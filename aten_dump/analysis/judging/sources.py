@@ -19,8 +19,8 @@ from ...dump import RankDump, Value
 from ...errors import AtenDumpError
 from ..distance.element_chunks import plain
 from ..distance.value_distance import Closeness
+from ..evidence.judgement import Judgement
 from .estimates import limits_of
-from .judgement import Judgement
 
 _OF_STEPS: Final = 8.0  # times the root of the number of steps
 _SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"

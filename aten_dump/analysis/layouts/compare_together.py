@@ -23,10 +23,10 @@ from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.whole_values import Correspondence, WholeValues
 from ...errors import MissingDataError
-from ..judging.evidence import Finding, Place, RankEvidence, Row
-from ..judging.evidence_rows import Pair
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Finding, Place, RankEvidence, Row
+from ..evidence.place_of_call import place_of
 from ..judging.pair_walk import Walk
-from ..judging.place_of_call import place_of
 from ..judging.rank_task import Task, compare_rank, evidence_of, exact_sources, pair_calls, walked_kind
 from ..judging.sources import Sources
 from ..pairing.alignment import align
@@ -154,7 +154,7 @@ def compare_together(task: Task) -> RankEvidence:
     judge = LayoutJudge(settings.rules, RankReplays(enabled=settings.replay), None)
     judge.ranks = max(len(target.ranks), len(baseline.ranks))
     sources = Sources(task.steps, exact=exact_sources(target, baseline))
-    knows = LayoutKnowledge(target, baseline, walked_kind(pairs), judge, sources, read_data=settings.data)
+    knows = LayoutKnowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     knows.sizes = frozenset(sizes)
     found = evidence_of(Walk(knows), pairs, task, before=lambda: _before(knows, pairs, faults))
     return _with_layout(found, (one, other), settler)

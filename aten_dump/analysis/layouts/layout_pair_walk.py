@@ -20,12 +20,12 @@ from ...dump import Call, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...errors import AtenDumpError
-from ..judging.argument_differences import ArgumentDifference
-from ..judging.counterparts import Inputs
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Finding
+from ..evidence.judgement import Compared, Judgement
+from ..evidence.states import Inputs
+from ..flow.argument_differences import ArgumentDifference
 from ..judging.estimates import limits_of
-from ..judging.evidence import Finding
-from ..judging.evidence_rows import Pair
-from ..judging.judgement import Compared, Judgement
 from ..judging.knowledge import Knowledge
 from ..judging.result_judge import ResultJudge
 from ..rerun.op_errors import OwnError

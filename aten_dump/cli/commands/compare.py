@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from ...analysis.compare import Comparison, compare, compare_recompute
-from ...analysis.judging.evidence import STATUS_TEXTS, Row
-from ...analysis.judging.user_rules import IGNORE, Rule, parse_rule, read_rules
+from ...analysis.evidence.findings import STATUS_TEXTS, Row
+from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
 from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
 from ..console import count_progress, echo, is_terminal, line_limit, print_table, say_left_out

@@ -65,13 +65,7 @@ def command(
         raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
     judged = None if dtype == "recorded" else torch.float64
     if everything:
-        with workers(jobs) as executor, count_progress("replaying") as update:
-            replays = replay_all(dump, executor, device=str(_device(device)), dtype=judged, progress=update)
-        for each in replays:
-            print_lines(answer_lines(each))
-        empty = [rank.where for rank in open_dump(dump).all_ranks() if not has_ops(rank)]
-        print_lines(f"{where} has no aten calls: skipped" for where in empty)
-        _exit(replays, dtype)
+        _replay_all(dump, jobs, str(_device(device)), dtype)
         return
     opened = open_rank(dump, step, rank)
     if emit is not None:
@@ -85,6 +79,18 @@ def command(
         print_table(ops_table(found, most, is_terminal=is_terminal()))
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
     _exit([found], dtype)
+
+
+def _replay_all(dump: Path, jobs: int, device: str, dtype: str) -> None:
+    """Replay all steps and ranks, and say which have no ops."""
+    judged = None if dtype == "recorded" else torch.float64
+    with workers(jobs) as executor, count_progress("replaying") as update:
+        replays = replay_all(dump, executor, device=device, dtype=judged, progress=update)
+    for each in replays:
+        print_lines(answer_lines(each))
+    empty = [rank.where for rank in open_dump(dump).all_ranks() if not has_ops(rank)]
+    print_lines(f"{where} has no aten calls: skipped" for where in empty)
+    _exit(replays, dtype)
 
 
 def _exit(replays: list[Replay], dtype: str) -> None:

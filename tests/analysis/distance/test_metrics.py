@@ -12,7 +12,7 @@ from aten_dump import ConfigError, DumpConfig, DumpMode, open_dump
 from aten_dump.analysis.distance import element_chunks as elements
 from aten_dump.analysis.distance import metrics as module
 from aten_dump.analysis.distance.metrics import ULP_EDGES, measure
-from aten_dump.analysis.judging.user_rules import Rule, find_rule, make_rules, parse_rule, read_rules
+from aten_dump.analysis.evidence.user_rules import Rule, find_rule, make_rules, parse_rule, read_rules
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])

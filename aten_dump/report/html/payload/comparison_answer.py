@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ....analysis.compare import VERDICT_TEXTS, Comparison
-from ....analysis.judging.evidence import Finding, RankEvidence, Row
+from ....analysis.evidence.findings import Finding, RankEvidence, Row
 from ...comparison import comparison_rows
 from ...units import format_number
 

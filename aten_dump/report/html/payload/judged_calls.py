@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ....analysis.judging.evidence import STATUS_TEXTS, Row
+from ....analysis.evidence.findings import STATUS_TEXTS, Row
 from ....dump import RankDump
 from ...comparison import comparison_rows
 from .columns import Integers, Interned, Section

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ....analysis.compare import Comparison
-from ....analysis.judging.evidence import RankEvidence
+from ....analysis.evidence.findings import RankEvidence
 from ....dump import Dump, RankDump
 from .call_arguments import arguments_section
 from .call_tree import tree_section

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from ...dump import Call
 from ..distance.value_distance import Closeness
 from ..pairing.alignment import How
-from .counterparts import Inputs
-from .evidence import Finding, FindingKind, Place, Row, Status
+from .findings import Finding, FindingKind, Place, Row, Status
 from .judgement import Judgement
 from .place_of_call import place_of
+from .states import Inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +60,24 @@ class EvidenceRows:
         """Add a finding about the pair of calls of a row."""
         self.findings.append(Finding(kind, row, text, inputs, order))
 
-    def blame_region(
-        self, kind: FindingKind, row: Row, text: str, inputs: str, odd: tuple[Call, int], calls: Sequence[Call]
-    ) -> None:
+    def blame_region(self, seen_as: Finding, odd: tuple[Call, int], calls: Sequence[Call]) -> None:
         """Add a finding about calls without a counterpart, at the odd one among them.
 
         Args:
-            kind: what does not hold.
-            row: where it was seen.
-            text: the sentence.
-            inputs: what is known of what the calls start from.
+            seen_as: what does not hold, at the pair of calls where it was seen.
             odd: the call that most likely is the reason, and its side.
             calls: all of them.
         """
         guilty, side = odd
+        row = seen_as.row
         seen = row.target
         assert seen is not None
         there = self.place(guilty)
         at = replace(row, target=None if side else there, baseline=there if side else None, slot="output")
         order = (seen.id if side else guilty.id, 0)
         names = tuple(call.name for call in calls)
-        self.findings.append(Finding(kind, at, f"{text}; seen at {row.slot} of {seen.call}", inputs, order, names))
+        text = f"{seen_as.text}; seen at {row.slot} of {seen.call}"
+        self.findings.append(Finding(seen_as.kind, at, text, seen_as.inputs, order, names))
 
     def _both(self, pair: Pair) -> tuple[Place, Place]:
         return self.place(pair.target), self.place(pair.baseline)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from ...dump import Value
 from ..distance.value_distance import Closeness
 from ..rerun.op_errors import OwnError
-from .evidence import Status
+from .findings import Status
 from .noise_floors import FloorFrom
 
 _PROOFS: Final = ("exact", "replay", "semantics")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dump import Call
-from .evidence import Place
+from .findings import Place
 
 
 def place_of(call: Call) -> Place:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from ...dump import Value
 from ..distance.value_distance import Closeness
-from .counterparts import Counterparts, Inputs, State, inputs_of
-from .data_flow import DataFlow
-from .evidence_rows import Pair
-from .judgement import Judgement
-from .regions import Cone
+from ..evidence.evidence_rows import Pair
+from ..evidence.judgement import Judgement
+from ..evidence.states import Inputs, State, inputs_of
+from ..flow.counterparts import Counterparts
+from ..flow.data_flow import DataFlow
+from ..flow.regions import Cone
+from ..flow.wiring import Wiring
 from .sources import Sources
-from .wiring import Wiring
 
 
 @dataclass(slots=True)

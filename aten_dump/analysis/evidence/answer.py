@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from .evidence import Finding, RankEvidence, Row
+from .findings import Finding, RankEvidence, Row
 from .noise_floors import FLOOR_TEXTS, FloorFrom
 
 _MOST_STEPS: Final = 12

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...dump import Call, Value
-from .counterparts import Counterparts, State
+from ..evidence.states import State
+from .counterparts import Counterparts
 from .data_flow import DataFlow
 from .same_view import ViewComparer
 
