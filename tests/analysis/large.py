@@ -7,12 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+import xxhash
+
 from aten_dump import compare
 from aten_dump.store import records as r
 from aten_dump.store.writing.index_writer import IndexWriter
 from tests.store.recording import call, header
 
 HEADER_BYTES = 4096
+_BLOCK = 1 << 20
 
 
 def sparse_dump(root: Path, nbytes: int, last: float) -> Path:
@@ -35,7 +38,7 @@ def sparse_dump(root: Path, nbytes: int, last: float) -> Path:
             r.Storage(r.STORAGE, 1, nbytes, 2),
             r.Value(r.VALUE, 1, 1, 0, 0, 1, [nbytes // 4], [1], 0, None),
             r.Shard(r.SHARD, 0, HEADER_BYTES),
-            r.Blob(r.BLOB, 1, 0, 0, nbytes, "F32", [nbytes // 4], struct.pack("<d", last)),
+            r.Blob(r.BLOB, 1, 0, 0, nbytes, "F32", [nbytes // 4], checksum(nbytes, last)),
             r.Data(r.DATA, 1, 1, 0, 0),
             call(1, outputs=[r.TREE_VALUE, 1]),
             r.Commit(r.COMMIT, 1, 1, 1, nbytes, [HEADER_BYTES + nbytes], {}),
@@ -44,6 +47,15 @@ def sparse_dump(root: Path, nbytes: int, last: float) -> Path:
     index.flush()
     index.close()
     return root
+
+
+def checksum(nbytes: int, last: float) -> bytes:
+    """Return that of zeros with another last element."""
+    digest = xxhash.xxh3_64()
+    for start in range(0, nbytes - 4, _BLOCK):
+        digest.update(bytes(min(_BLOCK, nbytes - 4 - start)))
+    digest.update(struct.pack("<f", last))
+    return digest.digest()
 
 
 def peak_bytes() -> int:

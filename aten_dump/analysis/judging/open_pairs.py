@@ -43,6 +43,8 @@ class OpenPairs:
         Returns:
             False if the pair turned out to be none.
         """
+        if pair.how in ("order", "shapeless") and any(link.close.shape is not None for link in open_links(links)):
+            return False  # alignment had nothing but the op to go by
         for link in list(open_links(links)):
             self._by_rule_or_meaning(pair, link)
         left = list(open_links(links))
@@ -53,8 +55,6 @@ class OpenPairs:
             for link in left:
                 link.state = State("within", link.close.error or 0.0)
             return True
-        if pair.how in ("order", "shapeless") and any(link.close.shape is not None for link in left):
-            return False  # alignment had nothing but the op to go by
         may_be_none = pair.how != "mapping" and (bool(left) or pair.how in ("order", "shapeless"))
         if may_be_none and (pair.target.id in self.cleared or self._meets_later(pair)):
             return False
