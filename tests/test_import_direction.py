@@ -240,14 +240,7 @@ CLICK_COMMANDS = "cli/commands/"  # an option each
 TO_BE_MENDED = {
     "crowded folder export",
     "crowded folder store",
-    "long file analysis/judging/pair_walk.py",
-    "long function analysis/compare.py:compare",
-    "large class analysis/distance/metrics.py:_Totals",
-    "large class analysis/judging/pair_walk.py:Walk",
     "large class config.py:DumpConfig",
-    "many parameters analysis/judging/pair_judge.py:_unreplayed",
-    "many parameters analysis/judging/unmatched_inputs.py:__init__",
-    "many parameters analysis/judging/unmatched_inputs.py:_bounded_region",
 }
 
 

@@ -163,11 +163,9 @@ def compare(
     """Compare two dumps and name the first op that is wrong.
 
     Args:
-        target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`.
-        baseline: the dump that is trusted, given likewise.
+        target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`; `baseline` is the one that is trusted.
         step: ``"3:0"`` compares step 3 of the target with step 0 of the baseline, ``3`` the same step of both;
-            None takes the steps that both have, or the only one of each.
-        rank: the same for ranks.
+            None takes the steps that both have, or the only one of each. `rank` is the same for ranks.
         control: a dump of an honest repeat of the baseline; its distance is a noise floor.
         mapping: renames and pairs that the user knows, or a YAML file of them.
         rules: `Rule`s, or pairs of a regular expression and a predicate, tried in order.

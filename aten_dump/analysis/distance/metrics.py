@@ -123,7 +123,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 class _Totals:
-    """Sums over chunks; it has an attribute for each number that `Metrics` is made of."""
+    """Sums over chunks; it has more than fifteen attributes, one for each number that `Metrics` is made of."""
 
     def __init__(self, dtype: torch.dtype, order: Order) -> None:
         self.dtype = dtype
