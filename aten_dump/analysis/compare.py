@@ -163,9 +163,11 @@ def compare(
     """Compare two dumps and name the first op that is wrong.
 
     Args:
-        target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`; `baseline` is the one that is trusted.
+        target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`.
+        baseline: the dump that is trusted, given likewise.
         step: ``"3:0"`` compares step 3 of the target with step 0 of the baseline, ``3`` the same step of both;
-            None takes the steps that both have, or the only one of each. `rank` is the same for ranks.
+            None takes the steps that both have, or the only one of each.
+        rank: the same for ranks.
         control: a dump of an honest repeat of the baseline; its distance is a noise floor.
         mapping: renames and pairs that the user knows, or a YAML file of them.
         rules: `Rule`s, or pairs of a regular expression and a predicate, tried in order.
@@ -185,13 +187,7 @@ def compare(
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
-    as_one = batch_shard is not None if together is None else together
-    for steps in _pairs("step", step, one.steps, other.steps, plan.notes):
-        sides = one.step(steps[0]), other.step(steps[1])
-        if as_one or (together is None and rank is None and layouts_differ(*sides)):
-            plan.add_together(steps, (sides[0].ranks[0], sides[1].ranks[0]))
-        else:
-            plan.add(steps, _pairs("rank", rank, sides[0].ranks, sides[1].ranks, plan.notes))
+    plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
     found = _run(plan.tasks, executor, progress)
     return Comparison(str(one.path), str(other.path), found, tuple(dict.fromkeys(plan.notes)))
 
@@ -202,10 +198,27 @@ class _Plan:
     def __init__(self, target: Dump, baseline: Dump, control: str | None, settings: Settings) -> None:
         self.tasks: list[Task] = []
         self.notes: list[str] = []
+        self._dumps = target, baseline
         self._paths = str(target.path), str(baseline.path)
         self._control = control
         self._settings = settings
         self._before: tuple[int, int] | None = None
+
+    def fill(self, step: str | int | None, rank: str | int | None, together: bool, by_layout: bool) -> None:
+        """Add the steps that were asked for.
+
+        Args:
+            step: as `compare` takes it.
+            rank: the same.
+            together: put ranks together.
+            by_layout: put them together where their layouts differ.
+        """
+        for steps in _pairs("step", step, self._dumps[0].steps, self._dumps[1].steps, self.notes):
+            sides = self._dumps[0].step(steps[0]), self._dumps[1].step(steps[1])
+            if together or (by_layout and rank is None and layouts_differ(*sides)):
+                self.add_together(steps, (sides[0].ranks[0], sides[1].ranks[0]))
+            else:
+                self.add(steps, _pairs("rank", rank, sides[0].ranks, sides[1].ranks, self.notes))
 
     def add(self, steps: tuple[int, int], ranks: Iterable[tuple[int, int]]) -> None:
         """Compare a step rank by rank."""
