@@ -17,7 +17,7 @@ from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, Missi
 if TYPE_CHECKING:
     from .analysis.compare import compare
     from .analysis.replay import replay
-    from .capture.mode import DumpMode
+    from .capture.mode import DumpMode, stop_all
     from .dump import Call, Dump, RankDump, Step, Value, open_dump
 
 keep_torch_importable()
@@ -42,10 +42,13 @@ __all__ = [
     "compare",
     "open_dump",
     "replay",
+    "stop_all",
 ]
 
 # Imported when first asked for: the configuration and the command line's help need no torch.
-_LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump"), "dump") | {"DumpMode": "capture.mode"}
+_LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump"), "dump") | dict.fromkeys(
+    ("DumpMode", "stop_all"), "capture.mode"
+)
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
 

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
 from types import TracebackType
+from typing import Final
 
 from torch import nn
 
@@ -23,6 +24,8 @@ from .recorder import Watch
 from .session import Session
 from .step.module_paths import ModulePaths
 from .torch_internals.mode_stack import Modes
+
+_entered: Final[list[DumpMode]] = []  # kept: an error may take the program's own reference
 
 
 class DumpMode:
@@ -60,20 +63,39 @@ class DumpMode:
         self._session = Session(self.config, paths, sink, watch, self._interception)
 
     def __enter__(self) -> DumpMode:
-        self._session.enter()
-        return self
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is not None:
+            if error is not None and not isinstance(error, GeneratorExit):  # that is how a generator's block ends
                 self._session.note("exception", f"{type(error).__name__}: {error} ended the block")
             self.close()
         except AtenDumpError as own:
             if error is None:
                 raise
             warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
+
+    def start(self) -> DumpMode:
+        """Begin to record, as ``with`` does; `close` ends it.
+
+        Returns:
+            This mode.
+
+        Raises:
+            CaptureError: a DumpMode is entered already in this process.
+            StoreError: the dump cannot be written.
+        """
+        self._session.enter()
+        if self._session.is_entered:
+            _entered.append(self)
+        return self
+
+    @staticmethod
+    def current() -> DumpMode | None:
+        """Return the mode that is entered in this process; None if there is none."""
+        return next((mode for mode in reversed(_entered) if mode._session.is_entered), None)
 
     @property
     def current_step(self) -> int:
@@ -108,7 +130,24 @@ class DumpMode:
 
     def close(self) -> None:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""
-        self._session.close()
+        try:
+            self._session.close()
+        finally:
+            if not self._session.is_entered and self in _entered:
+                _entered.remove(self)
+
+
+def stop_all() -> None:
+    """Close every mode that is entered in this process, for where an error has lost the handle.
+
+    Call it in the thread that entered the mode.
+
+    Raises:
+        AtenDumpError: as `DumpMode.close`; the others are closed all the same.
+    """
+    with contextlib.ExitStack() as stack:
+        for mode in _entered:
+            stack.callback(mode.close)
 
 
 def _interception(config: DumpConfig, paths: ModulePaths, watch: Watch) -> Interception:

@@ -42,7 +42,7 @@ class Session:
         self._writes_files = sink is None
         self._around = Surroundings(paths, interception.modes, self)
         self._run: Run | None = None  # None as long as it was not entered
-        self._is_entered = False
+        self.is_entered = False  # entered and not closed since, in this process
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
         self._unseen: Counter[str] = Counter()  # notes of all steps, by code
@@ -55,7 +55,7 @@ class Session:
     @property
     def is_recording(self) -> bool:
         """Whether it was entered, and neither closed nor failed."""
-        return self._is_entered and self._failed is None
+        return self.is_entered and self._failed is None
 
     def enter(self) -> None:
         """Begin to record.
@@ -64,7 +64,7 @@ class Session:
             CaptureError: a session is entered already.
             StoreError: the dump cannot be written.
         """
-        if self._is_entered:
+        if self.is_entered:
             raise CaptureError("this DumpMode is already entered; make a new DumpMode for another block")
         for other in _live:
             raise CaptureError(
@@ -73,7 +73,7 @@ class Session:
             )
         root = Path(os.fspath(self.config.path)).absolute()  # the program may change its folder later
         run = self._run = Run(self.config, root, *rank_and_world_size())
-        self._is_entered = True
+        self.is_entered = True
         self._thread = threading.get_ident()
         if run.rank not in self.config.rank_selection:
             self._failed = CaptureError("rank not selected")
@@ -82,7 +82,7 @@ class Session:
             self._open_sink(run)
             self._begin_step()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self._is_entered = self.config.on_error == "warn"
+            self.is_entered = self.config.on_error == "warn"
             self._give_up(error)
         _live.add(self)
 
@@ -123,15 +123,17 @@ class Session:
 
     def close(self) -> None:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""
-        if not self._is_entered:
+        if not self.is_entered:
             return
         self._check_thread("close")
-        self._end_step()
-        self._is_entered = False
-        _live.discard(self)
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            self._guarded(sink.close)
+        try:
+            self._end_step()
+        finally:  # whatever fails, the program is not watched any longer
+            self.is_entered = False
+            _live.discard(self)
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                self._guarded(sink.close)
         if self._writes_files and self._failed is None:
             self._guarded(self._finish_run)
 
@@ -140,7 +142,7 @@ class Session:
             self._run.finish(self._steps, self._unseen)
 
     def _check_thread(self, what: str) -> None:
-        if self._is_entered and threading.get_ident() != self._thread:
+        if self.is_entered and threading.get_ident() != self._thread:
             raise CaptureError(
                 f"DumpMode.{what}() was called in thread {threading.current_thread().name!r}; "
                 "call it in the thread that entered the mode: torch keeps its modes per thread"
@@ -234,6 +236,7 @@ class Session:
         self._watch.turn_off()
         self._recorder = self._watch.in_step = None
         self._sink = None
+        self.is_entered = False
 
 
 def _forget_in_child() -> None:

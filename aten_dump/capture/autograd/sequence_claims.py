@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._C._autograd import _get_sequence_nr
 
@@ -33,6 +35,31 @@ class SequenceClaims:
             thread.made[number] = call
             thread.made_before.setdefault(number, thread.last_call)
         return now - 1
+
+    def claim_ahead(self, thread: ThreadState, call: int, args: tuple[Any, ...]) -> int | None:
+        """Give an op that writes in place the node made ahead of it; return the node's number, None if there is none.
+
+        Where its backward needs what it is about to overwrite, autograd makes the node, then clones that tensor, and
+        the op comes last: the clone is seen first and has claimed the node. The clone's own node, where it has one,
+        is the newer of the two.
+
+        Args:
+            thread: the running thread, whose sequence counter has not moved since its last call.
+            call: the op's.
+            args: the op's, as they are before it runs.
+        """
+        newest = thread.claimed - 1
+        if thread.made.get(newest) != thread.last_call or not torch.is_grad_enabled():
+            return None
+        if not any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
+            return None  # the op makes no node
+        overwritten = args[0]
+        clone_has_node = isinstance(overwritten, torch.Tensor) and overwritten.requires_grad
+        number = newest - 1 if clone_has_node else newest
+        if thread.made.get(number) != thread.last_call:
+            return None
+        thread.made[number] = call
+        return number
 
     def made_by(self, number: int, node: str, thread: ThreadState, own_from: int | None) -> int | None:
         """Return the aten call that made a node; None when it was made before the step, 0 when nothing tells.

@@ -134,6 +134,8 @@ class PendingOp:
         values = ops.values
         thread = self.thread
         plan = self.entry.plan
+        if plan.copies and isinstance(args[0], _TENSOR) and not args[0].requires_grad:
+            self.sequence_nr = None  # what it claimed is the node of the in-place op that it runs for
         place = self.place = ops.places.of_op(thread, self.sequence_nr)
         if not step.filter.takes_all and not step.filter.records(ATEN, plan.name, place.fqn):
             step.coverage.add("selection")

@@ -51,6 +51,8 @@ class WatchedOp(PendingOp):
         ops = self.ops
         thread = self.thread
         plan = self.entry.plan
+        if self.sequence_nr is None and plan.writes:
+            self.sequence_nr = ops.claims.claim_ahead(thread, self.id, args)
         place = self.place = ops.places.of_op(thread, self.sequence_nr)
         if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             ops.flights.reading(args, kwargs)

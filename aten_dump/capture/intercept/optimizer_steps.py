@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..recorder import Watch
+from ..step.threads import ThreadState
 
 
 class OptimizerSteps:
@@ -30,15 +33,35 @@ class OptimizerSteps:
             hook.remove()
         self._hooks = []
 
-    def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         recorder = self._watch.recorder
-        if recorder is not None:
-            thread = recorder.step.thread()
-            thread.optimizer_depth += 1
-            thread.optimizer_pass = torch._C._current_graph_task_id()
+        if recorder is None:
+            return None
+        thread = recorder.step.thread()
+        thread.optimizer_depth += 1
+        thread.optimizer_pass = torch._C._current_graph_task_id()
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": _outside_of_step(kwargs["closure"], thread)}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], _outside_of_step(args[1], thread), *args[2:]), kwargs
+        return None
 
     def _has_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         recorder = self._watch.recorder
         if recorder is not None:
             thread = recorder.step.thread()
             thread.optimizer_depth = max(0, thread.optimizer_depth - 1)
+
+
+def _outside_of_step(closure: Callable[[], Any], thread: ThreadState) -> Callable[[], Any]:
+    """Return a closure given to an optimizer's step as one whose ops are those of the program, not of the step."""
+
+    @functools.wraps(closure)
+    def outside() -> Any:
+        depth, thread.optimizer_depth = thread.optimizer_depth, 0
+        try:
+            return closure()
+        finally:
+            thread.optimizer_depth = depth
+
+    return outside

@@ -29,6 +29,7 @@ WRITES_RESULT: Final = {"fsdp::all_gather_copy_in": 0}
 
 _PREFIXES: Final = {
     "aten": "Aten",
+    "prims": "Aten",  # the primitives that aten ops decompose into
     "npu": "NPU",
 } | dict.fromkeys(TRANSFER_NAMESPACES, "Distributed")
 

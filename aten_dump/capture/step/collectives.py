@@ -27,6 +27,7 @@ from ..memory.geometry import byte_extent
 from ..memory.storage_table import StorageTable
 from ..naming.op_schemas import OpPlan
 from ..values.distributed_literals import group_named
+from ..values.tensors_without_memory import sparse_parts
 from .open_calls import OpenCall
 
 _WRITES_NOTHING: Final = frozenset(
@@ -43,17 +44,24 @@ class Flight:
         self.work = work  # the Work object that the program gets; None for functional collectives
         self.targets = targets  # arguments that are written, by name
         self.tensors = tensors  # all that is written, fresh outputs too
-        self.extents = [(t.untyped_storage()._cdata, *byte_extent(t)) for t in tensors]
+        self.extents = [(t.untyped_storage()._cdata, *byte_extent(t)) for t in self.memory()]
         self.api = api  # the Python-level call that started it
         self.finishers: list[Callable[[], None]] = []  # write the records that were held back
         self.waiting = 0  # threads inside the wait for it: they may write the result themselves
 
+    def memory(self) -> list[torch.Tensor]:
+        """Return the strided tensors that hold what is written, as they are now: a sparse one is made of several."""
+        found: list[torch.Tensor] = []
+        for tensor in self.tensors:
+            parts = sparse_parts(tensor)
+            found += parts.values() if parts else [tensor]
+        return [tensor for tensor in found if _has_storage(tensor)]
+
     def touches(self, tensor: torch.Tensor) -> bool:
         """Tell whether `tensor` shares bytes with what the flight writes."""
-        try:
-            address = tensor.untyped_storage()._cdata
-        except (NotImplementedError, RuntimeError):
-            return False
+        if not _has_storage(tensor):
+            return any(tensor is written for written in self.tensors)  # a sparse one
+        address = tensor.untyped_storage()._cdata
         if not any(address == known for known, _, _ in self.extents):
             return False
         low, high = byte_extent(tensor)
@@ -106,7 +114,7 @@ class Flights:
         return flight
 
     def _hide(self, flight: Flight) -> None:
-        for tensor in flight.tensors:
+        for tensor in flight.memory():
             self._storages.unwritten(tensor)
 
     def reading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -145,7 +153,7 @@ class Flights:
         if flight not in self.pending:
             return  # another thread waited for it too
         self.pending.remove(flight)
-        for tensor in flight.tensors:
+        for tensor in flight.memory():
             self._storages.written(tensor)
         for finish in flight.finishers:
             finish()
@@ -178,6 +186,14 @@ class Flights:
             flight.api = None
             self.pending.append(flight)
             self._hide(flight)
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
 
 
 def name_group(plan: OpPlan, args: list[Tree], given: tuple[Any, ...]) -> list[Tree]:

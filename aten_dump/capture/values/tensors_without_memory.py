@@ -59,11 +59,9 @@ class TensorsWithoutMemory:
 
     def without_storage(self, tensor: torch.Tensor, keep: bool, value_of: ValueOf) -> int:
         """Return the value of a tensor that has no storage; a sparse one names the values of its parts."""
-        names = _SPARSE_PARTS.get(tensor.layout)
-        if names is None:
+        parts = sparse_parts(tensor)
+        if not parts:
             return self.opaque(tensor)
-        with quiet():
-            parts = {name: getattr(tensor, method)() for name, method in names.items()}
         extra: dict[str, Any] = {"layout": str(tensor.layout)[len("torch.") :], "device": str(tensor.device)}
         extra["parts"] = {name: value_of(part, keep) for name, part in parts.items()}
         if tensor.layout is torch.sparse_coo:
@@ -86,6 +84,15 @@ class TensorsWithoutMemory:
     def unknown_sum(self, like: torch.Tensor) -> int:
         """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""
         return self._records.without_storage(like, OPAQUE, {"sum": True, "device": str(like.device)})
+
+
+def sparse_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the strided tensors that a sparse tensor is made of, by name; nothing for one that is not sparse."""
+    names = _SPARSE_PARTS.get(tensor.layout)
+    if names is None:
+        return {}
+    with quiet():
+        return {name: getattr(tensor, method)() for name, method in names.items()}
 
 
 def _class_and_device(tensor: torch.Tensor) -> dict[str, Any]:

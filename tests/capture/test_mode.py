@@ -1,0 +1,88 @@
+"""DumpMode's life: start and close beside `with`, a handle for whoever lost theirs, and an end in spite of failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import aten_dump
+from aten_dump import AtenDumpError, CaptureError, DumpConfig, DumpMode, open_dump
+
+
+def modes_on_the_stacks() -> tuple[int, int]:
+    return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
+
+
+def test_start_and_close_without_a_block(tmp_path: Path) -> None:
+    dump = DumpMode(DumpConfig(path=tmp_path / "dump"))
+    assert DumpMode.current() is None
+    assert dump.start() is dump
+    assert DumpMode.current() is dump
+    torch.ones(2) + 1
+    dump.step()
+    dump.close()
+    dump.close()
+    assert DumpMode.current() is None
+    assert modes_on_the_stacks() == (0, 0)
+    assert any(call.op == "aten::add.Tensor" for call in open_dump(tmp_path / "dump").step(0).rank(0).calls)
+
+
+def test_a_mode_whose_handle_is_lost_can_be_stopped(tmp_path: Path) -> None:
+    def framework() -> None:
+        DumpMode(DumpConfig(path=tmp_path / "dump")).start()
+        torch.ones(2) * 2
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        framework()
+    with pytest.raises(CaptureError, match="is still entered"), DumpMode(DumpConfig(path=tmp_path / "other")):
+        pass
+    assert DumpMode.current() is not None
+    aten_dump.stop_all()
+    assert DumpMode.current() is None and modes_on_the_stacks() == (0, 0)
+    assert any(call.op == "aten::mul.Tensor" for call in open_dump(tmp_path / "dump").step(0).rank(0).calls)
+    aten_dump.stop_all()
+
+
+def test_a_failed_store_leaves_nothing_entered(tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    dump = DumpMode(DumpConfig(path=path, data="full", steps="all"))
+
+    def program() -> None:
+        with dump:
+            torch.ones(4) + 1
+            (path / "step1").write_text("not a folder")
+            dump.step()
+            torch.ones(4) + 1
+            dump.step()
+
+    with pytest.raises(AtenDumpError):
+        program()
+    assert DumpMode.current() is None and modes_on_the_stacks() == (0, 0)
+    with DumpMode(DumpConfig(path=tmp_path / "next")):
+        torch.ones(2) + 1
+    assert len(open_dump(tmp_path / "next").step(0).rank(0).calls) > 0
+
+
+def test_a_generator_that_is_closed_has_not_failed(tmp_path: Path) -> None:
+    def training() -> Iterator[torch.Tensor]:
+        with DumpMode(DumpConfig(path=tmp_path / "dump")):
+            while True:
+                yield torch.ones(2) + 1
+
+    steps = training()
+    next(steps)
+    steps.close()
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert [note.code for note in rank.notes if note.code == "exception"] == []
+
+
+def test_primitives_are_ops_of_torchs_own(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=tmp_path / "dump")):
+        torch.ops.prims.add(torch.ones(2), torch.ones(2))
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert rank["Aten.add.0.forward"].op == "prims::add"
+    assert [note.code for note in rank.notes if note.code == "custom_ops"] == []
