@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-compiled test-ops test-npu lint types clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-compiled test-ops test-npu torture lint types clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ test-npu: $(READY) .npu/acl/env ## Run the tests on the real torch_npu over a si
 	@mkdir -p .npu/acl
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 PYTHONPATH=.npu/site $(RUN) tests/npu/build_stub_acl.py .npu/acl > .npu/acl/exports
 	@mv .npu/acl/exports $@
+
+torture: $(READY) ## Kill, corrupt and forge dumps by the thousand and print the counts (hours; TORTURE_ARGS="--scale 0.05")
+	$(RUN) -m tests.torture $(TORTURE_ARGS)
 
 test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2

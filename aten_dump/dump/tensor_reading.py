@@ -108,7 +108,7 @@ def _elements(stored: _Stored, count: int, dtype: torch.dtype) -> torch.Tensor:
     """Read `count` elements from the start of a value, as a 1-D tensor."""
     value, data, blob = stored.value, stored.data, stored.blob
     stop = data.offset + count * dtype.itemsize
-    if stop > blob.nbytes:
+    if count < 0 or stop > blob.nbytes:
         raise FormatError(
             f"value {value.id} of {value.where} ends at byte {stop} of blob {blob.id}, which has {blob.nbytes}: "
             "the index is damaged; run `aten-dump verify`"

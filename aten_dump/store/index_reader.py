@@ -35,7 +35,7 @@ _CHECK: Final = re.compile(
 _CHECK_BYTES: Final = 20  # the longest check record
 _HEADER_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 16 << 20
-MOST_UNCHECKED_BYTES: Final = 256 << 20  # between two check records
+MOST_UNCHECKED_BYTES: Final = 128 << 20  # between two check records
 
 Bytes: TypeAlias = bytes | bytearray
 

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+import aten_dump
 from aten_dump.cli.main import COMMANDS
 from aten_dump.dump import open_dump
 from aten_dump.dump.index.summary import find_commit, summarize
@@ -294,3 +296,17 @@ def test_a_dump_cut_before_its_first_record(run: Run, tmp_path: Path) -> None:
     assert "step 1 rank 0: no header record" in result.stdout
     assert run("show", root, "--step", 1).exit_code == 0
     assert len(open_dump(root).rank(1, 0).calls) == 0
+
+
+def test_env_says_what_a_report_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATEN_DUMP_CONFIG", "\x1b[2Jconfig.toml")
+    result = run("env")
+    assert result.exit_code == 0
+    for text in (
+        aten_dump.__version__,
+        torch.__version__,
+        "Python 3.",
+        "accelerator: ",
+        "ATEN_DUMP_CONFIG=\\x1b[2Jconfig.toml",
+    ):
+        assert text in result.output

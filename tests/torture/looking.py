@@ -11,6 +11,8 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import torch
+
 from aten_dump.dump import Dump, RankDump, open_dump
 from aten_dump.dump.index.summary import summarize
 from aten_dump.errors import AtenDumpError
@@ -94,3 +96,36 @@ def _saved(rank: RankDump, random: random.Random) -> None:
 
 
 LOOKS: tuple[Look, ...] = (_tree, _calls, _values, _tensors, _tables, _saved)
+
+
+def wrong_tensors(original: Path, spoiled: Path) -> tuple[int, list[str]]:
+    """Return how many tensors of a spoiled dump can be read, and which of them are not those of the original."""
+    right = {(rank.step, rank.rank): rank for rank in open_dump(original).all_ranks()}
+    read, wrong = 0, []
+    try:
+        ranks = open_dump(spoiled).all_ranks()
+    except AtenDumpError:
+        return 0, []
+    for rank in ranks:
+        try:
+            values = rank.values
+            for value in values:
+                try:
+                    found = value.tensor()
+                except AtenDumpError:
+                    continue
+                read += 1
+                expected = right[rank.step, rank.rank].value_by_id(value.id).tensor()
+                if _bits(found) != _bits(expected):
+                    wrong.append(f"value {value.id} of {rank.where}")
+        except AtenDumpError:
+            continue
+    return read, wrong
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

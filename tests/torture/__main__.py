@@ -1,0 +1,145 @@
+"""Runs it all and prints the counts: ``python -m tests.torture [--scale 0.05] [--seed 0]``."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from tests.torture.changing import copied, corrupted, mutated
+from tests.torture.hostile import HARMS
+from tests.torture.killing import kill_one
+from tests.torture.looking import look_at, wrong_tensors
+
+DUMPS = [
+    Path(__file__).parents[1] / "golden" / "v1" / name for name in ("full", "killed", "hash", "sample", "statistic")
+]
+SECONDS = 10
+KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300}
+
+
+class Hang(BaseException):
+    """Something took longer than it may; no Exception, so that nothing catches it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the cases of a kind."""
+
+    cases: int = 0
+    tensors: int = 0  # that were read
+    wrong: int = 0
+    refused: int = 0  # cases in which some reader gave an error of aten_dump
+    bad: list[str] = field(default_factory=list)  # cases with a hang, a traceback or a wrong tensor
+    seconds: float = 0.0
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raise Hang in a block that takes too long."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(kind: str, count: int, seed: int, folder: Path, seconds: int = SECONDS) -> Counts:
+    """Run some cases of a kind; each has a random generator of its own, so that it can be run alone."""
+    counts = Counts()
+    begun = time.monotonic()
+    for number in range(seed, seed + count):
+        chance = random.Random(f"{kind} {number}")
+        counts.cases += 1
+        try:
+            _CASES[kind](folder / kind, chance, counts, seconds)
+        except (Hang, Exception) as error:
+            counts.bad.append(f"{kind} {number}: {type(error).__name__}: {error}")
+        shutil.rmtree(folder / kind, ignore_errors=True)
+    counts.seconds = time.monotonic() - begun
+    return counts
+
+
+def _kill(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    with limited(6 * seconds):
+        read, wrong = kill_one(folder, chance)
+    counts.tensors += read
+    counts.wrong += wrong
+    assert not wrong, f"{wrong} of {read} tensors are wrong"
+
+
+def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Callable[..., None]:
+    def case(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+        original = chance.choice(DUMPS)
+        spoiled = copied(original, folder)
+        said = how(spoiled, chance)
+        with warnings.catch_warnings(), limited(seconds):
+            warnings.simplefilter("ignore")
+            try:
+                counts.refused += bool(look_at(spoiled, chance))
+                if compared:
+                    read, wrong = wrong_tensors(original, spoiled)
+                    counts.tensors += read
+                    counts.wrong += len(wrong)
+                    assert not wrong, f"wrong tensors: {wrong[:3]}"
+            except BaseException as error:
+                error.args = (f"{said}: {error}",)
+                raise
+
+    return case
+
+
+def _harm(dump: Path, chance: random.Random) -> str:
+    name = chance.choice(list(HARMS))
+    HARMS[name](dump, chance)
+    return name
+
+
+_CASES: dict[str, Callable[..., None]] = {
+    "killed": _kill,
+    "corrupted": _spoil(corrupted, compared=True),
+    "mutated": _spoil(mutated, compared=False),
+    "hostile": _spoil(_harm, compared=False),
+}
+
+
+def main() -> int:
+    """Print a line for each kind, and what went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the cases to run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    arguments = parser.parse_args()
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in arguments.kinds:
+            counts = run(kind, round(KINDS[kind] * arguments.scale), arguments.seed, Path(folder))
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+            print(
+                f"{kind}: {counts.cases} cases, {counts.refused} refused in part, {counts.tensors} tensors read, "
+                f"{counts.wrong} wrong, {len(counts.bad)} bad; {counts.seconds:.0f} s, at most {memory} MiB",
+                flush=True,
+            )
+            print(*counts.bad, sep="\n")
+            bad += len(counts.bad)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
