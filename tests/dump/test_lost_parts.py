@@ -155,3 +155,15 @@ def test_saved_takes_a_dump_whose_calls_were_filtered(tmp_path: Path) -> None:
     assert [one.node for one in saved if one.call is None]
     code, text = outcome("saved", tmp_path / "dump")
     assert code == 0 and "(not recorded)" in text
+
+
+def test_compare_does_not_say_that_what_lacks_a_step_agrees(dump: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(dump, other)
+    assert outcome("compare", dump, other)[0] == 0
+    shutil.rmtree(other / "step3")
+    code, text = outcome("compare", dump, other)
+    assert code != 0 and "step 3 of rank 0 is not in" in text
+    shutil.rmtree(dump / "step3")
+    code, text = outcome("compare", dump, other)
+    assert code == 2 and "step 3 of rank 0 is not in" in text
