@@ -43,8 +43,8 @@ class OpenPairs:
         Returns:
             False if the pair turned out to be none.
         """
-        if pair.how in ("order", "shapeless") and any(link.close.shape is not None for link in open_links(links)):
-            return False  # alignment had nothing but the op to go by
+        if self._is_shaped_otherwise(pair, links, differences):
+            return False
         for link in list(open_links(links)):
             self._by_rule_or_meaning(pair, link)
         left = list(open_links(links))
@@ -61,6 +61,18 @@ class OpenPairs:
         for link in left:
             self._differs(link)
         return True
+
+    def _is_shaped_otherwise(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
+        """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
+
+        Who reads what the calls made is asked instead.
+        """
+        if pair.how not in ("order", "shapeless"):
+            return False
+        if any(link.close.shape is not None for link in open_links(links)):
+            return True
+        found = self._knows.results(pair.target, pair.baseline)
+        return bool(differences) and any(t.shape != b.shape for t, b in found.values())
 
     def settle(self, pair: Pair, link: Link) -> None:
         """Settle an input by itself, whatever is made of it."""

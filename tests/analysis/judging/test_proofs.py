@@ -97,6 +97,18 @@ def test_composed_attention_agrees_with_the_fused_op_through_views_of_other_shap
     assert_agree(both(tmp_path, program(True), program(False), OtherDevice()))
 
 
+def test_a_sum_that_keeps_a_dimension_that_a_view_takes_away_is_the_same(tmp_path: Path) -> None:
+    def program(keepdim: bool) -> Program:
+        def run() -> None:
+            x = seeded(3, 5, 8) @ seeded(8, 8, seed=1)
+            total = x.sum((0, 1), keepdim=keepdim)
+            (total.view(8) * seeded(8, seed=2)).square().mean()
+
+        return run
+
+    assert_agree(both(tmp_path, program(True), program(False), OtherDevice()))
+
+
 # -- the same sources --------------------------------------------------------------------------------------------
 
 
