@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
-from . import mindspore, msprobe
+from . import mindspore_keys, msprobe_keys
 from .translation import Translation
 
 VARIABLES: Final = ("ATEN_DUMP_CONFIG", "MINDSPORE_DUMP_CONFIG")  # the first that is set counts
 # How each tool's config is known, and how it is translated.
 TOOLS: Final[dict[str, tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any], str], Translation]]]] = {
-    "MindSpore": (mindspore.is_mindspore, mindspore.translate),
-    "msprobe": (msprobe.is_msprobe, msprobe.translate),
+    "MindSpore": (mindspore_keys.is_mindspore, mindspore_keys.translate),
+    "msprobe": (msprobe_keys.is_msprobe, msprobe_keys.translate),
 }
 
 

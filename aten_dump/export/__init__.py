@@ -1,10 +1,10 @@
-"""Dumps in the formats of other tools: one file for each target, one table of them (`targets.py`).
+"""Dumps in the formats of other tools: one table of targets (`targets.py`), a file for each in `formats`.
 
 In: the reader's handles, a step and rank at a time, a tensor at a time.
 Out: files or a folder under a temporary name, which gets its final name when all is written.
 """
 
-from .job import Exported, export_dump
+from .job import Exported, Options, export_dump
 from .targets import TARGETS
 
-__all__ = ["TARGETS", "Exported", "export_dump"]
+__all__ = ["TARGETS", "Exported", "Options", "export_dump"]

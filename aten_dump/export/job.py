@@ -6,14 +6,14 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from ..config import Selection as Numbers
+from ..config import Selection
 from ..dump import Dump, RankDump, open_dump
 from ..errors import ConfigError, MissingDataError, StoreError
-from .selection import Progress, Selection
+from .chosen_calls import ChosenCalls, Progress
 from .targets import TARGETS, Target
 
 
@@ -25,16 +25,30 @@ class Exported:
     left_out: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to export, and over what.
+
+    Args:
+        steps: steps to export, as in DumpConfig.steps.
+        ranks: ranks to export, as in DumpConfig.ranks.
+        filters: keywords of ``Calls.filter``.
+        sources: folder whose files may be read for lines of code in ``graph``. A dump itself may name any file.
+        overwrite: replace what is at the place to write to.
+    """
+
+    steps: str | int = "all"
+    ranks: str | int = "all"
+    filters: Mapping[str, str | None] = field(default_factory=dict)
+    sources: str | os.PathLike[str] | None = None
+    overwrite: bool = False
+
+
 def export_dump(
     dump: str | os.PathLike[str] | Dump,
     to: str,
     out: str | os.PathLike[str],
-    *,
-    steps: str | int = "all",
-    ranks: str | int = "all",
-    filters: Mapping[str, str | None] | None = None,
-    sources: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
+    options: Options = Options(),
     progress: Progress | None = None,
 ) -> Exported:
     """Write a dump in another tool's format. One tensor is in memory at a time.
@@ -43,11 +57,7 @@ def export_dump(
         dump: path of a dump, or an open one.
         to: a target, of `TARGETS`.
         out: file or folder to write.
-        steps: steps to export, as in DumpConfig.steps.
-        ranks: ranks to export, as in DumpConfig.ranks.
-        filters: keywords of ``Calls.filter``.
-        sources: folder whose files may be read for lines of code in ``graph``. A dump itself may name any file.
-        overwrite: replace what is at `out`.
+        options: what to export.
         progress: is told how many calls are done, of how many.
 
     Raises:
@@ -59,23 +69,23 @@ def export_dump(
     if target is None:
         raise ConfigError(f"there is no export target {to!r}; allowed: {', '.join(TARGETS)}")
     opened = dump if isinstance(dump, Dump) else open_dump(dump)
-    kind = (filters or {}).get("kind")
+    kind = options.filters.get("kind")
     kinds = target.kinds if kind is None else (kind,)
-    root = None if sources is None else Path(sources).resolve()
-    selection = Selection(_chosen(opened, steps, ranks), kinds, dict(filters or {}), root, progress)
-    write = import_module(f".{target.module}", __package__).write
+    root = None if options.sources is None else Path(options.sources).resolve()
+    chosen = ChosenCalls(_ranks(opened, options), kinds, options.filters, root, progress)
+    write = import_module(f".formats.{target.module}", __package__).write
     final = Path(out)
-    with whole_or_nothing(final, target, overwrite) as partial:
-        write(selection, partial)
-    return Exported(final, selection.left_out)
+    with whole_or_nothing(final, target, options.overwrite) as partial:
+        write(chosen, partial)
+    return Exported(final, chosen.left_out)
 
 
-def _chosen(dump: Dump, steps: str | int, ranks: str | int) -> list[RankDump]:
-    wanted_steps, wanted_ranks = Numbers.parse("steps", steps), Numbers.parse("ranks", ranks)
-    found = [rank for rank in dump.all_ranks() if rank.step in wanted_steps and rank.rank in wanted_ranks]
+def _ranks(dump: Dump, options: Options) -> list[RankDump]:
+    steps, ranks = Selection.parse("steps", options.steps), Selection.parse("ranks", options.ranks)
+    found = [rank for rank in dump.all_ranks() if rank.step in steps and rank.rank in ranks]
     if not found:
         raise MissingDataError(
-            f"{dump.path} has no step in {steps!r} with a rank in {ranks!r}; "
+            f"{dump.path} has no step in {options.steps!r} with a rank in {options.ranks!r}; "
             f"recorded steps: {', '.join(map(str, dump.steps)) or 'none'}, ranks: {', '.join(map(str, dump.ranks))}"
         )
     return found

@@ -1,4 +1,4 @@
-"""The table of export targets: adding one is a row here and a file beside this one."""
+"""The table of export targets: adding one is a row here and a file in `formats`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What ``--to`` may be. The code is ``write`` of aten_dump.export.<module>, imported when it is used."""
+    """What ``--to`` may be. The code is ``write`` of aten_dump.export.formats.<module>, imported when it is used."""
 
     module: str
     says: str
@@ -21,32 +21,32 @@ _ALL: Final = ("aten", "api", "module", "node")
 
 TARGETS: Final = {
     "msprobe": Target(
-        "msprobe",
+        "to_msprobe",
         "dump.json, stack.json, construct.json and .pt files as msprobe writes them",
         False,
         ("api", "module"),
     ),
-    "hdf5": Target("hdf5", "one HDF5 file, a group for each call", True, _ALL, "hdf5"),
+    "hdf5": Target("to_hdf5", "one HDF5 file, a group for each call", True, _ALL, "hdf5"),
     "apex": Target(
-        "apex",
+        "to_apex",
         "one HDF5 file as apex's HookerAndDumper writes it: 018_BatchNorm2d/grad_input0",
         True,
         ("module",),
         "hdf5",
     ),
     "npy": Target(
-        "npy",
+        "to_npy",
         ".npy files, statistic.csv, mapping.csv and execution order in MindSpore's naming",
         False,
         ("aten", "node"),
     ),
-    "torch": Target("torch_files", "a .pt file for each tensor, to be read with torch.load", False, _ALL),
-    "parquet": Target("parquet", "calls, uses, values and statistics as Parquet tables", False, _ALL, "parquet"),
+    "torch": Target("to_torch", "a .pt file for each tensor, to be read with torch.load", False, _ALL),
+    "parquet": Target("to_parquet", "calls, uses, values and statistics as Parquet tables", False, _ALL, "parquet"),
     "graph": Target(
-        "graph", "the graph as text like MindSpore's .ir, as DOT and as Model Explorer JSON", False, ("aten", "node")
+        "to_graph", "the graph as text like MindSpore's .ir, as DOT and as Model Explorer JSON", False, ("aten", "node")
     ),
-    "perfetto": Target("perfetto", "a timeline for ui.perfetto.dev, with flows from forward to backward", True, _ALL),
+    "perfetto": Target("to_perfetto", "a timeline for ui.perfetto.dev, forward tied to backward", True, _ALL),
     "tensorboard": Target(
-        "tensorboard", "statistics over steps as TensorBoard scalars", False, ("module",), "tensorboard"
+        "to_tensorboard", "statistics over steps as TensorBoard scalars", False, ("module",), "tensorboard"
     ),
 }

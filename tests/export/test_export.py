@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from aten_dump import Call, ConfigError, DumpConfig, DumpMode, MissingDataError, RankDump, StoreError, Value, open_dump
-from aten_dump.export import TARGETS, export_dump
-from aten_dump.export.msprobe import name_in_msprobe
-from aten_dump.export.selection import slots_of
+from aten_dump.export import TARGETS, Options, export_dump
+from aten_dump.export.chosen_calls import slots_of
+from aten_dump.export.formats.to_msprobe import name_in_msprobe
 
 from .conftest import record
 
@@ -68,7 +68,7 @@ def test_an_export_is_not_written_over_what_is_there(recorded: Path, tmp_path: P
     with pytest.raises(ConfigError, match=r"exists already.*--overwrite"):
         export_dump(recorded, target, tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
-    export_dump(recorded, target, tmp_path / "out", overwrite=True, steps=0)
+    export_dump(recorded, target, tmp_path / "out", Options(overwrite=True, steps=0))
     assert (tmp_path / "out").is_file() == TARGETS[target].is_file
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -92,14 +92,14 @@ def test_wrong_requests_say_what_there_is(recorded: Path, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"no export target 'csv'; allowed: msprobe, hdf5"):
         export_dump(recorded, "csv", tmp_path / "out")
     with pytest.raises(MissingDataError, match=r"recorded steps: 0, 1, ranks: 0"):
-        export_dump(recorded, "torch", tmp_path / "out", steps="7")
+        export_dump(recorded, "torch", tmp_path / "out", Options(steps="7"))
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         export_dump(recorded, "torch", tmp_path / "file" / "out")
 
 
 def test_what_is_left_out_is_told(recorded: Path, tmp_path: Path) -> None:
-    done = export_dump(recorded, "torch", tmp_path / "out", steps=0)
+    done = export_dump(recorded, "torch", tmp_path / "out", Options(steps=0))
     assert done.left_out == {"tensors that are undefined memory": 2}  # of the API and of the op in it
 
 
@@ -120,10 +120,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_exports_stream(large: Path, tmp_path: Path, target: str) -> None:
     """An export takes less than 192 MiB more than its imports: a few tensors, and 64 MiB of mapped shards."""
     export = (
-        "import re, sys, torch, h5py; from aten_dump.export import export_dump, npy, msprobe\n"
+        "import re, sys, torch, h5py; from aten_dump.export import Options, export_dump; from aten_dump.export.formats import to_npy, to_msprobe\n"
         "high = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = high()\n"
-        "export_dump(sys.argv[1], sys.argv[3], sys.argv[2], filters={'kind': 'api'})\n"
+        "export_dump(sys.argv[1], sys.argv[3], sys.argv[2], Options(filters={'kind': 'api'}))\n"
         "print(high() - before)"
     )
     command = [sys.executable, "-c", export, large, tmp_path / "out", target]
@@ -147,7 +147,7 @@ def test_torch(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
 
 
 def test_a_value_is_written_once(recorded: Path, tmp_path: Path) -> None:
-    export_dump(recorded, "torch", tmp_path / "out", steps=0)
+    export_dump(recorded, "torch", tmp_path / "out", Options(steps=0))
     files = list((tmp_path / "out" / "step0" / "rank0").iterdir())
     assert len({file.stat().st_ino for file in files}) < len(files) / 2
 
@@ -167,7 +167,7 @@ def test_names_too_long_for_a_file_are_mapped(tmp_path: Path) -> None:
 
 
 def test_hdf5(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
-    export_dump(recorded, "hdf5", tmp_path / "one.h5", steps=0)
+    export_dump(recorded, "hdf5", tmp_path / "one.h5", Options(steps=0))
     with h5py.File(tmp_path / "one.h5") as file:
         for call, slot, value in stored(rank, ("aten", "api", "module", "node")):
             dataset = file[call.name][slot]
@@ -185,7 +185,7 @@ def test_hdf5(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
 
 
 def test_apex(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
-    export_dump(recorded, "apex", tmp_path / "out.hdf5", steps=0)
+    export_dump(recorded, "apex", tmp_path / "out.hdf5", Options(steps=0))
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert list(file)[:5] == ["000_Linear", "001_LayerNorm", "002_Linear", "003_Linear", "004_Linear"]
         assert list(file)[5:] == ["005_Linear", "006_Linear", "007_Linear", "008_LayerNorm", "009_Linear"]
@@ -302,7 +302,7 @@ def test_parquet(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
 
 def test_graph(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
     here = Path(__file__).parent
-    export_dump(recorded, "graph", tmp_path / "out", sources=here)
+    export_dump(recorded, "graph", tmp_path / "out", Options(sources=here))
     folder = tmp_path / "out" / "step0" / "rank0"
     text = (folder / "graph.ir").read_text()
     addmm = rank["Aten.addmm.2.forward"]
@@ -322,10 +322,10 @@ def test_graph(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
 
 
 def test_graph_reads_no_file_that_the_dump_names_unless_told(recorded: Path, tmp_path: Path) -> None:
-    export_dump(recorded, "graph", tmp_path / "bare", steps=0)
+    export_dump(recorded, "graph", tmp_path / "bare", Options(steps=0))
     text = (tmp_path / "bare" / "step0" / "rank0" / "graph.ir").read_text()
     assert "gelu(block(x))" not in text and re.search(r"conftest\.py\(\d+\)/Net\.forward/", text)
-    export_dump(recorded, "graph", tmp_path / "elsewhere", steps=0, sources=tmp_path)
+    export_dump(recorded, "graph", tmp_path / "elsewhere", Options(steps=0, sources=tmp_path))
     assert "gelu(block(x))" not in (tmp_path / "elsewhere" / "step0" / "rank0" / "graph.ir").read_text()
 
 

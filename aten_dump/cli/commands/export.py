@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ...export import TARGETS, export_dump
+from ...export import TARGETS, Options, export_dump
 from ..console import count_progress, echo
 from ..options import dump_argument, filter_options
 
@@ -60,17 +60,8 @@ def command(
     """Write a dump in the format of another tool."""
     filters = {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name}
     with count_progress(f"exporting to {to}") as progress:
-        done = export_dump(
-            dump,
-            to,
-            out,
-            steps=steps,
-            ranks=ranks,
-            filters=filters,
-            sources=sources,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        options = Options(steps, ranks, filters, sources, overwrite)
+        done = export_dump(dump, to, out, options, progress)
     echo(f"wrote {done.path}")
     for what, count in done.left_out.items():
         echo(f"left out {count} {what}", err=True)

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from . import mindspore, msprobe
+from . import mindspore_dump, msprobe_dump
 from .foreign_rank import ForeignRank, Read
 
 Places = dict[int, dict[int, Path]]  # directories by step and rank
 
 # Each finds the directories of its format below a path, none if it is not this format; and reads one of them.
 FORMATS: Final[tuple[tuple[Callable[[Path], Places], Read], ...]] = (
-    (msprobe.find, msprobe.read),
-    (mindspore.find, mindspore.read),
+    (msprobe_dump.find, msprobe_dump.read),
+    (mindspore_dump.find, mindspore_dump.read),
 )
 
 

@@ -10,25 +10,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..dump import Call, Value
-from .arrays import as_array
-from .hdf5 import group_of
-from .selection import Selection, require
+from ...dump import Call, Value
+from ..chosen_calls import ChosenCalls, require
+from ..values.arrays import as_array
+from .to_hdf5 import group_of
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write the file."""
     require("h5py", "hdf5")
     import h5py
 
     with h5py.File(out, "w") as file:
-        for rank in selection.each_rank():
-            root = group_of(file, selection, rank)
+        for rank in chosen.each_rank():
+            root = group_of(file, chosen, rank)
             count = 0
-            for call in selection.calls(rank):
+            for call in chosen.calls(rank):
                 if call.kind != "module" or call.phase not in ("forward", "backward") or is_model(call):
                     continue
-                write_call(root.create_group(f"{count:03d}_{call.op.rpartition('.')[2]}"), call, selection)
+                write_call(root.create_group(f"{count:03d}_{call.op.rpartition('.')[2]}"), call, chosen)
                 count += 1
 
 
@@ -38,25 +38,25 @@ def is_model(call: Call) -> bool:
     return forward is not None and not forward.module
 
 
-def write_call(group: Any, call: Call, selection: Selection) -> None:
+def write_call(group: Any, call: Call, chosen: ChosenCalls) -> None:
     """Write what a module's call, or its backward, was given and gave."""
     group.attrs["call"] = call.name
     given, made = ("grad_output", "grad_input") if call.phase == "backward" else ("feat_input", "feat_output")
     args, _ = call.inputs
-    _write_items(group, given, tuple(args), selection)
-    _write_items(group, made, call.outputs, selection)
+    _write_items(group, given, tuple(args), chosen)
+    _write_items(group, made, call.outputs, chosen)
 
 
-def _write_items(group: Any, name: str, items: Any, selection: Selection) -> None:
+def _write_items(group: Any, name: str, items: Any, chosen: ChosenCalls) -> None:
     """Write a tensor under `name`, those of a tuple or list under the name and their number."""
     if isinstance(items, list | tuple):
         for number, item in enumerate(items):
-            _write_items(group, f"{name}{number}", item, selection)
+            _write_items(group, f"{name}{number}", item, chosen)
     elif items is None:
         group.create_dataset(name, shape=(0,), dtype="f")
     elif isinstance(items, dict):
         for key, item in items.items():
-            _write_items(group, f"{name}_{key}", item, selection)
+            _write_items(group, f"{name}_{key}", item, chosen)
     elif isinstance(items, Value):
-        for _, value in selection.tensors([(name, items)]):
+        for _, value in chosen.tensors([(name, items)]):
             group.create_dataset(name, data=as_array(value.tensor()))

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from ..dump import Value
+from ...dump import Value
 
 _LONGEST: Final = 255  # bytes of a file's name, on all usual file systems
 MAPPING_FILE: Final = "mapping.csv"

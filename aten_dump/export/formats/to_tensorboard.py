@@ -8,22 +8,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..dump import Value
-from .selection import Selection, require, slots_of
+from ...dump import Value
+from ..chosen_calls import ChosenCalls, require, slots_of
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write an event file for each rank."""
     require("tensorboard", "tensorboard")
     from torch.utils.tensorboard.writer import SummaryWriter
 
     writers: dict[int, Any] = {}
     try:
-        for rank in selection.each_rank():
+        for rank in chosen.each_rank():
             writer = writers.get(rank.rank)
             if writer is None:
                 writer = writers[rank.rank] = SummaryWriter(str(out / f"rank{rank.rank}"))
-            for call in selection.calls(rank):
+            for call in chosen.calls(rank):
                 for slot, value in slots_of(call):
                     _add(writer, f"{call.name}.{slot}", value, rank.step)
             for name, value in rank.gradients.items():

@@ -12,32 +12,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..dump import Call, RankDump
-from .selection import Selection
+from ...dump import Call, RankDump
+from ..chosen_calls import ChosenCalls
 
 Event = dict[str, Any]
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write the file."""
     origin: int | None = None
     with open(out, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [')
         separator = "\n"
-        for rank in selection.each_rank():
+        for rank in chosen.each_rank():
             origin = rank.header.start_unix_ns if origin is None else origin
-            for event in _events(selection, rank, origin):
+            for event in _events(chosen, rank, origin):
                 file.write(separator + json.dumps(event))
                 separator = ",\n"
         file.write("\n]}\n")
 
 
-def _events(selection: Selection, rank: RankDump, origin: int) -> Iterator[Event]:
+def _events(chosen: ChosenCalls, rank: RankDump, origin: int) -> Iterator[Event]:
     yield {"ph": "M", "name": "process_name", "pid": rank.rank, "args": {"name": f"rank {rank.rank}"}}
     threads: set[int] = set()
-    for call in selection.calls(rank):
+    for call in chosen.calls(rank):
         if not call.duration_ns:
-            selection.leave_out("calls without a time of their own")
+            chosen.leave_out("calls without a time of their own")
             continue
         if call.thread not in threads:
             threads.add(call.thread)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..dump import Call, RankDump, Value
-from .selection import Selection
-from .source_lines import SourceLines
+from ...dump import Call, RankDump, Value
+from ..chosen_calls import ChosenCalls
+from ..values.source_lines import SourceLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Node:
     outputs: list[tuple[str, Value]]
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write three files for each step and rank."""
-    sources = SourceLines(selection.sources)
-    for rank in selection.each_rank():
+    sources = SourceLines(chosen.sources)
+    for rank in chosen.each_rank():
         folder = out / f"step{rank.step}" / f"rank{rank.rank}"
         folder.mkdir(parents=True)
         with (
@@ -38,18 +38,18 @@ def write(selection: Selection, out: Path) -> None:
             open(folder / "graph.dot", "w", encoding="utf-8") as dot,
             open(folder / "graph.json", "w", encoding="utf-8") as explorer,
         ):
-            _write_rank(selection, rank, sources, (text, dot, explorer))
+            _write_rank(chosen, rank, sources, (text, dot, explorer))
 
 
 def _write_rank(
-    selection: Selection, rank: RankDump, sources: SourceLines, files: tuple[TextIO, TextIO, TextIO]
+    chosen: ChosenCalls, rank: RankDump, sources: SourceLines, files: tuple[TextIO, TextIO, TextIO]
 ) -> None:
     text, dot, explorer = files
     text.write(f"# Step {rank.step}, rank {rank.rank} of {rank.directory.parent.parent.name}\n")
     dot.write("digraph {\n  node [shape=box];\n")
     explorer.write(f'{{"graphs": [{{"id": "step{rank.step}.rank{rank.rank}", "nodes": [')
     separator = "\n"
-    for node in nodes(selection, rank):
+    for node in nodes(chosen, rank):
         text.writelines(_text(node, sources))
         dot.writelines(_dot(node))
         explorer.write(separator + json.dumps(_explorer(node)))
@@ -58,10 +58,10 @@ def _write_rank(
     explorer.write("\n]}]}\n")
 
 
-def nodes(selection: Selection, rank: RankDump) -> Iterator[Node]:
+def nodes(chosen: ChosenCalls, rank: RankDump) -> Iterator[Node]:
     """Yield the selected calls with the selected calls that made their inputs."""
     made: dict[int, tuple[int, str]] = {}  # by value id: call id and slot
-    for call in selection.calls(rank):
+    for call in chosen.calls(rank):
         inputs = [(slot, value, made.get(value.id)) for slot, value in call.input_values()]
         outputs = [*call.output_values(), *call.written_values()]
         given = {value.id for _, value, _ in inputs}

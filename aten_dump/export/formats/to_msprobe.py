@@ -15,22 +15,22 @@ from typing import Any, Final, TextIO
 
 import torch
 
-from ..dump import Call, GeneratorRef, ObjectRef, RankDump, ReprRef, Value
-from .selection import Selection
-from .statistics import StatisticsOf
-from .tensor_files import TensorFiles
+from ...dump import Call, GeneratorRef, ObjectRef, RankDump, ReprRef, Value
+from ..chosen_calls import ChosenCalls
+from ..values.linked_files import TensorFiles
+from ..values.numbers_of_values import StatisticsOf
 
 _STATISTICS: Final = {"Max": "max", "Min": "min", "Mean": "mean", "Norm": "l2norm"}
 _LEVELS: Final[dict[tuple[str, ...], str]] = {("module",): "L0", ("api",): "L1"}
 OPTIMIZER: Final = "optimizer"
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write a folder for each step and rank."""
-    for rank in selection.each_rank():
+    for rank in chosen.each_rank():
         folder = out / f"step{rank.step}" / f"rank{rank.rank}"
         folder.mkdir(parents=True)
-        _RankFiles(selection, rank, folder).write()
+        _RankFiles(chosen, rank, folder).write()
 
 
 def name_in_msprobe(call: Call) -> str:
@@ -44,8 +44,8 @@ def name_in_msprobe(call: Call) -> str:
 class _RankFiles:
     """The files of one step and rank; dump.json is written call by call."""
 
-    def __init__(self, selection: Selection, rank: RankDump, folder: Path) -> None:
-        self._selection = selection
+    def __init__(self, chosen: ChosenCalls, rank: RankDump, folder: Path) -> None:
+        self._chosen = chosen
         self._rank = rank
         self._folder = folder
         self._task = _task_of(rank)
@@ -58,7 +58,7 @@ class _RankFiles:
         with open(self._folder / "dump.json", "w", encoding="utf-8") as file:
             head = {
                 "task": self._task,
-                "level": _LEVELS.get(tuple(self._selection.kinds), "mix"),
+                "level": _LEVELS.get(tuple(self._chosen.kinds), "mix"),
                 "framework": "pytorch",
                 "recorder": "aten_dump",  # backward calls have gradients in the order of the arguments
                 "dump_data_dir": "dump_tensor_data" if self._files else None,
@@ -79,9 +79,9 @@ class _RankFiles:
 
     def _write_calls(self, file: TextIO) -> None:
         separator = "\n"
-        for call in self._selection.calls(self._rank):
+        for call in self._chosen.calls(self._rank):
             if call.repeat:
-                self._selection.leave_out("further backwards of one call, for which msprobe has no name")
+                self._chosen.leave_out("further backwards of one call, for which msprobe has no name")
                 continue
             name = name_in_msprobe(call)
             self._note_place(name, call)
@@ -134,13 +134,13 @@ class _RankFiles:
         if value.hash is not None and self._task != "tensor":
             entry["md5"] = value.hash
         if self._files is not None:
-            for _ in self._selection.tensors([(name, value)]):
+            for _ in self._chosen.tensors([(name, value)]):
                 entry["data_name"] = self._files.put(name, value)
         return entry
 
     def _parameter_gradients(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the gradients of parameters, by the module that holds them."""
-        if "module" not in self._selection.kinds or self._task == "structure":
+        if "module" not in self._chosen.kinds or self._task == "structure":
             return
         modules = {call.api: call for call in self._rank.calls.filter(kind="module")}
         found: dict[str, dict[str, Any]] = {}

@@ -13,7 +13,7 @@ Progress = Callable[[int, int], None]  # calls done, calls in all
 
 
 @dataclass
-class Selection:
+class ChosenCalls:
     """Calls of some steps and ranks, and what happens to them on the way out.
 
     Args:

@@ -9,32 +9,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..dump import RankDump, Value
-from .arrays import as_array
-from .selection import Selection, require, slots_of
+from ...dump import RankDump, Value
+from ..chosen_calls import ChosenCalls, require, slots_of
+from ..values.arrays import as_array
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write the file."""
     require("h5py", "hdf5")
     import h5py
 
     with h5py.File(out, "w") as file:
-        for rank in selection.each_rank():
-            root = group_of(file, selection, rank)
-            for call in selection.calls(rank):
+        for rank in chosen.each_rank():
+            root = group_of(file, chosen, rank)
+            for call in chosen.calls(rank):
                 group = root.create_group(call.name.replace("/", "_"))
                 group.attrs.update(
                     {"op": call.op, "kind": call.kind, "phase": call.phase, "module": call.module, "id": call.id}
                 )
                 written: dict[int, Any] = {}
-                for slot, value in selection.tensors(slots_of(call)):
+                for slot, value in chosen.tensors(slots_of(call)):
                     put(group, slot, value, written)
 
 
-def group_of(file: Any, selection: Selection, rank: RankDump) -> Any:
+def group_of(file: Any, chosen: ChosenCalls, rank: RankDump) -> Any:
     """Return the group of a step and rank: the root, where it is the only one."""
-    return file.create_group(f"step{rank.step}/rank{rank.rank}") if selection.several else file
+    return file.create_group(f"step{rank.step}/rank{rank.rank}") if chosen.several else file
 
 
 def put(group: Any, name: str, value: Value, written: dict[int, Any]) -> None:

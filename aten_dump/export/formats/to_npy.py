@@ -18,11 +18,11 @@ from typing import Any, Final, TextIO
 import numpy as np
 import torch
 
-from ..dump import Call, RankDump, Value
-from .arrays import as_array
-from .selection import Selection
-from .statistics import StatisticsOf
-from .tensor_files import TensorFiles
+from ...dump import Call, RankDump, Value
+from ..chosen_calls import ChosenCalls
+from ..values.arrays import as_array
+from ..values.linked_files import TensorFiles
+from ..values.numbers_of_values import StatisticsOf
 
 NET: Final = "Net"
 HEADING: Final = "NodeExecutionOrder-FullNameWithScope"  # of the execution order
@@ -54,10 +54,10 @@ _FACTS: Final = (
 )
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write a folder for each step and rank."""
     orders: dict[int, list[int]] = {}
-    for rank in selection.each_rank():
+    for rank in chosen.each_rank():
         orders.setdefault(rank.rank, []).append(rank.step)
         order = out / f"rank_{rank.rank}" / "execution_order"
         order.mkdir(parents=True, exist_ok=True)
@@ -67,26 +67,26 @@ def write(selection: Selection, out: Path) -> None:
             open(folder / "statistic.csv", "w", encoding="utf-8", newline="") as table,
             open(order / "ms_execution_order_graph_0.csv", "w", encoding="utf-8") as names,
         ):
-            _write_rank(selection, rank, folder, table, names)
+            _write_rank(chosen, rank, folder, table, names)
     for number, steps in orders.items():
         lines = "".join(f"{step}\n" for step in steps)
         (out / f"rank_{number}" / "execution_order" / "ms_global_execution_order_graph_0.csv").write_text(lines)
 
 
-def _write_rank(selection: Selection, rank: RankDump, folder: Path, table: TextIO, names: TextIO) -> None:
+def _write_rank(chosen: ChosenCalls, rank: RankDump, folder: Path, table: TextIO, names: TextIO) -> None:
     names.write(f"{HEADING}\n")
     files = TensorFiles(folder, ".npy", _save)
     statistics = StatisticsOf(COLUMNS.values())
     rows = csv.writer(table, lineterminator="\n")
     algorithm = str(rank.config.get("hash", "hash")).upper()
     rows.writerow([*_FACTS, *COLUMNS, algorithm])
-    for call in selection.calls(rank):
+    for call in chosen.calls(rank):
         names.write(f"{full_name(call)}\n")
         outputs = [*call.output_values(), *call.written_values()]
         for io, values in (("input", call.input_values()), ("output", outputs)):
             for slot, value in numbered(values):
                 if value.undefined:
-                    selection.leave_out("tensors that are undefined memory")
+                    chosen.leave_out("tensors that are undefined memory")
                     continue
                 numbers = statistics(value)
                 rows.writerow(

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from ..dump import Value
+from ...dump import Value
 
 Number = int | float
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ..dump import Call, RankDump, Value
-from .selection import Selection, require, slots_of
+from ...dump import Call, RankDump, Value
+from ..chosen_calls import ChosenCalls, require, slots_of
 
 _ROWS: Final = 1 << 14  # of a row group
 _INT, _TEXT, _BOOL, _FLOAT, _INTS = "int64", "string", "bool_", "float64", "list"
@@ -29,10 +29,10 @@ _TABLES: Final = {
 }  # fmt: skip
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write the tables."""
     require("pyarrow", "parquet")
-    for rank in selection.each_rank():
+    for rank in chosen.each_rank():
         names = list(rank.config.get("statistics", ()))
         statistics = {"value_id": _INT, **dict.fromkeys(names, _FLOAT)}
         tables = {
@@ -40,7 +40,7 @@ def write(selection: Selection, out: Path) -> None:
             for name, columns in ({**_TABLES, "statistics": statistics}).items()
         }
         seen: set[int] = set()
-        for call in selection.calls(rank):
+        for call in chosen.calls(rank):
             tables["calls"].add(_call_row(call))
             for slot, value in slots_of(call):
                 tables["uses"].add((call.id, slot, value.id))

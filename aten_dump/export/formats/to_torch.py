@@ -6,15 +6,15 @@ from pathlib import Path
 
 import torch
 
-from .selection import Selection, slots_of
-from .tensor_files import TensorFiles
+from ..chosen_calls import ChosenCalls, slots_of
+from ..values.linked_files import TensorFiles
 
 
-def write(selection: Selection, out: Path) -> None:
+def write(chosen: ChosenCalls, out: Path) -> None:
     """Write a file for each tensor."""
-    for rank in selection.each_rank():
+    for rank in chosen.each_rank():
         files = TensorFiles(out / f"step{rank.step}" / f"rank{rank.rank}", ".pt", torch.save)
-        for call in selection.calls(rank):
-            for slot, value in selection.tensors(slots_of(call)):
+        for call in chosen.calls(rank):
+            for slot, value in chosen.tensors(slots_of(call)):
                 files.put(f"{call.name}.{slot}", value)
         files.close()
