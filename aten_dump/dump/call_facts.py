@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..store import records
 from ..store.argument_trees import output_slots, slots
-from ..store.write_only_inputs import read_inputs
+from ..store.op_names import read_inputs
 from .argument_decoding import Frame
 from .index.tables import Tables
 

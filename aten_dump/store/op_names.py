@@ -1,9 +1,11 @@
-"""The names of ops, ``namespace::name.overload``, and what a namespace says of an op."""
+"""The names of ops, ``namespace::name.overload``, and what a name says: collectives, inputs that are only written to."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final, NamedTuple
+
+from .records import Call, Op, Tree
 
 # Ops that start a transfer and return before its result is there: somebody waits for it.
 TRANSFER_NAMESPACES: Final = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd"))
@@ -13,6 +15,16 @@ COLLECTIVE_NAMESPACES: Final = TRANSFER_NAMESPACES | {"c10d_functional", "_dtens
 WAIT_TENSOR: Final = "_c10d_functional::wait_tensor"
 LIFT_FRESH: Final = "aten::lift_fresh"  # torch.tensor(...): makes a tensor of literals
 UNSCALE_GRADIENTS: Final = "aten::_amp_foreach_non_finite_check_and_unscale_"  # a gradient scaler's
+
+# Calls that set every element of their first argument without a look at it, by `Op.api`.
+_OVERWRITING: Final = frozenset(
+    f"{prefix}{name}"
+    for prefix, names in (
+        ("", "copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_"),
+        ("_foreach_", "copy_ zero_"),
+    )
+    for name in names.split()
+)
 
 
 class OpName(NamedTuple):
@@ -41,3 +53,19 @@ def read_op_name(op: str) -> OpName:
 def is_collective(op: str) -> bool:
     """Tell whether other ranks have a part in what an op returns."""
     return read_op_name(op).namespace in COLLECTIVE_NAMESPACES
+
+
+def read_inputs(op: Op, call: Call) -> list[Tree]:
+    """Return the arguments of a call but those that it only writes to.
+
+    Args:
+        op: what it calls. What an aten op writes among its keywords is an ``out=`` of its.
+        call: its record; what it wrote decides, so that a call that failed has read all.
+    """
+    args, kwargs = call.args, call.kwargs or {}
+    written = (call.written or [])[::2]
+    if not written:
+        return [*args, *kwargs.values()]
+    first = 1 if op.api in _OVERWRITING else 0
+    outs = set(written) if read_op_name(op.op).namespace == "aten" else {"out"}
+    return [*args[first:], *(tree for name, tree in kwargs.items() if name not in outs)]

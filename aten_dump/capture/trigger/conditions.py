@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from ...config import DumpConfig
-from ...store.op_names import LIFT_FRESH, is_collective
+from ...store.op_names import LIFT_FRESH, is_collective, read_inputs
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
-from ...store.write_only_inputs import read_inputs
 from ..values.encoded_trees import entries, values_in
 from .extremes import Extremes, ExtremesOfValues
 from .held_call import HeldCall

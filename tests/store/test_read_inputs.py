@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aten_dump.store import records as r
-from aten_dump.store.write_only_inputs import read_inputs
+from aten_dump.store.op_names import read_inputs
 from tests.store.recording import call
 
 X, Y, OUT = (0, 1), (0, 2), (0, 3)
