@@ -327,6 +327,7 @@ def test_what_is_too_large_is_found(tmp_path: Path) -> None:
         "cli/commands/show.py": "def command(a, b, c, d, e, f): ...",
     }
     assert too_large(write_tree(tmp_path, sources)) == {
+        "crowded folder store",
         "long file dump/long.py",
         "long function dump/function.py:f",
         "many parameters dump/parameters.py:f",
