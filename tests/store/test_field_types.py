@@ -97,7 +97,7 @@ def test_headers_at_the_edge(edge: int) -> None:
         ((r.TREE_DTYPE, "float32"), True), ((r.TREE_DTYPE, 1), False), ((r.TREE_DTYPE, "a", "b"), False),
         ((r.TREE_GENERATOR, "cpu", 5), True), ((r.TREE_GENERATOR, "cpu", None), True), ((r.TREE_GENERATOR, "cpu", "5"), False),
         ((r.TREE_COMPLEX, 1.0, 2), True), ((r.TREE_COMPLEX, 1.0, None), False), ((r.TREE_COMPLEX, 1.0), False),
-        ((99, object()), True), ((-1, object()), True),
+        ((99, {"a": 1}), True), ((-1, {"a": 1}), True),
     ],
     ids=repr,
 )  # fmt: skip

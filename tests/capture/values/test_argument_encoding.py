@@ -77,7 +77,7 @@ def values(sink: MemorySink) -> Iterator[ValueTable]:
         (Options(0.5), [r.TREE_DICT, "scale", 0.5, "mask", None]),
         (Options, [r.TREE_OBJECT, "builtins.type"]),
         ({1, 2}, [r.TREE_OBJECT, "builtins.set"]),
-        (object(), [r.TREE_OBJECT, "builtins.object"]),
+        pytest.param(object(), [r.TREE_OBJECT, "builtins.object"], id="object"),
     ],
     ids=repr,
 )
