@@ -19,8 +19,9 @@ const MOST_READERS = 3;
  * @param {Rank} rank
  * @param {[string, Value][]} found slots and values
  * @param {boolean} isInput who made it is shown; of results, who reads it
+ * @param {string} label
  */
-export async function valueTable(app, rank, found, isInput) {
+export async function valueTable(app, rank, found, isInput, label) {
   const rows = found.slice(0, MOST_ROWS);
   const statistics = STATISTICS.filter((name) => rows.some(([, value]) => value.hasStatistics && value.chunk.names.includes(name)));
   const counts = COUNTS.filter((name) => rows.some(([, value]) => value.hasStatistics && (value.statistic(name) ?? 0) > 0));
@@ -34,7 +35,7 @@ export async function valueTable(app, rank, found, isInput) {
     columns.map((texts, at) => h("td", { class: `number ${isBad(value, [...statistics, ...counts][at]) ? "bad" : ""}` }, texts[i])),
     hasHistograms ? h("td", {}, histograms[i] ? histogram(histograms[i]) : null) : null,
     h("td", {}, isInput ? madeBy(app, rank, uses[i].producer) : readBy(app, rank, uses[i].consumers))));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": isInput ? "Tensors given" : "Tensors made" },
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
     h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, body)),
     found.length > MOST_ROWS ? h("p", { class: "muted" }, `and ${found.length - MOST_ROWS} more`) : null);
 }

@@ -171,7 +171,7 @@ export class CallView {
   async tensors(title, rank, args, group) {
     const found = args.of(group);
     if (!found.length) return null;
-    return h("section", { class: "card" }, h("h2", {}, title), await valueTable(this.app, rank, found, group === "input"));
+    return h("section", { class: "card" }, h("h2", {}, title), await valueTable(this.app, rank, found, group === "input", title));
   }
 
   /**

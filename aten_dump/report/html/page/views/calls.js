@@ -66,7 +66,7 @@ export class CallsView {
     this.virtual = new VirtualRows(this.grid, {
       height: ROW_HEIGHT, make: () => new CallRow().element, fill: (row, index) => this.fill(row, index),
     });
-    replace(this.element, this.bar(names), this.grid);
+    replace(this.element, h("h1", { class: "unseen" }, "Calls"), this.bar(names), this.grid);
   }
 
   statisticNames() {

@@ -60,8 +60,9 @@ export class GraphView {
     const item = (path) => {
       const inner = tree.get(path) ?? [];
       const link = h("a", { href: address({ ...place, view: "graph", module: path, call: "" }), class: "mono", "aria-current": path === fqn ? "true" : null }, path.split(".").pop() ?? "");
-      if (!inner.length) return h("li", {}, link);
-      return h("li", {}, h("details", { open: fqn === path || fqn.startsWith(`${path}.`) }, h("summary", {}, link), h("ul", {}, inner.map(item))));
+      if (!inner.length) return h("li", {}, h("span", { class: "twisty" }), link);
+      const list = h("ul", { hidden: !(fqn === path || fqn.startsWith(`${path}.`)) }, inner.map(item));
+      return h("li", {}, twisty(list, path), link, list);
     };
     replace(this.tree, h("h2", {}, "Modules"), h("ul", {}, h("li", {}, h("a", { href: address({ ...place, view: "graph", module: "", call: "" }), "aria-current": fqn === "" ? "true" : null }, "outside of modules")), (tree.get("") ?? []).map(item)));
   }
@@ -96,15 +97,33 @@ export class GraphView {
     const target = node.kind === "module" ? address({ ...place, view: "graph", module: inner, call: name }) : this.app.callAddress(rank, name);
     const error = judged ? severity(judged.overFloor(node.call)) : 0;
     const most = Math.floor((width - 20) / 7);
-    return svg("a", { href: target, class: `node ${node.kind} severity-${error}`, "data-call": node.call, "aria-label": `${name}, ${node.type}` },
-      svg("rect", { x: left, y: top, width, height, rx: 6 }), svg("rect", { class: "mark", x: left, y: top + 6, width: 3, height: height - 12 }),
-      svg("text", { x: left + 12, y: y - 3 }, node.title), svg("text", { class: "type", x: left + 12, y: y + 13 }, node.type.length > most ? `${node.type.slice(0, most - 1)}…` : node.type), svg("title", {}, `${name}: ${node.type}`));
+    return svg("a", { href: target, class: `node ${node.kind} severity-${error}`, "data-call": node.call, "data-name": name },
+      svg("rect", { x: left, y: top, width, height, rx: 6 }, svg("title", {}, `${name}: ${node.type}`)), svg("rect", { class: "mark", x: left, y: top + 6, width: 3, height: height - 12 }),
+      svg("text", { x: left + 12, y: y - 3 }, node.title), svg("text", { class: "type", x: left + 12, y: y + 13 }, node.type.length > most ? `${node.type.slice(0, most - 1)}…` : node.type));
   }
 
   /** @param {number} call */
   mark(call) {
     for (const node of this.drawing.querySelectorAll("[data-call]")) node.classList.toggle("selected", node.getAttribute("data-call") === String(call));
   }
+}
+
+/**
+ * A button that opens and closes a list.
+ * @param {HTMLElement} list
+ * @param {string} path
+ */
+function twisty(list, path) {
+  const button = h("button", { type: "button", class: "twisty", "aria-label": `inside ${path}`, onclick: () => {
+    list.hidden = !list.hidden;
+    show();
+  } });
+  const show = () => {
+    button.setAttribute("aria-expanded", String(!list.hidden));
+    replace(button, list.hidden ? "▸" : "▾");
+  };
+  show();
+  return button;
 }
 
 /** @param {string} id */

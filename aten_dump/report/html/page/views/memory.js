@@ -68,11 +68,11 @@ export class MemoryView {
       const cells = inside.length > 1 && box.width > 40 && box.height > 50 ? squarified(grouped(inside, box.item.split(".").length + 1, box.item), { x: box.x + 3, y: box.y + 22, width: box.width - 6, height: box.height - 25 }) : [];
       const name = box.item || "outside of modules";
       const label = `${name}: ${formatBytes(box.size)}, ${((100 * box.size) / total).toFixed(1)}%`;
-      const body = [svg("title", {}, label), svg("rect", { class: cells.length ? "outer" : "leaf", x: box.x + 1, y: box.y + 1, width: Math.max(box.width - 2, 0), height: Math.max(box.height - 2, 0), rx: 3 }),
+      const body = [svg("rect", { class: cells.length ? "outer" : "leaf", x: box.x + 1, y: box.y + 1, width: Math.max(box.width - 2, 0), height: Math.max(box.height - 2, 0), rx: 3 }, svg("title", {}, label)),
         ...cells.map((cell) => svg("rect", { class: "leaf", x: cell.x + 1, y: cell.y + 1, width: Math.max(cell.width - 2, 0.5), height: Math.max(cell.height - 2, 0.5), rx: 2 }, svg("title", {}, `${cell.item}: ${formatBytes(cell.size)}`))),
         text(box.x + 7, box.y + 16, `${shortened(name, depth)} ${formatBytes(box.size)}`, box.width - 12, "name"),
         ...cells.map((cell) => text(cell.x + 6, cell.y + 16, cell.item.split(".").slice(box.item.split(".").length).join(".") || "itself", cell.width - 10, "inner"))];
-      return box.item && inside.some(([fqn]) => fqn !== box.item) ? svg("a", { href: address({ ...place, view: "memory", module: box.item }), "aria-label": label }, body) : svg("g", {}, body);
+      return box.item && inside.some(([fqn]) => fqn !== box.item) ? svg("a", { href: address({ ...place, view: "memory", module: box.item }) }, body) : svg("g", {}, body);
     }));
   }
 

@@ -62,7 +62,7 @@ export class StepsView {
       this.isLog = /** @type {HTMLInputElement} */ (event.target).checked;
       this.redraw();
     } });
-    replace(this.element, h("div", { class: "strip-bar" }, h("label", {}, "Value ", this.choose), h("datalist", { id: "series" }, options.map((name) => h("option", { value: name }))),
+    replace(this.element, h("h1", { class: "unseen" }, "Over steps"), h("div", { class: "strip-bar" }, h("label", {}, "Value ", this.choose), h("datalist", { id: "series" }, options.map((name) => h("option", { value: name }))),
       h("label", {}, "Statistic ", statistic), h("label", {}, log, " logarithmic")),
       h("section", { class: "card" }, this.title, this.chart, this.numbers), this.lists(series));
   }

@@ -96,7 +96,7 @@ export class StripView {
       ondblclick: () => scene.selected >= 0 && go({ view: "call" }), onkeydown: (/** @type {KeyboardEvent} */ event) => this.pressed(event),
     }, canvas);
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) => h("button", { type: "button", class: "quiet", "aria-label": label, onclick: act }, text);
-    replace(this.element,
+    replace(this.element, h("h1", { class: "unseen" }, "Strip"),
       h("div", { class: "strip-bar" }, h("label", {}, "Colour by ", choose), this.legend, h("span", { class: "spacer" }),
         button("−", "Zoom out", () => this.zoom(1 / ZOOM)), button("+", "Zoom in", () => this.zoom(ZOOM)), button("All", "Show all", () => this.seeAll())),
       h("div", { class: "card strip-card" }, holder), this.told,
