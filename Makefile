@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-compiled test-ops test-npu torture lint types clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-browser test-compiled test-ops test-npu torture lint types types-page vendor clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,20 @@ test-npu: $(READY) .npu/acl/env ## Run the tests on the real torch_npu over a si
 
 torture: $(READY) ## Kill, corrupt and forge dumps by the thousand and print the counts (hours; TORTURE_ARGS="--scale 0.05")
 	$(RUN) -m tests.torture $(TORTURE_ARGS)
+
+test-browser: $(READY) ## Run the tests of the report in Chromium (installs it where it can)
+	@tests/browser/setup.sh browser
+	@tests/browser/setup.sh tools
+	@$(RUN) -c 'import playwright' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check --quiet \
+	  --constraint constraints.txt '.[browser]'
+	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) tests/browser
+
+types-page: ## Check the types of the report's page (needs npm)
+	@tests/browser/setup.sh tools
+	.page-tools/node_modules/.bin/tsc -p aten_dump/report/html/page/jsconfig.json
+
+vendor: $(READY) ## Fetch the third-party scripts of the report from npm, and check their checksums
+	$(RUN) tests/browser/fetch_vendored.py
 
 test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2

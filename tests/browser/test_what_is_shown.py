@@ -215,9 +215,7 @@ def test_recomputed_calls_and_originals_link_each_other(recorded: Path, report_o
 def test_the_graph_has_the_calls_of_the_module(pair: Path, rank: RankDump, open_report: Open) -> None:
     report = open_report(pair, "#view=graph&module=layers.0")
     inside = [call.name for call in rank["Module.layers.0.0.forward"].children if call.phase == "forward"]
-    shown = report.page.evaluate(
-        "[...document.querySelectorAll('a.node')].map(e => e.getAttribute('data-name'))"
-    )
+    shown = report.page.evaluate("[...document.querySelectorAll('a.node')].map(e => e.getAttribute('data-name'))")
     assert sorted(shown) == sorted(inside)
     report.page.click("a.node[data-name^='Module.layers.0.bn2']")
     report.wait_for_address("module=layers.0.bn2")
