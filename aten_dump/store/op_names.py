@@ -1,4 +1,4 @@
-"""The names of ops, ``namespace::name.overload``, and what a name says: collectives, inputs that are only written to."""
+"""The names of ops, ``namespace::name.overload``, and what a name says: collectives, inputs only written to."""
 
 from __future__ import annotations
 
