@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-browser test-compiled test-ops test-npu torture lint types types-page vendor clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-browser test-compiled test-ops test-npu test-npu-all torture lint types types-page vendor clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,14 +51,23 @@ test-compiled: compiled ## Run the tests that record with the compiled modules
 bench-compiled: compiled ## Measure as `bench` does, with the compiled modules
 	cd build/compiled && ../../$(RUN) -m benchmarks $(BENCH_ARGS)
 
-test-npu: $(READY) .npu/acl/env ## Run the tests on the real torch_npu over a simulated device (needs gcc)
-	. .npu/acl/env && PYTHONPATH=.npu/site:tests/npu $(RUN) -m pytest tests/npu
+# The device is built once, and again when its source changes; -n 2 would share no more than two cores.
+NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 
-.npu/acl/env: $(READY) tests/npu/build_stub_acl.py
-	@rm -rf .npu
+test-npu: $(READY) .npu/acl/env ## Run tests on the real torch_npu over a simulated device (needs gcc and g++)
+	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu -m "not slow"
+
+test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (half an hour on two cores)
+	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu
+
+.npu/site/.ready: $(READY)
+	@rm -rf .npu/site
 	$(RUN) -m pip install --disable-pip-version-check --quiet --no-deps --target .npu/site torch_npu==2.13.0
+	@touch $@
+
+.npu/acl/env: .npu/site/.ready $(wildcard tests/npu/simulator/*.py tests/npu/simulator/runtime/* tests/npu/simulator/launcher/*)
 	@mkdir -p .npu/acl
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 PYTHONPATH=.npu/site $(RUN) tests/npu/build_stub_acl.py .npu/acl > .npu/acl/exports
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 PYTHONPATH=.npu/site $(RUN) tests/npu/simulator/build.py .npu/acl > .npu/acl/exports
 	@mv .npu/acl/exports $@
 
 torture: $(READY) ## Kill, corrupt and forge dumps by the thousand and print the counts (hours; TORTURE_ARGS="--scale 0.05")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import simulated_npu
 import torch
 import xxhash
 
@@ -16,6 +15,7 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.data import device_batches, device_copies
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
+from tests.npu.simulator import device
 
 FEW = ("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")
 COUNT = 200
@@ -43,9 +43,12 @@ def test_a_batch_of_values_is_one_copy(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(device_batches.DeviceBatches, "tick", lambda self: None)
     xs = [torch.randn(50).to("npu") for _ in range(COUNT)]  # fewer values than a batch
     names = (*FEW, "std") if std else FEW
-    simulated_npu.waits.clear()
-    rank = record(tmp_path / "dump", negated(xs), data="statistic", statistics=names)
-    assert simulated_npu.waits == {"copies": 1}
+    with device.counted() as counts:
+        rank = record(tmp_path / "dump", negated(xs), data="statistic", statistics=names)
+    assert {what: counts[what, ""] for what in ("device to host", "kernel that needs the host")} == {
+        "device to host": 1,
+        "kernel that needs the host": 0,
+    }
     for x, call in zip(xs, [c for c in rank.calls if c.op == "aten::neg"], strict=True):
         for tensor, value in ((x.cpu(), call.inputs[0][0]), (-x.cpu(), call.outputs)):
             expected = dict(zip(names, compute(tensor, names), strict=True))
@@ -56,7 +59,7 @@ def test_kinds_of_numbers_in_one_batch(tmp_path: Path) -> None:
     xs = [torch.tensor([1.0, math.nan]), torch.tensor([math.inf, -1.0]), torch.arange(5), torch.tensor([True, False])]
     xs += [torch.randn(3000).half(), torch.randn(7).bfloat16(), torch.randn(2049).double(), torch.tensor(2.5)]
     xs += [torch.randn(4, 6).t(), torch.randn(9)[::2], torch.empty(0), torch.tensor([2**62, -(2**62), 5])]
-    on_device = [simulated_npu.to_npu(x) for x in xs]
+    on_device = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="npu").copy_(x) for x in xs]
     rank = record(tmp_path / "dump", lambda: [x.clone() for x in on_device], data="full")
     clones = [c for c in rank.calls if c.op == "aten::clone"]
     for x, call in zip(xs, clones, strict=True):

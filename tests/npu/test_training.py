@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-import simulated_npu  # noqa: F401 - registers the device's kernels
 import torch
 import torch.nn.functional as F
 from torch import nn

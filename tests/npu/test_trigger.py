@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import simulated_npu  # noqa: F401 - registers the device's kernels
 import torch
 import torch.nn.functional as F
-from test_training import batch, make_net
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.trigger import extremes as extremes_module
+from tests.npu.test_training import batch, make_net
 
 STEPS = 3
 DATA = batch()
