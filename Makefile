@@ -29,8 +29,9 @@ help: ## Say what can be made
 setup: $(READY) ## Create .venv with the pinned dependencies and this package
 	@echo "make: $(VENV) is ready"
 
-demo: $(READY) ## Record three steps of a small GPT-2 and print what was recorded
+demo: $(READY) ## Record three steps of a small GPT-2, print what was recorded and write a report of it
 	$(RUN) examples/demo.py demo-dump
+	@$(RUN) -m aten_dump report demo-dump --output demo-report.html
 
 test: $(READY) ## Run all tests
 	$(RUN) -m pytest $(PYTEST_ARGS)
@@ -124,7 +125,7 @@ types: $(READY) ## Check the types of the package, strictly
 	$(RUN) -m mypy
 
 clean: ## Remove the environment, the demo's dump and caches
-	rm -rf $(VENV) .npu .bench-peers .mutants demo-dump build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .npu .bench-peers .mutants demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \
