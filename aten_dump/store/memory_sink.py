@@ -60,9 +60,10 @@ class MemorySink:
                     ready()
             number = len(self.blobs) + 1
             self.blobs[number] = buffer.tobytes()
-            self.records.append(Blob(BLOB, number, 0, 0, nbytes, dtype, shape, b""))
+            checksum = xxhash.xxh3_64_digest(buffer.data)
+            self.records.append(Blob(BLOB, number, 0, 0, nbytes, dtype, shape, checksum))
             if hash_of:
-                self.records.append(Hash(HASH, hash_of, xxhash.xxh3_64_digest(buffer.data)))
+                self.records.append(Hash(HASH, hash_of, checksum))
             return number
 
     def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:

@@ -23,7 +23,7 @@ from .regular_files import open_inside
 from .shards import partial_name, shard_name
 
 PIECE_BYTES: Final = 256 << 10  # what is still in the cache after the hash
-_MAPPED_BYTES: Final = 64 << 20  # read through maps before they are dropped: their pages count as memory of the process
+_MAPPED_BYTES: Final = 8 << 20  # read through maps before they are dropped: their pages count as memory of the process
 
 
 class ShardReader:
