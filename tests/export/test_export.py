@@ -254,6 +254,7 @@ def test_msprobe(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
     stacks = json.loads((folder / "stack.json").read_text())
     [frames] = [frames for names, frames in stacks.values() if "Functional.linear.0.forward" in names]
     assert any("conftest.py, line" in frame and "in Net.forward" in frame for frame in frames)
+    assert not any(torch.load(file, weights_only=True).is_conj() for file in (folder / "dump_tensor_data").iterdir())
     gradient = content["data"]["Module.fc1.Linear.parameters_grad.0"]["weight"][0]
     assert gradient["shape"] == [8, 4]
 

@@ -87,6 +87,8 @@ class Ends:
 
     def _left_behind(self) -> Iterator[End]:
         knows = self._knows
+        if any(rank.config.get("source") for rank in (knows.target, knows.baseline)):
+            return  # other tools do not say which tensors lie in the same memory
         last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
         seen: set[tuple[int, int]] = set()
         for target, baseline in knows.known.pairs():

@@ -49,7 +49,7 @@ class _RankFiles:
         self._rank = rank
         self._folder = folder
         self._task = _task_of(rank)
-        self._files = TensorFiles(folder / "dump_tensor_data", ".pt", torch.save) if self._task == "tensor" else None
+        self._files = TensorFiles(folder / "dump_tensor_data", ".pt", _save) if self._task == "tensor" else None
         self._statistics = StatisticsOf(_STATISTICS.values())
         self._parents: dict[str, str | None] = {}
         self._stacks: dict[int, list[str]] = {}
@@ -155,6 +155,10 @@ class _RankFiles:
     def _frames(self, stack: int) -> list[str]:
         frames = self._rank.tables.stack(stack)
         return [f"File {frame.file}, line {frame.line}, in {frame.function}, \n " for frame in frames]
+
+
+def _save(tensor: torch.Tensor, path: Path) -> None:
+    torch.save(tensor.resolve_conj().resolve_neg(), path)  # msprobe makes numpy arrays, which know neither bit
 
 
 def _task_of(rank: RankDump) -> str:

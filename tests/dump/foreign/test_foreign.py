@@ -80,16 +80,7 @@ def test_what_precision_debugger_save_wrote(name: str) -> None:
     assert rank["Saved.hidden.0.forward"].outputs.has_data == (name == "debug-tensor")
 
 
-# Such dumps know no storages, so that compare takes what a parameter was left as from a call of another parameter:
-# it says "different" of equal programs. docs/limitations.md says so.
-WITHOUT_STORAGES = pytest.mark.xfail(strict=True, reason="compare pairs memory that is left behind without its storage")
-OLD_DUMPS = [
-    pytest.param(name, marks=() if name == "L0-tensor" else WITHOUT_STORAGES)
-    for name in ("L0-tensor", "L0-statistics", "L1-tensor", "L1-md5", "mix-tensor", "mix-statistics")
-]
-
-
-@pytest.mark.parametrize("name", OLD_DUMPS)
+@pytest.mark.parametrize("name", ["L0-tensor", "L0-statistics", "L1-tensor", "L1-md5", "mix-tensor", "mix-statistics"])
 def test_an_old_dump_agrees_with_a_new_one_of_the_same_program(name: str, ours: Path) -> None:
     found = compare(GOLDEN / "msprobe" / name, ours)
     assert found.verdict in ("same", "within"), found.answer()
@@ -128,7 +119,6 @@ def test_our_own_msprobe_export_comes_back(ours: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["msprobe", "npy"])
-@WITHOUT_STORAGES
 def test_our_own_export_agrees_with_what_it_was_made_of(format: str, ours: Path, tmp_path: Path) -> None:
     export_dump(ours, format, tmp_path / "out")
     found = compare(tmp_path / "out", ours)
