@@ -8,7 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -27,50 +27,36 @@ BATCH_VALUES: Final = 512
 _triton_failed: Final[set[str]] = set()  # device types
 
 
-class _Batch:
-    """Reduced values of one device and stream."""
+Entry = tuple[int, int, Reduced]  # value, count of its elements, results
 
-    def __init__(self, stream: Any, copier: Copier, names: tuple[str, ...]) -> None:
-        self._stream = stream
-        self._copier = copier
-        self._names = names
-        self._entries: list[tuple[int, int, Reduced]] = []  # value, count, results
 
-    def __len__(self) -> int:
-        return len(self._entries)
+def join(entries: list[Entry]) -> tuple[torch.Tensor, Callable[[Array], Iterator[tuple[int, int, dict[str, Array]]]]]:
+    """Put the results of all entries end to end. Call inside `quiet()`.
 
-    def add(self, value: int, count: int, reduced: Reduced) -> None:
-        self._entries.append((value, count, reduced))
+    Returns:
+        All of them as uint8[n] on their device, and what makes the same entries, of arrays, of a copy in host memory.
+    """
+    kinds: dict[torch.dtype, list[torch.Tensor]] = {}
+    for _, _, reduced in entries:
+        for tensor in reduced.values():
+            kinds.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
+    order = sorted(kinds, key=lambda dtype: -dtype.itemsize)  # 8-byte dtypes first, so that all are aligned
+    parts = [torch.cat(kinds[dtype]).view(torch.uint8) for dtype in order]
+    layout = [(value, count, [(k, t.dtype, t.numel()) for k, t in r.items()]) for value, count, r in entries]
+    lengths = [(dtype, sum(t.numel() for t in kinds[dtype])) for dtype in order]
 
-    def send(self, sink: Sink) -> None:
-        """Begin the one copy of all results, and have the statistics made when it is done."""
-        kinds: dict[torch.dtype, list[torch.Tensor]] = {}
-        for _, _, reduced in self._entries:
-            for tensor in reduced.values():
-                kinds.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
-        with quiet(), on_stream(self._stream):
-            # 8-byte dtypes first, so that all are aligned.
-            order = sorted(kinds, key=lambda dtype: -dtype.itemsize)
-            parts = [torch.cat(kinds[dtype]).view(torch.uint8) for dtype in order]
-            together = parts[0] if len(parts) == 1 else torch.cat(parts)
-            host = host_tensor(together.numel())
-            wait = self._copier.copy(together, host, private=True)
-        layout = [(value, count, [(k, t.dtype, t.numel()) for k, t in r.items()]) for value, count, r in self._entries]
-        lengths = [(dtype, sum(t.numel() for t in kinds[dtype])) for dtype in order]
+    def separate(memory: Array) -> Iterator[tuple[int, int, dict[str, Array]]]:
+        arrays = _cut(memory, lengths)
+        position = dict.fromkeys(arrays, 0)
+        for value, count, results in layout:
+            reduced = {}
+            for name, dtype, length in results:
+                start = position[dtype]
+                position[dtype] = start + length
+                reduced[name] = arrays[dtype][start : start + length]
+            yield value, count, reduced
 
-        def records() -> Iterator[tuple[Any, ...]]:
-            wait()
-            arrays = _cut(as_array(host), lengths)
-            position = dict.fromkeys(arrays, 0)
-            for value, count, results in layout:
-                reduced = {}
-                for name, dtype, length in results:
-                    start = position[dtype]
-                    position[dtype] = start + length
-                    reduced[name] = arrays[dtype][start : start + length]
-                yield Statistics(STATISTICS, value, finish(count, reduced, self._names))
-
-        sink.later(records, together.numel())
+    return parts[0] if len(parts) == 1 else torch.cat(parts), separate
 
 
 def _cut(memory: Array, lengths: list[tuple[torch.dtype, int]]) -> dict[torch.dtype, Array]:
@@ -81,6 +67,37 @@ def _cut(memory: Array, lengths: list[tuple[torch.dtype, int]]) -> dict[torch.dt
         arrays[dtype] = memory[start:past].view(kinds[dtype])
         start = past
     return arrays
+
+
+class _Batch:
+    """Reduced values of one device and stream."""
+
+    def __init__(self, stream: Any, copier: Copier, names: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._copier = copier
+        self._names = names
+        self._entries: list[Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+
+    def send(self, sink: Sink) -> None:
+        """Begin the one copy of all results, and have the statistics made when it is done."""
+        with quiet(), on_stream(self._stream):
+            together, separate = join(self._entries)
+            host = host_tensor(together.numel())
+            wait = self._copier.copy(together, host, private=True)
+        names = self._names
+
+        def records() -> Iterator[Statistics]:
+            wait()
+            for value, count, reduced in separate(as_array(host)):
+                yield Statistics(STATISTICS, value, finish(count, reduced, names))
+
+        sink.later(records, together.numel())
 
 
 class DeviceBatches(Flushable):
@@ -110,7 +127,7 @@ class DeviceBatches(Flushable):
             batch = self._open.get(stream)
             if batch is None:
                 batch = self._open[stream] = _Batch(stream, copier, self._names)
-            batch.add(value, flat.numel(), reduced)
+            batch.add((value, flat.numel(), reduced))
             if len(batch) >= self._most_values:
                 self._open.pop(stream).send(self._sink)
         return True

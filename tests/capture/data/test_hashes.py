@@ -12,6 +12,9 @@ import torch
 import xxhash
 from torch import Tensor
 
+from aten_dump.capture.data.hashes import hash_later, hash_of, statistics_of
+from aten_dump.store.memory_sink import MemorySink
+from aten_dump.store.records import HASH, STATISTICS
 from tests.capture.bits import calls, raw
 
 Record = Callable[..., Any]
@@ -73,3 +76,25 @@ def test_one_changed_bit_changes_the_hash(record: Record) -> None:
 def test_permuted_elements_change_the_hash(record: Record) -> None:
     x = torch.randn(1000)
     assert recorded_hash(record, x) != recorded_hash(record, x.flip(0))
+
+
+def test_a_hash_taken_at_once_names_its_value_and_its_time_is_counted() -> None:
+    sink, seconds, x = MemorySink(), {"hash": 0.0, "statistics": 0.0}, torch.randn(40, 50).t()
+    hash_of(sink.emit, x, 17, "crc32", seconds)
+    assert [tuple(record) for record in sink.records] == [(HASH, 17, zlib.crc32(raw(x)).to_bytes(4, "big"))]
+    assert seconds["hash"] > 0 and seconds["statistics"] == 0
+
+
+def test_statistics_taken_at_once_are_those_named_in_that_order() -> None:
+    sink, seconds = MemorySink(), {"hash": 0.0, "statistics": 0.0}
+    x = torch.tensor([3.0, -1.0, 0.0], requires_grad=True)
+    statistics_of(sink.emit, x, 4, ("max", "negative", "count"), seconds)
+    assert [tuple(record) for record in sink.records] == [(STATISTICS, 4, [3.0, 1, 3])]
+    assert seconds["statistics"] > 0 and seconds["hash"] == 0
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(3), torch.empty(0)])
+def test_the_hash_of_a_tensor_on_the_host_is_not_put_off(tensor: Tensor) -> None:
+    sink = MemorySink()
+    assert not hash_later(sink, tensor, 1, "xxh3")
+    assert sink.records == []

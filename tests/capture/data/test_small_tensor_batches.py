@@ -16,10 +16,7 @@ from torch import Tensor
 
 from aten_dump import DumpConfig, open_dump
 from aten_dump.capture.data import small_tensor_batches as batches
-from aten_dump.capture.data.statistics import many_small_tensors as segments
-from aten_dump.capture.data.statistics import one_tensor as statistics
 from aten_dump.capture.data.wanted_data import WantedData
-from aten_dump.config import STATISTICS
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import BLOB, DATA, HASH
@@ -29,62 +26,6 @@ from tests.capture.children import kill, started
 from tests.checkout import ROOT
 
 Record = Callable[..., Any]
-EXACT = ("count", "min", "max", "nan", "posinf", "neginf", "zero", "negative", "positive")
-
-
-def numbers(name: str) -> list[Tensor]:
-    """Small tensors of one dtype, with all that is special about it."""
-    dtype = getattr(torch, name)
-    if dtype.is_complex:
-        parts = [torch.randn(n, dtype=torch.complex128) for n in (1, 2, 7)]
-        parts += [torch.tensor([complex(math.nan, 1), complex(1, -math.inf), 0j]), torch.zeros(4) * 1j]
-        return [part.to(dtype) for part in parts]
-    if not dtype.is_floating_point:
-        if dtype == torch.bool:
-            return [torch.tensor([True]), torch.rand(9) > 0.5, torch.zeros(3, dtype=dtype)]
-        ends = torch.iinfo(dtype)
-        parts = [[ends.min], [ends.max], [ends.min, ends.max, ends.max - 1, 0], [0, 1, 5], [ends.max] * 600, [0] * 3]
-        return [torch.tensor(part, dtype=dtype) for part in parts]
-    parts = [torch.randn(n) for n in (1, 2, 3, 1000)] + [torch.zeros(5), torch.tensor(3.0), torch.full((400,), 300.0)]
-    if "e8m0" in name:
-        return [part.abs().to(dtype) for part in parts]
-    special = [[math.nan, 1, -2], [math.inf, 1], [-math.inf, math.inf], [-0.0, 0.0], [math.nan] * 3, [1, math.inf, -3]]
-    parts += [torch.tensor(part) for part in special]
-    if dtype.itemsize > 1:
-        parts.append(torch.full((500,), torch.finfo(dtype).max / 2, dtype=torch.float64))
-    return [part.to(dtype) for part in parts]
-
-
-def close(found: Any, expected: Any) -> bool:
-    if expected is None or found is None:
-        return found is expected
-    if isinstance(expected, list):
-        return all(map(close, found, expected))
-    return found == pytest.approx(expected, rel=1e-12, abs=1e-300, nan_ok=True)
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf")
-@pytest.mark.parametrize("dtype", segments.ITEM_BYTES, ids=str)
-def test_each_has_the_statistics_that_it_has_alone(dtype: torch.dtype) -> None:
-    """Counts, min and max bit by bit; sums to the last digits of a float64."""
-    tensors = numbers(str(dtype).removeprefix("torch."))
-    parts = [raw(tensor) for tensor in tensors]
-    rows = segments.compute(b"".join(parts), dtype, list(map(len, parts)), STATISTICS)
-    for tensor, row in zip(tensors, rows, strict=True):
-        alone = dict(zip(STATISTICS, statistics.compute(tensor, STATISTICS), strict=True))
-        for name, found in zip(STATISTICS, row, strict=True):
-            expected = alone[name]
-            is_nan = isinstance(expected, float) and math.isnan(expected)
-            same = type(found) is type(expected) and (found == expected or (is_nan and math.isnan(found)))
-            assert same if name in EXACT else close(found, expected), (name, tensor, found, expected)
-
-
-def test_every_selection_of_statistics() -> None:
-    x = torch.tensor([1.0, -2.0, 0.0])
-    for name in STATISTICS:
-        assert segments.compute(raw(x), x.dtype, [12], (name,)) == [pytest.approx(statistics.compute(x, (name,)))]
-
-
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 DTYPES += [torch.complex64, torch.int32]
 
