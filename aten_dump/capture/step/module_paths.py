@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -63,9 +64,16 @@ class ModulePaths:
     def _add_root(self, root: nn.Module, name: str) -> None:
         self._roots.append((weakref.ref(root), name))
         for path, module in root.named_modules(prefix=name):
-            self._modules.setdefault(id(module), (weakref.ref(module), path))
+            if not _is_known(self._modules, module):
+                self._modules[id(module)] = (weakref.ref(module), path)
         for path, parameter in root.named_parameters(prefix=name):
-            if id(parameter) not in self._parameters:
+            if not _is_known(self._parameters, parameter):
                 self._parameters[id(parameter)] = (weakref.ref(parameter), path)
                 if describe_subclass(type(parameter)) is not None:
                     self._sharded.append(self._parameters[id(parameter)])
+
+
+def _is_known(known: Mapping[int, tuple[weakref.ref[Any], str]], item: object) -> bool:
+    """Tell whether an entry is of this object, not of one that is gone and whose id it has."""
+    entry = known.get(id(item))
+    return entry is not None and entry[0]() is item

@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from aten_dump.capture.naming.interned_tables import Interner
+from aten_dump.capture.step.random_states import RandomStates
+from aten_dump.store.memory_sink import MemorySink
+from aten_dump.store.records import RANDOM, TEXT
 from tests.capture.bits import calls
 
 
@@ -47,3 +51,38 @@ def test_equal_states_are_stored_once_and_only_with_bytes(record: Callable[..., 
     assert len({random.blob for random in rank.tables.random.records()}) == 1
     for data in ("structure", "statistic", "hash"):
         assert not record(attention, data=data).tables.random
+
+
+class Kept:
+    """The states of a step on a sink in memory."""
+
+    def __init__(self) -> None:
+        self.sink = MemorySink()
+        self.states = RandomStates(True, self.sink, Interner(self.sink.emit))
+
+    def keep(self, *args: Any, **kwargs: Any) -> tuple[str, bytes | None]:
+        """The device and the state of the op's record."""
+        self.states.keep(5, args, kwargs)
+        random = self.sink.of(RANDOM)[-1]
+        texts = {record.id: record.text for record in self.sink.of(TEXT)}
+        assert random.call == 5
+        return texts[random.device], self.sink.blobs.get(random.blob)
+
+
+def test_an_op_draws_from_the_generator_it_is_given_wherever_it_stands() -> None:
+    kept, mine = Kept(), torch.Generator().manual_seed(3)
+    state = bytes(mine.get_state().tolist())
+    assert kept.keep([2], mine) == ("cpu", state)
+    assert kept.keep([2], generator=mine) == ("cpu", state)
+    assert kept.keep([2], generator=None) == ("cpu", bytes(torch.get_rng_state().tolist()))
+    assert len(kept.sink.blobs) == 2
+
+
+def test_the_device_is_the_one_told_else_that_of_the_first_tensor() -> None:
+    kept, here, nowhere = Kept(), torch.ones(1), torch.ones(1, device="meta")
+    assert kept.keep([2])[0] == "cpu"
+    assert kept.keep([[nowhere], here]) == ("meta", None), "a device without a generator has no state"
+    assert kept.keep(here, nowhere)[0] == "cpu"
+    assert kept.keep(nowhere, device="cpu")[0] == "cpu"
+    assert kept.keep(here, device=torch.device("meta"))[0] == "meta"
+    assert kept.keep(here, device=None)[0] == "cpu"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.step.threads import Threads, ThreadState
 from aten_dump.errors import CaptureError
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, values
@@ -289,3 +290,57 @@ def test_a_second_dump_mode_is_refused_in_plain_words(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
     with DumpMode(DumpConfig(path=str(tmp_path / "b"))):
         torch.ones(2).exp()
+
+
+def test_threads_have_states_of_their_own_and_a_lock_from_the_second_on() -> None:
+    threads = Threads()
+    assert threads.state() is threads.main and threads.main.lock is None
+    found: list[ThreadState] = []
+    _in_thread(lambda: found.extend([threads.state(), threads.state()]))
+    assert found[0] is found[1] and found[0] is not threads.main
+    assert [state.number for state in threads.all] == [0, 1]
+    assert threads.main.lock is found[0].lock is not None
+    _in_thread(lambda: found.append(threads.state()))
+    assert found[2].number == 2 and found[2].lock is threads.main.lock
+
+
+def test_a_thread_that_is_new_waits_for_what_was_begun_without_the_lock() -> None:
+    threads, joined = Threads(), threading.Event()
+    threads.main.busy = True
+
+    def join() -> None:
+        threads.state()
+        joined.set()
+
+    thread = threading.Thread(target=join, daemon=True)
+    thread.start()
+    assert not joined.wait(0.1)
+    assert threads.main.lock is not None, "what begins from now on takes it"
+    threads.main.busy = False
+    assert joined.wait(20)
+
+
+def test_a_thread_claims_from_the_node_it_makes_next() -> None:
+    torch.ones(1, requires_grad=True).exp()
+    state = Threads().main
+    y = torch.ones(1, requires_grad=True).exp()
+    assert y.grad_fn is not None
+    assert state.first == state.claimed == state.noted == y.grad_fn._sequence_nr()
+
+
+def test_an_optimizer_runs_in_a_backward_only_while_that_very_pass_runs() -> None:
+    state, found = ThreadState(0, 0), []
+    assert state.optimizer_runs_in_backward(), "no pass runs, and the optimizer began in none"
+    state.optimizer_pass = 10**9
+    assert not state.optimizer_runs_in_backward()
+    y = torch.ones(1, requires_grad=True).exp()
+
+    def hook(gradient: Tensor) -> None:
+        found.append(state.optimizer_runs_in_backward())
+        state.optimizer_pass = torch._C._current_graph_task_id()
+        found.append(state.optimizer_runs_in_backward())
+
+    y.register_hook(hook)
+    y.backward(retain_graph=True)
+    assert found == [False, True]
+    assert not state.optimizer_runs_in_backward(), "the pass has ended"

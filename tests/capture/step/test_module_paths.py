@@ -1,0 +1,88 @@
+"""Paths of modules and parameters, of models given and models learnt."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+from torch import nn
+
+from aten_dump.capture.step.module_paths import ModulePaths
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.ReLU()))
+
+
+def test_paths_of_the_model_are_those_of_named_modules() -> None:
+    one = model()
+    paths = ModulePaths(one)
+    assert {paths.path(module) for module in one.modules()} == {"", "0", "1", "1.0"}
+    assert paths.path(one[1][0]) == "1.0"
+    found = paths.parameter(id(one[0].weight))
+    assert found is not None and found[0] == "0.weight" and found[1] is one[0].weight
+    assert paths.parameter(id(one)) is None
+
+
+def test_several_models_are_under_their_names() -> None:
+    actor, critic = model(), model()
+    paths = ModulePaths({"actor": actor, "critic": critic})
+    assert (paths.path(actor), paths.path(critic[1][0])) == ("actor", "critic.1.0")
+    found = paths.parameter(id(critic[0].bias))
+    assert found is not None and found[0] == "critic.0.bias"
+
+
+def test_a_model_learnt_first_is_plain_and_later_ones_have_their_class_in_front() -> None:
+    first, second, third = model(), model(), nn.Linear(1, 1)
+    paths = ModulePaths()
+    assert [paths.path(m) for m in (first, second, third)] == ["", "Sequential", "Linear"]
+    assert (paths.path(first[0]), paths.path(second[1][0])) == ("0", "Sequential.1.0")
+
+
+def test_a_shared_parameter_and_a_shared_module_keep_their_first_names() -> None:
+    layer = nn.Linear(2, 2)
+    tied = nn.Linear(2, 2)
+    tied.weight = layer.weight
+    paths = ModulePaths(nn.ModuleDict({"a": layer, "b": layer, "c": tied}))
+    assert paths.path(layer) == "a"
+    found = paths.parameter(id(tied.weight))
+    assert found is not None and found[0] == "a.weight"
+
+
+def test_modules_added_or_replaced_are_known_after_a_refresh() -> None:
+    one = model()
+    paths = ModulePaths({"net": one})
+    one.append(nn.Linear(3, 1))
+    one[0].weight = nn.Parameter(one[0].weight.detach().clone())
+    assert paths.parameter(id(one[0].weight)) is None
+    paths.refresh()
+    assert paths.path(one[2]) == "net.2"
+    found = paths.parameter(id(one[0].weight))
+    assert found is not None and found[0] == "net.0.weight"
+
+
+def test_no_model_is_held_alive_and_no_id_used_again_is_mistaken() -> None:
+    one = model()
+    paths = ModulePaths(one)
+    gone, number = weakref.ref(one), id(one[0].weight)
+    del one
+    gc.collect()
+    assert gone() is None
+    assert paths.parameter(number) is None
+
+
+def test_a_new_model_that_lies_where_one_lay_that_is_gone_has_its_own_paths() -> None:
+    paths, gone = ModulePaths(), weakref.ref(nn.Linear(1, 1))
+    lost = weakref.ref(nn.Parameter(torch.ones(1)))
+    assert gone() is None and lost() is None
+    other = nn.Linear(1, 1)
+    paths._modules[id(other)] = (gone, "of another")
+    paths._parameters[id(other.weight)] = (lost, "of another")
+    assert paths.path(other) == ""
+    found = paths.parameter(id(other.weight))
+    assert found is not None and found[0] == "weight"
+
+
+def test_no_parameter_of_plain_tensors_is_a_shard() -> None:
+    assert ModulePaths(model()).sharded() == []
