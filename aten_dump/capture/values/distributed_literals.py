@@ -80,7 +80,11 @@ def _group(group: Any) -> Tree:
         ranks = list(torch.distributed.get_process_group_ranks(group))
     except (KeyError, ValueError, RuntimeError):  # made behind the back of torch.distributed
         ranks = list(range(group.size()))
-    return _tree_of({"group": group.group_name, "backend": group.name(), "ranks": ranks})
+    try:
+        name = group.group_name
+    except RuntimeError:  # the same, and torch has more to say of it when it is used
+        name = None
+    return _tree_of({"group": name, "backend": group.name(), "ranks": ranks})
 
 
 def _tree_of(plain: Any) -> Tree:

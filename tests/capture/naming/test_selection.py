@@ -13,6 +13,8 @@ from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.calls import ops
+from aten_dump.capture.naming.call_name import API, ATEN, MODULE, NODE, CallName
+from aten_dump.capture.naming.selection import CallFilter
 from tests.capture.bits import calls
 from tests.models import build, train_step
 
@@ -275,3 +277,77 @@ def test_run_json(record: Record, tmp_path: Path) -> None:
     assert torch.__version__ in json.dumps(run)
     assert run["recorder"] == ("pure Python" if str(ops.__file__).endswith(".py") else "compiled")
     assert "statistic" in json.dumps(run["config"])
+
+
+ADD = CallName("aten::add.Tensor", "Aten", "add")
+LINEAR = CallName("torch.nn.functional.linear", "Functional", "linear")
+
+
+def takes(name: CallName = ADD, kind: int = ATEN, fqn: str = "", **config: Any) -> bool:
+    return CallFilter(DumpConfig(path="unused", **config)).records(kind, name, fqn)
+
+
+@pytest.mark.parametrize(
+    ("level", "kinds"),
+    [("aten", {ATEN, NODE}), ("api", {API}), ("module", {MODULE}), ("mix", {ATEN, API, MODULE, NODE})],
+)
+def test_a_level_is_a_set_of_kinds(level: str, kinds: set[int]) -> None:
+    for chosen in ({}, {"exclude_ops": ("nothing",)}):
+        assert {kind for kind in (ATEN, API, MODULE, NODE) if takes(kind=kind, level=level, **chosen)} == kinds
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("aten::add", True), ("aten::add.Tensor", True), ("aten::add.Scalar", False), ("aten::ad", False),
+        ("aten::add.", False), ("Aten.add", True), ("Aten.ad", False), ("Functional.add", False),
+        ("DD.T", True), ("add_", False), ("regex:^aten::a.d", True), ("regex:^add", False), ("regex:\\.add$", True),
+    ],
+)  # fmt: skip
+def test_patterns_of_ops(pattern: str, found: bool) -> None:
+    assert takes(ops=(pattern,)) is found
+    assert takes(exclude_ops=(pattern,)) is not found
+
+
+def test_a_whole_name_with_a_prefix_is_no_part_of_a_name() -> None:
+    assert takes(LINEAR, API, ops=("Functional.linear",))
+    assert not takes(
+        CallName("torch.nn.functional.bilinear", "Functional", "bilinear"), API, ops=("Functional.linear",)
+    )
+    assert takes(CallName("torch.nn.functional.bilinear", "Functional", "bilinear"), API, ops=("linear",))
+    assert not takes(LINEAR, API, ops=("linear",), exclude_ops=("Functional.linear",)), "what is left out goes first"
+
+
+@pytest.mark.parametrize(
+    ("glob", "fqn", "found"),
+    [
+        ("layer1", "layer1", True), ("layer1", "layer1.conv.weight", True), ("layer1", "layer10", False),
+        ("layer1", "net.layer1", False), ("*.conv", "layer1.conv.bn", True), ("*", "", True), ("layer?", "layer12", False),
+        ("Layer1", "layer1", False),
+    ],
+)  # fmt: skip
+def test_a_glob_takes_a_module_and_all_in_it(glob: str, fqn: str, found: bool) -> None:
+    assert takes(fqn=fqn, modules=(glob,)) is found
+
+
+def test_modules_are_left_out_of_a_selection_of_ops_unless_they_are_chosen_too() -> None:
+    linear = CallName("Linear", "Module", "fc")
+    assert not takes(linear, MODULE, "fc", ops=("linear",))
+    assert takes(linear, MODULE, "fc", ops=("add",), modules=("fc",))
+    assert not takes(linear, MODULE, "other", ops=("add",), modules=("fc",))
+    assert not takes(LINEAR, API, "fc", ops=("add",), modules=("fc",))
+
+
+def test_what_was_decided_for_one_module_is_not_said_of_another() -> None:
+    chosen = CallFilter(DumpConfig(path="unused", modules=("a",)))
+    assert [chosen.records(ATEN, ADD, fqn) for fqn in ("a", "b", "a", "b")] == [True, False, True, False]
+
+
+def test_a_filter_says_what_it_takes_and_whether_that_is_all() -> None:
+    everything = CallFilter(DumpConfig(path="unused"))
+    assert (everything.takes_all, everything.everything, everything.text) == (True, True, "level='mix'")
+    aten = CallFilter(DumpConfig(path="unused", level="aten"))
+    assert (aten.takes_all, aten.everything) == (False, True)
+    some = CallFilter(DumpConfig(path="unused", ops=("add",), modules=("fc",)))
+    assert (some.takes_all, some.everything) == (False, False)
+    assert "ops=" in some.text and "add" in some.text and "modules=" in some.text and "exclude_ops" not in some.text

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.memory.storages import StorageState
+from aten_dump.capture.memory.written_bytes import WrittenRanges
+from aten_dump.capture.values.unseen_writes import UnseenWrites
 from tests.capture.bits import assert_same, calls
 from tests.models import build, outcome_of, run_steps, train
 
@@ -164,3 +167,95 @@ def test_content_and_version_record_the_same_of_an_honest_program(tmp_path: Path
         recorded[dedup] = [(v.storage, v.version, v.shape, v.hash) for v in rank.values]
         assert unseen(rank) == []
     assert recorded["version"] == recorded["content"]
+
+
+class Looks:
+    """Looks at views of one storage."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.seconds = {"hash": 0.0}
+        self.unseen = UnseenWrites(self.seconds)
+        self.state = StorageState(1, tensor.untyped_storage().nbytes(), 0)
+
+    def __call__(self, tensor: torch.Tensor) -> int:
+        """The storage's version after a look."""
+        self.unseen.check(tensor, self.state)
+        return self.state.version
+
+
+def test_a_write_is_found_once_by_whichever_view_looks_first() -> None:
+    x = torch.arange(64.0)
+    look = Looks(x)
+    assert [look(x), look(x[:40]), look(x[3:5])] == [0, 0, 0]
+    raw_write(x)
+    assert [look(x[3:5]), look(x), look(x[3:5])] == [1, 1, 1]
+    assert look.unseen.count == 1 and look.seconds["hash"] > 0
+
+
+def test_a_write_beside_what_was_looked_at_is_not_looked_for() -> None:
+    """A slice of a huge buffer does not read the buffer."""
+    x = torch.arange(64.0)
+    look = Looks(x)
+    look(x[:8])
+    raw_write(x[32:40])
+    assert look(x[:8]) == 0 and look(x[32:40]) == 0
+    raw_write(x[7:8])
+    assert look(x[8:16]) == 0, "it touches no byte that was looked at"
+    assert look(x[6:9]) == 1
+
+
+def test_half_of_a_storage_stands_for_all_of_it() -> None:
+    x = torch.arange(64.0)
+    for part, version in ((x[:32], 1), (x[:31], 0)):
+        look = Looks(x)
+        look(part)
+        x[60] += 1
+        assert look(part) == version
+
+
+def test_a_version_that_an_op_began_starts_afresh() -> None:
+    x = torch.arange(16.0)
+    look = Looks(x)
+    look(x)
+    raw_write(x)
+    look.state.bump()
+    assert look(x) == 1 and look.unseen.count == 0
+    x.numpy()[...] = 3
+    assert look(x) == 2 and look.unseen.count == 1
+
+
+def test_what_was_written_unseen_is_defined() -> None:
+    x = torch.empty(16)
+    look = Looks(x)
+    look.state.written = WrittenRanges(64)
+    look(x)
+    assert look.state.written is not None
+    x.numpy()[...] = x.numpy() + 1 if bool(torch.isfinite(x).all()) else 5
+    look(x)
+    assert look.state.written is None
+
+
+def test_what_is_in_flight_is_not_looked_at() -> None:
+    x = torch.arange(16.0)
+    look = Looks(x)
+    look.state.hide(0, 64)
+    look(x)
+    raw_write(x)
+    assert look(x) == 1 and look.unseen.count == 0 and look.seconds["hash"] == 0
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: torch.empty(0), lambda: torch.empty(3, device="meta"), lambda: torch._efficientzerotensor((3,))]
+)
+def test_a_tensor_without_bytes_is_not_looked_at(make: Callable[[], torch.Tensor]) -> None:
+    x = make()
+    look = Looks(x)
+    assert look(x) == 0 and look.seconds["hash"] == 0
+
+
+def test_memory_that_was_shrunk_under_a_tensor_is_not_read() -> None:
+    x = torch.arange(16.0)
+    look = Looks(x)
+    x.untyped_storage().resize_(8)
+    look.state.nbytes = 8
+    assert look(x) == 0 and look.seconds["hash"] == 0
