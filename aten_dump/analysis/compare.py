@@ -24,6 +24,7 @@ from .given_dumps import Given, Path, chosen, opened
 from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
 from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
+from .notebook_view import comparison_html
 from .pairing.user_mapping import Mapping
 
 Verdict = Literal["same", "within", "different", "incomparable"]
@@ -128,6 +129,10 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}: {self.target} against {self.baseline}, {len(self.ranks)} step-ranks>"
+
+    def _repr_html_(self) -> str:
+        ranks = [(_where(evidence), evidence) for evidence in self.ranks]
+        return comparison_html(f"{self.target} against {self.baseline}", self.answer(), ranks)
 
 
 def _listed(names: Sequence[str]) -> str:

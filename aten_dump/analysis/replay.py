@@ -25,6 +25,7 @@ from ..dump import Call, Dump, RankDump, Step, open_dump
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from .executors import each_rank
 from .given_dumps import Given, rank_of
+from .notebook_view import replay_html
 from .rerun.graft import Graft, graft
 from .rerun.op_errors import attempt, measured
 from .rerun.rounding_error import SUSPECT, LocalError
@@ -117,6 +118,14 @@ class Replay:
     def reasons(self) -> Counter[str]:
         """How many calls were left out for which reason."""
         return Counter(call.reason for call in self.skipped)
+
+    def _repr_html_(self) -> str:
+        ops = ((op.name, op.module, op.phase, op.worst) for op in self.ops)
+        sentence = (
+            f"{len(self.ops)} ops replayed on {self.device} in {self.dtype}, {len(self.skipped)} not; "
+            f"{len(self.suspects)} are further off than an honest implementation is."
+        )
+        return replay_html(f"{self.path} (step {self.step}, rank {self.rank})", sentence, ops)
 
 
 def replay_call(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 from .call_filter import CallFilter, Wanted
+from .dataframes.tables_of_calls import Rows, table_of
 from .handles import Call, Recording, Value
 
 
@@ -61,6 +62,26 @@ class Calls(Sequence[Call]):
         """
         wanted = CallFilter(self._rank.tables, Wanted(op, kind, phase, module, name))
         return Calls(self._rank, wanted.select(self._positions))
+
+    def to_pandas(self, rows: Rows = "calls") -> Any:
+        """Return a ``pandas.DataFrame`` (extra ``pandas``).
+
+        Args:
+            rows: ``"calls"``: a row for each call; ``"values"``: one for each tensor of each call, with its
+                statistics (those of complex tensors are missing).
+
+        Raises:
+            MissingDataError: pandas is not installed.
+        """
+        return table_of("pandas", self._rank, self, rows)
+
+    def to_polars(self, rows: Rows = "calls") -> Any:
+        """Return a ``polars.DataFrame`` (extra ``polars``); see `to_pandas`."""
+        return table_of("polars", self._rank, self, rows)
+
+    def to_arrow(self, rows: Rows = "calls") -> Any:
+        """Return a ``pyarrow.Table`` (extra ``parquet``); see `to_pandas`."""
+        return table_of("arrow", self._rank, self, rows)
 
     def __repr__(self) -> str:
         return f"<{len(self)} calls of {self._rank.where}>"

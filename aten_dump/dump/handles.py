@@ -22,6 +22,7 @@ from .index.links import Links
 from .index.source import Source
 from .index.summary import Summary, summarize
 from .index.tables import Tables
+from .shown.handles_in_notebook import call_html, value_html
 from .tensor_reading import load
 from .value_facts import ValueFacts
 
@@ -29,7 +30,10 @@ _RECOMPUTE: Final = records.PHASES.index("recompute")
 
 
 class Call(CallFacts):
-    """One execution of an op, a Python API, a module or an autograd node."""
+    """One execution of an op, a Python API, a module or an autograd node.
+
+    It has more than twenty methods, a property for each relation to other calls and values: it is the public `Call`.
+    """
 
     __slots__ = ("_rank",)
 
@@ -132,6 +136,9 @@ class Call(CallFacts):
     def __repr__(self) -> str:
         return f"<Call {self.id} {self.name}>"
 
+    def _repr_html_(self) -> str:
+        return call_html(self, self.all_values(), self.forward)
+
 
 class Value(ValueFacts):
     """One tensor at one moment: a storage, its write version and a geometry on it."""
@@ -209,6 +216,11 @@ class Value(ValueFacts):
     def __repr__(self) -> str:
         state = " undefined" if self.undefined else ""
         return f"<Value {self.id} {self.dtype_name}{list(self._record.shape)} {self.device_name}{state}>"
+
+    def _repr_html_(self) -> str:
+        made, read = self.producer, self.consumers
+        names = [f"{call.name}.{slot}" for call, slot in ([made] if made else []) + read]
+        return value_html(self, self.nbytes, names[0] if made else "", names[1:] if made else names)
 
 
 class Recording:

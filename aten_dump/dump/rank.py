@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -17,7 +18,10 @@ from .handle_sequences import Calls, Values
 from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of
 from .saved_for_backward import SavedForBackward, SavedValues, distinct_nbytes
+from .shown.recordings_in_notebook import rank_html
 from .why_absent import missing_parts, no_such_call
+
+_MOST_COMPLETIONS: Final = 100_000  # names: more would make each Tab wait
 
 
 class RankDump(Recording):
@@ -109,6 +113,12 @@ class RankDump(Recording):
 
     def __contains__(self, name: object) -> bool:
         return name in self.links.names
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(islice(self.links.names, _MOST_COMPLETIONS))
+
+    def _repr_html_(self) -> str:
+        return rank_html(self.where, self.tables, self.missing)
 
     def call(self, id: int) -> Call:
         """Return a call by id.

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import FormatError, MissingDataError, StoreError
+from ..errors import AtenDumpError, FormatError, MissingDataError, StoreError
 from ..store.regular_files import foreign_entries, numbered_folders
 from ..store.run_json import RUN_FILE, read_ranges, read_run
 from ..store.writing.index_writer import INDEX_FILE
 from .foreign.formats import foreign_ranks
 from .rank import RankDump
+from .shown.recordings_in_notebook import MOST_SUMMED_UP, dump_html, sizes
 
 _SHOWN = 20
 _MOST_LISTED = 1 << 20
@@ -117,6 +118,19 @@ class Dump:
 
     def __repr__(self) -> str:
         return f"<Dump {self.path}, steps {_numbers(self._steps)}, ranks {_numbers(self.ranks)}>"
+
+    def _repr_html_(self) -> str:
+        ranks = self.all_ranks()
+        rows = [[rank.step, rank.rank, *_sizes(rank)] for rank in ranks[:MOST_SUMMED_UP]]
+        rows += [[rank.step, rank.rank, *[""] * 4] for rank in ranks[MOST_SUMMED_UP:]]
+        return dump_html(f"{self.path}", self.run, rows, self.problems)
+
+
+def _sizes(rank: RankDump) -> list[str]:
+    try:
+        return sizes(rank.summary())
+    except AtenDumpError:  # a look at a dump does not end with one damaged file of it
+        return ["damaged", "", "", ""]
 
 
 def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:

@@ -5,45 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TextIO
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
 
-from ..dump import Call, RankDump, Value
+from ..dump import RankDump
+from ..dump.dataframes.tensor_columns import value_column_types, value_rows
 from . import plain_text
 
-CALL_COLUMNS: Final = ("step", "rank", "call", "call_id", "op", "kind", "phase", "module", "slot")
-VALUE_COLUMNS: Final = ("value", "storage", "version", "dtype", "shape", "stride", "device", "undefined", "nbytes")
+__all__ = ["columns", "value_rows", "write_csv", "write_json"]
 
 
 def columns(ranks: Iterable[RankDump]) -> list[str]:
     """Return the columns of the rows of some steps and ranks: the statistics are those that were recorded."""
-    statistics = dict.fromkeys(name for rank in ranks for name in rank.config.get("statistics", ()))
-    return [*CALL_COLUMNS, *VALUE_COLUMNS, *statistics, "hash"]
-
-
-def value_rows(calls: Iterable[Call]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each input, output and written argument of each call."""
-    for call in calls:
-        rank = call.rank
-        facts = (rank.step, rank.rank, call.name, call.id, call.op, call.kind, call.phase, call.module)
-        start = dict(zip(CALL_COLUMNS, facts, strict=False))
-        for slot, value in call.all_values():
-            yield {**start, "slot": slot, **_value_columns(value)}
-
-
-def _value_columns(value: Value) -> dict[str, Any]:
-    facts = (
-        value.id,
-        value.storage,
-        value.version,
-        value.dtype_name,
-        list(value.shape),
-        list(value.stride),
-        value.device_name,
-        value.undefined,
-        value.nbytes,
-    )
-    return {**dict(zip(VALUE_COLUMNS, facts, strict=True)), **(value.stats or {}), "hash": value.hash}
+    return list(value_column_types(ranks))
 
 
 def write_csv(rows: Iterable[dict[str, Any]], names: Sequence[str], file: TextIO) -> None:

@@ -10,21 +10,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ...dump import Call, RankDump, Value
+from ...dump import RankDump, Value
+from ...dump.dataframes.call_columns import CALL_COLUMNS, ColumnType, call_row
+from ...dump.dataframes.libraries import arrow_types
 from ..chosen_calls import ChosenCalls, require, slots_of
 
 _ROWS: Final = 1 << 14  # of a row group
-_INT, _TEXT, _BOOL, _FLOAT, _INTS = "int64", "string", "bool_", "float64", "list"
-_TABLES: Final = {
-    "calls": {
-        "call_id": _INT, "name": _TEXT, "op": _TEXT, "api": _TEXT, "kind": _TEXT, "phase": _TEXT, "parent_id": _INT,
-        "forward_id": _INT, "module": _TEXT, "sequence_nr": _INT, "thread": _INT, "start_ns": _INT, "duration_ns": _INT,
-        "error": _TEXT, "source_file": _TEXT, "source_line": _INT, "source_function": _TEXT,
-    },
-    "uses": {"call_id": _INT, "slot": _TEXT, "value_id": _INT},
+_TABLES: Final[dict[str, dict[str, ColumnType]]] = {
+    "calls": CALL_COLUMNS,
+    "uses": {"call_id": "int", "slot": "text", "value_id": "int"},
     "values": {
-        "value_id": _INT, "storage_id": _INT, "version": _INT, "dtype": _TEXT, "shape": _INTS, "stride": _INTS,
-        "device": _TEXT, "nbytes": _INT, "undefined": _BOOL, "requires_grad": _BOOL, "has_data": _BOOL, "hash": _TEXT,
+        "value_id": "int", "storage_id": "int", "version": "int", "dtype": "text", "shape": "ints", "stride": "ints",
+        "device": "text", "nbytes": "int", "undefined": "bool", "requires_grad": "bool", "has_data": "bool",
+        "hash": "text",
     },
 }  # fmt: skip
 
@@ -34,14 +32,14 @@ def write(chosen: ChosenCalls, out: Path) -> None:
     require("pyarrow", "parquet")
     for rank in chosen.each_rank():
         names = list(rank.config.get("statistics", ()))
-        statistics = {"value_id": _INT, **dict.fromkeys(names, _FLOAT)}
+        statistics: dict[str, ColumnType] = {"value_id": "int", **dict.fromkeys(names, "float")}
         tables = {
             name: _Table(_part(out, name, rank), columns)
             for name, columns in ({**_TABLES, "statistics": statistics}).items()
         }
         seen: set[int] = set()
         for call in chosen.calls(rank):
-            tables["calls"].add(_call_row(call))
+            tables["calls"].add(call_row(call))
             for slot, value in slots_of(call):
                 tables["uses"].add((call.id, slot, value.id))
                 if value.id not in seen:
@@ -57,20 +55,6 @@ def _part(out: Path, name: str, rank: RankDump) -> Path:
     folder = out / name / f"step={rank.step}" / f"rank={rank.rank}"
     folder.mkdir(parents=True)
     return folder / "part-0.parquet"
-
-
-def _call_row(call: Call) -> tuple[Any, ...]:
-    source, forward = call.source, call.forward
-    return (
-        call.id, call.name, call.op, call.api, call.kind, call.phase, call.parent_id or None,
-        None if forward is None else forward.id, call.module, _signed(call.sequence_nr), call.thread, call.start_ns,
-        call.duration_ns, call.error, *((source.file, source.line, source.function) if source else (None, None, None)),
-    )  # fmt: skip
-
-
-def _signed(number: int | None) -> int | None:
-    """Return a sequence number, which autograd counts in 64 bits without a sign, as Parquet's int64 holds it."""
-    return number - (1 << 64) if number is not None and number >= 1 << 63 else number
 
 
 def _value_row(value: Value) -> tuple[Any, ...]:
@@ -90,12 +74,12 @@ def _numbers(value: Value, names: Iterable[str]) -> Iterator[float | None]:
 class _Table:
     """One file, written a row group at a time."""
 
-    def __init__(self, path: Path, columns: dict[str, str]) -> None:
+    def __init__(self, path: Path, columns: dict[str, ColumnType]) -> None:
         import pyarrow
         from pyarrow import parquet
 
-        types = {name: getattr(pyarrow, kind)() for name, kind in columns.items() if kind != _INTS}
-        self._schema = pyarrow.schema([(name, types.get(name, pyarrow.list_(pyarrow.int64()))) for name in columns])
+        types = arrow_types(pyarrow)
+        self._schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
         self._make = pyarrow.Table.from_pydict
         self._writer = parquet.ParquetWriter(path, self._schema)
         self._rows: list[tuple[Any, ...]] = []
