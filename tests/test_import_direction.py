@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": READER,
     "report": READER | {"analysis"},
     "export": READER | {"analysis"},
-    "compat": READER | {"analysis"},
+    "compat": READER | {"capture", "config_files", "export"},
     "cli": READER
     | {"analysis", "config_files", "report", "export", "compat", ROOT},  # ROOT: the public API, __version__
 }
@@ -233,6 +233,7 @@ MANY_OPTIONS = {
     "analysis/compare.py:compare": "the public API",
     "analysis/replay.py:replay": "the public API",
     "export/job.py:export_dump": "the public API",
+    "compat/precision_debugger.py:__init__": "msprobe's parameters",
     "capture/data/statistics/triton_kernel.py:_reduce": "a Triton kernel: pointers, sizes and constants",
 }
 CLICK_COMMANDS = "cli/commands/"  # an option each

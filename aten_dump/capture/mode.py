@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from torch import nn
 
@@ -14,12 +14,13 @@ from ..config import DumpConfig
 from ..errors import AtenDumpError
 from ..store.sink import Sink
 from .intercept.compiled_functions import CompiledCalls
-from .intercept.custom_functions import FunctionCalls
+from .intercept.custom_functions import FunctionCalls, run_as_call
 from .intercept.interception import Interception
 from .intercept.module_calls import ModuleCalls
 from .intercept.optimizer_steps import OptimizerSteps
 from .intercept.torch_modes import ApiMode, OpMode
 from .intercept.wait_wrappers import Waits
+from .naming.call_name import CallName
 from .recorder import Watch
 from .session import Session
 from .step.module_paths import ModulePaths
@@ -58,9 +59,9 @@ class DumpMode:
         sink: Sink | None = None,
     ) -> None:
         self.config = DumpConfig.from_environment() if config is None else config
-        paths, watch = ModulePaths(model), Watch()
-        self._interception = _interception(self.config, paths, watch)
-        self._session = Session(self.config, paths, sink, watch, self._interception)
+        paths, self._watch = ModulePaths(model), Watch()
+        self._interception = _interception(self.config, paths, self._watch)
+        self._session = Session(self.config, paths, sink, self._watch, self._interception)
 
     def __enter__(self) -> DumpMode:
         return self.start()
@@ -102,9 +103,13 @@ class DumpMode:
         """The number of the step in progress."""
         return self._session.current_step
 
-    def step(self) -> None:
-        """End the step in progress and begin the next one."""
-        self._session.step()
+    def step(self, number: int | None = None) -> None:
+        """End the step in progress and begin the next one, or the step of a number above it.
+
+        Raises:
+            ConfigError: `number` is not above that of the step in progress.
+        """
+        self._session.step(number)
 
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""
@@ -113,6 +118,12 @@ class DumpMode:
     def resume(self) -> None:
         """Record again after `pause`, within the same step."""
         self._session.resume()
+
+    def run_as_call(
+        self, function: Callable[..., Any], name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a function that the caller's caller was called for, and record it as a Python-level call."""
+        return run_as_call(self._watch, function, name, args, kwargs)
 
     @contextlib.contextmanager
     def thread(self) -> Iterator[None]:

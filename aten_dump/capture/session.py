@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ..config import DumpConfig
-from ..errors import AtenDumpError, CaptureError
+from ..errors import AtenDumpError, CaptureError, ConfigError
 from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
 from .intercept.interception import Interception
@@ -94,13 +94,19 @@ class Session:
             ring = self._sink = RingSink(self._sink, self.config, shared, run.rank)
             self._around = self._around._replace(observe=ring.observe)
 
-    def step(self) -> None:
-        """End the step in progress and begin the next one."""
+    def step(self, number: int | None = None) -> None:
+        """End the step in progress and begin the next one, or the step of a number above it."""
         self._check_thread("step")
-        stays = self._watch.recorder is not None and self.current_step + 1 in self.config.step_selection
+        following = self.current_step + 1 if number is None else number
+        if following <= self.current_step:
+            raise ConfigError(
+                f"DumpMode.step({following}): step {self.current_step} is in progress, and steps are written in order; "
+                f"allowed: a number above {self.current_step}"
+            )
+        stays = self._watch.recorder is not None and following in self.config.step_selection
         try:
             self._end_step(stays)
-            self.current_step += 1
+            self.current_step = following
             if self.is_recording:
                 self._guarded(self._begin_step)
         finally:

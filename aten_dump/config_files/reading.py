@@ -27,6 +27,20 @@ def read_config_file(path: str | os.PathLike[str]) -> Translation:
     Raises:
         ConfigError: the file is missing, is not valid, or holds a key or value that its tool does not allow.
     """
+    content = read_named_fields(path)
+    source = f"config file {Path(path)}"
+    for is_theirs, translate in TOOLS.values():
+        if is_theirs(content):
+            return translate(content, source)
+    return Translation("aten_dump", source, dict(content))
+
+
+def read_named_fields(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Read what a JSON, TOML or YAML file holds.
+
+    Raises:
+        ConfigError: the file is missing, is not valid, or holds no named fields.
+    """
     file = Path(path)
     parse = _PARSERS.get(file.suffix.lower())
     if parse is None:
@@ -39,11 +53,7 @@ def read_config_file(path: str | os.PathLike[str]) -> Translation:
         raise ConfigError(f"config file {file} is not valid {file.suffix[1:].upper()}: {error}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"config file {file} holds a {type(content).__name__}; it must hold named fields")
-    source = f"config file {file}"
-    for is_theirs, translate in TOOLS.values():
-        if is_theirs(content):
-            return translate(content, source)
-    return Translation("aten_dump", source, dict(content))
+    return content
 
 
 def _parse_toml(text: str) -> Any:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import aten_dump
-from aten_dump import AtenDumpError, CaptureError, DumpConfig, DumpMode, open_dump
+from aten_dump import AtenDumpError, CaptureError, ConfigError, DumpConfig, DumpMode, open_dump
 
 
 def modes_on_the_stacks() -> tuple[int, int]:
@@ -28,6 +28,18 @@ def test_start_and_close_without_a_block(tmp_path: Path) -> None:
     assert DumpMode.current() is None
     assert modes_on_the_stacks() == (0, 0)
     assert any(call.op == "aten::add.Tensor" for call in open_dump(tmp_path / "dump").step(0).rank(0).calls)
+
+
+def test_a_step_may_have_any_later_number(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump", steps="0|100-101")) as dump:
+        for number in (100, None, 500):
+            torch.ones(2) + 1
+            dump.step(number)
+        torch.ones(2) + 1
+        for wrong in (500, 0, -1):
+            with pytest.raises(ConfigError, match=r"step 500 is in progress.*a number above 500"):
+                dump.step(wrong)
+    assert open_dump(tmp_path / "dump").steps == [0, 100, 101]
 
 
 def test_a_mode_whose_handle_is_lost_can_be_stopped(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ Theory of operation
     of them but those whose bound method the program took earlier (``f = MyFunction.apply`` at import): the node of
     such a one belongs to the first op of its ``forward``.
 
+    A plain function of the program's own is a call where the program asks for it: `run_as_call`.
+
     A module's full backward hooks are built on a Function of torch's own, which computes nothing: it is left out.
 """
 
@@ -14,13 +16,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
 from ..naming.call_name import CallName
-from ..recorder import Watch
+from ..recorder import StepRecorder, Watch
 from ..torch_internals.patches import Patch
 
 _LEFT_OUT: Final = (BackwardHookFunction,)
@@ -45,13 +47,13 @@ class FunctionCalls:
     def install(self) -> None:
         """Wrap it."""
         original = vars(torch.autograd.Function)["apply"]
-        run = self._run
+        watch = self._watch
 
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             bound = original.__get__(None, cls)
             if issubclass(cls, _LEFT_OUT):
                 return bound(*args, **kwargs)
-            return run(bound, name_of_function(cls), args, kwargs, sys._getframe(1))
+            return _run(watch.recorder, _Called(bound, name_of_function(cls), sys._getframe(1), True), args, kwargs)
 
         self._patch = Patch(torch.autograd.Function, "apply", classmethod(apply))
 
@@ -61,25 +63,35 @@ class FunctionCalls:
         if patch is not None:
             patch.undo()
 
-    def _run(
-        self,
-        original: Callable[..., Any],
-        name: CallName,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: FrameType,
-    ) -> Any:
-        recorder = self._watch.recorder
-        if recorder is None or not recorder.calls.sees(name.api):
-            return original(*args, **kwargs)
-        call = recorder.calls.begin(name, args, kwargs, frame)
-        if call is None:
-            return original(*args, **kwargs)
-        call.is_function = True
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            recorder.calls.end(call, None, error)
-            raise
-        recorder.calls.end(call, result, None)
-        return result
+
+class _Called(NamedTuple):
+    """What is called, and where."""
+
+    function: Callable[..., Any]
+    name: CallName
+    frame: FrameType  # that calls it
+    is_autograd: bool  # the `apply` of an autograd function
+
+
+def run_as_call(
+    watch: Watch, function: Callable[..., Any], name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run a function that the program has called two frames above this one, as a call of this name."""
+    return _run(watch.recorder, _Called(function, name, sys._getframe(2), False), args, kwargs)
+
+
+def _run(recorder: StepRecorder | None, called: _Called, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function = called.function
+    if recorder is None or not recorder.calls.sees(called.name.api):
+        return function(*args, **kwargs)
+    call = recorder.calls.begin(called.name, args, kwargs, called.frame)
+    if call is None:
+        return function(*args, **kwargs)
+    call.is_function = called.is_autograd
+    try:
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        recorder.calls.end(call, None, error)
+        raise
+    recorder.calls.end(call, result, None)
+    return result

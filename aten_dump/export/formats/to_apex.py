@@ -1,8 +1,9 @@
 """``--to apex``: the HDF5 file of apex's HookerAndDumper, which recorded with hooks on modules.
 
-A group for each call of a module in execution order: ``000_Linear`` with ``feat_input0`` and ``feat_output``, then, in
-the order of the backward pass, groups with ``grad_output0`` and ``grad_input0``. None is an empty dataset. The model
-itself, the root of all modules, is left out, as it was there.
+A group for each call of a child of the model in execution order: ``000_Linear`` with ``feat_input0`` and
+``feat_output``, then, in the order of the backward pass, groups with ``grad_output0`` and ``grad_input0``. None is an
+empty dataset. As there, the model itself and modules deeper in it are left out: in a ResNet, ``018_BatchNorm2d`` is the
+backward of its first norm.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ def write(chosen: ChosenCalls, out: Path) -> None:
             root = group_of(file, chosen, rank)
             count = 0
             for call in chosen.calls(rank):
-                if call.kind != "module" or call.phase not in ("forward", "backward") or is_model(call):
+                if call.kind != "module" or call.phase not in ("forward", "backward") or not is_child(call):
                     continue
                 write_call(root.create_group(f"{count:03d}_{call.op.rpartition('.')[2]}"), call, chosen)
                 count += 1
 
 
-def is_model(call: Call) -> bool:
-    """Tell whether a module's call is that of the model itself."""
+def is_child(call: Call) -> bool:
+    """Tell whether a module's call is that of a direct child of the model."""
     forward = call if call.phase == "forward" else call.forward
-    return forward is not None and not forward.module
+    return forward is None or (forward.module != "" and "." not in forward.module)
 
 
 def write_call(group: Any, call: Call, chosen: ChosenCalls) -> None:
