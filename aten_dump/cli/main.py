@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from .. import IS_COMPILED, __version__
 from ..errors import AtenDumpError
 from ..report.plain_text import visible_lines
+from .completion import install_option
 
 # name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used, as torch
 # takes a second to import.
@@ -53,6 +55,11 @@ class Commands(click.Group):
         assert isinstance(found, click.Command)
         return found
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so from the table, without importing them, and options."""
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing them."""
         with formatter.section("Commands"):
@@ -74,6 +81,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@install_option
 @click.version_option(f"{__version__} ({'compiled' if IS_COMPILED else 'pure Python'})", prog_name="aten-dump")
 def main() -> None:
     """Read what aten_dump recorded of a PyTorch program.

@@ -12,6 +12,7 @@ from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump, open_dump
 from ...errors import ConfigError, StoreError
 from ...report.replay import answer_lines, ops_table
+from ..completion import complete_name
 from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
 from ..options import dump_argument, limit_option, open_rank, place_options
 from ..workers import jobs_option, workers
@@ -19,7 +20,7 @@ from ..workers import jobs_option, workers
 
 @click.command("replay")
 @dump_argument
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_name)
 @place_options
 @click.option("--device", default="cpu", show_default=True, help="Device to run the ops on.")
 @click.option(

@@ -9,13 +9,14 @@ import click
 from ...dump import RankDump
 from ...report.details import call_details, value_details
 from ...report.tree import call_line, tree_lines
+from ..completion import complete_name
 from ..console import echo, line_limit, print_lines
 from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
 
 
 @click.command("show")
 @dump_argument
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_name)
 @place_options
 @filter_options
 @click.option("--depth", type=click.IntRange(min=1), help="Leave out calls deeper in the tree than this.")
