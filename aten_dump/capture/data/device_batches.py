@@ -116,21 +116,27 @@ class DeviceBatches(Flushable):
         copier = copier_of(tensor.device) if dtype in FLOATS or dtype in INTS else None
         if copier is None or not tensor.numel():
             return False
+        count, reduced = self.reduce(tensor)
+        stream = torch.accelerator.current_stream(tensor.device)
+        with self._lock:
+            batch = self._open.get(stream)
+            if batch is None:
+                batch = self._open[stream] = _Batch(stream, copier, self._names)
+            batch.add((value, count, reduced))
+            if len(batch) >= self._most_values:
+                self._open.pop(stream).send(self._sink)
+        return True
+
+    def reduce(self, tensor: torch.Tensor) -> tuple[int, Reduced]:
+        """Reduce a tensor that is not empty where it is; return how many elements it has, and the results."""
+        dtype = tensor.dtype
         with quiet():
             tensor = tensor.resolve_neg()
             flat = (tensor.view(torch.uint8) if dtype == torch.bool else tensor).reshape(-1)
             reduced = self._fused(flat) if dtype in FUSED else None
             if reduced is None:
                 reduced = (reduce_floats if dtype in FLOATS else reduce_ints)(flat, self._names)
-        stream = torch.accelerator.current_stream(tensor.device)
-        with self._lock:
-            batch = self._open.get(stream)
-            if batch is None:
-                batch = self._open[stream] = _Batch(stream, copier, self._names)
-            batch.add((value, flat.numel(), reduced))
-            if len(batch) >= self._most_values:
-                self._open.pop(stream).send(self._sink)
-        return True
+        return flat.numel(), reduced
 
     def _fused(self, flat: torch.Tensor) -> Reduced | None:
         kind = flat.device.type

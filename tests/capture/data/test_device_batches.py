@@ -10,7 +10,7 @@ import torch
 from aten_dump.capture.data import device_batches
 from aten_dump.capture.data.device_batches import DeviceBatches, join
 from aten_dump.capture.data.host_memory import as_array
-from aten_dump.capture.data.statistics.on_device import Reduced, finish, reduce_floats, reduce_ints
+from aten_dump.capture.data.statistics.on_device import Reduced, finish
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 from aten_dump.store.memory_sink import MemorySink
@@ -47,19 +47,25 @@ def test_results_of_one_dtype() -> None:
     ]
 
 
+NUMBERS = {
+    "float": torch.randn(3000), "nan": torch.tensor([math.nan, 1.0]), "int": torch.arange(-4, 9), "bool": torch.rand(9) > 0.5,
+    "double": torch.randn(7).double(), "byte": torch.tensor([0, 5, 255], dtype=torch.uint8), "half": torch.randn(2049).half(),
+    "transposed": torch.randn(30, 41).t(), "gaps": torch.randn(100)[::3], "scalar": torch.tensor(2.5),
+    "negative": torch.randn(9, dtype=torch.complex64).conj().imag,
+}  # fmt: skip
+
+
 def test_joined_statistics_are_those_of_each_tensor_alone() -> None:
-    tensors = [torch.randn(3000), torch.tensor([math.nan, 1.0]), torch.arange(-4, 9), torch.randn(7).double()]
-    tensors += [torch.tensor([0, 5, 255], dtype=torch.uint8), torch.randn(2049).half()]
-    entries = [
-        (number, t.numel(), (reduce_floats if t.is_floating_point() else reduce_ints)(t, STATISTICS))
-        for number, t in enumerate(tensors)
-    ]
-    together, separate = join(entries)
-    for number, count, reduced in separate(as_array(together)):
-        for name, mine, alone in zip(
-            STATISTICS, finish(count, reduced, STATISTICS), compute(tensors[number], STATISTICS), strict=True
-        ):
-            assert mine == alone or mine == pytest.approx(alone, rel=1e-5, nan_ok=True), (number, name)
+    batches = DeviceBatches(MemorySink(), STATISTICS)
+    tensors = list(NUMBERS.values())
+    assert NUMBERS["negative"].is_neg()
+    together, separate = join([(number, *batches.reduce(tensor)) for number, tensor in enumerate(tensors)])
+    found = list(separate(as_array(together)))
+    assert [(value, count) for value, count, _ in found] == [(i, t.numel()) for i, t in enumerate(tensors)]
+    for value, count, reduced in found:
+        expected = compute(tensors[value], STATISTICS)
+        for name, mine, alone in zip(STATISTICS, finish(count, reduced, STATISTICS), expected, strict=True):
+            assert mine == alone or mine == pytest.approx(alone, rel=1e-5, nan_ok=True), (list(NUMBERS)[value], name)
 
 
 @pytest.mark.parametrize(
