@@ -1,0 +1,124 @@
+"""The guides for users of other recorders: each row of their tables is run, in a folder with what it names."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import aten_dump
+from aten_dump import compat
+from aten_dump.cli.main import main
+from tests.checkout import ROOT
+from tests.export.conftest import Net, record
+
+GUIDES = sorted((ROOT / "docs" / "guide").glob("from-*.md"))
+FOREIGN = ROOT / "tests" / "golden" / "foreign"
+ROW = re.compile(r"\| (.+) \| `([^`]+)` \|")
+CONFIG = '{"task": "statistics", "dump_path": "by-debugger", "rank": [], "step": [], "level": "mix", "statistics": {}}'
+DATA_DUMP = (
+    '{"common_dump_settings": {"dump_mode": 0, "path": "by-config", "net_name": "Net", "iteration": "0|5-8", '
+    '"saved_data": "full", "input_output": 0, "kernels": [], "support_device": [0, 1], "op_debug_mode": 0}}'
+)
+
+
+def rows(guide: Path) -> Iterator[Any]:
+    for number, line in enumerate(guide.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("| ") and not line.startswith("| you had"):
+            match = ROW.fullmatch(line)
+            assert match, f"{guide.name}:{number}: a row is | what one had | `what one writes` |"
+            yield pytest.param(match[2].replace("\\|", "|"), id=f"{guide.stem}:{number}")
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dumps")
+    record(folder / "dump", steps=1)
+    record(folder / "other", steps=1, fault=0.1)
+    return folder
+
+
+@pytest.fixture
+def here(dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with what the rows name."""
+    for name in ("dump", "other"):
+        shutil.copytree(dumps / name, tmp_path / name)
+    shutil.copytree(FOREIGN / "msprobe" / "mix-tensor", tmp_path / "msprobe-dump")
+    shutil.copytree(FOREIGN / "mindspore", tmp_path / "mindspore-dump")
+    (tmp_path / "config.json").write_text(CONFIG)
+    (tmp_path / "data_dump.json").write_text(DATA_DUMP)
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINDSPORE_DUMP_CONFIG", "")
+    return tmp_path
+
+
+def namespace() -> dict[str, Any]:
+    model = Net()
+
+    def train() -> None:
+        nn.functional.cross_entropy(model(torch.randn(3, 4)), torch.tensor([0, 1, 1])).backward()
+
+    names: dict[str, Any] = {name: getattr(aten_dump, name) for name in ("DumpConfig", "DumpMode", "open_dump")}
+    names |= {name: getattr(compat, name) for name in compat.__all__}
+    names |= {"model": model, "train": train, "os": os, "h5py": h5py, "kernels": types.SimpleNamespace(fused=torch.sin)}
+    return names
+
+
+def run_code(code: str) -> Any:
+    """Run statements, and return what the last of them is if it is an expression."""
+    names = namespace()
+    if "rank" in code:
+        names["rank"] = aten_dump.open_dump("dump").rank(0, 0)
+    tree = ast.parse(code)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "guide", "exec"), names)
+    return None if last is None else eval(compile(ast.Expression(last.value), "guide", "eval"), names)
+
+
+def run_command(line: str) -> None:
+    done = CliRunner().invoke(main, shlex.split(line)[1:])
+    assert done.exit_code in (0, 1), done.output  # 1: they differ, or something was found
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.filterwarnings("ignore:.*keys without meaning here")
+@pytest.mark.parametrize("row", [row for guide in GUIDES for row in rows(guide)])
+def test_a_row_runs(row: str, here: Path) -> None:
+    try:
+        if row.startswith("aten-dump "):
+            run_command(row)
+        else:
+            found = run_code(row)
+            if row.startswith(("rank", "open_dump", "[")):
+                assert found is not None
+                assert not isinstance(found, list | dict) or found
+    finally:
+        debugger, compat.PrecisionDebugger._instance = compat.PrecisionDebugger._instance, None
+        if debugger is not None:
+            debugger._close()
+        aten_dump.stop_all()
+
+
+def test_there_are_guides_for_all_of_them() -> None:
+    assert [guide.stem for guide in GUIDES] == ["from-apex", "from-hooks", "from-mindspore", "from-msprobe"]
+    assert sum(1 for guide in GUIDES for _ in rows(guide)) > 90
+
+
+def test_a_row_that_is_wrong_fails(here: Path) -> None:
+    with pytest.raises(AssertionError):
+        run_command("aten-dump show no-such-dump")
+    with pytest.raises(aten_dump.ConfigError):
+        run_code('DumpConfig("new", level="L1")')
