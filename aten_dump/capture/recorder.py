@@ -18,7 +18,6 @@ from .calls.python_calls import PythonCalls
 from .data.keeper import Keeper, Observe
 from .step.collectives import Flight, Flights
 from .step.module_paths import ModulePaths
-from .step.own_code import OwnCode
 from .step.step import Failures, Step
 from .torch_internals.mode_stack import Modes
 from .values.unseen_writes import UnseenWrites
@@ -60,7 +59,7 @@ class StepRecorder:
     def begin_with(self, flights: list[Flight]) -> None:
         """Take over the collectives that the step before has left under way."""
         if flights:
-            with OwnCode(self.step.thread()):
+            with self.step.here.state.own:
                 self.flights.adopt(flights)
 
     def _record_gradients(self, leaves: dict[int, int]) -> None:
@@ -86,8 +85,8 @@ class StepRecorder:
 
     def close(self) -> None:
         """End the step: finish what is open and let go of everything."""
-        thread = self.step.thread()
-        with OwnCode(thread):
+        thread = self.step.here.state
+        with thread.own:
             self._runs.close()
             if thread.stack:
                 self.step.take_off(thread, thread.stack[0])
@@ -97,7 +96,7 @@ class StepRecorder:
                 self.step.emit(Note(NOTE, "unseen", message, self._callbacks))
             self.step.tell_coverage()
             self.values.clear()
-        self.seconds["capture"] += sum(one.own_ns for one in self.step.threads.all) / 1e9
+        self.seconds["capture"] += sum(one.own.ns for one in self.step.threads.all) / 1e9
 
 
 class Watch:

@@ -83,7 +83,9 @@ class GraphLinks:
                 continue
             tag = self._tag(node, call, consumer, thread, maker)
             if tag is not None:
-                pending += [(following, tag.forward) for following, _ in node.next_functions if following is not None]
+                for following, _ in node.next_functions:  # before Python 3.12 a comprehension is a call
+                    if following is not None:
+                        pending.append((following, tag.forward))
 
     def _tag(
         self, node: Any, call: OpenCall | None, consumer: int, thread: ThreadState, maker: OpenCall | None

@@ -22,7 +22,6 @@ from ...config import DumpConfig
 from ...store.records import TREE_TUPLE, Tree
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import OpenCall
-from ..step.own_code import HookCode
 from ..step.step import Step
 from ..step.threads import ThreadState
 from ..torch_internals import node_hooks
@@ -61,10 +60,13 @@ class AfterRun:
         runs = self.runs
         if runs.closed or not self.tag.running:
             return
-        thread = runs.step.thread()
-        if not thread.busy:
-            with HookCode(thread, runs.step.failed):
-                runs.leave(self, grad_inputs, grad_outputs, thread)
+        thread = runs.step.here.state
+        if not thread.own.depth:
+            try:
+                with thread.own:
+                    runs.leave(self, grad_inputs, grad_outputs, thread)
+            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+                runs.step.failed(error)
 
 
 class BeforeRun:
@@ -81,19 +83,19 @@ class BeforeRun:
         runs = after.runs
         if runs.closed:
             return
-        thread = runs.step.thread()
-        if thread.busy or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
+        thread = runs.step.here.state
+        if thread.own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
             return
         begun_ns = perf_counter_ns()
         try:
-            if thread.lock is None:
+            if thread.own.lock is None:
                 runs.enter(after, thread)
             else:
-                with thread.lock:
+                with thread.own.lock:
                     runs.enter(after, thread)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             runs.step.failed(error)
-        thread.own_ns += perf_counter_ns() - begun_ns
+        thread.own.ns += perf_counter_ns() - begun_ns
 
 
 class NodeRuns:
@@ -249,10 +251,13 @@ class NodeRuns:
 
     def _finish_last(self, number: int) -> None:
         task = self._tasks.pop(number, None)
-        thread = self.step.thread()
+        thread = self.step.here.state
         if task is not None and not self.closed:
-            with HookCode(thread, self.step.failed):
-                self._finish_task(task)
+            try:
+                with thread.own:
+                    self._finish_task(task)
+            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+                self.step.failed(error)
 
     def _finish_task(self, task: BackwardTask) -> None:
         task.finish()
@@ -264,7 +269,6 @@ class NodeRuns:
             self._finish_task(task)
         self._tasks.clear()
         self.closed = True
-        for handle in self._handles:
-            node_hooks.remove(handle)
+        node_hooks.remove_all(self._handles)
         self._handles.clear()
         node_hooks.uninstall()

@@ -65,7 +65,7 @@ class NodeTags:
         number = node._sequence_nr()
         if number == ACCUMULATE_GRAD:
             return 0
-        return self.claims.made_by(number, node.name(), self._threads.state(), None) or 0
+        return self.claims.made_by(number, node.name(), self._threads.here.state, None) or 0
 
     def recomputes(self, node: Any) -> bool:
         """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""

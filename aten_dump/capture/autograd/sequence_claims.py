@@ -36,7 +36,7 @@ class SequenceClaims:
             thread.made_before.setdefault(number, thread.last_call)
         return now - 1
 
-    def claim_ahead(self, thread: ThreadState, call: int, args: tuple[Any, ...]) -> int | None:
+    def claim_ahead(self, thread: ThreadState, before: int, call: int, args: tuple[Any, ...]) -> int | None:
         """Give an op that writes in place the node made ahead of it; return the node's number, None if there is none.
 
         Where its backward needs what it is about to overwrite, autograd makes the node, then clones that tensor, and
@@ -45,18 +45,19 @@ class SequenceClaims:
 
         Args:
             thread: the running thread, whose sequence counter has not moved since its last call.
+            before: the aten call before it on the thread.
             call: the op's.
             args: the op's, as they are before it runs.
         """
         newest = thread.claimed - 1
-        if thread.made.get(newest) != thread.last_call or not torch.is_grad_enabled():
+        if thread.made.get(newest) != before or not torch.is_grad_enabled():
             return None
         if not any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
             return None  # the op makes no node
         overwritten = args[0]
         clone_has_node = isinstance(overwritten, torch.Tensor) and overwritten.requires_grad
         number = newest - 1 if clone_has_node else newest
-        if thread.made.get(number) != thread.last_call:
+        if thread.made.get(number) != before:
             return None
         thread.made[number] = call
         return number

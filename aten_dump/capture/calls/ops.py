@@ -22,9 +22,8 @@ from ...store.records import CALL, TREE_VALUE, Call, Tree
 from ..autograd.node_tags import NodeTags
 from ..naming.call_name import ATEN
 from ..step.collectives import Flights
-from ..step.own_code import OwnCode
 from ..step.random_states import RandomStates
-from ..step.step import Step, text_of
+from ..step.step import CALLS_PER_PAUSE, Step, text_of
 from ..step.threads import ThreadState
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all
@@ -70,9 +69,7 @@ class Ops:
             or len_dispatch_stack()
         ):
             return None
-        op = PendingOp(self, thread, entry)
-        op.start()
-        return op
+        return PendingOp(self, thread, entry)
 
 
 class PendingOp:
@@ -100,19 +97,14 @@ class PendingOp:
         self.thread = thread
         self.sequence_nr = ops.claims.claim(thread, number) if get_sequence_nr() != thread.claimed else None
         self.before = thread.last_call  # the aten call before it on this thread
+        thread.last_call = number
+        thread.last_output = None
         self.place = NOWHERE
         self.recorded = True
         self.n = -1  # of the call's name; given at the end, unless inner ops come before that
         self.args: list[Tree] = []
         self.kwargs: dict[str, Tree] | None = None
-        self.start_ns = 0
-
-    def start(self) -> None:
-        """Note that the op runs from now on."""
-        thread = self.thread
-        thread.last_call = self.id
-        thread.last_output = None
-        self.start_ns = perf_counter_ns() - self.ops.step.start_ns
+        self.start_ns = perf_counter_ns() - ops.step.start_ns
 
     def end(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None) -> None:
         """Record what the op was given, and what it returned or raised; unless recording stopped while it ran."""
@@ -121,7 +113,7 @@ class PendingOp:
             return
         duration_ns = perf_counter_ns() - step.start_ns - self.start_ns
         try:
-            with OwnCode(self.thread):
+            with self.thread.own:
                 self._record(args, kwargs, result, error, duration_ns)
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed_beside(error, own)
@@ -154,15 +146,21 @@ class PendingOp:
             thread.last_output = (id(result), outputs)
         else:
             outputs = encode(result, values, ops.keep_outputs)
-        self._emit(duration_ns, outputs, None, text_of(error))
+        self._emit(duration_ns, outputs, None, error)
 
-    def _emit(self, duration_ns: int, outputs: Tree, written: list[Tree] | None, error: str | None) -> None:
+    def _emit(self, duration_ns: int, outputs: Tree, written: list[Tree] | None, error: BaseException | None) -> None:
         entry = self.entry
         step = self.ops.step
         if not entry.number:
             entry.number = step.interner.op(ATEN, entry.plan.name, entry.plan.arguments)
-        n = entry.counter.next() if self.n < 0 else self.n
-        step.count_call()
+        n = self.n
+        if n < 0:
+            counter = entry.counter
+            n = counter.n
+            counter.n = n + 1
+        step.calls = calls = step.calls + 1
+        if not calls & CALLS_PER_PAUSE:
+            step.pause()
         parent, phase, sequence_nr, stack, module, forward, _ = self.place
         step.emit(
             _new(
@@ -186,7 +184,7 @@ class PendingOp:
                     self.kwargs,
                     outputs,
                     written,
-                    error,
+                    None if error is None else text_of(error),
                 ),
             )
         )

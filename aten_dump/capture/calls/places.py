@@ -42,8 +42,10 @@ class Places:
 
     def of_op(self, thread: ThreadState, sequence_nr: int | None) -> Place:
         """Return where an op belongs; `sequence_nr` is that of the autograd node that it made."""
-        top = self._step.top(thread) if thread.stack else None
         node = running_node()
+        top = thread.stack[-1] if thread.stack else None
+        if node is None and top is not None and top.kind == NODE:
+            top = self._step.top(thread)
         if top is None:
             parent = module = stack = 0
             fqn = ""
@@ -56,11 +58,14 @@ class Places:
             return _new(Place, (parent, phase, sequence_nr, stack, module, 0, fqn))
         tags = self._tags
         if (top is not None and top.phase == RECOMPUTE) or tags.recomputes(node):
-            return Place(parent, RECOMPUTE, sequence_nr, stack, module, 0, fqn)  # the reader finds the original call
+            return _new(
+                Place, (parent, RECOMPUTE, sequence_nr, stack, module, 0, fqn)
+            )  # the reader finds the original call
         tag = tags.of(node)
         call = None if tag is None else tag.call
         if tag is None or call is None:
-            return Place(parent, BACKWARD, node._sequence_nr() & _INT64, stack, module, tags.forward_of(node), fqn)
+            number = node._sequence_nr() & _INT64
+            return _new(Place, (parent, BACKWARD, number, stack, module, tags.forward_of(node), fqn))
         if call is not top and (top is None or (not tag.running and top.kind != ATEN)):
             parent = call.visible  # gradients are added up after the node's run; or another thread runs it
         return _new(Place, (parent, BACKWARD, call.sequence_nr, stack, call.module, tag.forward, call.fqn))

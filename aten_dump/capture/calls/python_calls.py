@@ -17,7 +17,6 @@ from ..memory.storages import CLOCK
 from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName
 from ..step.collectives import Flights
 from ..step.open_calls import OpenCall
-from ..step.own_code import HookCode, OwnCode
 from ..step.step import Step, text_of
 from ..step.threads import ThreadState
 from ..torch_internals.engine import is_grad_enabled, running_node
@@ -48,7 +47,7 @@ class PythonCalls:
         if len_dispatch_stack() == 0:
             self.step.coverage.add("other_threads", name)
             return False
-        if self.step.thread().busy:
+        if self.step.here.state.own.depth:
             return False
         if is_traced():
             self.step.coverage.add("traced")
@@ -60,9 +59,9 @@ class PythonCalls:
     def begin(self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> OpenCall | None:
         """Open a call that the program makes in `frame`; None where the recorder failed."""
         step = self.step
-        thread = step.thread()
+        thread = step.here.state
         try:
-            with OwnCode(thread):
+            with thread.own:
                 top = step.top(thread) if thread.stack else None
                 call = OpenCall(step.next_id(), API, name, top)
                 self._place(call, top, frame, thread)
@@ -84,9 +83,9 @@ class PythonCalls:
     ) -> OpenCall | None:
         """Open a call of the module whose path is `fqn`; see `begin`."""
         step = self.step
-        thread = step.thread()
+        thread = step.here.state
         try:
-            with OwnCode(thread):
+            with thread.own:
                 top = step.top(thread) if thread.stack else None
                 call = OpenCall(step.next_id(), MODULE, name, top)
                 call.fqn, call.module = fqn, step.interner.text(fqn)
@@ -139,8 +138,11 @@ class PythonCalls:
 
     def replace_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
-        with HookCode(self.step.thread(), self.step.failed):
-            self._note_arguments(call, args, kwargs)
+        try:
+            with self.step.here.state.own:
+                self._note_arguments(call, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.step.failed(error)
 
     # -- end
 
@@ -150,9 +152,9 @@ class PythonCalls:
         if not step.is_on:
             return
         call.end_ns = perf_counter_ns() - step.start_ns
-        thread = step.thread()
+        thread = step.here.state
         try:
-            with OwnCode(thread):
+            with thread.own:
                 call.raw = ()
                 step.take_off(thread, call)
                 if self._flights.pending and error is None and call.kind == API and self._flights.of_call(call):
@@ -167,7 +169,7 @@ class PythonCalls:
         """Close a call when the collectives that it started have ended."""
         flights = self._flights.of_call(call)
         if flights:
-            flights[-1].finishers.append(lambda: self._end_landed(self.step.thread(), call, result))
+            flights[-1].finishers.append(lambda: self._end_landed(self.step.here.state, call, result))
         else:
             self._end_now(thread, call, result, None)
 
@@ -195,7 +197,7 @@ class PythonCalls:
                 self.step.coverage.add("selection", count=-1)
             return  # it ran no op and made no tensor: a question, not a computation
         if call.recorded:
-            self.step.emit_open(thread, call, call.outputs, written, text_of(error))
+            self.step.emit_open(thread, call, call.outputs, written, None if error is None else text_of(error))
 
     def _written(self, call: OpenCall, keep: bool) -> list[Tree] | None:
         """Return [name, tree, ...] of the arguments that were written while the call ran."""

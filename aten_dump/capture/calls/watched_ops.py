@@ -6,6 +6,7 @@ whose kernels may do so without a word in their schemas.
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import Any, Final
 
 import torch
@@ -15,8 +16,6 @@ from ...store.records import Tree
 from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
 from ..step.collectives import name_group
-from ..step.own_code import OwnCode
-from ..step.step import text_of
 from ..step.threads import ThreadState
 from ..values.argument_encoding import encode, encode_all
 from .op_entries import OpEntry
@@ -31,10 +30,10 @@ def watch(
 ) -> WatchedOp | None:
     """Record the inputs of an op that is about to run, as they are before it; None where the recorder failed."""
     try:
-        with OwnCode(thread):
+        with thread.own:
             op = WatchedOp(ops, thread, entry)
             op.take(args, kwargs)
-            op.start()
+            op.start_ns = perf_counter_ns() - ops.step.start_ns
             return op
     except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
         ops.step.failed(error)
@@ -52,7 +51,7 @@ class WatchedOp(PendingOp):
         thread = self.thread
         plan = self.entry.plan
         if self.sequence_nr is None and plan.writes:
-            self.sequence_nr = ops.claims.claim_ahead(thread, self.id, args)
+            self.sequence_nr = ops.claims.claim_ahead(thread, self.before, self.id, args)
         place = self.place = ops.places.of_op(thread, self.sequence_nr)
         if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             ops.flights.reading(args, kwargs)
@@ -85,7 +84,7 @@ class WatchedOp(PendingOp):
         elif plan.copies and not plan.writes and has_run and isinstance(args[0], _TENSOR):
             values.storages.cloned(result, args[0])
         if self.recorded:
-            self._emit(duration_ns, encode(result, values, keep), written, text_of(error))
+            self._emit(duration_ns, encode(result, values, keep), written, error)
 
     def _departs(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, duration_ns: int) -> bool:
         """Tell whether the op started a collective whose result is still to come: its record is written when it has."""

@@ -110,7 +110,7 @@ class CompiledCalls:
                 self._end(region, frame)
             return callback
         recorder = self._watch.recorder
-        if recorder is None or callback is None or recorder.step.thread().busy or not _is_recorded_thread():
+        if recorder is None or callback is None or recorder.step.here.state.own.depth or not _is_recorded_thread():
             return callback  # with None it runs as written already
         aside = bool(getattr(frame.f_locals.get("self"), "export", False)) or _is_for_higher_order()
         if self._how == "eager" and not aside:
@@ -133,13 +133,13 @@ class CompiledCalls:
             call = recorder.calls.begin(name, values["args"], values["kwargs"], frame.f_back or frame)
         region.call = call
         region.back = self._step_aside()
-        thread = recorder.step.thread()
+        thread = recorder.step.here.state
         thread.aside += 1
         thread.storages_before = recorder.values.storages.seen()
         return region
 
     def _end(self, region: Region, frame: FrameType) -> None:
-        thread = region.recorder.step.thread()
+        thread = region.recorder.step.here.state
         thread.aside -= 1
         if region.back is not None and region.recorder is self._watch.recorder:
             region.back()  # else recording stopped meanwhile, and with it everything was taken away

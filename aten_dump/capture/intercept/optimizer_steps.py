@@ -37,7 +37,7 @@ class OptimizerSteps:
         recorder = self._watch.recorder
         if recorder is None:
             return None
-        thread = recorder.step.thread()
+        thread = recorder.step.here.state
         thread.optimizer_depth += 1
         thread.optimizer_pass = torch._C._current_graph_task_id()
         if callable(kwargs.get("closure")):
@@ -49,7 +49,7 @@ class OptimizerSteps:
     def _has_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         recorder = self._watch.recorder
         if recorder is not None:
-            thread = recorder.step.thread()
+            thread = recorder.step.here.state
             thread.optimizer_depth = max(0, thread.optimizer_depth - 1)
 
 

@@ -88,7 +88,7 @@ class ApiMode(TorchFunctionMode):
         return result
 
     def _why_not_recorded(self, recorder: StepRecorder, args: tuple[Any, ...]) -> str | None:
-        if recorder.step.thread().busy:
+        if recorder.step.here.state.own.depth:
             return _OWN_CODE
         depth = len_dispatch_stack()
         if (
@@ -135,8 +135,8 @@ class OpMode(TorchDispatchMode):
         recorder = self._watch.recorder
         if recorder is None:
             return func(*args, **kwargs)
-        thread = recorder.step.thread()
-        if thread.busy:
+        thread = recorder.step.here.state
+        if thread.own.depth:
             return func(*args, **kwargs)
         op = recorder.ops.start(thread, func, types)
         if op is None:
@@ -153,7 +153,7 @@ class OpMode(TorchDispatchMode):
         self, recorder: StepRecorder, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run and record an op that may be more than a computation on plain tensors."""
-        thread = recorder.step.thread()
+        thread = recorder.step.here.state
         entry = recorder.ops.entry_of(func)
         kind = kind_of_types(types) if types else PLAIN
         why_not = self._why_not_recorded(thread, entry.plan, func, types, kind)

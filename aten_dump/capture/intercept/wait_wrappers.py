@@ -14,7 +14,6 @@ from typing import Any, Final
 import torch
 
 from ..recorder import StepRecorder, Watch
-from ..step.own_code import OwnCode
 from ..torch_internals.patches import Patch
 
 _WAITS: Final = ("wait", "synchronize", "block_current_stream")
@@ -58,11 +57,11 @@ class Waits:
 
     def _own(self, recorder: StepRecorder, action: Callable[[], None]) -> None:
         """Run the recorder's own code after the program's: its errors are the recorder's."""
-        thread = recorder.step.thread()
-        if thread.busy or self._watch.in_step is not recorder:
+        thread = recorder.step.here.state
+        if thread.own.depth or self._watch.in_step is not recorder:
             return
         try:
-            with OwnCode(thread):
+            with thread.own:
                 action()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             recorder.step.failed(error)

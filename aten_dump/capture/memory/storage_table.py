@@ -8,7 +8,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
@@ -47,7 +47,8 @@ class StorageTable:
             raise NotImplementedError("a storage of symbolic size has no memory")
         device = on.device
         self._count += 1
-        state = StorageState(self._count, nbytes, cast(int, storage._weak_ref()), device.type == "meta")
+        weak: Any = storage._weak_ref()
+        state = StorageState(self._count, nbytes, weak, device.type == "meta")
         self.states[storage._cdata] = state
         self._announce(state, device)
         return state

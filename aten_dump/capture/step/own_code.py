@@ -1,4 +1,4 @@
-"""Contexts for the recorder's own code on the program's threads."""
+"""The recorder's own code on a thread of the program."""
 
 from __future__ import annotations
 
@@ -10,57 +10,43 @@ from typing import Final
 
 import torch
 
-from .threads import ThreadState
-
 _no_functions: Final[Callable[[], AbstractContextManager[None]]] = torch._C.DisableTorchFunction
 
 
 class OwnCode:
-    """While entered, what the thread calls is the recorder's own: not recorded, and unseen by function modes.
+    """While entered, what its thread calls is the recorder's own: not recorded, and unseen by function modes.
 
     Reading ``tensor.shape`` is a call to a TorchFunctionMode: without this the user's modes would see every look that
-    the recorder takes, and its own mode would be asked as well.
+    the recorder takes, and its own mode would be asked as well. A thread has one, and may enter it again within.
     """
 
-    __slots__ = ("_functions", "_lock", "_start_ns", "_state")
+    __slots__ = ("_entered_lock", "_functions", "_start_ns", "depth", "lock", "ns")
 
-    def __init__(self, thread: ThreadState) -> None:
-        self._state = thread
+    def __init__(self) -> None:
+        self.depth = 0  # how often it is entered; not 0 in the recorder's own code
+        self.ns = 0  # time spent in it
+        self.lock: AbstractContextManager[bool] | None = None  # guards the recorder's tables once threads share them
+        self._entered_lock: AbstractContextManager[bool] | None = None
+        self._functions = _no_functions()
+        self._start_ns = 0
 
     def __enter__(self) -> None:
+        self.depth += 1  # before the lock is looked at: see `Threads`
+        if self.depth > 1:
+            return
         self._start_ns = perf_counter_ns()
-        self._state.busy = True  # before the lock is looked at: see `Threads`
-        self._lock = self._state.lock
-        if self._lock is not None:
-            self._lock.__enter__()
-        self._functions = _no_functions()
+        self._entered_lock = self.lock
+        if self._entered_lock is not None:
+            self._entered_lock.__enter__()
         self._functions.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
+        self.depth -= 1
+        if self.depth:
+            return
         self._functions.__exit__(kind, error, trace)
-        self._state.busy = False
-        self._state.own_ns += perf_counter_ns() - self._start_ns
-        if self._lock is not None:
-            self._lock.__exit__(None, None, None)
-        return None
-
-
-class HookCode(OwnCode):
-    """`OwnCode` that the program calls as a hook: a failure goes to `failed`, which raises it or tells the user."""
-
-    __slots__ = ("_failed",)
-
-    def __init__(self, thread: ThreadState, failed: Callable[[Exception], None]) -> None:
-        super().__init__(thread)
-        self._failed = failed
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        super().__exit__(kind, error, trace)
-        if isinstance(error, Exception):
-            self._failed(error)
-            return True
-        return None
+        self.ns += perf_counter_ns() - self._start_ns
+        if self._entered_lock is not None:
+            self._entered_lock.__exit__(None, None, None)

@@ -24,12 +24,11 @@ from ..torch_internals.engine import running_node
 from ..unseen import Coverage
 from .call_counters import CallCounters, Counter
 from .open_calls import OpenCall
-from .own_code import HookCode
 from .threads import Threads, ThreadState
 
 _new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
-_CALLS_PER_PAUSE: Final = 1023  # a power of two less one
+CALLS_PER_PAUSE: Final = 1023  # a power of two less one
 
 
 class Failures(Protocol):
@@ -53,7 +52,7 @@ class Step:
         self.is_on = True  # False while nothing is recorded: paused, or the recorder has failed
         self.next_id: Callable[[], int] = itertools.count(1).__next__  # the id of a call that begins now
         self.threads = Threads()
-        self.thread: Callable[[], ThreadState] = self.threads.state
+        self.here = self.threads.here
         self.counters = CallCounters()
         self._entries: dict[tuple[int, CallName], tuple[Counter, int]] = {}  # of calls other than ops: with Op ids
         self.start_ns = perf_counter_ns()
@@ -115,8 +114,11 @@ class Step:
         if thread.stack and thread.stack[-1] is call:
             thread.stack.pop()
         elif call in thread.stack:
-            with HookCode(thread, self.failed):
-                self.take_off(thread, call)
+            try:
+                with thread.own:
+                    self.take_off(thread, call)
+            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+                self.failed(error)
 
     def take_off(self, thread: ThreadState, call: OpenCall) -> None:
         """Take `call` off the stack, with calls above it that ended without our being told (they raised)."""
@@ -145,7 +147,9 @@ class Step:
         n = call.n
         if n < 0:
             n = call.n = entry[0].next()
-        self.count_call()
+        self.calls = calls = self.calls + 1
+        if not calls & CALLS_PER_PAUSE:
+            self.pause()
         self.emit(
             _new(
                 Call,
@@ -173,16 +177,14 @@ class Step:
             )
         )
 
-    def count_call(self) -> None:
-        """Count a call whose record comes next; wait where too many records wait to be written."""
-        self.calls += 1
-        if not self.calls & _CALLS_PER_PAUSE:
-            self.sink.wait_for_room()
-
     def emit_call(self, *fields: Any) -> None:
         """Emit a Call record of these fields."""
-        self.count_call()
-        self.emit(Call(CALL, *fields))
+        self.calls += 1
+        self.emit(_new(Call, (CALL, *fields)))
+
+    def pause(self) -> None:
+        """Wait where too many records wait to be written: asked each time that `CALLS_PER_PAUSE` calls were counted."""
+        self.sink.wait_for_room()
 
     def tell_coverage(self) -> None:
         """Emit what was not seen, as notes."""
@@ -193,8 +195,8 @@ class Step:
             self.emit(note)
 
 
-def text_of(error: BaseException | None) -> str | None:
+def text_of(error: BaseException) -> str:
     """Return what a call's record says of the error that it raised."""
     if type(error).__name__ == "_StopRecomputationError":
         return EARLY_STOP
-    return None if error is None else f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,6 +12,8 @@ from torch._C._autograd import _get_sequence_nr
 
 from ...store.records import Tree
 from .open_calls import OpenCall
+from .own_code import OwnCode
+from .thread_local import ThreadLocal
 
 
 class ThreadState:
@@ -20,14 +21,12 @@ class ThreadState:
 
     __slots__ = (
         "aside",
-        "busy",
         "claimed",
         "compiled_nodes",
         "delegated",
         "first",
         "last_call",
         "last_output",
-        "lock",
         "made",
         "made_around",
         "made_before",
@@ -35,17 +34,15 @@ class ThreadState:
         "number",
         "optimizer_depth",
         "optimizer_pass",
-        "own_ns",
+        "own",
         "stack",
         "storages_before",
     )
 
     def __init__(self, number: int, claimed: int) -> None:
         self.number = number
-        self.lock: AbstractContextManager[bool] | None = None  # guards the recorder's tables once threads share them
         self.stack: list[OpenCall] = []
-        self.busy = False  # inside the recorder's own code
-        self.own_ns = 0  # time spent in it
+        self.own = OwnCode()  # entered where the recorder works on this thread
         self.aside = 0  # compiled calls, and backwards of such, that run compiled
         self.compiled_nodes = 0  # runs of the backward of compiled code under way
         self.storages_before = 0  # the mark of the values when the last of those began
@@ -69,22 +66,14 @@ class ThreadState:
 class Threads:
     """The threads of one step. From the second on, all of the recorder's own code takes a lock."""
 
-    __slots__ = ("_count", "_local", "_lock", "all", "main")
+    __slots__ = ("_count", "_lock", "all", "here", "main")
 
     def __init__(self) -> None:
-        self._local = threading.local()
         self._count = itertools.count()
         self._lock = threading.RLock()
         self.all: list[ThreadState] = []
-        self.main = self._new_state()  # of the thread that entered the mode
-
-    def state(self) -> ThreadState:
-        """Return the state of the running thread."""
-        try:
-            state: ThreadState = self._local.state
-        except AttributeError:
-            state = self._new_state()
-        return state
+        self.here: ThreadLocal[ThreadState] = ThreadLocal(self._new_state)  # its `state` is the running thread's
+        self.main = self.here.state  # of the thread that entered the mode
 
     def _new_state(self) -> ThreadState:
         """Make the state of a thread that is new to the step.
@@ -97,8 +86,7 @@ class Threads:
             others = list(self.all)
             self.all.append(state)
             for one in self.all if others else ():
-                one.lock = self._lock
-        while others and others[0].busy:
+                one.own.lock = self._lock
+        while others and others[0].own.depth:
             time.sleep(0)
-        self._local.state = state
         return state

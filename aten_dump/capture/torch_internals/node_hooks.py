@@ -11,6 +11,7 @@ Theory of operation
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any, Final
 
 from torch.autograd.function import _HookMixin
@@ -64,11 +65,12 @@ def let_others_first(handle: Any) -> bool:
     return True
 
 
-def remove(handle: Any) -> None:
-    """Take our hook away."""
-    hooks, key = _found(handle)
-    if hooks is not None:
-        hooks.pop(key, None)
+def remove_all(handles: Iterable[Any]) -> None:
+    """Take our hooks away."""
+    for handle in handles:
+        hooks, key = (handle(), _KEY) if type(handle) is weakref.ref else _found(handle)
+        if hooks is not None:
+            hooks.pop(key, None)
 
 
 def _found(handle: Any) -> tuple[Any, Any]:

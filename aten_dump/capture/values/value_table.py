@@ -57,6 +57,7 @@ class ValueTable(ValueIds):
         self.storages = StorageTable(self._records.storage)
         self._states = self.storages.states
         self._unseen_writes = unseen_writes
+        self.finds_unseen_writes = unseen_writes is not None  # looks at contents for writes that dispatch does not see
         self._plain: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
         self._without_memory = TensorsWithoutMemory(self._records, coverage)
 
@@ -102,11 +103,6 @@ class ValueTable(ValueIds):
 
     def unknown_sum(self, like: torch.Tensor) -> int:
         return self._without_memory.unknown_sum(like)
-
-    @property
-    def finds_unseen_writes(self) -> bool:
-        """Whether contents are looked at for writes that dispatch does not see (``dedup="content"``)."""
-        return self._unseen_writes is not None
 
     def written_since(self, tensor: torch.Tensor, writes: int) -> bool:
         """Tell whether the memory of `tensor` was written since `writes` was so much."""
