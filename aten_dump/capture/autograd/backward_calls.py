@@ -26,7 +26,7 @@ class GradientSums:
 
     def known(self, total: torch.Tensor) -> Tree:
         """Return the value of a sum."""
-        return [TREE_VALUE, self._values.value_of(total, self._keep)]
+        return self._values.tree_of(total, self._keep)
 
     def unknown(self, like: torch.Tensor) -> Tree:
         """Return a value that stands for a sum which was not computed."""

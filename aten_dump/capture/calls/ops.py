@@ -18,7 +18,7 @@ from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
 from ...config import DumpConfig
-from ...store.records import CALL, TREE_VALUE, Call, Tree
+from ...store.records import CALL, Call, Tree
 from ..autograd.node_tags import NodeTags
 from ..naming.call_name import ATEN
 from ..step.collectives import Flights
@@ -142,7 +142,7 @@ class PendingOp:
         if type(result) is _TENSOR:
             if plan.copies and isinstance(args[0], _TENSOR):
                 values.storages.cloned(result, args[0])
-            outputs: Tree = [TREE_VALUE, values.value_of(result, ops.keep_outputs)]
+            outputs: Tree = values.tree_of(result, ops.keep_outputs)
             thread.last_output = (id(result), outputs)
         else:
             outputs = encode(result, values, ops.keep_outputs)

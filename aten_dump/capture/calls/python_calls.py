@@ -11,7 +11,7 @@ from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr
 
 from ...config import DumpConfig
-from ...store.records import OPEN, TREE_VALUE, Open, Tree
+from ...store.records import OPEN, Open, Tree
 from ..autograd.graph_links import GraphLinks, edges_of
 from ..memory.storages import CLOCK
 from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName
@@ -180,7 +180,7 @@ class PythonCalls:
             if last is not None and last[0] == id(result) and call.id < thread.last_call and call.recorded:
                 call.outputs = last[1]  # what its last op returned, and nothing was run since
             else:
-                call.outputs = [TREE_VALUE, self._values.value_of(result, keep)]
+                call.outputs = self._values.tree_of(result, keep)
             has_outputs = True
             if error is None and is_grad_enabled():
                 self._links.track(call, (((), result),), thread)
@@ -207,5 +207,5 @@ class PythonCalls:
         written: list[Tree] = []
         for path, tensor in call.given or ():
             if values.written_since(tensor, call.writes):
-                written += (".".join(map(str, path)), [TREE_VALUE, values.value_of(tensor, keep)])
+                written += (".".join(map(str, path)), values.tree_of(tensor, keep))
         return written or None

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from ...store.records import TREE_VALUE, Tree
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
 
@@ -19,10 +20,11 @@ Stored = tuple[int, int, Any, int]  # see `StorageState.blobs`
 class ValueInfo:
     """A value that has been emitted, and whether its data are kept."""
 
-    __slots__ = ("flags", "id", "is_kept")
+    __slots__ = ("flags", "id", "is_kept", "tree")
 
     def __init__(self, number: int, flags: int, is_kept: bool) -> None:
         self.id = number
+        self.tree: Tree = [TREE_VALUE, number]  # one for all records that name it
         self.flags = flags
         self.is_kept = is_kept
 

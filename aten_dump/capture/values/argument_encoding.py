@@ -19,7 +19,6 @@ from ...store.records import (
     TREE_MEMORY_FORMAT,
     TREE_OBJECT,
     TREE_TUPLE,
-    TREE_VALUE,
     Tree,
     TreePath,
 )
@@ -46,7 +45,7 @@ def encode_all(
         kind = type(item)
         if kind is _TENSOR or kind is _PARAMETER:
             is_known = at < len(known) and known[at] is item
-            trees.append(known_trees[at] if is_known else [TREE_VALUE, values.value_of(item, keep)])
+            trees.append(known_trees[at] if is_known else values.tree_of(item, keep))
         elif kind in PLAIN_TYPES:
             trees.append(item)
         else:
@@ -64,7 +63,7 @@ def encode_arguments(
         kind = type(item)
         if kind is _TENSOR or kind is _PARAMETER:
             found.append(((position,), item))
-            trees.append([TREE_VALUE, values.value_of(item, keep)])
+            trees.append(values.tree_of(item, keep))
         elif kind in PLAIN_TYPES:
             trees.append(item)
         else:
@@ -93,7 +92,7 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
     if kind is int:
         return item if -_INT64 <= item < _INT64 else [TREE_BYTES, _repr(item)]
     if isinstance(item, torch.Tensor):
-        return [TREE_VALUE, values.value_of(item, keep)]
+        return values.tree_of(item, keep)
     if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
         tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
         if is_too_deep(item, within):

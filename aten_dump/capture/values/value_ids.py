@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from ...store.records import Tree
 from ..memory.storage_table import StorageTable
 
 
@@ -22,6 +23,10 @@ class ValueIds(ABC):
             tensor: any tensor, of any layout, device and subclass; it is not changed.
             keep: keep the data that the configuration asks for.
         """
+
+    @abstractmethod
+    def tree_of(self, tensor: torch.Tensor, keep: bool) -> Tree:
+        """Return `value_of` as the tree that stands for it in records; nobody changes it."""
 
     @abstractmethod
     def unknown_sum(self, like: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from ...store.records import NOTE, OPAQUE, UNDEFINED, Note
+from ...store.records import NOTE, OPAQUE, TREE_VALUE, UNDEFINED, Note, Tree
 from ...store.sink import Emit
 from ..data.keeper import Keeper
 from ..memory.geometry import Geometry
@@ -67,9 +67,13 @@ class ValueTable(ValueIds):
         return self._records.count
 
     def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
+        number: int = self.tree_of(tensor, keep)[1]
+        return number
+
+    def tree_of(self, tensor: torch.Tensor, keep: bool) -> Tree:
         kind = type(tensor)
         if kind is not _TENSOR and not self._plain.get(kind, False) and not self._is_plain(kind):
-            return self._without_memory.of_subclass(tensor, keep, self.value_of)
+            return [TREE_VALUE, self._without_memory.of_subclass(tensor, keep, self.value_of)]
         try:
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
@@ -87,19 +91,19 @@ class ValueTable(ValueIds):
             elif storage.nbytes() != state.nbytes:  # resized, by an op or unseen: the memory may be another
                 state.resize(state.nbytes, storage.nbytes())
         except (NotImplementedError, RuntimeError):  # sparse, nested, functorch wrappers: no storage or shape to name
-            return self._without_memory.without_storage(tensor, keep, self.value_of)
+            return [TREE_VALUE, self._without_memory.without_storage(tensor, keep, self.value_of)]
         if self._unseen_writes is not None:
             self._unseen_writes.check(tensor, state)
         info: ValueInfo | None = state.values.get(geometry)
         if info is None:
             if _is_functional(tensor):
-                return self._without_memory.opaque(tensor)  # it has a storage, but no memory
+                return [TREE_VALUE, self._without_memory.opaque(tensor)]  # it has a storage, but no memory
             # A plain tuple of plain tuples: Python's collector need not walk it.
             geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
             info = state.values[geometry] = self._records.in_memory(tensor, state, geometry)
         if keep and not info.is_kept and not info.flags & (UNDEFINED | OPAQUE):
             self._keeper.keep(tensor, state, info)
-        return info.id
+        return info.tree
 
     def unknown_sum(self, like: torch.Tensor) -> int:
         return self._without_memory.unknown_sum(like)
