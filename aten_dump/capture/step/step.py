@@ -179,7 +179,9 @@ class Step:
 
     def emit_call(self, *fields: Any) -> None:
         """Emit a Call record of these fields."""
-        self.calls += 1
+        self.calls = calls = self.calls + 1
+        if not calls & CALLS_PER_PAUSE:
+            self.pause()
         self.emit(_new(Call, (CALL, *fields)))
 
     def pause(self) -> None:

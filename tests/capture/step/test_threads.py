@@ -294,29 +294,29 @@ def test_a_second_dump_mode_is_refused_in_plain_words(tmp_path: Path) -> None:
 
 def test_threads_have_states_of_their_own_and_a_lock_from_the_second_on() -> None:
     threads = Threads()
-    assert threads.state() is threads.main and threads.main.lock is None
+    assert threads.here.state is threads.main and threads.main.own.lock is None
     found: list[ThreadState] = []
-    _in_thread(lambda: found.extend([threads.state(), threads.state()]))
+    _in_thread(lambda: found.extend([threads.here.state, threads.here.state]))
     assert found[0] is found[1] and found[0] is not threads.main
     assert [state.number for state in threads.all] == [0, 1]
-    assert threads.main.lock is found[0].lock is not None
-    _in_thread(lambda: found.append(threads.state()))
-    assert found[2].number == 2 and found[2].lock is threads.main.lock
+    assert threads.main.own.lock is found[0].own.lock is not None
+    _in_thread(lambda: found.append(threads.here.state))
+    assert found[2].number == 2 and found[2].own.lock is threads.main.own.lock
 
 
 def test_a_thread_that_is_new_waits_for_what_was_begun_without_the_lock() -> None:
     threads, joined = Threads(), threading.Event()
-    threads.main.busy = True
+    threads.main.own.depth = 1
 
     def join() -> None:
-        threads.state()
+        threads.here.state
         joined.set()
 
     thread = threading.Thread(target=join, daemon=True)
     thread.start()
     assert not joined.wait(0.1)
-    assert threads.main.lock is not None, "what begins from now on takes it"
-    threads.main.busy = False
+    assert threads.main.own.lock is not None, "what begins from now on takes it"
+    threads.main.own.depth = 0
     assert joined.wait(20)
 
 
