@@ -50,17 +50,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "analysis/rerun/workspaces.py",
         "analysis/yaml_file.py",
     ),
-    "New with the redesign of judging: asked through compare(), in tests/analysis.": (
-        "analysis/judging/ends.py",
-        "analysis/judging/estimates.py",
-        "analysis/judging/input_links.py",
-        "analysis/judging/knowledge.py",
-        "analysis/judging/open_pairs.py",
-        "analysis/judging/pair_walk.py",
-        "analysis/judging/rank_task.py",
-        "analysis/judging/result_judge.py",
-        "analysis/judging/sources.py",
-    ),
     "Runs under every test that records; its folder's tests ask what it does through what is recorded.": (
         "capture/autograd/backward_calls.py",
         "capture/autograd/graph_links.py",

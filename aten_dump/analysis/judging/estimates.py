@@ -113,6 +113,4 @@ def _discrete(close: Closeness, inputs: Inputs) -> Judgement:
 
 
 def _ratio(close: Closeness, limits: Limits) -> float:
-    if close.metrics is not None:
-        return limits.ratio(close.metrics)
-    return (close.error or 0.0) / limits.rel_l2 if limits.rel_l2 else math.inf if close.error else 0.0
+    return limits.ratio(close.metrics) if close.metrics is not None else (close.error or 0.0) / limits.rel_l2

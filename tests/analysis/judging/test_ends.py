@@ -1,0 +1,222 @@
+"""What a step is for: its losses, its gradients, and the memory it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from aten_dump import open_dump
+from aten_dump.analysis.judging.ends import gradients_of, parameters, roots_of
+from aten_dump.analysis.judging.pair_walk import Walk
+from aten_dump.dump import RankDump
+from tests.analysis.by_hand import walked
+from tests.dump.building import Builder, value
+
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+Body = Callable[[], object]
+
+
+@pytest.fixture
+def ended(record: Callable[..., Any]) -> Callable[..., tuple[Walk, list[str]]]:
+    """ended(target, baseline): the walk over two programs, and the ends that nobody knows."""
+
+    def run(target: Any, baseline: Any, **options: Any) -> tuple[Walk, list[str]]:
+        walk = walked(*(one if isinstance(one, RankDump) else record(one, **options) for one in (target, baseline)))
+        walk.knows.evidence.findings.clear()
+        walk.knows.evidence.rows.clear()
+        return walk, walk.ends()
+
+    return run
+
+
+Ended = Callable[..., tuple[Walk, list[str]]]
+
+
+def found(walk: Walk) -> list[tuple[str, str]]:
+    return [(f.kind, f.text) for f in walk.knows.evidence.findings]
+
+
+def slots(walk: Walk) -> list[tuple[str, str]]:
+    return [(row.slot, row.status) for row in walk.knows.evidence.rows]
+
+
+# -- which they are ------------------------------------------------------------------------------------------------
+
+
+def test_what_backward_was_called_on(record: Callable[..., Any]) -> None:
+    def body() -> None:
+        w = X.clone().requires_grad_()
+        torch.autograd.backward([w.sum(), w.prod()])
+        w.mean().backward()
+        torch.autograd.grad(w.exp().sum(), w)
+        torch.autograd.grad((w.sin().sum(), w.cos().sum()), [w])
+
+    rank = record(body)
+    made = [value.producer[0].op for value in roots_of(rank) if value.producer]
+    assert made == [f"aten::{name}" for name in ("sum", "prod", "mean", "sum", "sum", "sum")]
+    assert roots_of(record(lambda: X.sum())) == []
+
+
+def test_gradients_go_by_the_name_without_wrappers(record: Callable[..., Any]) -> None:
+    model = nn.Linear(4, 1)
+    wrapped = nn.Module()
+    wrapped.add_module("module", model)  # as DistributedDataParallel has it
+    plain = record(lambda: model(X).sum().backward(), model)
+    model.zero_grad()
+    other = record(lambda: model(X).sum().backward(), wrapped)
+    assert set(gradients_of(plain)) == set(gradients_of(other)) == {"weight", "bias"}
+    assert torch.equal(gradients_of(plain)["weight"].tensor(), X.view(1, 4))
+    assert parameters(plain) == {"weight", "bias"} and parameters(other) == {"module.weight", "module.bias"}
+
+
+# -- losses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_of_another_meaning_is_a_finding(ended: Ended) -> None:
+    def body(scale: float) -> Body:
+        return lambda: X.clone().requires_grad_().exp().mul(scale).sum().backward()
+
+    walk, unknown = ended(body(1.0), lambda: X.clone().requires_grad_().exp().sum().backward())
+    assert unknown == [] and found(walk) == [], "the same number"
+    walk, _ = ended(lambda: X.clone().requires_grad_().exp().norm().backward(), body(1.0))
+    assert found(walk)[0][0] == "loss" and found(walk)[0][1].startswith("the loss is not the same: ")
+    assert ("loss", "different") in slots(walk)
+
+
+def test_losses_are_numbered_where_there_are_several(ended: Ended) -> None:
+    def body(second: str) -> Body:
+        def run() -> None:
+            w = X.clone().requires_grad_()
+            w.exp().sum().backward()
+            getattr(w.sin(), second)().backward()
+
+        return run
+
+    walk, _ = ended(body("norm"), body("max"))
+    assert [text.split(" is")[0] for kind, text in found(walk) if kind == "loss"] == ["the loss 1"]
+
+
+def test_a_loss_of_which_nothing_was_recorded_is_unknown(ended: Ended) -> None:
+    walk, unknown = ended(
+        lambda: X.clone().requires_grad_().exp().norm().backward(),
+        lambda: X.clone().requires_grad_().exp().sum().backward(),
+        data="structure",
+    )
+    assert unknown == ["loss"] and found(walk) == []
+
+
+# -- gradients -----------------------------------------------------------------------------------------------------
+
+
+def step_of(model: nn.Module, *names: str) -> Body:
+    """A step in which only some parameters get a gradient."""
+    parameters = dict(model.named_parameters())
+
+    def run() -> None:
+        loss = torch.stack([parameters[name].exp().sum() for name in names]).sum()
+        model.zero_grad()
+        loss.backward()
+
+    return run
+
+
+def test_a_parameter_with_a_gradient_on_one_side_only(record: Callable[..., Any], ended: Ended) -> None:
+    model = nn.Linear(4, 2)
+    both = record(step_of(model, "weight", "bias"), model)
+    one = record(step_of(model, "weight"), model)
+    for pair, side in (((both, one), "target"), ((one, both), "baseline")):
+        walk, _ = ended(*pair)
+        assert ("gradient", f"bias has a gradient in the {side} only") in found(walk)
+        finding = next(f for f in walk.knows.evidence.findings if f.kind == "gradient")
+        assert (finding.row.target is None) == (side == "baseline")
+        assert finding.row.slot == "gradient of bias" and finding.row.status == "different"
+    none = record(lambda: X.exp(), model)
+    assert [kind for kind, _ in found(ended(both, none)[0])] == [], "a step without backward is another step"
+
+
+def test_gradients_that_are_paired_are_known(record: Callable[..., Any], ended: Ended) -> None:
+    model = nn.Linear(4, 2)
+    walk, unknown = ended(*(record(step_of(model, "weight", "bias"), model) for _ in range(2)))
+    assert (found(walk), slots(walk), unknown) == ([], [], [])
+
+
+# -- what is left behind -------------------------------------------------------------------------------------------
+
+
+def test_memory_from_outside_must_end_alike(ended: Ended) -> None:
+    state = [torch.zeros(4), torch.zeros(4)]
+
+    def body(number: int, last: float) -> Body:
+        memory = state[number]
+
+        def run() -> None:
+            memory.add_(X.exp())
+            if last:
+                memory.mul_(last)
+
+        return run
+
+    walk, _ = ended(body(0, 0.0), body(1, 0.0))
+    assert found(walk) == [] and slots(walk) == []
+    for memory in state:
+        memory.zero_()
+    walk, _ = ended(body(0, 0.0), body(1, 1.5))
+    assert [kind for kind, _ in found(walk)] == ["region"], "the baseline goes on"
+    assert slots(walk) == [("left behind", "different")]
+
+
+def test_memory_that_the_step_made_does_not_outlive_it(ended: Ended) -> None:
+    def body(last: float) -> Body:
+        def run() -> None:
+            memory = X.exp()
+            memory.add_(1)
+            if last:
+                memory.mul_(last)
+
+        return run
+
+    walk, _ = ended(body(0.0), body(1.5))
+    assert slots(walk) == []
+
+
+def test_state_that_the_optimizer_made_is_left_behind(record: Callable[..., Any], ended: Ended) -> None:
+    def body(factor: float) -> RankDump:
+        model = nn.Linear(4, 1, bias=False)
+        nn.init.constant_(model.weight, 0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(X).sum().backward()
+        optimizer.register_step_post_hook(
+            lambda o, args, kwargs: (
+                [s["momentum_buffer"].mul_(factor) for s in o.state.values()] if factor != 1 else None
+            )
+        )
+        found: RankDump = record(optimizer.step, model)
+        return found
+
+    walk, _ = ended(body(1.0), body(1.5))
+    assert ("left behind", "different") in slots(walk)
+    assert slots(ended(body(1.0), body(1.0))[0]) == []
+
+
+def test_dumps_of_other_tools_do_not_say_what_lies_in_one_memory(tmp_path: Path, ended: Ended) -> None:
+    def dump(name: str, source: str | None, last: float) -> RankDump:
+        b = Builder(tmp_path / name, config={"source": source} if source else None)
+        memory = torch.zeros(4)
+        before = b.value(memory)
+        add, mul = (b.op("aten", f"aten::{op}_.Scalar", "Aten", f"{op}_", ("self", "other")) for op in ("add", "mul"))
+        after = b.value(memory, version=1, store="compact", raw=torch.ones(4))
+        b.call(add, args=[value(before), 1.0], outputs=value(after), written=["self", value(after)])
+        if last:
+            end = b.value(memory, version=2, store="compact", raw=torch.ones(4) * last)
+            b.call(mul, args=[value(after), last], outputs=value(end), written=["self", value(end)])
+        return open_dump(b.finish()).rank(0, 0)
+
+    walk, _ = ended(dump("a", None, 0.0), dump("b", None, 1.5))
+    assert slots(walk) == [("left behind", "different")]
+    walk, _ = ended(dump("c", None, 0.0), dump("d", "msprobe", 1.5))
+    assert slots(walk) == []

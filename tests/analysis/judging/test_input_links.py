@@ -1,0 +1,136 @@
+"""What is known of each input of a pair of calls, and of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump.analysis.distance.value_distance import Closeness
+from aten_dump.analysis.evidence.evidence_rows import Pair
+from aten_dump.analysis.evidence.judgement import Judgement
+from aten_dump.analysis.evidence.states import State
+from aten_dump.analysis.judging.input_links import Link, inputs_from, open_links, state_from
+from aten_dump.analysis.judging.knowledge import Knowledge
+from aten_dump.dump import Call
+from tests.analysis.by_hand import apart, knowledge
+
+X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, -1.0, 2.5, 1.0])
+Body = Callable[[], object]
+
+
+@pytest.fixture
+def of(record: Callable[..., Any]) -> Callable[..., tuple[Knowledge, list[Link]]]:
+    """of(name, target, baseline): the links of the call of that name, and all that is known."""
+
+    def links(name: str, target: Body, baseline: Body, **options: Any) -> tuple[Knowledge, list[Link]]:
+        ranks = record(target), record(baseline)
+        knows = knowledge(*ranks, **options)
+        return knows, knows.links.of(Pair(ranks[0][name], ranks[1][name], "mapping"))
+
+    return links
+
+
+Of = Callable[..., tuple[Knowledge, list[Link]]]
+
+
+def test_equal_inputs_from_outside_are_the_same_and_nothing_is_to_be_said(of: Of) -> None:
+    _, links = of("Aten.add.0.forward", lambda: X + Y, lambda: X + Y)
+    assert [(link.slot, link.state, link.said) for link in links] == [
+        ("input.0", State("same"), None),
+        ("input.1", State("same"), None),
+    ]
+
+
+def test_other_data_from_outside_are_judged_as_a_source(of: Of) -> None:
+    _, links = of("Aten.add.0.forward", lambda: X + Y, lambda: X + Y * 1.0, exact=True)
+    assert links[1].said is None, "Y * 1.0 is no data from outside, but has the same bits"
+    other = Y * 1.5
+    _, links = of("Aten.add.0.forward", lambda: X + other, lambda: X + Y)
+    said = links[1].said
+    assert said is not None and (said.status, said.guilty, links[1].text[:12]) == ("different", True, "it came from")
+    assert links[1].state == state_from(said, links[1].close)
+    assert links[0].state == State("same")
+
+
+def test_what_a_call_made_is_open_until_that_was_judged(of: Of) -> None:
+    knows, links = of("Aten.relu.0.forward", lambda: (X * 2).relu(), lambda: (X * 3).relu())
+    assert links[0].state is None and links[0].said is None
+    assert list(open_links(links)) == links
+    made = [rank["Aten.mul.0.forward"].outputs for rank in (knows.target, knows.baseline)]
+    knows.known.keep(made[0], made[1], State("within", 0.5, 7))
+    pair = Pair(knows.target["Aten.relu.0.forward"], knows.baseline["Aten.relu.0.forward"], "mapping")
+    again = knows.links.of(pair)
+    assert again[0].state == State("within", 0.5, 7) and not list(open_links(again))
+
+
+def test_only_inputs_that_both_read_are_linked(of: Of) -> None:
+    _, links = of("Aten.clamp.0.forward", lambda: torch.clamp(X, Y), lambda: torch.clamp(X, max=Y))
+    assert [link.slot for link in links] == ["input.0"]
+    buffer = torch.zeros(4)
+    _, links = of("Aten.exp.0.forward", lambda: torch.exp(X, out=buffer), lambda: torch.exp(X, out=buffer))
+    assert [link.slot for link in links] == ["input.0"], "out= is written, not read"
+
+
+def test_memory_that_nothing_had_written(of: Of) -> None:
+    def blank() -> None:
+        torch.empty(4).relu()
+
+    def filled() -> None:
+        torch.zeros(4).relu()
+
+    name = "Aten.relu.0.forward"
+    _, (link,) = of(name, blank, blank)
+    assert link.state is not None and (link.state.status, link.state.undefined, link.said) == ("unknown", True, None)
+    for bodies, text in (
+        ((blank, filled), "it reads memory that nothing had written, in the baseline it was"),
+        ((filled, blank), "it reads memory that was written, in the baseline it was not"),
+    ):
+        _, (link,) = of(name, *bodies)
+        assert link.said is not None and (link.said.status, link.said.guilty) == ("different", True)
+        assert link.text == text
+        assert link.state is not None and link.state.status == "different" and not link.state.undefined
+
+
+def test_precisions_of_what_comes_from_outside_are_noted(of: Of) -> None:
+    half = X.bfloat16()
+    knows, links = of("Aten.relu.0.forward", lambda: half.relu(), lambda: X.relu())
+    assert knows.sources.precisions == {("bfloat16", "float32")}
+    assert links[0].state == State("same"), "equal in the coarser one"
+    knows, _ = of("Aten.relu.0.forward", lambda: (X * 2).bfloat16().relu(), lambda: (X * 2).relu())
+    assert knows.sources.precisions == set(), "a cast of the program's is none"
+
+
+# -- states --------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_has_the_numbers_of_what_was_found() -> None:
+    found = state_from(Judgement("within"), apart(0.25, rmse=0.125), 3)
+    assert found == State("within", 0.25, 3, 0.125)
+    assert state_from(Judgement("same"), Closeness("hash", bitwise=True)) == State("same", 0.0, 0, 0.0)
+    assert state_from(Judgement("different"), Closeness("statistic", error=0.5)).noise == 0.0
+
+
+def linked(call: Call, close: Closeness, state: State | None) -> Link:
+    return Link("input.0", call.outputs, call.outputs, close, state)
+
+
+def test_links_together(record: Callable[..., Any]) -> None:
+    call = record(lambda: X + Y)["Aten.add.0.forward"]
+    same, near = linked(call, apart(0.0), State("same", 0.0, 5)), linked(call, apart(0.1), State("within", 0.1, 2, 0.3))
+    assert inputs_from([]).worst == "same"
+    both = inputs_from([same, near])
+    assert (both.worst, both.error, both.depth, both.noise) == ("within", 0.1, 5, 0.3)
+    assert both.same_shapes and both.same_dtypes and not both.undefined
+    opened = linked(call, apart(0.7), None)
+    found = inputs_from([same, opened, near])
+    assert (found.worst, found.error) == ("different", 0.7), "what is open counts as different"
+    assert list(open_links([same, opened, near])) == [opened]
+    assert inputs_from([linked(call, Closeness("tensor"), None)]).error == 0.0
+    reshaped = linked(call, Closeness("none", shape=((4,), (5,))), State("same"))
+    assert not inputs_from([same, reshaped]).same_shapes and inputs_from([same, reshaped]).same_dtypes
+    cast = linked(call, Closeness("tensor", dtype=("float16", "float32")), State("same"))
+    assert not inputs_from([same, cast]).same_dtypes and inputs_from([same, cast]).same_shapes
+    assert inputs_from([same, linked(call, apart(0.0), State("unknown", undefined=True))]).undefined

@@ -1,0 +1,304 @@
+"""Pair by pair: the same inputs, the same arguments, right results; and what is said of the first that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump.analysis.evidence.evidence_rows import Pair
+from aten_dump.analysis.evidence.findings import Row
+from aten_dump.analysis.judging.pair_walk import Walk
+from aten_dump.analysis.judging.rank_task import Settings
+from aten_dump.analysis.judging.result_judge import OTHER_DRAWS
+from tests.analysis.by_hand import walked
+from tests.analysis.wrong_ops import Wrong
+
+X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, -1.0, 2.5, 1.0])
+A = torch.ops.aten
+Body = Callable[[], object]
+
+
+@pytest.fixture
+def walk(record: Callable[..., Any]) -> Callable[..., Walk]:
+    """walk(target, baseline, wrong=...): the walk over two recorded programs; `wrong` stands below the target."""
+
+    def run(
+        target: Body, baseline: Body | None = None, settings: Settings | None = None, wrong: Any = None, **options: Any
+    ) -> Walk:
+        if wrong is None:
+            one = record(target, **options)
+        else:
+            with wrong:
+                one = record(target, **options)
+        return walked(one, record(baseline or target, **options), settings)
+
+    return run
+
+
+Walks = Callable[..., Walk]
+
+
+def found(walk: Walk) -> list[tuple[str, str, str]]:
+    return [(f.kind, f.row.place.call, f.row.slot) for f in walk.knows.evidence.findings]
+
+
+def text(walk: Walk) -> str:
+    (finding,) = walk.knows.evidence.findings
+    return finding.text
+
+
+def rows(walk: Walk, call: str) -> dict[str, Row]:
+    return {row.slot: row for row in walk.knows.evidence.rows if row.place.call == call}
+
+
+def names(walk: Walk, ids: set[int]) -> list[str]:
+    return [walk.knows.target.call(number).name for number in sorted(ids)]
+
+
+def chain() -> None:
+    X.mul(2).view(2, 2).add(1).relu()
+
+
+# -- one pair ------------------------------------------------------------------------------------------------------
+
+
+def test_equal_runs_are_the_same_and_proven(walk: Walks) -> None:
+    seen = walk(chain)
+    assert found(seen) == []
+    assert {row.status for row in seen.knows.evidence.rows} == {"same"}
+    assert names(seen, seen.knows.proofs.proven) == [f"Aten.{name}.0.forward" for name in ("mul", "add", "relu")]
+    assert seen.knows.proofs.estimated == set()
+
+
+def test_a_wrong_result_is_the_only_finding(walk: Walks) -> None:
+    seen = walk(chain, wrong=Wrong(A.add.Tensor, 0, result=lambda r: r * 1.01))
+    assert found(seen) == [("op", "Aten.add.0.forward", "output.0")]
+    (finding,) = seen.knows.evidence.findings
+    assert finding.text == "its result is wrong for its inputs"
+    assert finding.inputs == "its inputs are bitwise equal"
+    assert finding.order == (seen.knows.target["Aten.add.0.forward"].id, 1)
+    after = rows(seen, "Aten.relu.0.forward")
+    assert (after["input.0"].status, after["output.0"].status) == ("different", "different")
+    assert after["output.0"].ratio is not None and after["output.0"].ratio <= 1, "right for what it was given"
+    assert names(seen, seen.knows.proofs.proven) == [f"Aten.{name}.0.forward" for name in ("mul", "add", "relu")]
+
+
+def test_a_result_that_could_not_be_replayed_is_estimated(walk: Walks) -> None:
+    wrong = Wrong(A.add.Tensor, 0, result=lambda r: r * 1.01)
+    seen = walk(chain, settings=Settings(replay=False), wrong=wrong)
+    assert found(seen) == [("op", "Aten.add.0.forward", "output.0")]
+    assert text(seen) == "its result does not agree (no replay: replay is switched off)"
+    assert names(seen, seen.knows.proofs.estimated) == ["Aten.add.0.forward", "Aten.relu.0.forward"]
+
+
+def test_other_arguments_count_where_the_result_is_another(walk: Walks) -> None:
+    seen = walk(lambda: X.clamp(0, 2.5), lambda: X.clamp(0, 3.5))
+    assert found(seen) == [("argument", "Aten.clamp.0.forward", "output.0")]
+    assert text(seen) == "it was called with other arguments: max is 2.5, in the baseline 3.5"
+    assert found(walk(lambda: X.clamp(0, 7), lambda: X.clamp(0, 8))) == [], "both leave the numbers as they are"
+
+
+def test_another_shape_of_a_result(walk: Walks) -> None:
+    seen = walk(lambda: X.relu(), wrong=Wrong(A.relu.default, 0, result=lambda r: r[:2].clone()))
+    assert found(seen) == [("shape", "Aten.relu.0.forward", "output.0")]
+    assert text(seen) == "its result has shape [2], in the baseline [4]"
+
+
+def test_nan_that_the_baseline_does_not_have(walk: Walks) -> None:
+    seen = walk(
+        lambda: X.relu(),
+        wrong=Wrong(A.relu.default, 0, result=lambda r: r.index_fill(0, torch.tensor(1), float("nan"))),
+    )
+    assert found(seen) == [("nonfinite", "Aten.relu.0.forward", "output.0")]
+    assert text(seen) == "NaN or Inf stand at other places of its result"
+
+
+def test_another_dtype_is_wrong_though_the_numbers_are_equal(walk: Walks) -> None:
+    seen = walk(lambda: X.relu(), wrong=Wrong(A.relu.default, 0, result=lambda r: r.double()))
+    assert found(seen) == [("dtype", "Aten.relu.0.forward", "output.0")]
+    assert text(seen) == "its result is float64, in the baseline float32"
+    half = X.bfloat16()
+    assert found(walk(lambda: half.relu(), lambda: X.relu())) == [], "the other precision came from outside"
+
+
+def test_other_random_numbers(walk: Walks) -> None:
+    def body(seed: int) -> Body:
+        return lambda: torch.randn(4, generator=torch.Generator().manual_seed(seed))
+
+    seen = walk(body(0), body(1))
+    assert [(kind, call) for kind, call, _ in found(seen)] == [("random", "Aten.randn.0.forward")]
+    assert text(seen) == OTHER_DRAWS
+
+
+def test_several_results_of_one_call_are_one_finding(walk: Walks) -> None:
+    seen = walk(lambda: X.view(2, 2).max(1), wrong=Wrong(A.max.dim, 0, result=lambda r: (r[0] * 2, 1 - r[1])))
+    assert found(seen) == [("op", "Aten.max.0.forward", "output.0")]
+    assert rows(seen, "Aten.max.0.forward")["output.1"].status == "different"
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+def test_other_data_are_a_source_and_the_op_is_right(walk: Walks) -> None:
+    other = X * 1.5
+    seen = walk(lambda: other.relu(), lambda: X.relu())
+    assert found(seen) == [("source", "Aten.relu.0.forward", "input.0")]
+    assert seen.knows.evidence.findings[0].order == (seen.knows.target["Aten.relu.0.forward"].id, 0)
+    twice = walk(lambda: (other.relu(), other.neg()), lambda: (X.relu(), X.neg()))
+    assert found(twice) == [("source", "Aten.relu.0.forward", "input.0")], "a source is found once"
+
+
+def test_the_result_of_another_call_is_rewired(walk: Walks) -> None:
+    def body(which: int) -> Body:
+        return lambda: (X.exp(), X.sin())[which].add(1)
+
+    seen = walk(body(0), body(1))
+    assert found(seen) == [("rewired", "Aten.add.0.forward", "input.0")]
+    assert text(seen).startswith("it reads what Aten.exp.0.forward made, in the baseline what Aten.sin.0.forward made")
+
+
+def test_a_call_that_the_other_side_lacks_makes_a_region(walk: Walks) -> None:
+    seen = walk(lambda: X.exp().mul(1.5).sin().add(Y), lambda: X.exp().sin().add(Y))
+    (finding,) = seen.knows.evidence.findings
+    assert (finding.kind, finding.row.place.call) == ("region", "Aten.mul.0.forward")
+    assert finding.calls == ("Aten.mul.0.forward",)
+    assert "stand against no ops in the baseline" in finding.text
+    assert finding.text.endswith("seen at input.0 of Aten.sin.0.forward")
+    proofs = seen.knows.proofs
+    assert proofs.region_status["target", seen.knows.target["Aten.mul.0.forward"].id] == "different"
+
+
+def test_a_wrong_call_in_a_region_that_means_the_same_is_named(walk: Walks) -> None:
+    wrong = Wrong(A.mul.Tensor, 0, result=lambda r: r * 1.01)
+    seen = walk(lambda: X.mul(2.0).sin(), lambda: X.add(X).sin(), wrong=wrong)
+    (finding,) = seen.knows.evidence.findings
+    assert (finding.kind, finding.row.place.call) == ("region", "Aten.mul.0.forward")
+    assert "is off by 0.01" in finding.text
+
+
+def test_the_same_by_other_ops_is_no_finding(walk: Walks) -> None:
+    seen = walk(lambda: (X / 3).mul(Y.exp()).sin(), lambda: Y.exp().mul(X / 3).sin())
+    assert found(seen) == []
+    seen = walk(lambda: (X * 0.3).sin(), lambda: (X / (1 / 0.3)).sin())
+    assert found(seen) == []
+    assert "Aten.sin.0.forward" in names(seen, seen.knows.proofs.proven)
+
+
+def test_an_input_that_makes_no_difference_is_left_open(walk: Walks) -> None:
+    seen = walk(lambda: X.sqrt().sign(), lambda: X.exp().sign())
+    assert found(seen) == []
+    row = rows(seen, "Aten.sign.0.forward")["input.0"]
+    assert (row.status, row.note) == ("unknown", "its result is bitwise equal")
+
+
+def test_amplification_is_the_error_over_that_of_the_inputs(walk: Walks) -> None:
+    seen = walk(lambda: X.mul(2).mul(Y), wrong=Wrong(A.mul.Tensor, 0, result=lambda r: r * 1.01))
+    row = rows(seen, "Aten.mul.1.forward")["output.0"]
+    assert row.amplification == pytest.approx(1.0, rel=1e-4)
+    assert rows(seen, "Aten.mul.0.forward")["output.0"].amplification is None
+
+
+# -- views ---------------------------------------------------------------------------------------------------------
+
+
+def test_views_hand_on_what_is_known(walk: Walks) -> None:
+    wrong = Wrong(A.mul.Tensor, 0, result=lambda r: r * 1.01)
+    seen = walk(lambda: X.mul(2).view(2, 2).t().exp(), wrong=wrong)
+    assert found(seen) == [("op", "Aten.mul.0.forward", "output.0")]
+    for name in ("view", "t"):
+        both = rows(seen, f"Aten.{name}.0.forward")
+        assert [both[slot].status for slot in ("input.0", "output.0")] == ["different", "different"]
+    assert rows(seen, "Aten.exp.0.forward")["input.0"].status == "different"
+
+
+def test_a_view_of_other_elements_is_found_where_it_is_read(walk: Walks) -> None:
+    seen = walk(lambda: X.mul(2).view(2, 2).t().exp(), lambda: X.mul(2).view(2, 2).exp())
+    (finding,) = seen.knows.evidence.findings
+    assert finding.row.place.call in ("Aten.t.0.forward", "Aten.exp.0.forward")
+    seen = walk(lambda: X.exp()[:2].sin(), lambda: X.exp()[2:].sin())
+    assert len(seen.knows.evidence.findings) == 1
+    seen = walk(lambda: X.exp().chunk(2)[0].sin(), lambda: X.exp().chunk(2)[1].sin())
+    assert len(seen.knows.evidence.findings) == 1
+
+
+# -- pairs by data flow --------------------------------------------------------------------------------------------
+
+
+def test_calls_that_came_in_another_order_are_paired_by_what_they_read(walk: Walks) -> None:
+    def body(first: str) -> Body:
+        def run() -> None:
+            made = {"exp": X.exp(), "sin": X.sin()}
+            for name in (first, "sin" if first == "exp" else "exp"):
+                made[name] = made[name].mul(3.5)
+            made["exp"].sub(made["sin"])
+
+        return run
+
+    seen = walk(body("exp"), body("sin"))
+    assert found(seen) == []
+    pairs = {pair.target.name: (pair.baseline.name, pair.how) for pair in seen.found_by_flow}
+    assert pairs["Aten.mul.0.forward"] == ("Aten.mul.1.forward", "flow")
+    assert names(seen, seen.knows.proofs.estimated) == []
+    assert rows(seen, "Aten.mul.0.forward")["output.0"].status == "same"
+
+
+def test_a_call_with_other_arguments_is_not_paired_by_flow(walk: Walks) -> None:
+    def body(numbers: tuple[float, float]) -> Body:
+        return lambda: (X.exp().mul(numbers[0]), X.sin().mul(numbers[1]))
+
+    seen = walk(body((2.0, 3.0)), body((2.5, 3.0)))
+    assert [kind for kind, _, _ in found(seen)] == ["argument"]
+    assert seen.found_by_flow == []
+
+
+# -- calls of other kinds ------------------------------------------------------------------------------------------
+
+
+def described(walk: Walk, name: str, other: str | None = None) -> dict[str, str]:
+    before = len(walk.knows.evidence.rows)
+    walk.describe(Pair(walk.knows.target[name], walk.knows.baseline[other or name], "order"))
+    return {row.slot: row.status for row in walk.knows.evidence.rows[before:]}
+
+
+def test_calls_around_the_ops_get_rows_from_what_was_found(walk: Walks) -> None:
+    wrong = Wrong(A.mul.Tensor, 0, result=lambda r: r * 1.01)
+    seen = walk(lambda: torch.sub(torch.mul(X, 2), Y), wrong=wrong)
+    assert described(seen, "Torch.mul.0.forward") == {"input.0": "same", "output.0": "different"}
+    assert described(seen, "Torch.sub.0.forward") == {
+        "input.0": "different",
+        "input.1": "same",
+        "output.0": "different",
+    }
+
+
+def test_what_nobody_judged_is_unknown_unless_it_plainly_differs(walk: Walks) -> None:
+    """Values that no op reads: an API that only hands them on."""
+    blank = walk(lambda: torch.empty(4).relu(), lambda: torch.zeros(4).relu())
+    assert described(blank, "Tensor.relu.0.forward")["input.0"] == "unknown", "undefined memory"
+    made = walk(lambda: (X.sqrt(), X.exp(), Y.neg()), lambda: (X.exp(), X.sqrt(), Y.neg()))
+    assert described(made, "Tensor.sqrt.0.forward", "Tensor.exp.0.forward")["output.0"] == "unknown", "calls made both"
+
+
+def status(walk: Walk, target: torch.Tensor, baseline: torch.Tensor) -> str:
+    """Return the status of the first values of both recordings that hold these tensors."""
+    values = [
+        next(v for v in rank.values if v.dtype == wanted.dtype and torch.equal(v.tensor(), wanted))
+        for rank, wanted in ((walk.knows.target, target), (walk.knows.baseline, baseline))
+    ]
+    return walk.known_status(values[0], values[1], walk.knows.known.close(values[0], values[1]))
+
+
+def test_the_status_of_values_from_outside_that_no_pair_reads(walk: Walks) -> None:
+    near, far, short = X * (1 + 2**-23), X * 2, X[:2].clone()
+    broken = X.index_fill(0, torch.tensor(0), float("inf"))
+    seen = walk(lambda: [Y.relu(), *(t.neg() for t in (near, far, short, broken))], lambda: (Y.relu(), X.exp()))
+    assert status(seen, near, X) == "within"
+    assert status(seen, far, X) == "unknown", "ops were recorded: none of a pair reads it"
+    assert status(seen, short, X) == "different"
+    assert status(seen, broken, X) == "different"
+    only_apis = walk(lambda: (Y.relu(), far.neg(), near.neg()), lambda: (Y.relu(), X.exp()), level="api")
+    assert status(only_apis, far, X) == "different", "no op would tell"
+    assert status(only_apis, near, X) == "within"

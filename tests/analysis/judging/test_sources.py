@@ -1,0 +1,161 @@
+"""Values from outside the step: equal, inherited from the step before, or another source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump import open_dump
+from aten_dump.analysis.distance.value_distance import Closeness, closeness
+from aten_dump.analysis.judging.sources import LeftContents, Sources, digest_of, last_values
+from aten_dump.dump import RankDump, Value
+from aten_dump.store import records as r
+from tests.analysis.by_hand import ROUNDOFF, apart
+from tests.dump.building import Builder
+
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Callable[..., RankDump]:
+    """ranks(*tensors, versions=...): what a rank recorded of some values."""
+    count = iter(range(100))
+
+    def make(*tensors: torch.Tensor, versions: tuple[int, ...] = (), **options: Any) -> RankDump:
+        b = Builder(tmp_path / str(next(count)))
+        for number, tensor in enumerate(tensors):
+            b.value(tensor, version=versions[number] if versions else 0, **options)
+        return open_dump(b.finish()).rank(0, 0)
+
+    return make
+
+
+def values(rank: RankDump) -> list[Value]:
+    return list(rank.values)
+
+
+def said_of(sources: Sources, target: Value, baseline: Value, close: Closeness | None = None) -> tuple[str, bool, str]:
+    said, text = sources.judge(target, baseline, close or closeness(target, baseline))
+    assert text == "it came from outside the step (a parameter, a buffer, data) and differs already"
+    return said.status, said.guilty, said.floor_from
+
+
+def test_at_the_first_step_bits_must_be_equal(ranks: Callable[..., RankDump]) -> None:
+    one, same, other = values(ranks(X, X.clone(), X * (1 + 2 * ROUNDOFF)))
+    sources = Sources((0, 0), exact=True)
+    assert said_of(sources, one, same) == ("same", False, "exact")
+    assert said_of(sources, one, other) == ("different", True, "exact")
+    assert sources.judge(one, other, closeness(one, other))[0].ratio == math.inf
+
+
+def test_a_value_in_another_precision_is_equal_in_the_coarser(ranks: Callable[..., RankDump]) -> None:
+    single, half = values(ranks(X / 3, (X / 3).half()))
+    assert said_of(Sources((0, 0), exact=True), half, single) == ("same", False, "exact")
+
+
+def test_shapes_and_what_is_not_known(ranks: Callable[..., RankDump]) -> None:
+    one, shorter = values(ranks(X, X[:2].clone()))
+    unknown = values(ranks(X, store=None))[0]
+    for exact in (True, False):
+        sources = Sources((0, 0), exact=exact)
+        assert said_of(sources, one, shorter) == ("different", True, "exact")
+        said, _ = sources.judge(one, unknown, closeness(one, unknown))
+        assert (said.status, said.note) == ("unknown", "no data of the baseline's tensor was recorded")
+
+
+def test_statistics_decide_where_there_is_nothing_better(ranks: Callable[..., RankDump]) -> None:
+    one, other = values(ranks(X, X + 1))
+    sources = Sources((0, 0), exact=True)
+    assert said_of(sources, one, other, Closeness("statistic", error=0.0)) == ("within", False, "depth")
+    assert said_of(sources, one, other, Closeness("statistic", error=1e-9)) == ("different", True, "exact")
+    assert said_of(sources, one, other, Closeness("hash")) == ("different", True, "exact")
+
+
+@pytest.mark.parametrize("steps", [(0, 0), (3, 0), (0, 8)])
+def test_after_steps_that_nobody_compared_noise_of_as_many_is_allowed(
+    ranks: Callable[..., RankDump], steps: tuple[int, int]
+) -> None:
+    one, other = values(ranks(X, X + 1))
+    sources = Sources(steps, exact=False)
+    limit = 5.5 * ROUNDOFF * 8 * math.sqrt(1 + max(steps))
+    said, _ = sources.judge(one, other, apart(limit * 0.999))
+    assert (said.status, said.guilty, said.floor_from, said.ratio) == ("within", False, "depth", pytest.approx(0.999))
+    assert said.floor == pytest.approx(limit)
+    assert said_of(sources, one, other, apart(limit * 1.001)) == ("different", True, "depth")
+    assert said_of(sources, one, other, apart(0.0, nonfinite=1)) == ("different", True, "depth")
+    assert said_of(sources, one, other, Closeness("tensor", error=None)) == ("within", False, "depth")
+
+
+def test_indices_have_no_noise(ranks: Callable[..., RankDump]) -> None:
+    one, other = values(ranks(torch.arange(4), torch.arange(4) + 1))
+    sources = Sources((5, 5), exact=False)
+    assert said_of(sources, one, other) == ("different", True, "depth")
+    assert sources.judge(one, other, closeness(one, other))[0].ratio == math.inf
+    assert said_of(sources, one, other, Closeness("statistic", error=0.0)) == ("within", False, "depth")
+
+
+# -- what the step before left behind --------------------------------------------------------------------------------
+
+
+def test_what_both_inherited_is_the_affair_of_the_step_before(ranks: Callable[..., RankDump]) -> None:
+    ours, theirs = ranks(X, X * 2), ranks(X + 0.5, X * 2)
+    now = values(ranks(X)), values(ranks(X + 0.5))
+    sources = Sources((1, 1), exact=False, before=(ours, theirs))
+    said, _ = sources.judge(now[0][0], now[1][0], closeness(now[0][0], now[1][0]))
+    assert (said.status, said.guilty, said.note) == ("within", False, "inherited from the step before")
+    new = values(ranks(X + 9))[0]
+    assert said_of(sources, new, now[1][0])[:2] == ("different", True), "the target's is new"
+    assert said_of(sources, now[0][0], new)[:2] == ("different", True), "the baseline's is new"
+
+
+def test_inherited_is_what_a_step_had_at_its_end(ranks: Callable[..., RankDump]) -> None:
+    memory = torch.zeros(4)
+    rank = ranks(memory, memory, versions=(0, 1))
+    assert [value.id for value in last_values(rank)] == [2]
+    parts = ranks(memory, memory[:2], memory[2:])
+    assert [value.id for value in last_values(parts)] == [1, 2, 3], "each geometry is a place of its own"
+    left = LeftContents(ranks(X, X * 2))
+    assert left.has(values(ranks(X.clone()))[0])
+    assert not left.has(values(ranks(X * 3))[0])
+    assert not left.has(values(ranks(X.double()))[0]), "of another dtype"
+    assert not left.has(values(ranks(X.view(2, 2).clone()))[0]), "of another shape"
+    assert not left.has(values(ranks(X, store=None))[0]), "nothing is known of it"
+
+
+def test_tensors_without_memory_of_their_own_are_places_too(tmp_path: Path) -> None:
+    b = Builder(tmp_path / "dump")
+    for number in (1, 2):
+        b.emit(r.Value(r.VALUE, number, 0, 0, 0, b.text("float32"), [2], [1], 0))
+    assert [value.id for value in last_values(open_dump(b.finish()).rank(0, 0))] == [1, 2]
+
+
+def test_digests_are_of_elements_not_of_memory(ranks: Callable[..., RankDump]) -> None:
+    table = torch.arange(6.0).view(2, 3)
+    turned, plain = values(ranks(table.t(), table.t().contiguous()))
+    assert digest_of(turned) == digest_of(plain) is not None
+    assert digest_of(values(ranks(X + 1j))[0]) != digest_of(values(ranks(X - 1j))[0])
+    assert digest_of(values(ranks(torch.empty(0)))[0]) == ""
+    unsaid = values(ranks(X, store=None))[0]
+    assert digest_of(unsaid) is None
+    undefined = values(ranks(X, flags=r.UNDEFINED))[0]
+    assert undefined.undefined and digest_of(undefined) is None
+
+
+def test_a_recorded_hash_is_the_digest(tmp_path: Path) -> None:
+    b = Builder(tmp_path / "dump")
+    number = b.value(X)
+    b.emit(r.Hash(r.HASH, number, bytes(range(8))))
+    value = open_dump(b.finish()).rank(0, 0).value_by_id(number)
+    assert digest_of(value) == value.hash == bytes(range(8)).hex()
+
+
+def test_bytes_that_were_lost_have_no_digest(tmp_path: Path) -> None:
+    b = Builder(tmp_path / "dump")
+    number = b.value(X)
+    rank = open_dump(b.finish(commit=False, lose_bytes=8)).rank(0, 0)
+    assert digest_of(rank.value_by_id(number)) is None
