@@ -51,11 +51,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "analysis/yaml_file.py",
     ),
     "Runs under every test that records; its folder's tests ask what it does through what is recorded.": (
-        "capture/autograd/backward_calls.py",
-        "capture/autograd/graph_links.py",
-        "capture/autograd/node_runs.py",
-        "capture/autograd/node_tags.py",
-        "capture/autograd/sequence_claims.py",
         "capture/intercept/compiled_functions.py",
         "capture/intercept/custom_functions.py",
         "capture/intercept/inner_ops.py",

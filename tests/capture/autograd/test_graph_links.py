@@ -12,8 +12,13 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from aten_dump.capture.autograd.graph_links import edges_of
+from aten_dump.capture.naming.call_name import API, MODULE, CallName
+from aten_dump.capture.step.open_calls import OpenCall
+from aten_dump.store import records as r
 from tests.capture.autograd.links import Cube, assert_linked, is_accumulation
 from tests.capture.bits import assert_same, calls, only, values
+from tests.capture.calls.recorded_ops import Recorded
 from tests.models import build, train_step
 
 Record = Callable[..., Any]
@@ -239,3 +244,176 @@ def test_backward_inside_backward(record: Record) -> None:
     for call in backward:
         assert call.forward is not None, f"{call.name} ({call.op}) has no forward call"
     assert torch.allclose(x.grad, 36 * x.detach() ** 3)  # type: ignore[arg-type]
+
+
+# -- by hand: ops run unseen, and calls claim what they made
+
+
+class Linked:
+    """The links of a step; `ran` says that an aten call has made what torch has made since the last."""
+
+    def __init__(self) -> None:
+        self.recorded = Recorded()
+        self.links, self.tags = self.recorded.links, self.recorded.tags
+        self.count = 100
+
+    def ran(self) -> int:
+        self.count += 1
+        thread = self.recorded.thread
+        self.tags.claims.claim(thread, self.count)
+        thread.last_call = self.count
+        return self.count
+
+    def call(self, *inputs: Tensor, parent: OpenCall | None = None, kind: int = API) -> OpenCall:
+        """Begin a call that is given these tensors."""
+        call = OpenCall(self.recorded.step.next_id(), kind, CallName("f", "Torch", "f"), parent)
+        call.input_edges = edges_of(((i,), tensor) for i, tensor in enumerate(inputs))
+        call.sequence_start = torch._C._autograd._get_sequence_nr()
+        return call
+
+    def track(self, call: OpenCall, *outputs: Tensor) -> None:
+        self.links.track(call, [((i,), tensor) for i, tensor in enumerate(outputs)], self.recorded.thread)
+
+    def tag(self, tensor: Tensor) -> Any:
+        tag = self.tags.of(tensor.grad_fn)
+        assert tag is not None
+        return tag
+
+
+def test_edges_are_those_of_tensors_with_gradient_and_of_views_by_output() -> None:
+    leaf, plain = torch.ones(2, requires_grad=True), torch.ones(2)
+    made = leaf.exp()
+    low, high = made.unbind()
+    number, split = made.grad_fn._sequence_nr(), low.grad_fn._sequence_nr()  # type: ignore[union-attr]
+    assert edges_of([((0,), plain)]) is None and edges_of([]) is None
+    assert edges_of([((0,), leaf), ((1,), made), ((2,), high), (("k",), leaf), ((4,), plain), ((5,), low)]) == {
+        (-id(leaf), 0): [(0,), ("k",)], (number, 0): [(1,)], (split, 1): [(2,)], (split, 0): [(5,)],
+    }  # fmt: skip
+
+
+def test_nodes_between_a_call_s_inputs_and_outputs_are_the_call_s() -> None:
+    linked, x = Linked(), torch.ones(2, requires_grad=True)
+    before = x.exp()
+    first = linked.ran()
+    call = linked.call(before, x)
+    middle = before.sin()
+    second = linked.ran()
+    after = middle * x
+    third = linked.ran()
+    linked.track(call, after)
+    assert [linked.tag(t).forward for t in (before, middle, after)] == [first, second, third]
+    assert [linked.tag(t).owner for t in (before, middle, after)] == [None, call, call]
+    assert linked.tag(after).receives == ((0, call, (0,)),) and linked.tag(middle).receives == ()
+    number = before.grad_fn._sequence_nr()  # type: ignore[union-attr]
+    assert linked.tag(middle).sends == [(0, call, (number, 0))]
+    assert linked.tag(after).sends == [(1, call, (-id(x), 0))], "and not the edge that stays inside"
+    assert call.expected == {(number, 0): 1, (-id(x), 0): 1}
+
+
+def test_a_leaf_belongs_to_the_first_call_that_used_it_and_to_its_module() -> None:
+    linked, x = Linked(), torch.ones(2, requires_grad=True)
+    module = linked.call(x, kind=MODULE)
+    call = linked.call(x, parent=module)
+    y = x.exp()
+    first = linked.ran()
+    z = x.sin()
+    second = linked.ran()
+    linked.track(call, z)
+    leaf = linked.tags.of(z.grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+    assert leaf is not None and (leaf.leaf, leaf.forward, leaf.owner) == (id(x), second, module)
+    linked.track(call, y)
+    assert leaf.forward == first
+
+
+def test_a_call_that_hands_on_what_it_was_given_made_nothing() -> None:
+    linked, x = Linked(), torch.ones(2, requires_grad=True)
+    y = x.exp()
+    linked.ran()
+    call = linked.call(y)
+    linked.track(call, y)
+    assert linked.tag(y).receives == () and linked.tag(y).owner is None
+
+
+def test_gradients_to_an_input_come_from_each_node_that_used_it() -> None:
+    linked, x = Linked(), torch.ones(2, requires_grad=True)
+    outer = linked.call(x, kind=MODULE)
+    inner = linked.call(x, parent=outer)
+    y = x.exp() + x.sin() + x
+    linked.ran()
+    linked.track(inner, y)
+    edge = (-id(x), 0)
+    assert inner.expected == {edge: 3} and outer.expected == {edge: 3}
+
+
+def test_a_graph_of_before_the_step_is_not_walked() -> None:
+    x = torch.ones(2, requires_grad=True)
+    old = x.exp()
+    linked = Linked()
+    y = old.sin()
+    linked.ran()
+    linked.track(linked.call(), y)
+    assert linked.tags.of(y.grad_fn) is not None and linked.tags.of(old.grad_fn) is None
+
+
+def test_a_tag_of_another_step_is_replaced() -> None:
+    x = torch.ones(2, requires_grad=True)
+    first, second = Linked(), Linked()
+    y = x.exp()
+    for linked in (first, second):
+        linked.ran()
+        linked.track(linked.call(), y)
+    assert second.tag(y).tags is second.tags and first.tags.of(y.grad_fn) is None
+
+
+def test_what_a_node_saved_is_told_under_the_op_that_made_it() -> None:
+    linked = Linked()
+    x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    ids = [linked.recorded.values.value_of(t, False) for t in (x, w)]
+    y = x * w
+    made = linked.ran()
+    (y + 1).sum()
+    linked.ran()
+    linked.track(linked.call(), y)
+    (saved,) = linked.recorded.sink.of(r.SAVED)
+    assert (saved.call, saved.node, set(saved.values)) == (made, "MulBackward0", set(ids))
+
+
+def test_python_numbers_that_a_node_saved_are_left_out() -> None:
+    linked, x = Linked(), torch.ones(2, requires_grad=True)
+    y = x * torch.tensor(2.0)
+    linked.ran()
+    linked.track(linked.call(), y)
+    saved = linked.recorded.sink.of(r.SAVED)
+    assert saved == [] or all(linked.recorded.sink.of(r.VALUE)[v - 1].shape for one in saved for v in one.values)
+
+
+def test_a_node_under_the_program_s_saved_tensor_hooks_runs_python_and_is_counted() -> None:
+    for hooked in (True, False):
+        linked, x = Linked(), torch.ones(2, requires_grad=True)
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t)
+        if hooked:
+            with hooks:
+                y = x.exp()
+                linked.ran()
+                linked.track(linked.call(), y)
+        else:
+            y = x.exp()
+            linked.ran()
+            linked.track(linked.call(), y)
+        assert linked.tag(y).runs_python is hooked
+        assert linked.recorded.notes() == ({"saved_hooks": 1} if hooked else {})
+
+
+def test_the_backward_of_a_custom_function_is_that_of_all_of_its_forward() -> None:
+    linked, x = Linked(), torch.ones(2, requires_grad=True)
+    call = linked.call(x)
+    call.name, call.is_function = CallName("Cube", "Torch", "Cube"), True
+    y = Cube.apply(x)
+    linked.ran()
+    linked.track(call, y)
+    assert linked.tag(y).forward == call.id and linked.tag(y).runs_python
+    linked, x = Linked(), torch.ones(2, requires_grad=True)
+    y = Cube.apply(x)
+    made = linked.ran()
+    linked.track(linked.call(), y)
+    assert linked.tag(y).forward == made, "where its apply was not seen, the op that has claimed it"

@@ -9,6 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from aten_dump.capture.autograd.sequence_claims import SequenceClaims
+from aten_dump.capture.step.threads import Threads, ThreadState
+
 Record = Callable[..., Any]
 Tensor = torch.Tensor
 
@@ -89,3 +92,150 @@ def test_an_in_place_op_without_a_node_takes_none(record: Record) -> None:
     node = next(call for call in rank.calls if call.kind == "node" and "MulBackward0" in call.name)
     assert node.forward.op == "aten::mul.Tensor"
     assert next(call for call in rank.calls if call.op == "aten::add_.Tensor").sequence_nr is None
+
+
+class Claims:
+    """The claims of one thread; `op` is an op of call `number`, whose node torch has just made."""
+
+    def __init__(self) -> None:
+        self.threads = Threads()
+        self.thread = self.threads.main
+        self.claims = SequenceClaims(self.threads.all)
+
+    def op(self, number: int) -> int | None:
+        found = self.claims.claim(self.thread, number)
+        self.thread.last_call = number
+        return found
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.ones(2, requires_grad=True)
+
+
+def number_of(tensor: Tensor) -> int:
+    assert tensor.grad_fn is not None
+    return int(tensor.grad_fn._sequence_nr())
+
+
+def test_an_op_claims_the_node_just_made_and_all_since_the_last(x: Tensor) -> None:
+    claims = Claims()
+    assert claims.op(1) is None
+    first, second = x.exp(), x.sin()
+    assert claims.op(2) == number_of(second)
+    assert claims.op(3) is None, "it made none"
+    made = [claims.claims.made_by(number_of(y), "ExpBackward0", claims.thread, 0) for y in (first, second)]
+    assert made == [2, 2]
+
+
+def test_a_node_of_before_the_step_is_nobody_s(x: Tensor) -> None:
+    y = x.exp()
+    claims = Claims()
+    claims.op(1)
+    assert claims.claims.made_by(number_of(y), "ExpBackward0", claims.thread, 0) is None
+    assert claims.claims.made_by(number_of(y) + 1, "ExpBackward0", claims.thread, 0) is None, "there is none yet"
+
+
+def test_a_node_that_no_op_has_claimed_yet_is_the_last_op_s(x: Tensor) -> None:
+    claims = Claims()
+    claims.op(7)
+    y = x.exp()
+    assert claims.claims.made_by(number_of(y), "ExpBackward0", claims.thread, 0) == 7
+    assert claims.claims.made_by(number_of(y), "ExpBackward0", claims.thread, None) == 0, "in a backward nothing tells"
+
+
+def test_copy_slices_is_made_after_its_op_and_belongs_to_the_call_before(x: Tensor) -> None:
+    claims = Claims()
+    claims.op(1)
+    y = x.exp()
+    claims.op(2)
+    assert claims.claims.made_by(number_of(y), "CopySlices", claims.thread, 0) == 1
+    assert claims.claims.made_by(number_of(y), "ExpBackward0", claims.thread, 0) == 2
+
+
+def test_a_node_seen_without_gradient_is_made_around_the_first_op_there(x: Tensor) -> None:
+    """In the forward of a custom function: its node is older than the ops in it, which make none."""
+    claims = Claims()
+    claims.op(1)
+    y = x.exp()
+    with torch.no_grad():
+        assert claims.op(2) is None and claims.op(3) is None
+    assert claims.claims.made_around(number_of(y), claims.thread) == 2
+    assert claims.claims.made_around(number_of(y) + 1, claims.thread) == 0
+    assert claims.claims.made_by(number_of(y), "CopySlices", claims.thread, 0) == 1
+    z = x.exp()
+    assert claims.op(4) == number_of(z)
+    assert claims.claims.made_by(number_of(z), "ExpBackward0", claims.thread, 0) == 4
+
+
+def in_thread(body: Callable[[], object]) -> None:
+    import threading
+
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            body()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert failed == []
+
+
+def test_of_numbers_that_two_threads_have_nothing_tells_whose_they_are(x: Tensor) -> None:
+    claims = Claims()
+    other: list[ThreadState] = []
+    in_thread(lambda: other.append(claims.threads.state()))
+    claims.op(1)
+    y = x.exp()
+    claims.op(2)
+    number = number_of(y)
+    assert claims.claims.made_by(number, "ExpBackward0", claims.thread, None) == 2, "only one has it"
+    other[0].made[number] = 9
+    assert claims.claims.made_by(number, "ExpBackward0", claims.thread, None) == 0
+    assert claims.claims.made_by(number, "ExpBackward0", claims.thread, number) == 2, "surely its own"
+    assert claims.claims.made_by(number, "ExpBackward0", claims.thread, number + 1) == 0
+
+
+def test_a_number_that_is_not_the_thread_s_is_the_one_other_s_that_has_it() -> None:
+    claims = Claims()
+    other: list[ThreadState] = []
+    in_thread(lambda: other.append(claims.threads.state()))
+    far = claims.thread.claimed + 1000
+    assert claims.claims.made_by(far, "ExpBackward0", claims.thread, None) is None
+    other[0].made[far] = 9
+    assert claims.claims.made_by(far, "ExpBackward0", claims.thread, None) == 9
+    in_thread(lambda: other.append(claims.threads.state()))
+    other[1].made[far] = 10
+    assert claims.claims.made_by(far, "ExpBackward0", claims.thread, None) == 0
+
+
+def test_an_op_takes_the_node_that_was_made_ahead_of_the_clone_it_came_after(x: Tensor) -> None:
+    claims = Claims()
+    y = x.exp()
+    claims.op(5)  # the clone: it has claimed the node of the op that comes now
+    plain, constant = torch.ones(2), torch.ones(2)
+    assert claims.claims.claim_ahead(claims.thread, 6, (plain, constant)) is None, "it makes no node"
+    assert claims.claims.claim_ahead(claims.thread, 6, (plain, x)) == number_of(y)
+    assert claims.claims.made_by(number_of(y), "MulBackward0", claims.thread, 0) == 6
+    assert claims.claims.claim_ahead(claims.thread, 7, (plain, x)) is None, "the node is not the last call's any more"
+
+
+def test_of_a_clone_with_a_node_the_older_is_the_op_s(x: Tensor) -> None:
+    claims = Claims()
+    ahead, of_clone = x.exp(), x.clone()
+    claims.op(5)
+    assert claims.claims.claim_ahead(claims.thread, 6, (x,)) == number_of(ahead) == number_of(of_clone) - 1
+
+
+def test_nothing_is_taken_without_gradient_or_after_another_call(x: Tensor) -> None:
+    claims = Claims()
+    x.exp()
+    claims.op(5)
+    with torch.no_grad():
+        assert claims.claims.claim_ahead(claims.thread, 6, (torch.ones(2), x)) is None
+    claims.thread.last_call = 8
+    assert claims.claims.claim_ahead(claims.thread, 6, (torch.ones(2), x)) is None

@@ -133,6 +133,7 @@ def test_a_node_that_runs_is_the_parent() -> None:
 def test_no_call_is_open_at_first() -> None:
     step, _, _ = new_step()
     assert step.top(step.threads.main) is None and step.main_parent() == 0
+    opened(step)
     call = opened(step)
     assert step.main_parent() == call.id
     call.visible = 0
