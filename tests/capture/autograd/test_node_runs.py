@@ -161,10 +161,10 @@ def test_a_hook_of_the_program_makes_a_node_run_python(runs: Runs, x: torch.Tens
 
 def test_the_optimizer_s_thread_that_is_ours_at_the_moment_is_left_alone(runs: Runs, x: torch.Tensor) -> None:
     y = runs.made(x.exp())
-    runs.recorded.thread.busy = True
+    runs.recorded.thread.own.depth = 1
     with runs.modes.dispatch:
         y.sum().backward()
-    runs.recorded.thread.busy = False
+    runs.recorded.thread.own.depth = 0
     assert runs.nodes() == []
 
 

@@ -188,7 +188,7 @@ def in_thread(body: Callable[[], object]) -> None:
 def test_of_numbers_that_two_threads_have_nothing_tells_whose_they_are(x: Tensor) -> None:
     claims = Claims()
     other: list[ThreadState] = []
-    in_thread(lambda: other.append(claims.threads.state()))
+    in_thread(lambda: other.append(claims.threads.here.state))
     claims.op(1)
     y = x.exp()
     claims.op(2)
@@ -203,12 +203,12 @@ def test_of_numbers_that_two_threads_have_nothing_tells_whose_they_are(x: Tensor
 def test_a_number_that_is_not_the_thread_s_is_the_one_other_s_that_has_it() -> None:
     claims = Claims()
     other: list[ThreadState] = []
-    in_thread(lambda: other.append(claims.threads.state()))
+    in_thread(lambda: other.append(claims.threads.here.state))
     far = claims.thread.claimed + 1000
     assert claims.claims.made_by(far, "ExpBackward0", claims.thread, None) is None
     other[0].made[far] = 9
     assert claims.claims.made_by(far, "ExpBackward0", claims.thread, None) == 9
-    in_thread(lambda: other.append(claims.threads.state()))
+    in_thread(lambda: other.append(claims.threads.here.state))
     other[1].made[far] = 10
     assert claims.claims.made_by(far, "ExpBackward0", claims.thread, None) == 0
 
@@ -218,17 +218,25 @@ def test_an_op_takes_the_node_that_was_made_ahead_of_the_clone_it_came_after(x: 
     y = x.exp()
     claims.op(5)  # the clone: it has claimed the node of the op that comes now
     plain, constant = torch.ones(2), torch.ones(2)
-    assert claims.claims.claim_ahead(claims.thread, 6, (plain, constant)) is None, "it makes no node"
-    assert claims.claims.claim_ahead(claims.thread, 6, (plain, x)) == number_of(y)
+    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (plain, constant)) is None, (
+        "it makes no node"
+    )
+    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (plain, x)) == number_of(y)
     assert claims.claims.made_by(number_of(y), "MulBackward0", claims.thread, 0) == 6
-    assert claims.claims.claim_ahead(claims.thread, 7, (plain, x)) is None, "the node is not the last call's any more"
+    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 7, (plain, x)) is None, (
+        "the node is not the last call's any more"
+    )
 
 
 def test_of_a_clone_with_a_node_the_older_is_the_op_s(x: Tensor) -> None:
     claims = Claims()
     ahead, of_clone = x.exp(), x.clone()
     claims.op(5)
-    assert claims.claims.claim_ahead(claims.thread, 6, (x,)) == number_of(ahead) == number_of(of_clone) - 1
+    assert (
+        claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (x,))
+        == number_of(ahead)
+        == number_of(of_clone) - 1
+    )
 
 
 def test_nothing_is_taken_without_gradient_or_after_another_call(x: Tensor) -> None:
@@ -236,6 +244,6 @@ def test_nothing_is_taken_without_gradient_or_after_another_call(x: Tensor) -> N
     x.exp()
     claims.op(5)
     with torch.no_grad():
-        assert claims.claims.claim_ahead(claims.thread, 6, (torch.ones(2), x)) is None
+        assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (torch.ones(2), x)) is None
     claims.thread.last_call = 8
-    assert claims.claims.claim_ahead(claims.thread, 6, (torch.ones(2), x)) is None
+    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (torch.ones(2), x)) is None

@@ -47,9 +47,9 @@ def test_a_call_is_seen_only_where_the_modes_are_and_by_nobody_s_tracer() -> Non
     assert not calls.sees("torch.add")
     with Passing():
         assert calls.sees("torch.add")
-        recorded.thread.busy = True
+        recorded.thread.own.depth = 1
         assert not calls.sees("torch.add"), "it is the recorder's own"
-        recorded.thread.busy = False
+        recorded.thread.own.depth = 0
         seen: list[bool] = []
         torch.jit.trace(lambda x: (seen.append(calls.sees("torch.add")), x + 1)[1], torch.ones(1), check_trace=False)
     assert seen == [False]
