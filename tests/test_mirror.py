@@ -15,14 +15,6 @@ TESTS = ROOT / "tests"
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "Asked through compare(), replay() and find_nonfinite(), also by tests/distributed/test_layouts.py.": (
         "analysis/distance/value_distance.py",
-        "analysis/evidence/answer.py",
-        "analysis/evidence/evidence_rows.py",
-        "analysis/evidence/findings.py",
-        "analysis/evidence/judgement.py",
-        "analysis/evidence/noise_floors.py",
-        "analysis/evidence/place_of_call.py",
-        "analysis/evidence/states.py",
-        "analysis/evidence/user_rules.py",
         "analysis/flow/argument_differences.py",
         "analysis/flow/counterparts.py",
         "analysis/flow/data_flow.py",

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from aten_dump import ConfigError, DumpConfig, DumpMode, open_dump
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.analysis.distance import element_chunks as elements
 from aten_dump.analysis.distance import metrics as module
 from aten_dump.analysis.distance.metrics import ULP_EDGES, measure
-from aten_dump.analysis.evidence.user_rules import Rule, find_rule, make_rules, parse_rule, read_rules
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
@@ -94,22 +93,3 @@ def test_large_tensors_are_read_in_ranges(tmp_path: Path, view: object, monkeypa
     assert (ranged.max_abs, ranged.ulp) == (whole.max_abs, whole.ulp)
     t, b = values[0].tensor(), values[1].tensor()
     assert float((t - b).abs()[ranged.max_abs_at]) == pytest.approx(ranged.max_abs)
-
-
-def test_rules_are_tried_in_order_and_fail_closed(tmp_path: Path) -> None:
-    found = measure(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.001]))
-    rules = make_rules([("softmax", "ignore"), parse_rule("mm: rel_l2 <= 1e-3 and cosine > 0.999"), ("mm", "bitwise")])
-    assert find_rule(rules, "Aten.mm.0.forward.output.0") is rules[1]
-    assert find_rule(rules, "Aten.add.0.forward.output.0") is None
-    assert rules[0].met(None) and rules[1].met(found) and not rules[2].met(found)
-    assert not rules[1].met(None)
-    assert not Rule("x", lambda m: 1 / 0).met(found)
-    assert not Rule("x", lambda m: "yes").met(found)  # only True is True
-    assert not Rule("x", "max_abs_at < 3").met(found)
-    for bad in ("rel_l2 <", "rell2 < 1", "__import__('os')", "rel_l2.real < 1"):
-        with pytest.raises(ConfigError):
-            Rule("x", bad)
-    with pytest.raises(ConfigError, match="regular expression"):
-        Rule("(", "ignore")
-    (tmp_path / "rules.yaml").write_text("- softmax: ignore\n- mm: rel_l2 <= 1e-3\n")
-    assert [rule.pattern for rule in read_rules(tmp_path / "rules.yaml")] == ["softmax", "mm"]
