@@ -116,7 +116,8 @@ def test_a_row_is_at_the_target_or_else_at_the_baseline(pair: Pair) -> None:
 
 def test_evidence_counts_and_names_its_cause(pair: Pair) -> None:
     here = place_of(pair.target)
-    rows = tuple(Row(here, here, "order", "", status) for status in STATUS_TEXTS) + (
+    rows = (
+        *tuple(Row(here, here, "order", "", status) for status in STATUS_TEXTS),
         Row(here, here, "order", "", "same"),
     )
     findings = tuple(Finding("op", rows[0], text, "", (1, 1)) for text in ("first", "second"))

@@ -102,5 +102,5 @@ def test_rules_of_a_file(tmp_path: Path) -> None:
         file.write_text(wrong)
         with pytest.raises(ConfigError, match="must be a list of '- pattern: predicate'"):
             read_rules(file)
-    with pytest.raises(ConfigError, match="cannot read rules .*No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read rules .*No such file"):
         read_rules(tmp_path / "none.yaml")
