@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.unseen import Coverage
 from aten_dump.cli.main import main
 from tests.capture.bits import calls
 from tests.capture.children import kill, started
@@ -112,3 +113,28 @@ with DumpMode(DumpConfig(path={path!r}, level="api")) as dump:
     print("in the second step", flush=True)
     time.sleep(60)
 """
+
+
+def test_counts_are_told_by_code_with_the_first_few_names() -> None:
+    coverage = Coverage()
+    for name in ("b", "a", "b", *"cdefg"):
+        coverage.add("custom_ops", name, 2)
+    coverage.add("traced")
+    custom, traced = coverage.notes()
+    assert (custom.code, custom.count, traced.code, traced.count) == ("custom_ops", 16, "traced", 1)
+    assert custom.message.endswith("as one call each: b, a, c, d, e, ...") and custom.message.startswith("16 calls")
+    coverage = Coverage()
+    for name in "abcde":
+        coverage.add("custom_ops", name)
+    assert coverage.notes()[0].message.endswith(": a, b, c, d, e")
+
+
+def test_what_was_counted_back_to_nothing_is_not_told() -> None:
+    coverage = Coverage()
+    coverage.add("selection", "level='api'", 0)
+    assert coverage.notes() == []
+    coverage.add("selection")
+    coverage.add("selection", count=-1)
+    assert coverage.notes() == []
+    coverage.add("selection")
+    assert coverage.notes()[0].message == "1 calls were left out by the configuration: level='api'"

@@ -41,9 +41,7 @@ def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> Non
             f"{root} already holds a dump: found {found[0].relative_to(root)}{more}; "
             "pass overwrite=True to replace it, or choose another path"
         )
-    _remove(found)
-    if overwrite and rank == 0:
-        (root / RUN_FILE).unlink(missing_ok=True)
+    _remove(found, root / RUN_FILE if overwrite and rank == 0 else None)
 
 
 def _rank_folders(root: Path) -> list[tuple[int, Path]]:
@@ -68,10 +66,12 @@ def _refuse_links(root: Path) -> None:
             )
 
 
-def _remove(folders: list[Path]) -> None:
+def _remove(folders: list[Path], run_file: Path | None) -> None:
     """Remove rank folders and the step folders left empty; nothing at all if one holds files of others."""
     try:
         names = [_files_of(folder) for folder in folders]
+        if run_file is not None:
+            run_file.unlink(missing_ok=True)
         for folder, found in zip(folders, names, strict=True):
             _remove_files(folder, found)
             folder.rmdir()

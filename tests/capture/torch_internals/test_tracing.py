@@ -13,6 +13,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
+from aten_dump.capture.torch_internals.tracing import (
+    OWN_DISPATCH,
+    PLAIN,
+    TRACED,
+    is_compiling,
+    is_traced,
+    kind_of_types,
+    takes_stand_ins,
+)
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only
 from tests.capture.same_outcome import batch, note, ops, recorded, trained
@@ -142,3 +151,62 @@ def test_set_default_device(tmp_path: Path) -> None:
 
     rank = recorded(tmp_path, program)
     assert_same(batch().exp(), only(calls(rank, op="aten::exp")).outputs.tensor())
+
+
+class Plain(Tensor):
+    pass
+
+
+class Own(Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def test_kinds_of_tensors_are_told_by_who_handles_their_ops() -> None:
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    assert kind_of_types(()) == kind_of_types((Tensor, nn.Parameter, Plain)) == PLAIN
+    assert kind_of_types((Plain, Own)) == OWN_DISPATCH
+    for stand_in in (FakeTensor, FunctionalTensor):
+        assert kind_of_types((stand_in, Own)) == kind_of_types((Own, stand_in)) == TRACED
+
+
+def test_arguments_that_stand_for_tensors_are_known_at_the_top_level() -> None:
+    with FakeTensorMode():
+        fake = torch.ones(2)
+    assert takes_stand_ins((1, fake))
+    assert not takes_stand_ins((torch.ones(2), nn.Parameter(torch.ones(1)), None, "x", [1], 2.0))
+    assert not takes_stand_ins((object(), Plain(torch.ones(1))))
+
+
+def test_whether_something_traces_is_asked_of_torch() -> None:
+    found: dict[str, bool] = {"plain": is_traced()}
+
+    def ask(name: str) -> Callable[[Tensor], Tensor]:
+        def body(x: Tensor) -> Tensor:
+            found[name] = is_traced()
+            return x + 1
+
+        return body
+
+    torch.jit.trace(ask("jit"), torch.ones(1), check_trace=False)
+    make_fx(ask("fx"))(torch.ones(1))
+    with FakeTensorMode():
+        ask("fake")(torch.ones(1))
+    with FlopCounterMode(display=False):
+        ask("flops")(torch.ones(1))
+    assert found == {"plain": False, "jit": True, "fx": True, "fake": True, "flops": False}
+
+
+def test_whether_a_compiler_is_at_work_is_asked_of_torch() -> None:
+    found: list[bool] = []
+
+    def backend(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        found.append(is_compiling())
+        return graph.forward
+
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+    assert found == [True] and not is_compiling()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from aten_dump.capture.trigger.held_bytes import HeldBytes
+from aten_dump.capture.trigger.held_step import HeldStep
 from aten_dump.store import records as r
-from tests.capture.trigger.recording import Ring, call, statistics, storage, stored, value
+from aten_dump.store.memory_sink import MemorySink
+from tests.capture.trigger.recording import Ring, call, header, statistics, storage, stored, value
 
 NOTE = r.Note(r.NOTE, "trigger", "why", 1)
 
@@ -122,3 +125,59 @@ def test_parts_and_locals_are_written_before_what_is_made_of_them() -> None:
     ring.take(value(1), value(2), value(3, extra={"parts": {"indices": 1}, "local": 2}), call(1, (3,)))
     ring.step.write(1, 1, NOTE)
     assert [number for kind, number in ring.written() if kind == r.VALUE] == [1, 2, 3]
+
+
+def test_positions_go_on_from_the_steps_before_and_calls_count_as_they_end() -> None:
+    step = HeldStep(header(4), 10, HeldBytes(64), MemorySink(), ())
+    assert [step.add(call(number)).position for number in (2, 1)] == [11, 12]
+    assert (step.number, step.before, step.count, [held.record.id for held in step.calls]) == (4, 10, 2, [2, 1])
+
+
+def test_a_window_takes_positions_from_first_to_last_and_what_was_under_way_then() -> None:
+    ring = Ring()
+    ring.take(call(1), call(3), call(4), call(2), call(5))  # positions 1 to 5
+    ring.step.write(2, 3, NOTE)
+    assert [record[1] for record in ring.sink.of(r.CALL)] == [3, 4, 2], "2 was under way when 4 began"
+    assert [held.record.id for held in ring.step.calls] == [1, 5]
+
+
+def test_the_newest_call_is_written_with_what_it_names_and_told_of_no_more() -> None:
+    ring = Ring()
+    filled(ring)
+    ring.step.open([])
+    ring.step.write_newest()
+    assert ring.written()[-1] == (r.CALL, 2) and [held.record.id for held in ring.step.calls] == [1]
+
+
+def test_gradients_of_before_the_window_are_left_out() -> None:
+    ring = Ring()
+    ring.take(value(1), r.Gradient(r.GRADIENT, "early", 1, 0), call(1), value(2), r.Gradient(r.GRADIENT, "late", 2, 1))
+    ring.take(call(2))
+    ring.step.write(1, 2, NOTE)
+    assert [record.name for record in ring.sink.of(r.GRADIENT)] == ["late"]
+
+
+def test_what_is_dropped_takes_its_state_and_its_node_s_tensors_along() -> None:
+    ring = Ring()
+    blob = stored(ring.bytes, b"state")
+    ring.take(r.Random(r.RANDOM, 1, 0, blob), r.Saved(r.SAVED, 1, "Node", [1]), value(1), call(1), call(2))
+    ring.step.drop_oldest()
+    ring.step.write(1, 2, NOTE)
+    kinds = [record[0] for record in ring.sink.records]
+    assert r.RANDOM not in kinds and r.SAVED not in kinds and [c.id for c in ring.sink.of(r.CALL)] == [2]
+
+
+def test_a_record_of_a_kind_that_is_not_held_goes_straight_to_open_files() -> None:
+    ring, record = Ring(), (99, 1)
+    ring.take(record)
+    assert ring.written() == []
+    ring.step.open([])
+    ring.take(record)
+    assert ring.sink.records[-1] == record
+
+
+def test_a_call_that_has_ended_is_not_under_way_any_more() -> None:
+    ring = Ring()
+    ring.take(r.Open(r.OPEN, 1, 0, 1, 0, 0, 0, 0, 0, 0), call(1), call(2))
+    ring.step.write(2, 2, NOTE)
+    assert ring.sink.of(r.OPEN) == []

@@ -68,3 +68,11 @@ def test_a_file_where_the_folder_is_to_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"cannot create the folder .*choose another path"):
         prepare_root(tmp_path / "file", 0, 1, overwrite=True)
+
+
+def test_a_run_json_that_is_a_folder_is_told_of_before_anything_is_removed(tmp_path: Path) -> None:
+    old(tmp_path, 0)
+    (tmp_path / "run.json").mkdir()
+    with pytest.raises(StoreError, match=r"cannot remove the old dump at .*run\.json: Is a directory"):
+        prepare_root(tmp_path, 0, 1, overwrite=True)
+    assert folders(tmp_path) == ["step0/rank0"]

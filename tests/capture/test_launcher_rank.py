@@ -1,0 +1,54 @@
+"""Rank and world size: the process group's, else the launcher's, else one process alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from aten_dump.capture.launcher_rank import rank_and_world_size
+
+NAMES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in (*NAMES, "PMI_RANK", "PMI_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_process_without_a_launcher_is_alone(environment: pytest.MonkeyPatch) -> None:
+    assert rank_and_world_size() == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size"), [*zip(NAMES[::2], NAMES[1::2], strict=True), ("PMI_RANK", "PMI_SIZE")], ids=lambda name: name
+)
+def test_each_launcher_is_known_by_its_variables(environment: pytest.MonkeyPatch, rank: str, size: str) -> None:
+    environment.setenv(rank, "3")
+    assert rank_and_world_size() == (0, 1), "half of it says nothing"
+    environment.setenv(size, "8")
+    assert rank_and_world_size() == (3, 8)
+    environment.setenv(size, "eight")
+    assert rank_and_world_size() == (0, 1)
+
+
+def test_torchrun_inside_slurm_is_torchrun(environment: pytest.MonkeyPatch) -> None:
+    for name, value in zip(NAMES[:4], ("5", "16", "1", "2"), strict=True):
+        environment.setenv(name, value)
+    assert rank_and_world_size() == (5, 16)
+    environment.setenv("RANK", "")
+    assert rank_and_world_size() == (1, 2)
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
+def test_a_process_group_goes_before_any_launcher(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("RANK", "3")
+    environment.setenv("WORLD_SIZE", "8")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert rank_and_world_size() == (0, 1)
+    finally:
+        dist.destroy_process_group()
+    assert rank_and_world_size() == (3, 8) and torch.distributed.is_available()

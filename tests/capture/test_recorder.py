@@ -1,0 +1,144 @@
+"""The recorder of one step: parameters' gradients, memory that nothing is known of, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from aten_dump import DumpConfig
+from aten_dump.capture.naming.call_name import API, CallName
+from aten_dump.capture.recorder import StepRecorder, Surroundings, Watch
+from aten_dump.capture.step.collectives import Flight
+from aten_dump.capture.step.module_paths import ModulePaths
+from aten_dump.capture.step.open_calls import OpenCall
+from aten_dump.capture.torch_internals.mode_stack import Modes
+from aten_dump.store import records as r
+from aten_dump.store.memory_sink import MemorySink
+from tests.capture.intercept.modes import Asked, Passing
+from tests.capture.step.steps import Told
+
+
+class Recording:
+    """A recorder on a sink in memory, without modes on the stacks."""
+
+    def __init__(self, model: nn.Module | None = None, **config: Any) -> None:
+        self.sink, self.told = MemorySink(), Told()
+        around = Surroundings(ModulePaths(model), Modes(Asked(), Passing()), self.told)
+        chosen = DumpConfig(path="unused", **{"stacks": False, "data": "structure", **config})
+        self.recorder = StepRecorder(chosen, self.sink, around)
+
+    def value(self, tensor: torch.Tensor) -> int:
+        return self.recorder.values.value_of(tensor, False)
+
+    def is_defined(self, tensor: torch.Tensor) -> bool:
+        state = self.recorder.values.storages.state_of(tensor)
+        assert state is not None
+        return state.written is None
+
+
+def test_gradients_of_parameters_are_named_with_the_call_that_accumulated_them() -> None:
+    model = nn.Linear(2, 1)
+    recording = Recording(model)
+    weight, bias = model.weight, model.bias
+    weight.grad = torch.ones(1, 2)
+    stranger = nn.Parameter(torch.ones(1))
+    recording.recorder._record_gradients({id(weight): 7, id(bias): 8, id(stranger): 9})
+    (gradient,) = recording.sink.of(r.GRADIENT)
+    assert (gradient.name, gradient.call, gradient.value) == ("weight", 7, recording.value(weight.grad))
+    recording.recorder.close()
+
+
+@pytest.mark.parametrize(("io", "kept"), [("all", 1), ("output", 1), ("input", 0)])
+def test_the_data_of_gradients_is_that_of_results(io: str, kept: int) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    recording = Recording(model, io=io, data="tensor")
+    model.weight.grad = torch.ones(1, 2)
+    recording.recorder._record_gradients({id(model.weight): 7})
+    recording.recorder.close()
+    assert len(recording.sink.of(r.DATA)) == kept
+
+
+def test_what_ddp_has_waited_for_lands_before_gradients_are_recorded() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    recording = Recording(model)
+    gradient = model.weight.grad = torch.ones(1, 2)
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result([gradient])
+    flight = Flight(torch._C._distributed_c10d._create_work_from_future(future), {}, [gradient], None)
+    recording.recorder.flights.adopt([flight])
+    assert not recording.is_defined(gradient)
+    recording.recorder._record_gradients({id(model.weight): 7})
+    assert recording.is_defined(gradient) and recording.recorder.flights.pending == []
+    recording.recorder.close()
+
+
+def test_memory_is_not_trusted_after_the_program_ran_unseen_but_what_is_in_flight_stays_so() -> None:
+    recording, x, y = Recording(), torch.ones(2), torch.ones(2)
+    before = recording.value(x)
+    recording.recorder.begin_with([])
+    recording.recorder.begin_with([Flight(None, {}, [y], None)])
+    recording.recorder.trust_no_memory()
+    assert recording.value(x) != before and not recording.is_defined(y)
+    recording.recorder.close()
+
+
+def test_callbacks_are_told_of_where_their_ops_are_not_seen() -> None:
+    recording, x = Recording(), torch.ones(2)
+    before = recording.value(x)
+    with Passing():
+        recording.recorder.callback_ran()
+    assert recording.value(x) == before
+    for _ in range(2):
+        recording.recorder.callback_ran()
+    assert recording.value(x) != before
+    recording.recorder.close()
+    assert [(note.code, note.count) for note in recording.sink.of(r.NOTE)] == [("unseen", 2)]
+
+
+def test_a_step_that_ends_ends_the_calls_that_are_open_and_lets_go_of_storages() -> None:
+    recording = Recording()
+    recorder, name = recording.recorder, CallName("torch.add", "Torch", "add")
+    for number in (1, 2):
+        recorder.step.threads.main.stack.append(OpenCall(number, API, name, None))
+    recording.value(torch.ones(2))
+    recorder.close()
+    assert recorder.step.threads.main.stack == [] and recorder.values.storages.states == {}
+    assert [(call.id, call.error) for call in recording.sink.of(r.CALL)] == [(2, "ended by an error in or around it")]
+
+
+def test_time_in_our_own_code_is_that_of_all_threads() -> None:
+    recording = Recording()
+
+    def work() -> None:
+        state = recording.recorder.step.here.state
+        with state.own:
+            pass
+        state.own.ns += 10**9
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    work()
+    recording.recorder.close()
+    assert 2 <= recording.recorder.seconds["capture"] < 2.5
+
+
+def test_without_a_trigger_s_question_or_contents_to_look_at_none_is_asked() -> None:
+    assert not Recording().recorder.values.finds_unseen_writes
+    assert Recording(dedup="content").recorder.values.finds_unseen_writes
+
+
+def test_a_paused_step_is_still_in_step() -> None:
+    watch, recorder = Watch(), Recording().recorder
+    assert watch.recorder is watch.in_step is None
+    watch.turn_off()
+    watch.turn_on(recorder)
+    assert watch.recorder is watch.in_step is recorder and recorder.step.is_on
+    watch.turn_off()
+    assert watch.recorder is None and watch.in_step is recorder and not recorder.step.is_on
+    watch.turn_on(recorder)
+    assert recorder.step.is_on
