@@ -232,6 +232,7 @@ PARAMETERS = 5
 MANY_OPTIONS = {
     "analysis/compare.py:compare": "the public API",
     "analysis/replay.py:replay": "the public API",
+    "analysis/replay.py:replay_all": "the public API",
     "export/job.py:export_dump": "the public API",
     "compat/precision_debugger.py:__init__": "msprobe's parameters",
     "capture/data/statistics/triton_kernel.py:_reduce": "a Triton kernel: pointers, sizes and constants",

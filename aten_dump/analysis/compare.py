@@ -26,6 +26,7 @@ from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
 from .notebook_view import comparison_html
 from .pairing.user_mapping import Mapping
+from .rerun.allowed_ops import allowed_patterns
 
 Verdict = Literal["same", "within", "different", "incomparable"]
 Progress = Callable[[int, int], None]
@@ -162,6 +163,7 @@ def compare(
     data: bool = True,
     together: bool | None = None,
     batch_shard: int | None = None,
+    allow_ops: Sequence[str] = (),
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -180,6 +182,7 @@ def compare(
         data: read tensors; False compares hashes and statistics only.
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
+        allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
 
@@ -188,7 +191,7 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    settings = Settings(_mapping(mapping), make_rules(rules), replay, data, batch_shard)
+    settings = Settings(_mapping(mapping), make_rules(rules), replay, data, batch_shard, allowed_patterns(allow_ops))
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
@@ -240,11 +243,16 @@ class _Plan:
 
 
 def compare_recompute(
-    dump: Path | Dump, *, replay: bool = True, executor: Executor | None = None, progress: Progress | None = None
+    dump: Path | Dump,
+    *,
+    replay: bool = True,
+    allow_ops: Sequence[str] = (),
+    executor: Executor | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Compare every call that checkpointing ran again with its original, within one dump."""
     opened_dump = opened(dump)[0]
-    settings = Settings(replay=replay)
+    settings = Settings(replay=replay, allow_ops=allowed_patterns(allow_ops))
     path = str(opened_dump.path)
     tasks = [
         Task(path, path, RECOMPUTE, (step, step), (rank, rank), settings)

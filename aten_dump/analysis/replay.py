@@ -11,13 +11,11 @@ Theory of operation
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
@@ -25,10 +23,10 @@ from ..dump import Call, Dump, RankDump, Step, open_dump
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from .executors import each_rank
 from .given_dumps import Given, rank_of
-from .notebook_view import replay_html
+from .replay_result import Replay, ReplayedOp, ReplayResult, Skipped
+from .rerun.allowed_ops import allowed_patterns, allowing
 from .rerun.graft import Graft, graft
 from .rerun.op_errors import attempt, measured
-from .rerun.rounding_error import SUSPECT, LocalError
 from .rerun.run_op import RUN_ERRORS, run_call, same_bits
 
 AUTO: Final = "auto"
@@ -36,100 +34,12 @@ Dtype = torch.dtype | None | Literal["auto"]
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """One call run again."""
-
-    call: Call
-    outputs: Any  # tree of tensors and plain values, as the op returned it; None where there is a reason
-    mutated: dict[str, Any]  # arguments written in place, after the write, by name
-    reason: str | None  # why it could not be run; None where it was
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedOp:
-    """The local error of one op; plain values, so that it travels between processes."""
-
-    name: str
-    call_id: int
-    op: str
-    phase: str
-    module: str
-    source: str  # "file:line in function" of the user's code, "" where unknown
-    forward: str  # name of the forward call that it belongs to, "" for none
-    reference: str  # "float64", or the recorded dtype where the op has no float64 form
-    results: tuple[LocalError, ...]
-    drew: bool  # it drew random numbers
-
-    @property
-    def worst(self) -> LocalError:
-        """The result that is furthest off."""
-        return max(self.results, key=lambda result: result.ratio)
-
-    @property
-    def ratio(self) -> float:
-        """Error against the floor of an honest implementation; up to 1 is as good as one."""
-        return self.worst.ratio
-
-    @property
-    def bit_equal(self) -> bool:
-        """True when recorded and replayed in the recorded dtype are the same bit by bit."""
-        return all(result.bit_equal for result in self.results)
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A call that could not be replayed, and why."""
-
-    name: str
-    op: str
-    phase: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """What came of replaying the aten ops of one step and rank."""
-
-    path: str
-    step: int
-    rank: int
-    device: str
-    dtype: str  # "float64", or "recorded"
-    ops: tuple[ReplayedOp, ...]  # the worst first
-    skipped: tuple[Skipped, ...]  # in execution order
-
-    @property
-    def suspects(self) -> tuple[ReplayedOp, ...]:
-        """The ops that are further off than an honest implementation can be; the worst first."""
-        return tuple(op for op in self.ops if op.ratio > SUSPECT)
-
-    @property
-    def guilty(self) -> ReplayedOp | None:
-        """The worst suspect."""
-        return next(iter(self.suspects), None)
-
-    @property
-    def unequal(self) -> tuple[ReplayedOp, ...]:
-        """The ops whose replay in the recorded dtype is not the same bit by bit, in execution order."""
-        return tuple(sorted((op for op in self.ops if not op.bit_equal), key=lambda op: op.call_id))
-
-    @property
-    def reasons(self) -> Counter[str]:
-        """How many calls were left out for which reason."""
-        return Counter(call.reason for call in self.skipped)
-
-    def _repr_html_(self) -> str:
-        ops = ((op.name, op.module, op.phase, op.worst) for op in self.ops)
-        sentence = (
-            f"{len(self.ops)} ops replayed on {self.device} in {self.dtype}, {len(self.skipped)} not; "
-            f"{len(self.suspects)} are further off than an honest implementation is."
-        )
-        return replay_html(f"{self.path} (step {self.step}, rank {self.rank})", sentence, ops)
-
-
 def replay_call(
-    call: Call, dtype: torch.dtype | None = torch.float64, device: torch.device | str = "cpu"
+    call: Call,
+    dtype: torch.dtype | None = torch.float64,
+    device: torch.device | str = "cpu",
+    *,
+    allow_ops: Sequence[str] = (),
 ) -> ReplayResult:
     """Run one aten call again from its recorded inputs.
 
@@ -137,12 +47,14 @@ def replay_call(
         call: an aten call.
         dtype: ``torch.float64`` casts floating inputs and dtype arguments up; None takes the recorded dtypes.
         device: where to run it.
+        allow_ops: as `replay` takes it.
 
     Returns:
         What it returned and wrote, or the reason why it cannot be run.
     """
     try:
-        run = run_call(call, cast=_casts(dtype), device=torch.device(device))
+        with allowing(allow_ops):
+            run = run_call(call, cast=_casts(dtype), device=torch.device(device))
     except (ReplayError, MissingDataError, FormatError) as error:
         return ReplayResult(call, None, {}, str(error))
     return ReplayResult(call, run.outputs, run.mutated, None)
@@ -155,6 +67,7 @@ def replay(
     dtype: Dtype = AUTO,
     substitute: Mapping[str, torch.Tensor] | None = None,
     keep: Iterable[str] = (),
+    allow_ops: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Any:
     """Run recorded aten ops again, each from its own recorded inputs, or graft a tensor into the recorded forward.
@@ -168,6 +81,7 @@ def replay(
         substitute: tensors to put in place of recorded ones, by name (``"Aten.addmm.3.forward.output.0"``). Then the
             recorded forward is run again from there by data flow, in the recorded dtypes, and a `Graft` is returned.
         keep: with `substitute`, names of tensors to return beside those that nothing read further.
+        allow_ops: ops of libraries to run too, as ``["mylib::*"]``: what they do nobody knows, name those you trust.
         progress: is told how many ops are done, of how many.
 
     Returns:
@@ -178,16 +92,19 @@ def replay(
         MissingDataError: no bytes were recorded at all, or a name is unknown.
     """
     rank, calls = _calls_of(target)
+    place = torch.device(device)
     if substitute is not None:
         if dtype not in (AUTO, None):
             raise ReplayError(f"substitute runs the recorded dtypes; dtype={dtype} does not go with it, leave it out")
-        return graft(rank, substitute, keep=keep, device=torch.device(device))
+        with allowing(allow_ops):
+            return graft(rank, substitute, keep=keep, device=place)
     if rank.config.get("data") not in ("tensor", "full", None):
         raise MissingDataError(
             f'{rank.where} was recorded with DumpConfig.data="{rank.config.get("data")}", which keeps no bytes; '
             'replay needs data="tensor" or "full"'
         )
-    return _replay_calls(rank, calls, _casts(torch.float64 if dtype == AUTO else dtype), torch.device(device), progress)
+    with allowing(allow_ops):
+        return _replay_calls(rank, calls, _casts(torch.float64 if dtype == AUTO else dtype), place, progress)
 
 
 def _calls_of(target: Call | Sequence[Call] | Given) -> tuple[RankDump, list[Call]]:
@@ -214,15 +131,17 @@ def replay_all(
     *,
     device: str = "cpu",
     dtype: Dtype = AUTO,
+    allow_ops: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[Replay]:
     """Replay every step and rank of a dump that has ops, one task each on any ``concurrent.futures.Executor``.
 
-    `progress` is told how many of them are done, of how many.
+    `progress` is told how many of them are done, of how many; `allow_ops` is as `replay` takes it.
     """
     dump = path if isinstance(path, Dump) else open_dump(path)
     casts = _casts(torch.float64 if dtype == AUTO else dtype)
-    places = [(str(dump.path), rank.step, rank.rank, device, casts) for rank in dump.all_ranks() if has_ops(rank)]
+    path, allowed = str(dump.path), allowed_patterns(allow_ops)
+    places = [_Place(path, rank.step, rank.rank, device, casts, allowed) for rank in dump.all_ranks() if has_ops(rank)]
     return each_rank(_replay_place, places, executor, progress)
 
 
@@ -231,9 +150,20 @@ def has_ops(rank: RankDump) -> bool:
     return rank.calls_by_kind()["aten"] > 0
 
 
-def _replay_place(place: tuple[str, int, int, str, bool]) -> Replay:
-    path, step, rank, device, casts = place
-    return replay(open_dump(path).rank(step, rank), device=device, dtype=torch.float64 if casts else None)  # type: ignore[no-any-return]
+class _Place(NamedTuple):
+    path: str
+    step: int
+    rank: int
+    device: str
+    casts: bool
+    allow_ops: tuple[str, ...]
+
+
+def _replay_place(place: _Place) -> Replay:
+    rank = open_dump(place.path).rank(place.step, place.rank)
+    dtype = torch.float64 if place.casts else None
+    found: Replay = replay(rank, device=place.device, dtype=dtype, allow_ops=place.allow_ops)
+    return found
 
 
 def _casts(dtype: torch.dtype | str | None) -> bool:

@@ -42,6 +42,12 @@ def filter_options(function: Function) -> Function:
     return _add(function, _FILTERS)
 
 
+def allow_ops_option(function: Function) -> Function:
+    """Add --allow-ops."""
+    text = "Ops of a library to run too, as 'mylib::*'; may be repeated. A dump names ops: name those you trust."
+    return click.option("--allow-ops", multiple=True, metavar="PATTERN", help=text)(function)
+
+
 def _add(function: Function, options: tuple[Callable[[Function], Function], ...]) -> Function:
     for option in reversed(options):
         function = option(function)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from ..errors import FormatError, MissingDataError
+from ..errors import AtenDumpError, FormatError, MissingDataError
 from ..store import records
 from .index.source import Source
 from .index.tables import Tables
@@ -46,7 +46,7 @@ def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> tor
     """
     build = _BY_LAYOUT.get(value.layout_name)
     if build is not None and parts:
-        return build(value, parts)
+        return _put_together(value, value.layout_name, lambda: build(value, parts))
     data = tables.data.get(value.id)
     blob = None if data is None else tables.blobs.get(data.blob)
     if value.undefined or value.opaque or data is None or blob is None:
@@ -57,7 +57,21 @@ def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> tor
     if value.negative:
         raw = torch._neg_view(raw)
     quantized = value.extra.get("quantized")
-    return _quantize(raw, quantized) if quantized else raw
+    return _put_together(value, "quantized", lambda: _quantize(raw, quantized)) if quantized else raw
+
+
+def _put_together(value: ValueFacts, kind: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Make a tensor of parts, which may not fit: indices out of range end the process in the op that follows them."""
+    try:
+        return make()
+    except AtenDumpError:
+        raise
+    except (RuntimeError, TypeError, ValueError, KeyError, IndexError) as error:
+        text = str(error).strip().partition("\n")[0]
+        raise FormatError(
+            f"value {value.id} of {value.where} cannot be a {kind} tensor of shape {list(value.shape)}: {text}; "
+            "its parts do not fit together, the index is damaged: run `aten-dump verify`"
+        ) from error
 
 
 def _read(stored: _Stored) -> torch.Tensor:
@@ -156,6 +170,8 @@ def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor
     points_dtype = getattr(torch, str(scheme.get("points_dtype", "int64")), torch.int64)
     scales = torch.tensor(scheme["scales"], dtype=torch.float64)
     zero_points = torch.tensor(scheme["zero_points"], dtype=points_dtype)
+    if not scales.numel() == zero_points.numel() == integers.shape[int(scheme["axis"])]:
+        raise ValueError(f"{scales.numel()} scales and {zero_points.numel()} zero points")
     return torch._make_per_channel_quantized_tensor(integers, scales, zero_points, int(scheme["axis"]))
 
 
@@ -169,7 +185,7 @@ def _sparse_coo(value: ValueFacts, parts: Parts) -> torch.Tensor:
         _part(value, parts, "values"),
         value.shape,
         is_coalesced=None if coalesced is None else bool(coalesced),
-        check_invariants=False,
+        check_invariants=True,
     )
 
 
@@ -183,7 +199,7 @@ def _compressed(layout: torch.layout, outer: str, inner: str) -> _Build:
             _part(value, parts, "values"),
             size=value.shape,
             layout=layout,
-            check_invariants=False,
+            check_invariants=True,
         )
 
     return build

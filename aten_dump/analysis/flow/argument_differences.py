@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from ...dump import Call, GeneratorRef, ObjectRef, Value
-from ...store.op_names import read_op_name
+from ..rerun.allowed_ops import registered_op
 
 _PLACES: Final = ("device", "pin_memory", "generator", "layout", "non_blocking")  # where, not what
 _ABSENT: Final = object()
@@ -105,11 +105,8 @@ def _dtypes(call: Call) -> set[torch.dtype]:
 
 
 def _defaults(op: str) -> dict[str, Any]:
-    namespace, name, overload = read_op_name(op)
-    if not namespace:
-        return {}
-    found = getattr(getattr(getattr(torch.ops, namespace, None), name, None), overload or "default", None)
-    schema = getattr(found, "_schema", None)
+    found = registered_op(op)
+    schema = None if found is None else found._schema
     return {} if schema is None else {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
 
 

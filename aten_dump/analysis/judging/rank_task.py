@@ -44,6 +44,7 @@ class Settings:
     replay: bool = True
     data: bool = True
     batch_dim: int | None = None  # ranks hold consecutive slices of the batch along it
+    allow_ops: tuple[str, ...] = ()  # patterns of ops to run beside those of torch
 
 
 @dataclass(frozen=True, slots=True)

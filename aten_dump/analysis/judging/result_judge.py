@@ -17,7 +17,6 @@ from typing import Final
 import torch
 
 from ...dump import Call
-from ...store.op_names import read_op_name
 from ..distance.metrics import Metrics
 from ..distance.value_distance import Closeness
 from ..evidence.findings import Status
@@ -25,6 +24,7 @@ from ..evidence.judgement import Compared, Judgement
 from ..evidence.states import Inputs
 from ..evidence.user_rules import Rule, find_rule
 from ..flow.data_flow import DataFlow
+from ..rerun.allowed_ops import registered_op
 from ..rerun.op_errors import OwnError, Replays, draws_otherwise
 from .estimates import ControlLimits, Estimator, limits_of
 
@@ -132,9 +132,7 @@ def carried(compared: Compared, inputs: Inputs) -> Status:
 
 def is_random(call: Call) -> bool:
     """Tell whether an op may draw random numbers."""
-    namespace, name, overload = read_op_name(call.op)
-    packet = getattr(getattr(torch.ops, namespace, None), name, None) if namespace else None
-    op = getattr(packet, overload or "default", None)
+    op = registered_op(call.op)
     return op is not None and torch.Tag.nondeterministic_seeded in op.tags
 
 

@@ -31,6 +31,7 @@ from ..judging.rank_task import Task, compare_rank, evidence_of, exact_sources, 
 from ..judging.sources import Sources
 from ..pairing.alignment import align
 from ..pairing.call_keys import call_keys, normal_module
+from ..rerun.allowed_ops import allowing
 from .layout_calls import LAYOUT_TEXTS, LayoutKind, layout_calls
 from .layout_pair_walk import LayoutJudge, LayoutKnowledge, RankExplainer, shares, sizes_of
 from .moved_values import Fault, Moves
@@ -128,7 +129,8 @@ def renewed(pairs: Iterable[Pair], target: RankDump, baseline: RankDump) -> list
 
 def compare_task(task: Task) -> RankEvidence:
     """Compare one step, of one rank or of all ranks together; runs in any process."""
-    return compare_together(task) if task.together else compare_rank(task)
+    with allowing(task.settings.allow_ops):
+        return compare_together(task) if task.together else compare_rank(task)
 
 
 def compare_together(task: Task) -> RankEvidence:

@@ -1,14 +1,20 @@
 """Writes a stand-alone script that runs one recorded op again: it needs torch and safetensors, not aten_dump.
 
-The script opens the shard with stock safetensors, lays the bytes of each storage into one buffer so that
-arguments share memory as they did, puts the generator in the recorded state where one was recorded, runs the
-op, and prints how far the recorded result is off. With ``--float64`` it runs the op in float64 instead.
+Theory of operation
+    The script opens the shard with stock safetensors, lays the bytes of each storage into one buffer so that
+    arguments share memory as they did, puts the generator in the recorded state where one was recorded, runs the
+    op, and prints how far the recorded result is off. With ``--float64`` it runs the op in float64 instead.
+    A dump may come from a stranger, and the script is run: all that a dump says is written as a literal (`ascii` of a
+    number or text, the name of a dtype of torch), never into code, comments or docstrings; the op is one that replay
+    would run, named as torch's dispatcher names it; keywords are arguments of its schema.
 """
 
 from __future__ import annotations
 
+import keyword
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,14 +25,14 @@ from ...errors import ReplayError
 from ...store.op_names import read_op_name
 from ...store.records import LAYOUTS, Blob
 from ...store.shards import shard_name
-from .run_op import find_op, recorded_slots
+from .allowed_ops import allowing
+from .run_op import check_call, find_op, recorded_number, recorded_slots
 from .shared_memory import ALIGNMENT, Moment, check_readable, extent, moment_of
 
 _HEAD: Final = '''\
-"""Runs {name} again, alone: {op}
+"""Runs one recorded op again, alone, and prints how far its recorded results are off.
 
-Recorded in {where}, module {module!r}, phase {phase}, by torch {torch}{source}.
-Run it with the package that registers the op imported below; --float64 casts the inputs to float64 first.
+Import the package that registers the op below, where torch does not; --float64 casts the inputs to float64 first.
 """
 
 import math
@@ -37,7 +43,8 @@ from safetensors import safe_open
 
 DEVICE = torch.device("cpu")
 FLOAT64 = "--float64" in sys.argv
-SHARDS = {shards}
+RECORDED = @RECORDED@
+SHARDS = @SHARDS@
 
 
 def stored(shard, blob):
@@ -70,14 +77,14 @@ def cast(item):
 def leaves(tree, slot):
     if isinstance(tree, (list, tuple)):
         for number, item in enumerate(tree):
-            yield from leaves(item, f"{{slot}}.{{number}}")
+            yield from leaves(item, f"{slot}.{number}")
     else:
         yield slot, tree
 
 
 def report(slot, recorded, found):
     if not isinstance(found, torch.Tensor):
-        print(f"{{slot}}: recorded {{recorded}}, now {{found}}")
+        print(f"{slot}: recorded {recorded!a}, now {found!a}")
         return
     recorded, found = (t.resolve_conj().resolve_neg().contiguous() for t in (recorded, found))
     one, other = (t.reshape(-1).view(torch.uint8) for t in (recorded, found))
@@ -87,30 +94,33 @@ def report(slot, recorded, found):
     norm = float(torch.linalg.vector_norm(y)) or 1.0
     greatest = float((x - y).abs().max()) if x.numel() else 0.0
     verdict = "bit-equal" if same else "different"
-    print(f"{{slot}}: {{verdict}}, relative L2 error {{error / norm:.3e}}, greatest {{greatest:.3e}}")
+    print(f"{slot}: {verdict}, relative L2 error {error / norm:.3e}, greatest {greatest:.3e}")
 
 '''
 
-_TAIL: Final = """
-with torch.no_grad():
-    outputs = {call}
-found = dict(leaves(outputs, "{slot}"))
-"""
+_SLOT: Final = re.compile(r"(output|mutated)(\.[A-Za-z0-9_]+)+")
 
 
-def repro_script(call: Call) -> str:
+def repro_script(call: Call, *, allow_ops: Sequence[str] = ()) -> str:
     """Return the source of a script that runs an aten call again from the shards of its dump.
+
+    Args:
+        call: an aten call.
+        allow_ops: as `replay` takes it.
 
     Raises:
         ReplayError, MissingDataError: the call cannot be run again; the message says why.
     """
-    find_op(call)
-    return _Script(call).text()
+    with allowing(allow_ops):
+        op = find_op(call)
+    check_call(op, call)
+    return _Script(call, op).text()
 
 
 class _Script:
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, op: Any) -> None:
         self._call = call
+        self._op = op
         self._rank = call.rank
         self._shards: dict[int, str] = {}
         self._lines: list[str] = []
@@ -122,31 +132,29 @@ class _Script:
         self._generator()
         args, kwargs = call.inputs
         parts = [_literal(item, self._names) for item in args]
-        parts += [f"{name}={_literal(item, self._names)}" for name, item in kwargs.items()]
-        namespace, name, overload = read_op_name(call.op)
-        line = f"torch.ops.{namespace}.{name}.{overload or 'default'}({', '.join(parts)})"
-        outputs = call.outputs
-        self._lines.append(
-            _TAIL.format(call=line, slot="output" if isinstance(outputs, (list, tuple)) else "output.0").rstrip()
-        )
-        self._lines += [f"found.update(leaves({text}, {slot!r}))" for slot, text in self._written(args, kwargs)]
+        parts += [f"{_keyword(self._op, name)}={_literal(item, self._names)}" for name, item in kwargs.items()]
+        slot = "output" if isinstance(call.outputs, (list, tuple)) else "output.0"
+        self._lines.append("with torch.no_grad():")
+        self._lines.append(f"    outputs = torch.ops.{_path(self._op)}({', '.join(parts)})")
+        self._lines.append(f"found = dict(leaves(outputs, {slot!a}))")
+        for name, text in self._written(args, kwargs):
+            self._lines.append(f"found.update(leaves({text}, {_slot(name)}))")
         self._results()
         return self._head() + "\n".join(self._lines) + "\n"
 
     def _head(self) -> str:
         call, rank = self._call, self._rank
-        source = call.source
         packages = _run_packages(rank.directory.parent.parent)
-        return _HEAD.format(
-            name=call.name,
-            op=call.op,
-            where=rank.where,
-            module=call.module,
-            phase=call.phase,
-            torch=packages.get("torch", "of unknown version"),
-            source="" if source is None else f", at {source.file}:{source.line}",
-            shards=repr(self._shards),
-        )
+        recorded = {
+            "call": call.name,
+            "op": call.op,
+            "where": rank.where,
+            "module": call.module,
+            "phase": call.phase,
+            "torch": str(packages.get("torch", "of unknown version")),
+            "source": "" if call.source is None else f"{call.source.file}:{call.source.line}",
+        }
+        return _HEAD.replace("@RECORDED@", ascii(recorded)).replace("@SHARDS@", ascii(self._shards))
 
     def _inputs(self, values: list[Value]) -> None:
         groups: dict[Moment, list[Value]] = {}
@@ -159,7 +167,7 @@ class _Script:
             memory = f"memory{number}"
             base = self._memory(memory, group)
             for value in group:
-                name = self._names[value.id] = f"value{value.id}"
+                name = self._names[value.id] = f"tensor{len(self._names)}"
                 self._lines.append(f"{name} = cast({self._view(value, memory, base)}.to(DEVICE))")
 
     def _memory(self, memory: str, group: list[Value]) -> int:
@@ -169,8 +177,6 @@ class _Script:
         base = 0 if absolute else min(low for low, _ in extents) // ALIGNMENT * ALIGNMENT
         end = max(high for _, high in extents)
         end = max(end, group[0].storage_nbytes) if absolute else end
-        first = group[0]
-        self._lines.append(f"# storage {first.storage}, version {first.version}")
         self._lines.append(f"{memory} = torch.zeros({-(-(end - base) // 16) * 16}, dtype=torch.uint8)")
         for value in group:
             if value.has_data and value.numel:
@@ -211,14 +217,17 @@ class _Script:
         return f"view({memory}, {value.dtype}, {tuple(value.shape)}, {value.stride}, {offset}{flags})"
 
     def _generator(self) -> None:
+        args, kwargs = self._call.inputs
+        given = next((item for item in (*args, *kwargs.values()) if isinstance(item, GeneratorRef)), None)
+        if given is not None:
+            seed = "" if given.seed is None else f".manual_seed({given.seed})"
+            self._lines.append(f"generator = torch.Generator(DEVICE){seed}")
         record = self._rank.tables.random.get(self._call.id)
         if record is None or record.blob not in self._rank.tables.blobs:
             return
         blob = self._rank.tables.blobs[record.blob]
         self._shard(blob.shard)
-        target = "generator" if "GeneratorRef" in repr(self._call.inputs) else "torch.default_generator"
-        if target == "generator":
-            self._lines.append("generator = torch.Generator(DEVICE)")
+        target = "torch.default_generator" if given is None else "generator"
         self._lines.append(f"{target}.set_state(stored({blob.shard}, {blob.id}))  # as it was before the op")
 
     def _written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -231,11 +240,13 @@ class _Script:
     def _results(self) -> None:
         for number, (slot, value) in enumerate(recorded_slots(self._call)):
             if not isinstance(value, Value):
-                self._lines.append(f"report({slot!r}, {_literal(value, {})}, found.get({slot!r}))")
+                text = _slot(slot)
+                self._lines.append(f"report({text}, {_literal(value, {})}, found.get({text}))")
             elif value.has_data and value.storage and value.numel and "quantized" not in value.extra:
                 memory = f"result{number}"
                 base = self._memory(memory, [value])
-                self._lines.append(f"report({slot!r}, {self._view(value, memory, base)}, found.get({slot!r}))")
+                text = _slot(slot)
+                self._lines.append(f"report({text}, {self._view(value, memory, base)}, found.get({text}))")
 
 
 def _run_packages(root: Path) -> dict[str, str]:
@@ -245,24 +256,60 @@ def _run_packages(root: Path) -> dict[str, str]:
     return dict(found) if isinstance(found, dict) else {}
 
 
+def _path(op: Any) -> str:
+    """Return where an op is in ``torch.ops``, by its schema."""
+    namespace, name, overload = read_op_name(op.name())
+    return f"{namespace}.{name}.{overload or 'default'}"
+
+
+def _keyword(op: Any, name: str) -> str:
+    """Return a keyword of an op as source.
+
+    Raises:
+        ReplayError: the op has no such argument.
+    """
+    known = {argument.name for argument in op._schema.arguments}
+    if name in known and name.isidentifier() and not keyword.iskeyword(name):
+        return name
+    raise ReplayError(f"{op.name()} was recorded with the keyword {name!a}; here it has {', '.join(sorted(known))}")
+
+
+def _slot(slot: str) -> str:
+    """Return the name of a result as source.
+
+    Raises:
+        ReplayError: no call has such a result.
+    """
+    if _SLOT.fullmatch(slot) is None:
+        raise ReplayError(f"a result is named {slot!a}; names of results are letters, digits, dots and underscores")
+    return ascii(slot)
+
+
 def _literal(item: Any, names: dict[int, str]) -> str:
-    """Return an argument as source."""
+    """Return an argument as source.
+
+    Raises:
+        ReplayError: it has no form in source.
+    """
     if isinstance(item, Value):
         return names[item.id]
     if isinstance(item, (list, tuple)):
         return "[" + ", ".join(_literal(entry, names) for entry in item) + "]"
     if isinstance(item, torch.dtype):
         return f"cast({item})"
+    if isinstance(item, (torch.layout, torch.memory_format)):
+        return str(item)
     if isinstance(item, torch.device):
         return 'torch.device("meta")' if item.type == "meta" else "DEVICE"
     if isinstance(item, GeneratorRef):
         return "generator"
     if isinstance(item, ReprRef):
-        return item.text
-    if isinstance(item, ObjectRef):
-        raise ReplayError(f"an argument is a {item.type_name}, which was seen and not recorded")
+        return ascii(recorded_number(item))
     if isinstance(item, float) and not math.isfinite(item):
-        return f'float("{item}")'
+        return f"float({str(item)!a})"
     if isinstance(item, complex):
         return f"complex({_literal(item.real, names)}, {_literal(item.imag, names)})"
-    return repr(item) if item is None or isinstance(item, (bool, int, float, str)) else str(item)
+    if item is None or isinstance(item, (bool, int, float, str)):
+        return ascii(item)
+    kind = item.type_name if isinstance(item, ObjectRef) else type(item).__name__
+    raise ReplayError(f"an argument is a {kind!a}, which was seen and not recorded")

@@ -22,6 +22,9 @@ from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import is_collective, read_op_name
 from ...store.records import UNDEFINED_OUTPUT_OPS
+from .allowed_ops import allowed_op
+from .argument_checks import check_arguments
+from .memory_need import check_given
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
@@ -46,22 +49,18 @@ def find_op(call: Call) -> Any:
     """Return the OpOverload of an aten call.
 
     Raises:
-        ReplayError: it is a collective or no computation, or this process does not have it.
+        ReplayError: it is a collective or no computation, it may not be run, or this process does not have it.
     """
-    namespace, name, overload = parts = read_op_name(call.op)
+    parts = read_op_name(call.op)
     if call.kind != "aten":
         raise ReplayError(f"{call.name} is a call of kind {call.kind}; replay the aten ops inside it")
     if is_collective(call.op):
         raise ReplayError("a collective: it needs the other ranks")
-    if namespace in _NO_COMPUTATION:
-        raise ReplayError(f"{namespace} ops compute nothing that is recorded")
+    if parts.namespace in _NO_COMPUTATION:
+        raise ReplayError(f"{parts.namespace} ops compute nothing that is recorded")
     if parts.without_overload in UNDEFINED_OUTPUT_OPS:
         raise ReplayError("it returns undefined memory: there is nothing to compare")
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    found = getattr(packet, overload or "default", None)
-    if found is None:
-        raise ReplayError(f"torch {torch.__version__} here has no op {call.op}; import the package that registers it")
-    return found
+    return allowed_op(call.op)
 
 
 def run_call(
@@ -88,7 +87,9 @@ def run_call(
     if cast and call.op in _REINTERPRET:
         raise ReplayError("it is about the bits of its dtype: it has no float64 form")
     around = Surroundings(cast, device or torch.device("cpu"), known or {})
-    undefined = any(value.undefined and value.numel for _, value in call.input_values())
+    values = {value.id: value for _, value in call.input_values()}.values()
+    check_given(values, cast=cast)
+    undefined = any(value.undefined and value.numel for value in values)
     first = _run(op, call, around)
     if not undefined:
         return first
@@ -108,6 +109,17 @@ def _check_same(call: Call, first: Run, second: Run) -> None:
 
 def _run(op: Any, call: Call, around: Surroundings) -> Run:
     return _run_on(op, call, around, _Arguments(call, around, _recorded(call, around)))
+
+
+def check_call(op: Any, call: Call) -> None:
+    """Check that the op of a call can be run with what was recorded, and run nothing.
+
+    Raises:
+        ReplayError, MissingDataError: it cannot; the message says why.
+    """
+    check_given([value for _, value in call.input_values()], cast=False)
+    around = Surroundings()
+    check_arguments(op, *_Arguments(call, around, _recorded(call, around)).build())
 
 
 def run_on(call: Call, find: Callable[[Value], torch.Tensor], items: Sequence[int] | None = None) -> Run:
@@ -131,10 +143,11 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
     try:
         args, kwargs = arguments.build()
-        if is_random:
-            result, drew = _draw(partial(op, *args, **kwargs), _generator_in(args, kwargs), state, around)
-        else:
-            with torch.no_grad():
+        check_arguments(op, args, kwargs)
+        with torch.no_grad(), torch.sparse.check_sparse_tensor_invariants():
+            if is_random:
+                result, drew = _draw(partial(op, *args, **kwargs), _generator_in(args, kwargs), state, around)
+            else:
                 result, drew = op(*args, **kwargs), False
     except AtenDumpError:
         raise
@@ -164,8 +177,7 @@ def _draw(
         if state is not None:
             generator.set_state(torch.frombuffer(bytearray(state[1]), dtype=torch.uint8))
         before = generator.get_state()
-        with torch.no_grad():
-            result = op()
+        result = op()
         drew = not torch.equal(before, generator.get_state())
     if drew and state is None:
         raise ReplayError("it draws random numbers, and the state of the generator was not recorded")
@@ -236,7 +248,7 @@ class _Arguments:
             generator = torch.Generator(self._around.device)
             return generator if item.seed is None else generator.manual_seed(item.seed)
         if isinstance(item, ReprRef):
-            return _number(item)
+            return recorded_number(item)
         if isinstance(item, ObjectRef):
             raise ReplayError(f"an argument is a {item.type_name}, which was seen and not recorded")
         return item
@@ -261,9 +273,14 @@ def _written(call: Call) -> frozenset[int]:
     return frozenset(value.id for value in found)
 
 
-def _number(item: ReprRef) -> Any:
+def recorded_number(item: ReprRef) -> int:
+    """Return the number that was recorded by its repr, as it has more than 64 bits.
+
+    Raises:
+        ReplayError: it is something else.
+    """
     try:
-        return int(item.text)  # more than 64 bits
+        return int(item.text)
     except ValueError:
         raise ReplayError(f"an argument is {item.text}, which cannot be made again") from None
 

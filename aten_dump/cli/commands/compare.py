@@ -16,6 +16,7 @@ from ...report.comparison import COLUMNS, comparison_rows, comparison_table, wri
 from ...report.value_rows import write_csv, write_json
 from ..console import count_progress, echo, is_terminal, line_limit, print_table, say_left_out
 from ..files import opened
+from ..options import allow_ops_option
 from ..workers import jobs_option, workers
 
 _FORMATS: Final = ("answer", "table", "csv", "json", "parquet")
@@ -42,6 +43,7 @@ _path = click.Path(path_type=Path)
     help="Put the ranks of each dump together, or compare rank by rank.  [default: together where layouts differ]",
 )
 @click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")
+@allow_ops_option
 @jobs_option
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="answer", show_default=True)
 @click.option("--status", type=click.Choice(list(STATUS_TEXTS)), help="Only rows of this status.")
@@ -88,7 +90,9 @@ def _said_of_lost(target: Path, baseline: Path | None, *, is_part: object) -> in
 def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Comparison:
     with workers(options["jobs"]) as executor, count_progress("comparing") as update:
         if baseline is None:
-            return compare_recompute(target, replay=not options["no_replay"], executor=executor, progress=update)
+            replays = not options["no_replay"]
+            allowed = options["allow_ops"]
+            return compare_recompute(target, replay=replays, allow_ops=allowed, executor=executor, progress=update)
         rules = [Rule(pattern, IGNORE) for pattern in options["ignore"]]
         rules += [parse_rule(text) for text in options["more_rules"]]
         return compare(
@@ -103,6 +107,7 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
             data=not options["no_data"],
             together=options["together"],
             batch_shard=options["batch_shard"],
+            allow_ops=options["allow_ops"],
             executor=executor,
             progress=update,
         )

@@ -14,7 +14,7 @@ from ...errors import ConfigError, StoreError
 from ...report.replay import answer_lines, ops_table
 from ..completion import complete_name
 from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
-from ..options import dump_argument, limit_option, open_rank, place_options
+from ..options import allow_ops_option, dump_argument, limit_option, open_rank, place_options
 from ..workers import jobs_option, workers
 
 
@@ -32,6 +32,7 @@ from ..workers import jobs_option, workers
 )
 @click.option("--emit", type=click.Path(path_type=Path, dir_okay=False), help="Write a script that runs NAME alone.")
 @click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; prints the answer for each.")
+@allow_ops_option
 @jobs_option
 @limit_option(20, "rows of the table")
 def command(
@@ -43,6 +44,7 @@ def command(
     dtype: str,
     emit: Path | None,
     everything: bool,
+    allow_ops: tuple[str, ...],
     jobs: int,
     limit: int | None,
 ) -> None:
@@ -66,13 +68,15 @@ def command(
         raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
     judged = None if dtype == "recorded" else torch.float64
     if everything:
-        _replay_all(dump, jobs, str(_device(device)), dtype)
+        _replay_all(dump, jobs, str(_device(device)), dtype, allow_ops)
         return
     opened = open_rank(dump, step, rank)
     if emit is not None:
-        _emit(opened, name, emit)
+        _emit(opened, name, emit, allow_ops)
         return
-    found = _replay(opened, name, _device(device), judged)
+    with count_progress("replaying") as update:
+        calls = opened if name is None else _aten_calls(opened[name])
+        found: Replay = replay(calls, device=_device(device), dtype=judged, allow_ops=allow_ops, progress=update)
     most = line_limit(limit, default=20)
     print_lines(answer_lines(found))
     if found.ops:
@@ -82,11 +86,11 @@ def command(
     _exit([found], dtype)
 
 
-def _replay_all(dump: Path, jobs: int, device: str, dtype: str) -> None:
+def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple[str, ...]) -> None:
     """Replay all steps and ranks, and say which have no ops."""
     judged = None if dtype == "recorded" else torch.float64
     with workers(jobs) as executor, count_progress("replaying") as update:
-        replays = replay_all(dump, executor, device=device, dtype=judged, progress=update)
+        replays = replay_all(dump, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
     for each in replays:
         print_lines(answer_lines(each))
     empty = [rank.where for rank in open_dump(dump).all_ranks() if not has_ops(rank)]
@@ -109,16 +113,6 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"--device is {name!r}: {str(error).partition(chr(10))[0]}") from None
 
 
-def _replay(rank: RankDump, name: str | None, device: torch.device, dtype: torch.dtype | None) -> Replay:
-    found: Replay
-    with count_progress("replaying") as update:
-        if name is None:
-            found = replay(rank, device=device, dtype=dtype, progress=update)
-        else:
-            found = replay(_aten_calls(rank[name]), device=device, dtype=dtype, progress=update)
-    return found
-
-
 def _aten_calls(call: Call) -> list[Call]:
     """Return a call if it is of an aten op, else those that ran in it."""
     if call.kind == "aten":
@@ -126,11 +120,11 @@ def _aten_calls(call: Call) -> list[Call]:
     return [inner for child in call.children for inner in _aten_calls(child)]
 
 
-def _emit(rank: RankDump, name: str | None, path: Path) -> None:
+def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ...]) -> None:
     if name is None:
         raise click.UsageError("--emit needs the NAME of an aten call: `aten-dump replay DUMP` lists them")
     try:
-        path.write_text(repro_script(rank[name]), encoding="utf-8")
+        path.write_text(repro_script(rank[name], allow_ops=allow_ops), encoding="ascii")
     except OSError as error:
         raise StoreError(error.errno, f"cannot write {path}: {error.strerror}; name another --emit") from error
     echo(f"wrote {path}: run it with `python {path}`, or with --float64 for the reference")
