@@ -165,7 +165,7 @@ def test_nothing_of_a_dump_is_code_in_its_scripts(record: Callable[..., Any], tm
     assert done.returncode == 0, done.stderr
     ran, failed, seen = json.loads(done.stdout)
     assert seen == []
-    assert ran > 50 and failed < 50
+    assert ran > 30 and ran + failed == 120
     assert list(folder.iterdir()) == []
 
 
