@@ -15,13 +15,6 @@ TESTS = ROOT / "tests"
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "Asked through compare(), replay() and find_nonfinite(), also by tests/distributed/test_layouts.py.": (
         "analysis/distance/value_distance.py",
-        "analysis/flow/argument_differences.py",
-        "analysis/flow/counterparts.py",
-        "analysis/flow/data_flow.py",
-        "analysis/flow/odd_calls.py",
-        "analysis/flow/regions.py",
-        "analysis/flow/same_view.py",
-        "analysis/flow/wiring.py",
         "analysis/given_dumps.py",
         "analysis/layouts/compare_together.py",
         "analysis/layouts/layout_calls.py",

@@ -104,13 +104,13 @@ def _tree(b: Builder, item: Any) -> Any:
 
 
 def knowledge(
-    target: RankDump, baseline: RankDump, settings: Settings | None = None, *, exact: bool = True
+    target: RankDump, baseline: RankDump, settings: Settings | None = None, *, exact: bool = True, kind: str = ""
 ) -> Knowledge:
     """Return what is known of two recordings before they are walked; pairs of calls are in its wiring."""
     settings = settings or Settings()
     pairs = pair_calls(target, baseline, settings.mapping)
     judge = ResultJudge(settings.rules, Replays(enabled=settings.replay), None)
-    kind = walked_kind(pairs)
+    kind = kind or walked_kind(pairs)
     knows = Knowledge((target, baseline), kind, judge, Sources((0, 0), exact=exact), read_data=settings.data)
     knows.wiring.pairs = {pair.target.id: pair.baseline for pair in pairs if pair.target.kind == kind}
     return knows

@@ -1,0 +1,154 @@
+"""Arguments that are not tensors, compared exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump.analysis.flow.argument_differences import argument_differences
+from aten_dump.dump import Call
+from aten_dump.store import records as r
+from tests.analysis.by_hand import one_call
+
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+CLAMP = ("self", "min", "max")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Call]:
+    count = iter(range(100))
+
+    def call(*given: Any, op: str = "aten::clamp", result: torch.Tensor = X, **options: Any) -> Call:
+        names = options.pop("arguments", CLAMP)
+        return one_call(tmp_path / str(next(count)), op, given, [result], arguments=names, **options)
+
+    return call
+
+
+def told(target: Call, baseline: Call) -> list[str]:
+    return [str(difference) for difference in argument_differences(target, baseline)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        (0, 0, None),
+        (0, 0.0, None),
+        (0, 1, "min is 0, in the baseline 1"),
+        (0.5, 0.5000001, "min is 0.5, in the baseline 0.5000001"),
+        (math.nan, math.nan, None),
+        (math.nan, 0.0, "min is nan, in the baseline 0.0"),
+        ([1, 2], [1, 2], None),
+        ([1, 2], [1, 3], "min is [1, 2], in the baseline [1, 3]"),
+        ([1, 2], [1], "min is [1, 2], in the baseline [1]"),
+        ([], [], None),
+        ("a", "b", "min is a, in the baseline b"),
+        (None, None, None),
+        (None, 0, "min is None, in the baseline 0"),
+    ],
+)
+def test_numbers_and_lists(make: Callable[..., Call], one: Any, other: Any, text: str | None) -> None:
+    assert told(make(X, one), make(X, other)) == ([] if text is None else [text])
+
+
+def test_tensors_are_compared_as_values_elsewhere(make: Callable[..., Call]) -> None:
+    assert told(make(X, 0), make(X[:2] * 2, 0)) == []
+    assert told(make(X, X[:2]), make(X, 3)) == ["min is a tensor float32[2], in the baseline 3"]
+    assert told(make(X, 3), make(X, X[:2])) == ["min is 3, in the baseline a tensor float32[2]"]
+    assert told(make([X, X]), make([X])) != []
+
+
+@pytest.mark.parametrize(("given", "differs"), [(None, False), (False, False), (True, True), (0, True), (3, True)])
+def test_giving_nothing_is_giving_the_default(make: Callable[..., Call], given: Any, differs: bool) -> None:
+    calls = make(X, given), make(X)
+    for pair in (calls, calls[::-1]):
+        assert bool(told(*pair)) == differs
+    if differs:
+        assert told(*calls) == [f"min is {given}, in the baseline not given"]
+
+
+def test_defaults_are_those_of_the_schema(make: Callable[..., Call]) -> None:
+    add = {"op": "aten::add.Tensor", "arguments": ("self", "other")}
+    assert told(make(X, X, keywords={"alpha": 1}, **add), make(X, X, **add)) == []
+    assert told(make(X, X, keywords={"alpha": 2}, **add), make(X, X, **add)) == [
+        "alpha is 2, in the baseline not given"
+    ]
+    assert told(make(X, X, **add), make(X, X, keywords={"alpha": 1}, **add)) == []
+    unknown = {"op": "nolib::add", "arguments": ("self", "other")}
+    assert told(make(X, X, keywords={"alpha": 1}, **unknown), make(X, X, **unknown)) != []
+
+
+def test_an_argument_by_name_is_the_one_by_position(make: Callable[..., Call]) -> None:
+    assert told(make(X, 0, 5), make(X, keywords={"max": 5, "min": 0})) == []
+    assert told(make(X, 0, 5), make(X, keywords={"max": 6, "min": 0})) == ["max is 5, in the baseline 6"]
+    assert told(make(X, 0, arguments=()), make(X, 1, arguments=())) == ["1 is 0, in the baseline 1"], "by number"
+
+
+def test_where_is_not_what(make: Callable[..., Call]) -> None:
+    for name in ("device", "pin_memory", "generator", "layout", "non_blocking"):
+        assert told(make(X, keywords={name: "a"}), make(X, keywords={name: "b"})) == []
+    assert told(make(X, keywords={"dtype": "a"}), make(X, keywords={"dtype": "b"})) != []
+
+
+def test_dtypes_are_told_apart_from_other_differences(make: Callable[..., Call]) -> None:
+    single, half = make(X, torch.float32), make(X, torch.float16)
+    (found,) = argument_differences(single, half)
+    assert (found.of_dtype, str(found)) == (True, "min is torch.float32, in the baseline torch.float16")
+    (found,) = argument_differences(single, make(X, 3))
+    assert not found.of_dtype
+    (found,) = argument_differences(make(X, 3), single)
+    assert not found.of_dtype
+
+
+def test_limits_of_the_dtype_each_side_computes_in_are_the_same(make: Callable[..., Call]) -> None:
+    half, single = (torch.finfo(dtype) for dtype in (torch.float16, torch.float32))
+    calls = make(X.half(), half.min, result=X.half()), make(X, single.min)
+    assert told(*calls) == []
+    assert told(make(X.half(), half.min, result=X.half()), make(X, single.max)) != []
+    assert told(make(X, half.min), make(X, single.min)) != [], "both compute in float32"
+    assert told(make(X.half(), -1.0, result=X.half()), make(X, single.min)) != []
+
+
+def test_dicts_and_long_texts(make: Callable[..., Call]) -> None:
+    def of(*items: Any) -> Call:
+        return make(X, keywords={"options": [r.TREE_DICT, *items]})
+
+    assert told(of("a", 1), of("a", 1)) == []
+    assert told(of("a", 1), of("a", 2)) == ["options is {'a': 1}, in the baseline {'a': 2}"]
+    assert told(of("a", 1), of("b", 1)) != []
+    (text,) = told(make(X, "x" * 81), make(X, "y" * 80))
+    assert text == f"min is {'x' * 77}..., in the baseline {'y' * 80}"
+
+
+def test_objects_that_cannot_be_looked_into_are_not_compared(make: Callable[..., Call]) -> None:
+    def of(item: Any) -> Call:
+        return make(X, keywords={"rule": item})
+
+    assert told(of([r.TREE_OBJECT, "mine.Rule"]), of([r.TREE_OBJECT, "mine.Other"])) == []
+    assert told(of([r.TREE_GENERATOR, "cpu", 1]), of([r.TREE_GENERATOR, "cpu", 2])) == []
+    assert told(of([r.TREE_DEVICE, "cpu"]), of([r.TREE_DEVICE, "cuda:0"])) == []
+    assert told(of([r.TREE_OBJECT, "mine.Rule"]), of([r.TREE_GENERATOR, "cpu", 1])) != []
+    assert told(of([r.TREE_OBJECT, "mine.Rule"]), of("mine.Rule")) != []
+
+
+def test_the_op_comes_first(make: Callable[..., Call]) -> None:
+    assert told(make(X, 0, op="aten::clamp_"), make(X, 1)) == [
+        "the op is aten::clamp_, in the baseline aten::clamp",
+        "min is 0, in the baseline 1",
+    ]
+
+
+def test_other_tools_know_the_name_of_a_module_only(make: Callable[..., Call]) -> None:
+    def module(op: str, kind: str = "module") -> Call:
+        return make(X, op=op, kind=kind)
+
+    assert told(module("Linear"), module("torch.nn.modules.linear.Linear")) == []
+    assert told(module("torch.nn.modules.linear.Linear"), module("Linear")) == []
+    assert told(module("Conv2d"), module("torch.nn.modules.linear.Linear")) != []
+    assert told(module("mine.Linear"), module("torch.nn.modules.linear.Linear")) != [], "both are known"
+    assert told(module("linear", "api"), module("torch.nn.functional.linear", "api")) != []

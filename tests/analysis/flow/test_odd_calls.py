@@ -1,0 +1,70 @@
+"""Which call of two regions is the odd one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump.analysis.flow.data_flow import DataFlow
+from aten_dump.analysis.flow.odd_calls import odd_call
+from aten_dump.analysis.flow.regions import Cone
+from aten_dump.analysis.rerun.run_region import Piece
+
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+Body = Callable[[], object]
+
+
+@pytest.fixture
+def odd(record: Callable[..., Any]) -> Callable[[Body, Body], tuple[str, int]]:
+    """odd(target, baseline): the odd one of all ops of two programs."""
+
+    def find(target: Body, baseline: Body) -> tuple[str, int]:
+        flows = [DataFlow(record(body), "aten") for body in (target, baseline)]
+        cones = [Cone((), tuple(map(Piece, flow.calls())), ()) for flow in flows]
+        call, side = odd_call((cones[0], cones[1]), (flows[0], flows[1]))
+        assert call.rank == flows[side].rank
+        return call.name.removeprefix("Aten.").removesuffix(".forward"), side
+
+    return find
+
+
+Odd = Callable[[Body, Body], tuple[str, int]]
+
+
+def test_the_op_that_the_other_side_lacks(odd: Odd) -> None:
+    assert odd(lambda: X.exp().mul(2).sin(), lambda: X.exp().sin()) == ("mul.0", 0)
+    assert odd(lambda: X.exp().sin(), lambda: X.exp().mul(2).sin()) == ("mul.0", 1)
+
+
+def test_the_targets_comes_first_and_of_several_the_last(odd: Odd) -> None:
+    assert odd(lambda: X.mul(2), lambda: X.sin()) == ("mul.0", 0)
+    assert odd(lambda: X.mul(2).mul(3).exp(), lambda: X.exp()) == ("mul.1", 0)
+    assert odd(lambda: X.mul(2).mul(3), lambda: X.mul(2)) == ("mul.1", 0), "one of them is there too"
+
+
+def test_an_op_comes_before_other_arguments(odd: Odd) -> None:
+    assert odd(lambda: X.mul(2).exp(), lambda: X.mul(3).exp().sin()) == ("sin.0", 1)
+    assert odd(lambda: X.mul(2).mul(5), lambda: X.mul(3).mul(5)) == ("mul.0", 0)
+    assert odd(lambda: X.clamp(min=1), lambda: X.clamp(min=2)) == ("clamp.0", 0)
+    assert odd(lambda: torch.stack([X, X]), lambda: torch.stack([X, X, X])) == ("stack.0", 0), "lists of tensors"
+
+
+def test_what_computes_comes_before_views(odd: Odd) -> None:
+    assert odd(lambda: X.view(2, 2).t().mul(2), lambda: X.view(2, 2).mul(3)) == ("mul.0", 0)
+    assert odd(lambda: X.view(2, 2).t().mul(2), lambda: X.view(2, 2).mul(2)) == ("t.0", 0)
+    assert odd(lambda: X.view(2, 2).mul(2), lambda: X.view(2, 2).t().mul(2)) == ("t.0", 1)
+    assert odd(lambda: X.view(2, 2).mul(2), lambda: X.view(4, 1).mul(2)) == ("view.0", 0)
+
+
+def test_where_none_is_odd_the_last_one_is(odd: Odd) -> None:
+    assert odd(lambda: X.exp().sin(), lambda: X.sin().exp()) == ("sin.0", 0)
+
+
+def test_where_the_target_has_no_calls_it_is_the_baselines(record: Callable[..., Any]) -> None:
+    flow = DataFlow(record(lambda: X.view(2, 2).t()), "aten")
+    cones = Cone((), (), ()), Cone((), tuple(map(Piece, flow.calls())), ())
+    call, side = odd_call(cones, (flow, flow))
+    assert (call.name, side) == ("Aten.t.0.forward", 1)

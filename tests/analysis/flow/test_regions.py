@@ -1,0 +1,234 @@
+"""Do the calls behind two values mean the same? Cones, their common start, and float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump.analysis.evidence.states import State
+from aten_dump.analysis.flow.regions import Cone, Meaning
+from aten_dump.analysis.judging.knowledge import Knowledge
+from aten_dump.dump import Value
+from tests.analysis.by_hand import knowledge
+
+X, Y = torch.linspace(0.1, 3.0, 64), torch.linspace(-1.0, 2.0, 64)
+Body = Callable[[], object]
+SAME = State("same")
+
+
+@pytest.fixture
+def behind(record: Callable[..., Any]) -> Callable[..., Knowledge]:
+    """behind(target, baseline): what is known when the values from outside that both read are counterparts."""
+
+    def make(target: Body, baseline: Body, **options: Any) -> Knowledge:
+        knows = knowledge(record(target, **options), record(baseline, **options), kind="aten")
+        outside = [
+            [v for v in rank.values if flow.maker(v) is None]
+            for rank, flow in zip((knows.target, knows.baseline), knows.flows, strict=True)
+        ]
+        for one in outside[0]:
+            for other in outside[1]:
+                if knows.known.close(one, other).bitwise:
+                    knows.known.keep(one, other, SAME)
+        return knows
+
+    return make
+
+
+Behind = Callable[..., Knowledge]
+
+
+def last(knows: Knowledge, side: int) -> Value:
+    *_, call = knows.flows[side].calls()
+    found = call.outputs
+    return found if isinstance(found, Value) else next(v for _, v in call.result_values())
+
+
+def compared(knows: Knowledge) -> Meaning:
+    """Compare what the last calls of both sides made."""
+    return knows.regions.compare([last(knows, 0)], [last(knows, 1)])
+
+
+def names(cone: Cone) -> list[str]:
+    return [call.name.removeprefix("Aten.").removesuffix(".forward") for call in cone.calls]
+
+
+# -- cones ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_cone_goes_back_to_what_is_known(behind: Behind) -> None:
+    knows = behind(lambda: X.exp().mul(Y.sin()).relu(), lambda: X.exp())
+    cone = knows.regions.cone(0, [last(knows, 0)])
+    assert names(cone) == ["exp.0", "sin.0", "mul.0", "relu.0"]
+    assert all(knows.flows[0].maker(v) is None for v in cone.cut) and len(cone.cut) == 2
+    exp = knows.target["Aten.exp.0.forward"].outputs
+    knows.known.keep(exp, last(knows, 1), SAME)
+    cone = knows.regions.cone(0, [last(knows, 0)])
+    assert names(cone) == ["sin.0", "mul.0", "relu.0"] and exp in cone.cut
+    known = knows.regions.cone(0, [exp])
+    assert (known.calls, known.cut, known.values) == ((), (exp,), (exp,))
+
+
+def test_calls_that_nothing_depends_on_are_not_in_it(behind: Behind) -> None:
+    knows = behind(lambda: (X.sin(), X.exp().relu())[1], lambda: X.exp())
+    assert names(knows.regions.cone(0, [last(knows, 0)])) == ["exp.0", "relu.0"]
+
+
+def test_views_and_writes_in_place_are_in_it(behind: Behind) -> None:
+    def body() -> None:
+        made = X.exp()
+        made[:2].mul_(3)
+        made.view(8, 8).t().contiguous()
+
+    knows = behind(body, lambda: X.exp())
+    found = names(knows.regions.cone(0, [last(knows, 0)]))
+    assert found == ["exp.0", "slice.0", "mul_.0", "view.0", "t.0", "clone.0"]
+
+
+def test_of_a_list_only_the_items_that_are_needed(behind: Behind) -> None:
+    knows = behind(lambda: torch._foreach_mul([X, Y, X], 2.0)[1].relu(), lambda: X.exp())
+    cone = knows.regions.cone(0, [last(knows, 0)])
+    assert [(piece.call.api, piece.items) for piece in cone.pieces] == [
+        ("Aten._foreach_mul", (1,)),
+        ("Aten.relu", None),
+    ]
+    assert len(cone.cut) == 1
+
+
+def test_keys_tell_cones_apart(behind: Behind) -> None:
+    knows = behind(lambda: (X.exp().relu(), X.sin()), lambda: X.exp())
+    values = [knows.target[f"Aten.{name}.0.forward"].outputs for name in ("exp", "relu", "sin")]
+    cones = [knows.regions.cone(0, [value]) for value in values]
+    assert len({cone.key for cone in cones}) == 3
+    assert knows.regions.cone(0, [values[0]]).key == cones[0].key
+
+
+# -- meaning -------------------------------------------------------------------------------------------------------
+
+SAME_MEANING: dict[str, tuple[Body, Body]] = {
+    "other ops": (lambda: X * 0.3, lambda: X / (1 / 0.3)),
+    "fused and composed": (lambda: torch.addcmul(X, X, Y, value=0.5), lambda: X + X * Y * 0.5),
+    "another order": (lambda: (X + Y) * X, lambda: X * X + Y * X),
+    "in place": (lambda: X.exp().mul_(Y).add_(1), lambda: X.exp() * Y + 1),
+    "through a view": (lambda: (X.view(8, 8) * 2).t().contiguous(), lambda: X.view(8, 8).t().contiguous() * 2),
+    "sums that cancel": (lambda: (X - X * 2).sum(), lambda: -X.sum()),
+    "integers": (lambda: torch.gt(X, Y).long(), lambda: torch.lt(Y, X).long()),
+    "products": (lambda: X.view(8, 8) @ Y.view(8, 8) * 2, lambda: (X.view(8, 8) * 2) @ Y.view(8, 8)),
+}
+
+
+@pytest.mark.parametrize("case", SAME_MEANING)
+def test_the_same_meaning(behind: Behind, case: str) -> None:
+    knows = behind(*SAME_MEANING[case])
+    meaning = compared(knows)
+    assert meaning.verdict == "same", meaning
+    assert meaning.cones is not None and meaning.cones[0].values == (last(knows, 0),)
+
+
+OTHER_MEANING: dict[str, tuple[Body, Body, float | None]] = {
+    "another scale": (lambda: X * 0.3, lambda: X / (1 / 0.2), 0.5),
+    "a little other scale": (lambda: X * (1 + 1e-6), lambda: X / 1, 1e-6),
+    "a missing term": (lambda: X * 1, lambda: X + 1e-5, None),
+    "another shape": (lambda: X.exp().sum(), lambda: X.exp(), math.inf),
+    "another place": (lambda: X.exp().roll(1), lambda: X.exp(), None),
+    "a turned element": (lambda: torch.gt(X, Y).long(), lambda: torch.ge(Y, X).long(), None),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_MEANING)
+def test_another_meaning(behind: Behind, case: str) -> None:
+    target, baseline, error = OTHER_MEANING[case]
+    meaning = compared(behind(target, baseline))
+    assert meaning.verdict == "differs", meaning
+    assert meaning.error > 0 if error is None else meaning.error == pytest.approx(error, rel=1e-4)
+
+
+def test_both_start_from_the_targets_values_whatever_the_noise(behind: Behind) -> None:
+    near = X * (1 + 1e-3)
+    knows = behind(lambda: X.exp() * 0.3, lambda: near.exp() / (1 / 0.3))
+    assert compared(knows).verdict == "differs", "not known to be counterparts"
+    knows = behind(lambda: X.exp() * 0.3, lambda: near.exp() / (1 / 0.3))
+    ends = [rank["Aten.exp.0.forward"].inputs[0][0] for rank in (knows.target, knows.baseline)]
+    knows.known.keep(ends[0], ends[1], State("different", 1e-3))
+    assert compared(knows).verdict == "same"
+
+
+def test_cones_are_widened_until_both_start_alike(behind: Behind) -> None:
+    """The baseline stands on exp(x), which has a counterpart; the target goes on from x."""
+    knows = behind(lambda: (X.exp(), X.exp().mul(0.3))[1], lambda: (X.exp(), X.exp().div(1 / 0.3))[1])
+    first = [rank["Aten.exp.0.forward"].outputs for rank in (knows.target, knows.baseline)]
+    second = [rank["Aten.exp.1.forward"].outputs for rank in (knows.target, knows.baseline)]
+    knows.known.keep(first[0], second[1], SAME)
+    meaning = compared(knows)
+    assert meaning.verdict == "same" and meaning.cones is not None
+    assert names(meaning.cones[0]) == ["exp.1", "mul.0"] and names(meaning.cones[1]) == ["div.0"], "as they were"
+
+
+def test_what_one_side_alone_starts_from_is_as_exact_as_its_dtype(behind: Behind) -> None:
+    """A constant that one side reads from memory, rounded to float32, and the other has as a number."""
+    third = torch.tensor(1 / 3)
+    assert compared(behind(lambda: X * third, lambda: X / 3)).verdict == "same"
+    wrong = torch.tensor(1 / 3 * (1 + 1e-4))
+    assert compared(behind(lambda: X * wrong, lambda: X / 3)).verdict == "differs"
+
+
+def test_a_comparison_is_made_once(behind: Behind) -> None:
+    knows = behind(lambda: X * 0.3, lambda: X / (1 / 0.3))
+    assert compared(knows) is compared(knows)
+
+
+def test_several_values_at_once(behind: Behind) -> None:
+    knows = behind(lambda: (X * 2, X * 3), lambda: (X + X, X + X))
+    ours = [knows.target[f"Aten.mul.{n}.forward"].outputs for n in range(2)]
+    theirs = [knows.baseline[f"Aten.add.{n}.forward"].outputs for n in range(2)]
+    assert knows.regions.compare(ours[:1], theirs[:1]).verdict == "same"
+    found = knows.regions.compare(ours, theirs)
+    assert (found.verdict, found.error) == ("differs", pytest.approx(0.5))
+
+
+# -- what cannot be run --------------------------------------------------------------------------------------------
+
+
+def test_without_bytes_nobody_knows(behind: Behind) -> None:
+    found = compared(behind(lambda: X * 0.3, lambda: X / (1 / 0.3), data="statistic"))
+    assert found.verdict == "unknown" and found.why and found.cones is not None
+
+
+def noise(seed: int) -> torch.Tensor:
+    return torch.rand(64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_what_the_target_drew_is_held_against_the_baselines_region(behind: Behind) -> None:
+    """The target's region cannot be run in float64, as it draws; the baseline's can."""
+    ones = torch.ones(64)
+
+    def random(scale: float) -> Body:
+        return lambda: kept(X * scale)
+
+    def plain() -> None:
+        X * 2.0 * ones
+
+    found = compared(behind(random(2.0), plain))
+    assert found.verdict == "same" and found.error < 1e-6
+    assert compared(behind(random(2.01), plain)).verdict == "differs"
+    back = compared(behind(plain, random(2.0)))
+    assert back.verdict == "unknown" and "random" in back.why, "the reference must run"
+
+
+def kept(x: torch.Tensor) -> torch.Tensor:
+    """Return what a random op makes that keeps everything."""
+    return torch.bernoulli(torch.ones(64)) * x
+
+
+def test_too_many_calls_are_too_many(behind: Behind) -> None:
+    def long() -> None:
+        x = X
+        for _ in range(402):
+            x = x + 1
+
+    found = compared(behind(long, lambda: X.exp(), level="aten"))
+    assert (found.verdict, found.why) == ("unknown", "the regions are too large to run again while comparing")
