@@ -59,6 +59,9 @@ def test_the_results_themselves(pair: Pairs) -> None:
     whole = [pair(t, t)[1] for t in (one, other, torch.empty(24))]
     assert same((whole[0], whole[0]), (whole[1], whole[1])), "in any memory format"
     assert not same((whole[0], whole[0]), (whole[2], whole[2])), "of another shape"
+    square = torch.empty(4, 4)
+    itself, turned = pair(square, square)[1], pair(square.t(), square)
+    assert not same((itself, itself), turned) and not same(turned, (itself, itself)), "a view of one is not the other"
 
 
 VIEWS = {

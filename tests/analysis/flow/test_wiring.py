@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from aten_dump.analysis.evidence.states import State
+from aten_dump.analysis.flow.counterparts import Counterparts
+from aten_dump.analysis.flow.wiring import Wiring
 from aten_dump.analysis.judging.knowledge import Knowledge
-from aten_dump.dump import RankDump, Value
+from aten_dump.dump import Call, RankDump, Value
 from tests.analysis.by_hand import knowledge
 
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -165,3 +167,23 @@ def test_paired_views_with_the_same_arguments(knows: Knows) -> None:
         assert found.wiring.state(*read_by(found, "slice.0")) is not None
         state = found.wiring.state(*read_by(found, "relu.0"))
         assert (state is not None and state.status == "within") == known
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_calls_that_show_a_view_must_be_given_the_same(knows: Knows, alike: bool) -> None:
+    found = knows(lambda: (X.exp(), X.view(2, 2).relu()), lambda: (NEAR.exp(), NEAR.view(2, 2).relu()))
+    known, asked = Counterparts(read_data=True), []
+
+    def same_arguments(target: Call, baseline: Call) -> bool:
+        asked.append((target.name, baseline.name))
+        return alike
+
+    wiring = Wiring(found.flows, known, same_arguments)
+    wiring.pairs = found.wiring.pairs
+    known.keep(*read_by(found, "exp.0"), WITHIN)
+    state = wiring.state(*read_by(found, "relu.0"))
+    assert (state is not None) == alike
+    assert asked == [("Aten.view.0.forward", "Aten.view.0.forward")]
+    wiring.pairs = {}
+    assert Wiring(found.flows, Counterparts(read_data=True), same_arguments).state(*read_by(found, "relu.0")) is None
+    assert len(asked) == 1, "calls that are no pair are not asked about"
