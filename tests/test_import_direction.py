@@ -34,8 +34,9 @@ ALLOWED: dict[str, set[str]] = {
     "report": READER | {"analysis"},
     "export": READER | {"analysis"},
     "compat": READER | {"capture", "config_files", "export"},
+    "launch": LEAVES | {"capture"},
     "cli": READER
-    | {"analysis", "config_files", "report", "export", "compat", ROOT},  # ROOT: the public API, __version__
+    | {"analysis", "config_files", "report", "export", "launch", "compat", ROOT},  # ROOT: the public API, __version__
 }
 FREE = {"__init__", "__main__"}  # the package's own front doors
 DEVICE_PACKAGES = {"torch_npu", "torch.npu", "torch.cuda", "torch.xpu", "torch.mps"}

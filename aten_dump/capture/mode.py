@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -34,9 +34,12 @@ class DumpMode:
 
     Args:
         config: what to record; None reads the file that ATEN_DUMP_CONFIG names.
-        model: the model, or a mapping of names to models, to give module paths. Without it the first module called is
-            taken as the model. It is not changed and not kept alive.
+        model: the model, or a mapping of names to models, or a list of models (their names are 0, 1, ...), to give
+            module paths. Without it the first module called is taken as the model. It is not changed and not kept
+            alive.
         sink: where records go instead of files; for tests.
+        outermost: record as if the mode were entered before all other modes of torch that are active now (a default
+            device, a FlopCounterMode): for one that is entered in the midst of a program and outlives them.
 
     Raises:
         StoreError: on entering, when the dump cannot be written there.
@@ -55,12 +58,13 @@ class DumpMode:
         self,
         config: DumpConfig | None = None,
         *,
-        model: nn.Module | Mapping[str, nn.Module] | None = None,
+        model: nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module] | None = None,
         sink: Sink | None = None,
+        outermost: bool = False,
     ) -> None:
         self.config = DumpConfig.from_environment() if config is None else config
         paths, self._watch = ModulePaths(model), Watch()
-        self._interception = _interception(self.config, paths, self._watch)
+        self._interception = _interception(self.config, paths, self._watch, outermost)
         self._session = Session(self.config, paths, sink, self._watch, self._interception)
 
     def __enter__(self) -> DumpMode:
@@ -161,13 +165,13 @@ def stop_all() -> None:
             stack.callback(mode.close)
 
 
-def _interception(config: DumpConfig, paths: ModulePaths, watch: Watch) -> Interception:
+def _interception(config: DumpConfig, paths: ModulePaths, watch: Watch, outermost: bool) -> Interception:
     """Return all that is to see the program while a step is recorded."""
     compiled = CompiledCalls(watch, config, lambda: interception.step_aside())
     op_mode = OpMode(watch, compiled.lets_compile)
     api_mode = ApiMode(watch, op_mode)
     interception = Interception(
-        Modes(api_mode, op_mode),
+        Modes(api_mode, op_mode, outermost),
         traced=[ModuleCalls(watch, paths, api_mode), FunctionCalls(watch)],
         others=[compiled, OptimizerSteps(watch)],
         lasting=[Waits(watch)],

@@ -17,6 +17,7 @@ from .completion import install_option
 # name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used, as torch
 # takes a second to import.
 COMMANDS: Final = {
+    "run": "Record a command that knows nothing of it: python, torchrun, accelerate launch ...",
     "ls": "What a dump holds: steps, ranks, calls, bytes.",
     "show": "The tree of calls, or one call or tensor in full.",
     "stats": "A table of all values and their statistics, also as CSV or JSON.",

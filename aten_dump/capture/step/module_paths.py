@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,12 @@ class ModulePaths:
     """Paths (fqn) of modules and parameters. Holds no module alive.
 
     Args:
-        model: the model, or several under names of their own; None learns models as they are called. The first
-            gets plain paths; a model learnt later has its class's name in front, as its paths could meet the first
-            one's.
+        model: the model, or several under names of their own, or under their numbers; None learns models as they are
+            called. The first gets plain paths; a model learnt later has its class's name in front, as its paths could
+            meet the first one's.
     """
 
-    def __init__(self, model: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
+    def __init__(self, model: nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module] | None = None) -> None:
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._sharded: list[tuple[weakref.ref[torch.Tensor], str]] = []
@@ -29,7 +29,8 @@ class ModulePaths:
         if isinstance(model, nn.Module):
             self._add_root(model, "")
         elif model is not None:
-            for name, one in model.items():
+            named = model.items() if isinstance(model, Mapping) else ((str(at), one) for at, one in enumerate(model))
+            for name, one in named:
                 self._add_root(one, name)
 
     def path(self, module: nn.Module) -> str:

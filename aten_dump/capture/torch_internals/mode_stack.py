@@ -26,11 +26,16 @@ class Modes(NamedTuple):
 
     function: TorchFunctionMode
     dispatch: TorchDispatchMode
+    outermost: bool = False  # below all that are there: a program that leaves a mode takes the top one off, whose ever
 
     def push(self) -> None:
         """Put both on the stacks of this thread."""
-        _push_function_mode(self.function)
-        _push_dispatch_mode(self.dispatch)
+        if self.outermost:
+            put_function_mode_back(self.function, 0)
+            push_dispatch_mode_below(self.dispatch)
+        else:
+            _push_function_mode(self.function)
+            _push_dispatch_mode(self.dispatch)
 
     def take_off(self) -> None:
         """Take both off the stacks of this thread, where they are on them."""

@@ -1,0 +1,117 @@
+"""When a step ends: where an optimizer's step returns.
+
+Theory of operation
+    ``torch.optim.Optimizer`` wraps the ``step`` of each class once, when the first of that class is made, with what
+    runs the hooks (`Optimizer.profile_hook_step`). Put there before any optimizer is, we wrap once more around that:
+    hooks of ours would run inside, before the step has returned. So accumulating gradients over several batches makes
+    one step, as does a wrapper that calls the optimizer it wraps (accelerate's, Lightning's). A step that a GradScaler
+    has skipped, as gradients were not finite, counts too.
+
+    Where the program has several optimizers, the end waits for the next call of a module: optimizers that step one
+    after the other share a step, and the two parts of a GAN's iteration, each with a forward of its own, are two.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
+
+from ..capture.torch_internals.patches import Patch
+
+
+class StepEnds:
+    """Tells when the program's steps end.
+
+    Args:
+        is_alone: asked of an optimizer that has just stepped: whether the program has no other.
+        end: is called where a step ends, in the program's main thread.
+    """
+
+    def __init__(self, is_alone: Callable[[Optimizer], bool], end: Callable[[], None]) -> None:
+        self._is_alone = is_alone
+        self._end = end
+        self._thread = threading.main_thread().ident
+        self._depth = 0  # of steps in each other: a wrapper's, a derived class's
+        self._returned = 0  # steps so far, for a scaler to see whether it skipped one
+        self._next_module: Patch | None = None  # while the end waits for a call of a module
+        self._patches = [
+            Patch(Optimizer, "profile_hook_step", staticmethod(self._wrapping(Optimizer.profile_hook_step))),
+            Patch(torch.amp.GradScaler, "step", self._scaler_step(torch.amp.GradScaler.step)),
+        ]
+
+    def stop(self) -> None:
+        """Tell no more; classes that are wrapped already pass everything through."""
+        self._end = _nothing
+        self._wait_no_more()
+        for patch in self._patches:
+            patch.undo()
+
+    def _wrapping(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def profile_hook_step(function: Any) -> Any:
+            return self._around(original(function))
+
+        return profile_hook_step
+
+    def _around(self, hooked: Any) -> Any:
+        @functools.wraps(hooked)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or threading.get_ident() != self._thread:
+                return hooked(*args, **kwargs)
+            self._depth += 1
+            try:
+                result = hooked(*args, **kwargs)
+            finally:
+                self._depth -= 1
+            if self._depth == 0:
+                self._stepped(args[0])
+            return result
+
+        return step
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            before = self._returned
+            result = original(scaler, optimizer, *args, **kwargs)
+            if (
+                self._returned == before and threading.get_ident() == self._thread
+            ):  # it has skipped the optimizer's step
+                self._stepped(optimizer)
+            return result
+
+        return step
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        self._returned += 1
+        in_backward = torch._C._current_graph_task_id() != -1  # an optimizer of each parameter, as it gets its gradient
+        if self._is_alone(optimizer) and not in_backward:
+            self._wait_no_more()
+            self._end()
+        elif self._next_module is None:
+            self._next_module = Patch(nn.Module, "__call__", self._at_next_module(nn.Module.__call__))
+
+    def _at_next_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            waits = self._next_module is not None and threading.get_ident() == self._thread
+            if is_dynamo_compiling() or not waits or torch._C._current_graph_task_id() != -1:
+                return original(module, *args, **kwargs)
+            is_gone = self._wait_no_more()
+            self._end()
+            return (nn.Module.__call__ if is_gone else original)(module, *args, **kwargs)
+
+        return __call__
+
+    def _wait_no_more(self) -> bool:
+        patch, self._next_module = self._next_module, None
+        return patch is None or patch.undo()
+
+
+def _nothing() -> None:
+    """End nothing."""

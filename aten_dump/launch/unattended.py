@@ -1,0 +1,121 @@
+"""Records the process that it is in, without a word of the program's.
+
+Theory of operation
+    `begin` is called when torch has been imported. Nothing is recorded before the first call of a module: launchers
+    import torch too, workers of a DataLoader and a parent that spawns ranks call no module, and by then a rank has
+    its process group, the models and, as a rule, the optimizers. What is recorded is what a `DumpMode` would record
+    around all that follows: it begins below whatever modes the program has entered, and `StepEnds` ends its steps.
+
+    It ends with the process: multiprocessing's finalizers run at the exit of plain processes, which is before the
+    interpreter takes itself apart, and of spawned and forked ones, which never come to `atexit`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from multiprocessing.util import Finalize
+from typing import Any, Final
+
+import torch
+import torch.utils.data
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
+
+from ..capture.launcher_rank import rank_and_world_size
+from ..capture.mode import DumpMode
+from ..capture.torch_internals.patches import Patch
+from ..config import DumpConfig
+from .environment import config_from
+from .live_objects import models_of, optimizers
+from .step_ends import StepEnds
+
+RECORDED_RANK: Final = "ATEN_DUMP_RUN_RANK"  # set in a process that records, for its children to see
+_EARLY: Final = 5  # before multiprocessing ends daemonic children
+
+
+def begin() -> Unattended:
+    """Wait for the first call of a module, and record from there."""
+    return Unattended(config_from(os.environ))
+
+
+class Unattended:
+    """The recording of this process: waits, records, ends."""
+
+    def __init__(self, config: DumpConfig) -> None:
+        self._config = config
+        self._dump: DumpMode | None = None
+        self._known: set[int] = set()  # optimizers that were looked at
+        self._several = False
+        self._ends = StepEnds(self._is_alone, self._end_step)
+        self._patch = Patch(nn.Module, "__call__", self._first_call(nn.Module.__call__))
+
+    def _first_call(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or threading.current_thread() is not threading.main_thread():
+                return original(module, *args, **kwargs)
+            is_gone = self._patch.undo()
+            if self._is_to_record():
+                self._start()
+            return (nn.Module.__call__ if is_gone else original)(module, *args, **kwargs)
+
+        return __call__
+
+    def _is_to_record(self) -> bool:
+        """Tell whether this process is a rank of the program, and nobody records it yet."""
+        if self._dump is not None or DumpMode.current() is not None:
+            return False
+        if torch.utils.data.get_worker_info() is not None:
+            return False  # modules that transform its samples
+        if os.environ.get(RECORDED_RANK) != _rank_text():
+            return True
+        sys.stderr.write(
+            f"aten_dump: process {os.getpid()} was started by rank {rank_and_world_size()[0]}, which records, and has "
+            "no other rank: it is not recorded\n"
+        )
+        return False
+
+    def _start(self) -> None:
+        found = optimizers()
+        self._look_at(found)
+        self._dump = DumpMode(self._config, model=models_of(found) or None, outermost=True)
+        os.environ[RECORDED_RANK] = _rank_text()
+        Finalize(None, self.close, exitpriority=_EARLY)
+        self._dump.start()
+
+    def _look_at(self, found: list[Optimizer]) -> None:
+        self._known.update(map(id, found))
+        self._several = len(found) > 1
+
+    def _is_alone(self, optimizer: Optimizer) -> bool:
+        if id(optimizer) not in self._known:  # made later
+            self._look_at(optimizers())
+            self._known.add(id(optimizer))
+        return not self._several
+
+    def _end_step(self) -> None:
+        dump = self._dump
+        if dump is None and self._patch.undo() and self._is_to_record():
+            self._start()  # a program without modules: recorded from the second step on
+            dump = self._dump
+        if dump is not None:
+            dump.step()
+
+    def close(self) -> None:
+        """Commit what is recorded, or wait no more. Idempotent."""
+        self._patch.undo()
+        self._ends.stop()
+        dump, self._dump = self._dump, None
+        if dump is None:
+            return
+        error = getattr(sys, "last_value", None)  # what ended the program
+        dump.__exit__(None if error is None else type(error), error, None)
+
+
+def _rank_text() -> str:
+    rank, world_size = rank_and_world_size()
+    return f"{rank}/{world_size}"

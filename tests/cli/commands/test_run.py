@@ -1,0 +1,71 @@
+"""``aten-dump run`` as a process: it becomes the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aten_dump.cli.commands import run
+from tests.checkout import ROOT
+
+SHOW = "import os, sys; print(os.getpid()); print(sys.argv[1:]); print(os.environ['ATEN_DUMP_RUN'])"
+
+
+def start(*arguments: object, **variables: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, "-m", "aten_dump", "run", *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def config_of(*options: object, **variables: str) -> dict[str, object]:
+    out, _ = start(*options, "--", sys.executable, "-c", SHOW, **variables).communicate(timeout=60)
+    found: dict[str, object] = json.loads(out.splitlines()[2])
+    return found
+
+
+def test_the_command_takes_the_place_of_this_process_with_all_of_its_arguments() -> None:
+    process = start("--steps", "0-1", "--", sys.executable, "-c", SHOW, "--help", "--path", "x", "--")
+    out, err = process.communicate(timeout=60)
+    pid, arguments, _ = out.splitlines()
+    assert int(pid) == process.pid
+    assert arguments == "['--help', '--path', 'x', '--']"
+    assert (err, process.returncode) == ("", 0)
+
+
+def test_a_signal_that_ends_the_command_is_told_as_ever() -> None:
+    process = start("--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    process.communicate(timeout=60)
+    assert process.returncode == -15
+
+
+def test_options_change_what_the_config_says(tmp_path: Path) -> None:
+    file = tmp_path / "cfg.toml"
+    file.write_text('path = "there"\ndata = "full"\nsteps = "4"\n')
+    found = config_of("--config", file, "--steps", "5-6", "--overwrite")
+    assert (found["path"], found["data"], found["steps"]) == (str(ROOT / "there"), "full", "5-6")
+    assert found["overwrite"] is True
+    assert config_of(ATEN_DUMP_CONFIG=str(file))["steps"] == "4"
+    assert config_of()["path"] == str(ROOT / run._DEFAULT_PATH)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--steps", "8-5", "--", "python"], "ranges that go up"),
+        (["--", "no-such-command"], "there is no command 'no-such-command' to run\n"),
+        (["--", "examples/quickstart.py"], "did you mean: python examples/quickstart.py"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_anything_runs(arguments: list[str], text: str) -> None:
+    process = start(*arguments)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert text in err

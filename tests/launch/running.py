@@ -1,0 +1,68 @@
+"""Runs a program of `tests.launch.programs` bare, and under ``aten-dump run``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aten_dump import Dump, open_dump
+from tests.checkout import ROOT
+
+PYTHON = (sys.executable, "-W", "ignore")
+TORCHRUN = (*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ACCELERATE = (*PYTHON, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--mixed_precision", "no")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a program did."""
+
+    done: subprocess.CompletedProcess[str]
+    folder: Path
+
+    def result(self, rank: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = torch.load(self.folder / f"rank{rank}.pt")
+        return found
+
+    @property
+    def dump(self) -> Dump:
+        return open_dump(self.folder / "dump")
+
+
+def run(program: str, folder: Path, launcher: tuple[str, ...] = PYTHON, **options: Any) -> tuple[Ran, Ran]:
+    """Run a program without a dump and with one; options go to the recorded run's command line."""
+    command = [*launcher, "-m", "tests.launch.programs", program]
+    bare = start(command, folder / "bare")
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    recording = [*PYTHON, "-m", "aten_dump", "run", "--path", str(folder / "recorded" / "dump"), *given, "--"]
+    return bare, start([*recording, *command], folder / "recorded")
+
+
+def start(command: list[str], folder: Path) -> Ran:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for name in ("ATEN_DUMP_CONFIG", "ATEN_DUMP_RUN", "ATEN_DUMP_RUN_RANK"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [*command, str(folder)],
+        cwd=ROOT,
+        env=environment,
+        input="from stdin",
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return Ran(done, folder)
+
+
+def same(bare: Any, recorded: Any) -> bool:
+    """Tell whether two results are equal to the bit."""
+    if isinstance(bare, dict):
+        return bare.keys() == recorded.keys() and all(same(bare[name], recorded[name]) for name in bare)
+    return torch.equal(bare, recorded) if isinstance(bare, torch.Tensor) else bool(bare == recorded)
