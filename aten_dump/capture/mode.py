@@ -20,6 +20,7 @@ from .intercept.module_calls import ModuleCalls
 from .intercept.optimizer_steps import OptimizerSteps
 from .intercept.torch_modes import ApiMode, OpMode
 from .intercept.wait_wrappers import Waits
+from .interrupts import HeldSignals, deliver, runs_program
 from .naming.call_name import CallName
 from .recorder import Watch
 from .session import Session
@@ -66,6 +67,7 @@ class DumpMode:
         paths, self._watch = ModulePaths(model), Watch()
         self._interception = _interception(self.config, paths, self._watch, outermost)
         self._session = Session(self.config, paths, sink, self._watch, self._interception)
+        self._signals = HeldSignals(self._watch.is_busy)
 
     def __enter__(self) -> DumpMode:
         return self.start()
@@ -92,9 +94,20 @@ class DumpMode:
             CaptureError: a DumpMode is entered already in this process.
             StoreError: the dump cannot be written.
         """
-        self._session.enter()
-        if self._session.is_entered:
-            _entered.append(self)
+        try:
+            self._signals.install()
+            self._session.enter()
+        finally:
+            if self._session.is_entered and self not in _entered:
+                _entered.append(self)
+            elif not self._session.is_entered:
+                self._signals.remove()
+                deliver()
+        try:
+            deliver()
+        except BaseException:
+            self.close()  # who is interrupted here has no handle to close it by
+            raise
         return self
 
     @staticmethod
@@ -114,15 +127,19 @@ class DumpMode:
             ConfigError: `number` is not above that of the step in progress.
         """
         self._session.step(number)
+        deliver()
 
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""
         self._session.pause()
+        deliver()
 
     def resume(self) -> None:
         """Record again after `pause`, within the same step."""
         self._session.resume()
+        deliver()
 
+    @runs_program
     def run_as_call(
         self, function: Callable[..., Any], name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -148,8 +165,11 @@ class DumpMode:
         try:
             self._session.close()
         finally:
-            if not self._session.is_entered and self in _entered:
-                _entered.remove(self)
+            if not self._session.is_entered:
+                if self in _entered:
+                    _entered.remove(self)
+                self._signals.remove()
+            deliver()
 
 
 def stop_all() -> None:

@@ -118,3 +118,7 @@ class Watch:
         if self.recorder is not None:
             self.recorder.step.is_on = False
             self.recorder = None
+
+    def is_busy(self) -> bool:
+        """Tell whether the thread that began the step is in the recorder's own code, as far as that is marked."""
+        return self.in_step is not None and self.in_step.step.threads.main.own.depth > 0

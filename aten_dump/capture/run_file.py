@@ -6,14 +6,15 @@ import importlib.metadata
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..config import DumpConfig
-from ..store.records import FORMAT_VERSION
+from ..store.records import FORMAT_VERSION, Note
 from ..store.run_json import RunFile, ranges_of
 from ..store.writing.writer import Writer, WriterSettings
 from . import IS_COMPILED
@@ -32,6 +33,8 @@ class Run:
         self.rank = rank
         self.world_size = world_size
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
+        self._steps = 0
+        self._unseen: Counter[str] = Counter()  # notes of all steps, by code
         self._file = RunFile(root, describe_run(config, world_size)) if rank in (first, 0) else None
 
     def open_writer(self) -> Writer:
@@ -60,14 +63,20 @@ class Run:
                 raise
         return writer
 
-    def finish(self, steps: int, notes: Mapping[str, int]) -> None:
+    def count_step(self, notes: Iterable[Note]) -> None:
+        """Count a step that was recorded, and what could not be seen in it."""
+        self._steps += 1
+        for note in notes:
+            self._unseen[note.code] += note.count
+
+    def finish(self) -> None:
         """Add to run.json what this rank could not see, where it is the rank that wrote it; `ls` has that of all.
 
         Raises:
             StoreError: run.json cannot be written.
         """
         if self._file is not None:
-            self._file.write(coverage={"rank": self.rank, "steps": steps, "notes": dict(notes)})
+            self._file.write(coverage={"rank": self.rank, "steps": self._steps, "notes": dict(self._unseen)})
 
 
 def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:

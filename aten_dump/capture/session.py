@@ -8,7 +8,6 @@ import threading
 import time
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -45,8 +44,6 @@ class Session:
         self.is_entered = False  # entered and not closed since, in this process
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
-        self._unseen: Counter[str] = Counter()  # notes of all steps, by code
-        self._steps = 0
         self._failed: Exception | None = None
         self._thread = 0  # ident of the thread that entered
 
@@ -78,13 +75,20 @@ class Session:
         if run.rank not in self.config.rank_selection:
             self._failed = CaptureError("rank not selected")
             return
+        _live.add(self)
         try:
             self._open_sink(run)
             self._begin_step()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self.is_entered = self.config.on_error == "warn"
-            self._give_up(error)
-        _live.add(self)
+            try:
+                self._give_up(error)
+            except AtenDumpError:
+                with contextlib.suppress(AtenDumpError):  # the same error, as a rule
+                    self.close()
+                raise
+        except BaseException:
+            self.close()
+            raise
 
     def _open_sink(self, run: Run) -> None:
         if self._sink is None:
@@ -132,20 +136,26 @@ class Session:
         if not self.is_entered:
             return
         self._check_thread("close")
-        try:
-            self._end_step()
-        finally:  # whatever fails, the program is not watched any longer
-            self.is_entered = False
-            _live.discard(self)
-            sink, self._sink = self._sink, None
-            if sink is not None:
-                self._guarded(sink.close)
-        if self._writes_files and self._failed is None:
-            self._guarded(self._finish_run)
+        first: BaseException | None = None  # whatever fails, the rest is done; what failed first is raised
+        for action in (self._end_step, self._close_files):
+            try:
+                action()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                if first is not None:
+                    error.__context__ = None
+                    warnings.warn(f"aten_dump: then {type(error).__name__}: {error}", stacklevel=2)
+                first = first or error
+        if first is not None:
+            raise first
 
-    def _finish_run(self) -> None:
-        if self._run is not None:
-            self._run.finish(self._steps, self._unseen)
+    def _close_files(self) -> None:
+        self.is_entered = False
+        _live.discard(self)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            self._guarded(sink.close)
+        if self._run is not None and self._writes_files and self._failed is None:
+            self._guarded(self._run.finish)
 
     def _check_thread(self, what: str) -> None:
         if self.is_entered and threading.get_ident() != self._thread:
@@ -189,9 +199,8 @@ class Session:
     def _finish_step(self, recorder: StepRecorder) -> None:
         recorder.close()
         self._in_flight = recorder.flights.left
-        self._steps += recorder.step.calls > 0  # a step without calls has no files
-        for note in recorder.step.coverage.notes():
-            self._unseen[note.code] += note.count
+        if self._run is not None:
+            self._run.count_step(recorder.step.coverage.notes())
         if self._sink is not None:
             self._sink.end_step(recorder.step.calls, recorder.values.count, recorder.seconds)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -76,6 +77,7 @@ def picture() -> dict[str, Any]:
         "gc callbacks": len(gc.callbacks),
         "trace": sys.gettrace(),
         "profile": sys.getprofile(),
+        "signal handlers": {number: signal.getsignal(number) for number in sorted(signal.valid_signals())},
         "anomaly": torch.is_anomaly_enabled(),
     }
 

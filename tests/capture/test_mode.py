@@ -10,6 +10,8 @@ import torch
 
 import aten_dump
 from aten_dump import AtenDumpError, CaptureError, ConfigError, DumpConfig, DumpMode, open_dump
+from aten_dump.errors import StoreError
+from aten_dump.store.memory_sink import MemorySink
 
 
 def modes_on_the_stacks() -> tuple[int, int]:
@@ -98,3 +100,21 @@ def test_primitives_are_ops_of_torchs_own(tmp_path: Path) -> None:
     rank = open_dump(tmp_path / "dump").step(0).rank(0)
     assert rank["Aten.add.0.forward"].op == "prims::add"
     assert [note.code for note in rank.notes if note.code == "custom_ops"] == []
+
+
+def test_of_two_errors_at_the_end_the_first_is_raised(tmp_path: Path) -> None:
+    class Failing(MemorySink):
+        def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
+            raise StoreError("the step's end failed")
+
+        def close(self) -> None:
+            raise StoreError("so did the close")
+
+    dump = DumpMode(DumpConfig(path=tmp_path / "dump"), sink=Failing()).start()
+    torch.ones(2) + 1
+    with (
+        pytest.warns(UserWarning, match="then StoreError: so did the close"),
+        pytest.raises(StoreError, match="step's"),
+    ):
+        dump.close()
+    assert DumpMode.current() is None and modes_on_the_stacks() == (0, 0)

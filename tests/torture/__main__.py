@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from aten_dump import stop_all
 from tests.torture.changing import copied, corrupted, mutated
 from tests.torture.hostile import HARMS
+from tests.torture.interrupting import interrupt_one
 from tests.torture.killing import kill_one
 from tests.torture.looking import look_at, wrong_tensors
 
@@ -25,7 +27,7 @@ DUMPS = [
     Path(__file__).parents[1] / "golden" / "v1" / name for name in ("full", "killed", "hash", "sample", "statistic")
 ]
 SECONDS = 10
-KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300}
+KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300, "interrupted": 5000}
 
 
 class Hang(BaseException):
@@ -84,6 +86,14 @@ def _kill(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> 
     assert not wrong, f"{wrong} of {read} tensors are wrong"
 
 
+def _interrupt(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    try:
+        with limited(6 * seconds):  # the first of a kind counts its instructions, and torch imports what it needs
+            interrupt_one(folder, chance)
+    finally:
+        stop_all()
+
+
 def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Callable[..., None]:
     def case(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
         original = chance.choice(DUMPS)
@@ -113,6 +123,7 @@ def _harm(dump: Path, chance: random.Random) -> str:
 
 _CASES: dict[str, Callable[..., None]] = {
     "killed": _kill,
+    "interrupted": _interrupt,
     "corrupted": _spoil(corrupted, compared=True),
     "mutated": _spoil(mutated, compared=False),
     "hostile": _spoil(_harm, compared=False),

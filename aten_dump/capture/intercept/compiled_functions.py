@@ -32,6 +32,7 @@ import torch
 from torch._C._autograd import _get_sequence_nr
 
 from ...config import DumpConfig
+from ..interrupts import runs_program
 from ..naming.call_name import CallName
 from ..recorder import StepRecorder, Watch
 from ..step.open_calls import OpenCall
@@ -94,6 +95,7 @@ class CompiledCalls:
         if original is None or self._patch is not None:
             return
 
+        @runs_program
         def _maybe_set_eval_frame(callback: Any) -> Any:
             return original(self._asked(callback, sys._getframe(1)))
 
@@ -199,6 +201,7 @@ class _WhenImported(MetaPathFinder):
         self._action = action
         self._searching = False
 
+    @runs_program
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -222,6 +225,7 @@ class _Loader(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
+    @runs_program
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
         if spec is not None:

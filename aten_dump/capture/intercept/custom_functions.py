@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
+from ..interrupts import deliver, held, runs_program
 from ..naming.call_name import CallName
 from ..recorder import StepRecorder, Watch
 from ..torch_internals.patches import Patch
@@ -49,6 +50,7 @@ class FunctionCalls:
         original = vars(torch.autograd.Function)["apply"]
         watch = self._watch
 
+        @runs_program
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             bound = original.__get__(None, cls)
             if issubclass(cls, _LEFT_OUT):
@@ -73,6 +75,7 @@ class _Called(NamedTuple):
     is_autograd: bool  # the `apply` of an autograd function
 
 
+@runs_program
 def run_as_call(
     watch: Watch, function: Callable[..., Any], name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -80,6 +83,7 @@ def run_as_call(
     return _run(watch.recorder, _Called(function, name, sys._getframe(2), False), args, kwargs)
 
 
+@runs_program
 def _run(recorder: StepRecorder | None, called: _Called, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     function = called.function
     if recorder is None or not recorder.calls.sees(called.name.api):
@@ -94,4 +98,6 @@ def _run(recorder: StepRecorder | None, called: _Called, args: tuple[Any, ...], 
         recorder.calls.end(call, None, error)
         raise
     recorder.calls.end(call, result, None)
+    if held:
+        deliver()
     return result

@@ -25,6 +25,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..calls.ops import PendingOp
+from ..interrupts import runs_program
 from ..naming.call_name import ATEN
 from ..step.open_calls import OpenCall
 from ..step.threads import ThreadState
@@ -59,6 +60,7 @@ def open_nested(op: PendingOp) -> OpenCall:
     return call
 
 
+@runs_program
 def run_subclass_op(
     mode: TorchDispatchMode, thread: ThreadState, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -72,6 +74,7 @@ def run_subclass_op(
         thread.delegated = outer
 
 
+@runs_program
 def run_higher_order(
     mode: TorchDispatchMode, coverage: Coverage, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -89,6 +92,7 @@ def run_higher_order(
 def _seen(mode: TorchDispatchMode, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` with `mode` on the stack while it runs."""
 
+    @runs_program
     def seen(*args: Any, **kwargs: Any) -> Any:
         push_dispatch_mode(mode)
         try:

@@ -18,6 +18,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import _global_forward_pre_hooks
 from torch.overrides import TorchFunctionMode
 
+from ..interrupts import deliver, held, runs_program
 from ..naming.call_name import CallName
 from ..recorder import StepRecorder, Watch
 from ..step.module_paths import ModulePaths
@@ -83,6 +84,7 @@ class ModuleCalls:
         original = nn.Module.__call__
         run = self._run
 
+        @runs_program
         def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # True to dynamo, where it traces this: what it compiles is not recorded
                 return original(self, *args, **kwargs)
@@ -96,6 +98,7 @@ class ModuleCalls:
         if patch is not None:
             patch.undo()
 
+    @runs_program
     def _run(
         self,
         original: Callable[..., Any],
@@ -118,6 +121,8 @@ class ModuleCalls:
             recorder.calls.end(call, None, error)
             raise
         recorder.calls.end(call, result, None)
+        if held:
+            deliver()
         return result
 
     def _begin(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..interrupts import runs_program
 from ..recorder import Watch
 from ..step.threads import ThreadState
 
@@ -57,6 +58,7 @@ def _outside_of_step(closure: Callable[[], Any], thread: ThreadState) -> Callabl
     """Return a closure given to an optimizer's step as one whose ops are those of the program, not of the step."""
 
     @functools.wraps(closure)
+    @runs_program
     def outside() -> Any:
         depth, thread.optimizer_depth = thread.optimizer_depth, 0
         try:

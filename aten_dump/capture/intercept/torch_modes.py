@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..calls.ops import PendingOp
 from ..calls.watched_ops import watch
+from ..interrupts import deliver, held, runs_program
 from ..naming.api_names import name_of_api
 from ..naming.call_name import CallName
 from ..naming.op_schemas import OpPlan
@@ -59,6 +60,7 @@ class ApiMode(TorchFunctionMode):
         self._watch = watch
         self._op_mode = op_mode
 
+    @runs_program
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -85,6 +87,8 @@ class ApiMode(TorchFunctionMode):
             recorder.calls.end(call, None, error)
             raise
         recorder.calls.end(call, result, None)
+        if held:
+            deliver()
         return result
 
     def _why_not_recorded(self, recorder: StepRecorder, args: tuple[Any, ...]) -> str | None:
@@ -99,6 +103,7 @@ class ApiMode(TorchFunctionMode):
             return _IS_TRACED
         return None
 
+    @runs_program
     def _run_without_mode(
         self, recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -127,6 +132,7 @@ class OpMode(TorchDispatchMode):
         """Tell dynamo whether to compile under this mode: where it asks us first, the answer was given there."""
         return self._lets_compile()
 
+    @runs_program
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -140,15 +146,19 @@ class OpMode(TorchDispatchMode):
             return func(*args, **kwargs)
         op = recorder.ops.start(thread, func, types)
         if op is None:
-            return self._watch_closely(recorder, func, types, args, kwargs)
-        try:
-            result = func(*args, **kwargs)
-        except BaseException as error:
-            op.end(args, kwargs, None, error)
-            raise
-        op.end(args, kwargs, result, None)
+            result = self._watch_closely(recorder, func, types, args, kwargs)
+        else:
+            try:
+                result = func(*args, **kwargs)
+            except BaseException as error:
+                op.end(args, kwargs, None, error)
+                raise
+            op.end(args, kwargs, result, None)
+        if held:
+            deliver()
         return result
 
+    @runs_program
     def _watch_closely(
         self, recorder: StepRecorder, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -190,6 +200,7 @@ class OpMode(TorchDispatchMode):
             return _IS_TRACED
         return None
 
+    @runs_program
     def _run_nested(
         self, recorder: StepRecorder, op: PendingOp, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from ..interrupts import deliver, held, runs_program
 from ..recorder import StepRecorder, Watch
 from ..torch_internals.patches import Patch
 
@@ -50,8 +51,12 @@ class Waits:
             return  # a torch without it
 
         @functools.wraps(original)
+        @runs_program
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return run(original, self, *args, **kwargs)
+            result = run(original, self, *args, **kwargs)
+            if held:
+                deliver()
+            return result
 
         self._patches.append(Patch(owner, name, wrapper))
 
@@ -66,6 +71,7 @@ class Waits:
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             recorder.step.failed(error)
 
+    @runs_program
     def _waiting(self, original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = self._watch.in_step
         flights = recorder.flights.of_work(work) if recorder is not None else []
@@ -80,6 +86,7 @@ class Waits:
             self._own(recorder, lambda: recorder.flights.land_all(flights))
         return result
 
+    @runs_program
     def _resizing(self, original: Callable[..., Any], storage: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = self._watch.in_step
         before = storage.nbytes() if recorder is not None else 0
@@ -96,6 +103,7 @@ class Waits:
             return original(future, callback, *args, **kwargs)
 
         @functools.wraps(callback, updated=())
+        @runs_program
         def called(*given: Any, **named: Any) -> Any:
             try:
                 return callback(*given, **named)

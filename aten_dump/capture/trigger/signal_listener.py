@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final
 
+from ...store.writing.bell import Bell
+from ...store.writing.bounded_thread import BoundedThread
 from .rank_signals import RankSignals, Signal
 
 _POLL_SECONDS: Final = 0.5
@@ -17,17 +18,24 @@ class SignalListener:
     def __init__(self, signals: RankSignals, rank: int, heard: Callable[[list[Signal]], None]) -> None:
         self._signals = signals
         self._heard = heard
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"aten_dump-trigger-{rank}", daemon=True)
+        self._closing = False
+        self._wake = Bell()
+        self._thread = BoundedThread(self._run, f"aten_dump-trigger-{rank}")
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
-        self._closing.set()
-        self._thread.join()
+        """End the thread.
+
+        Raises:
+            StoreError: it writes what was heard, and the disk hangs.
+        """
+        self._closing = True
+        self._wake.ring()
+        self._thread.wait(lambda: "what other ranks have asked for is")
 
     def _run(self) -> None:
-        while not self._closing.wait(_POLL_SECONDS):
-            found = self._signals.read()
+        while not self._closing:
+            self._wake.wait(_POLL_SECONDS)
+            found = [] if self._closing else self._signals.read()
             if found:
                 self._heard(found)

@@ -4,7 +4,8 @@ Theory of operation
     Memory is a few large chunks, made when first needed, never more than the queue's byte budget, and reused: a
     fresh page costs more than the copy into it. One thread at a time reserves pieces (the Writer's store
     lock sees to that); the writer's thread releases them. A chunk is refilled from its start as soon as
-    all its pieces are released; when there is none to fill, `reserve` waits and the time is counted.
+    all its pieces are released; when there is none to fill, `reserve` waits and the time is counted. It holds no lock
+    while it waits.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..shards import ALIGNMENT
+from .bell import Bell
 
 CHUNK_BYTES: Final = 16 << 20
 LEAST_QUEUE_BYTES: Final = 4096
+_LOOK_SECONDS: Final = 0.1  # between looks whether there is a chunk: a backstop, the bell is rung
 
 Allocate = Callable[[int], "NDArray[np.uint8]"]
 
@@ -57,7 +60,8 @@ class Arena:
         self._chunks = 0
         self._free: list[Chunk] = []
         self._current: Chunk | None = None
-        self._room = threading.Condition()
+        self._lock = threading.Lock()  # of the chunks; held for microseconds
+        self._room = Bell()
         self.waited_seconds = 0.0
 
     @property
@@ -75,7 +79,35 @@ class Arena:
 
         The piece counts as outstanding until `release`.
         """
-        with self._room:
+        piece = self._cut(wanted)
+        if piece is not None:
+            return piece
+        begun = time.perf_counter()
+        try:
+            while piece is None:
+                self._before_wait()
+                self._room.wait(_LOOK_SECONDS)
+                piece = self._cut(wanted)
+            return piece
+        finally:
+            self.waited_seconds += time.perf_counter() - begun
+
+    def release(self, chunks: list[Chunk]) -> None:
+        """Give back one piece of each chunk listed."""
+        with self._lock:
+            for chunk in chunks:
+                chunk.outstanding -= 1
+                if chunk.outstanding == 0 and chunk is not self._current:
+                    self._free.append(chunk)
+        self._room.ring()
+
+    def wake_waiting(self) -> None:
+        """Let a waiting `reserve` call `before_wait` again."""
+        self._room.ring()
+
+    def _cut(self, wanted: int) -> tuple[Chunk, int, int] | None:
+        """Cut a piece off the current chunk, or off the next one; None when there is none now."""
+        with self._lock:
             chunk = self._current
             if chunk is not None and chunk.outstanding == 0:
                 chunk.used = 0
@@ -83,6 +115,8 @@ class Arena:
             # A small rest is not worth cutting a blob in two.
             if chunk is None or left == 0 or (left < wanted and left < self._chunk_bytes // 8):
                 chunk = self._next_chunk()
+                if chunk is None:
+                    return None
                 left = chunk.size
             start = chunk.used
             nbytes = min(wanted, left)
@@ -90,38 +124,18 @@ class Arena:
             chunk.outstanding += 1
             return chunk, start, nbytes
 
-    def release(self, chunks: list[Chunk]) -> None:
-        """Give back one piece of each chunk listed."""
-        with self._room:
-            for chunk in chunks:
-                chunk.outstanding -= 1
-                if chunk.outstanding == 0 and chunk is not self._current:
-                    self._free.append(chunk)
-            self._room.notify()
-
-    def wake_waiting(self) -> None:
-        """Let a waiting `reserve` call `before_wait` again."""
-        with self._room:
-            self._room.notify_all()
-
-    def _next_chunk(self) -> Chunk:
-        """Retire the current chunk and return an empty one, waiting for it if need be. Called with the lock held."""
+    def _next_chunk(self) -> Chunk | None:
+        """Retire the current chunk and return an empty one; None when there is none. Called with the lock held."""
         retired, self._current = self._current, None
         if retired is not None and retired.outstanding == 0:
             self._free.append(retired)
-        if not self._free and self._chunks >= self._most_chunks:
-            begun = time.perf_counter()
-            try:
-                while not self._free:
-                    self._before_wait()
-                    self._room.wait(10.0)  # a backstop: release and wake_waiting notify
-            finally:
-                self.waited_seconds += time.perf_counter() - begun
         if self._free:
             chunk = self._free.pop()
             chunk.used = 0
-        else:
+        elif self._chunks < self._most_chunks:
             chunk = Chunk(self._chunk_bytes, self._allocate)
             self._chunks += 1
+        else:
+            return None
         self._current = chunk
         return chunk

@@ -19,13 +19,15 @@ class JobQueue:
         self._pending: list[tuple[Any, ...]] = []
         self.emit = self._pending.append
         self._jobs: deque[tuple[Action, Any]] = deque()
-        self._batches: deque[list[tuple[Any, ...]]] = deque()  # the records among the jobs; the first shrinks
         self._lock = threading.Lock()  # makes "drain the list, then queue a job" one act; held for microseconds
+        self._queued = 0  # records that were ever put among the jobs
+        self._taken = 0  # those of them that `pop` has returned
+        self._writing: list[tuple[Any, ...]] = []  # those that were returned last; it shrinks
 
     @property
     def waiting_records(self) -> int:
         """Records that were emitted and are not yet written."""
-        return len(self._pending) + sum(map(len, self._batches.copy()))
+        return len(self._pending) + self._queued - self._taken + len(self._writing)
 
     def add(self, action: Action, argument: Any) -> None:
         """Queue a job behind all records emitted before it."""
@@ -44,12 +46,17 @@ class JobQueue:
 
     def pop(self) -> tuple[Action, Any] | None:
         """Take the first job; None when there is none."""
-        return self._jobs.popleft() if self._jobs else None
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        if job[0] == self._write:
+            self._writing = job[1]
+            self._taken += len(job[1])
+        return job
 
-    def done(self, action: Action) -> None:
-        """Say that a job taken before is over."""
-        if action == self._write:
-            self._batches.popleft()
+    def done(self) -> None:
+        """Say that the job taken last is over."""
+        self._writing = []
 
     def _drain(self) -> None:
         pending = self._pending
@@ -57,5 +64,5 @@ class JobQueue:
         if count:  # another thread may append meanwhile: take exactly `count`
             batch = pending[:count]
             del pending[:count]
-            self._batches.append(batch)
             self._jobs.append((self._write, batch))
+            self._queued += count

@@ -28,6 +28,7 @@ from ..records import Header
 from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
 from .arena import LEAST_QUEUE_BYTES, Allocate, Arena
+from .bell import Bell
 from .byte_budget import ByteBudget
 from .existing import prepare_root
 from .host_bytes import HostBytes
@@ -70,6 +71,14 @@ class WriterSettings:
         for name, least in (("queue_bytes", LEAST_QUEUE_BYTES), ("shard_bytes", 1)):
             if getattr(self, name) < least:
                 raise StoreError(f"{name} is {getattr(self, name)}; it must be {least} or more")
+
+
+class _Write:
+    """A blob that is written while the thread that stores it waits."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.bell = Bell()
 
 
 class Writer:
@@ -196,13 +205,11 @@ class Writer:
         """
         if os.getpid() != self._pid:
             return
-        notes = None
         with self._store_lock:
-            if not self._closed:
-                self._closed = True
-                self._open_step = None
-                notes = self._budget.take_notes()
-        self._thread.finish(notes)
+            self._closed = True
+            self._open_step = None
+            self._thread.end(self._budget.take_notes())
+        self._thread.wait_for_the_end()
 
     def _store(self, dtype: str, shape: list[int], nbytes: int, hash_of: int, put: Callable[[BlobStart], None]) -> int:
         if os.getpid() != self._pid:
@@ -260,14 +267,14 @@ class Writer:
 
     def _await_write(self, blob: BlobStart, source: HostBytes) -> None:
         """Have a blob written from where it is. Its memory is let go only when that is over, whatever interrupts."""
-        done = threading.Event()
+        done = _Write()
         self._thread.queue.add(self._do_write, (blob, source, done))
         self._thread.signal()
         interrupt: BaseException | None = None
         while True:
             try:
-                while not done.wait(_WRITE_SECONDS) and self._thread.runs:
-                    pass
+                while not done.is_over and self._thread.runs:
+                    done.bell.wait(_WRITE_SECONDS)
                 break
             except BaseException as error:  # noqa: BLE001 - raised below
                 interrupt = error
@@ -275,12 +282,13 @@ class Writer:
             raise interrupt
         self._thread.raise_error()
 
-    def _do_write(self, argument: tuple[BlobStart, HostBytes, threading.Event]) -> None:
+    def _do_write(self, argument: tuple[BlobStart, HostBytes, _Write]) -> None:
         blob, source, done = argument
         try:
             self._steps.write(blob, source)
         finally:
-            done.set()
+            done.is_over = True
+            done.bell.ring()
 
     def _before_wait(self) -> None:
         self._thread.raise_error()

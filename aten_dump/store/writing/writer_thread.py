@@ -6,6 +6,8 @@ Theory of operation
     `wait_for_room` now and then, every thousand calls, say.
 
     After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it.
+
+    Nobody waits for the thread for ever (`bounded_thread`), and no wait can be cut in two by an interrupt (`bell`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import Any, Final
 from ...errors import StoreError
 from ..records import Note
 from ..sink import Job
+from .bell import Bell
+from .bounded_thread import BoundedThread
 from .job_queue import Action, JobQueue
 from .step_files import StepEnd
 from .step_sequence import Steps
@@ -43,16 +47,17 @@ class WriterThread:
         self._steps = steps
         self._on_error = on_error
         self.queue = JobQueue(steps.records)
-        self._signal = threading.Event()
+        self._signal = Bell()
         self._tick: Callable[[], None] | None = None
         self._ticked = 0.0  # when the tick was called last
         self._error: StoreError | None = None
         self._reported = False
+        self._is_ending = False
         self._lock = threading.Lock()  # of the three below
         self._waited_seconds = 0.0
         self._job_bytes = 0  # held by jobs
         self._job_seconds = 0.0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = BoundedThread(self._run, name)
 
     def start(self) -> None:
         """Start the thread."""
@@ -61,11 +66,11 @@ class WriterThread:
     @property
     def runs(self) -> bool:
         """False when nothing will be written any more."""
-        return self._error is None and self._thread.is_alive()
+        return self._error is None and self._thread.is_alive
 
     def signal(self) -> None:
         """Have the thread look for work now."""
-        self._signal.set()
+        self._signal.ring()
 
     def raise_error(self) -> None:
         """Raise what made the thread fail, if it did."""
@@ -79,14 +84,14 @@ class WriterThread:
         self.raise_error()
         waiting = self.queue.waiting_records
         if waiting > WAITING_RECORDS // 4:
-            self._signal.set()
+            self._signal.ring()
         if waiting > WAITING_RECORDS:
             self._wait(lambda: self.queue.waiting_records > WAITING_RECORDS // 2)
 
     def later(self, job: Job, nbytes: int) -> None:
         """Have `job` called and its records kept. Waits while jobs hold JOB_BYTES or more, but on the thread itself."""
         self.raise_error()
-        if self._job_bytes > JOB_BYTES and threading.current_thread() is not self._thread:
+        if self._job_bytes > JOB_BYTES and not self._thread.is_current:
             self._wait(lambda: self._job_bytes > JOB_BYTES // 2)
         with self._lock:
             self._job_bytes += nbytes
@@ -99,18 +104,22 @@ class WriterThread:
     def end_step(self, end: StepEnd) -> None:
         """Queue the end of a step."""
         self.queue.add(self._do_end, end)
-        self._signal.set()
+        self._signal.ring()
 
-    def finish(self, notes: list[Note] | None) -> None:
-        """Do what is queued, end the thread, and wait for it.
-
-        Args:
-            notes: of a step that never ended; None when the end was queued before.
-        """
-        if notes is not None:
+    def end(self, notes: list[Note]) -> None:
+        """Have the thread end behind what is queued; `notes` are of a step that never ended. Idempotent."""
+        if not self._is_ending:
             self.queue.add(self._steps.interrupt, notes)
-        self._signal.set()
-        self._thread.join()
+            self._is_ending = True  # after it: an interrupt in between makes two ends, never none
+        self._signal.ring()
+
+    def wait_for_the_end(self) -> None:
+        """Wait until all is done.
+
+        Raises:
+            StoreError: the thread failed, and no call has said so yet; or the disk hangs.
+        """
+        self._thread.wait(lambda: f"{self.queue.waiting_records} records and their bytes are")
         if not self._reported:
             self.raise_error()
 
@@ -122,9 +131,9 @@ class WriterThread:
 
     def _wait(self, is_full: Callable[[], bool]) -> None:
         begun = time.perf_counter()
-        while is_full() and self._thread.is_alive():
+        while is_full() and self._thread.is_alive:
             self.raise_error()
-            self._signal.set()
+            self._signal.ring()
             time.sleep(_LOOK_SECONDS)
         with self._lock:
             self._waited_seconds += time.perf_counter() - begun
@@ -134,7 +143,6 @@ class WriterThread:
     def _run(self) -> None:
         while True:
             self._signal.wait(INTERVAL_SECONDS)
-            self._signal.clear()
             if time.monotonic() - self._ticked >= INTERVAL_SECONDS:
                 self._ticked = time.monotonic()
                 self._try(self._do_tick, None)
@@ -143,7 +151,8 @@ class WriterThread:
                 action, argument = job
                 if self._error is None:
                     self._try(action, argument)
-                self.queue.done(action)
+                self.queue.done()
+                self._thread.progress += 1
                 if action == self._steps.interrupt:
                     return
                 del argument, job

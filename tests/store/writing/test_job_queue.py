@@ -42,20 +42,20 @@ def test_waiting_records_are_those_not_yet_written() -> None:
     assert taken is not None and queue.waiting_records == 4, "taken is not written"
     del taken[1][:2]  # the writer empties a batch as it goes
     assert queue.waiting_records == 2
-    queue.done(write)
+    queue.done()
     assert queue.waiting_records == 1
     queue.forget()
     assert queue.waiting_records == 0 and queue.pop() is None
 
 
-def test_a_job_that_is_over_takes_no_batch_away() -> None:
+def test_a_job_that_is_over_counts_no_records() -> None:
     queue = JobQueue(write)
     queue.emit((1,))
     queue.add(job, "a")
     queue.pop()
-    queue.done(write)
+    queue.done()
     queue.pop()
-    queue.done(job)
+    queue.done()
     assert queue.waiting_records == 0
 
 
