@@ -35,16 +35,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "analysis/rerun/workspaces.py",
         "analysis/yaml_file.py",
     ),
-    "Runs under every test that records; its folder's tests ask what it does through what is recorded.": (
-        "capture/intercept/compiled_functions.py",
-        "capture/intercept/custom_functions.py",
-        "capture/intercept/inner_ops.py",
-        "capture/intercept/interception.py",
-        "capture/intercept/module_calls.py",
-        "capture/intercept/optimizer_steps.py",
-        "capture/intercept/torch_modes.py",
-        "capture/intercept/wait_wrappers.py",
-    ),
     "Run as a command: tests/cli, tests/report/test_report_command.py.": (
         "cli/commands/compare.py",
         "cli/commands/config.py",

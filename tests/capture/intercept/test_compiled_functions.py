@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.intercept.compiled_functions import CompiledCalls, _name_of, _WhenImported
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls
+from tests.capture.intercept.watched import Watched
 from tests.capture.process_state import changes, picture
 from tests.capture.same_outcome import batch, note, ops, outcome, recorded, trained
 from tests.models import seed_all
@@ -215,3 +217,141 @@ assert e.__loader__.__class__.__module__.startswith(("_frozen", "importlib")), e
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "compile_eager" in {n.code for n in open_dump(str(tmp_path / "dump")).step(0).rank(0).notes}
+
+
+# -- by hand
+
+
+class Compiled:
+    """Knows of compiled calls; what steps aside and comes back is noted."""
+
+    def __init__(self, how: str) -> None:
+        self.watched = Watched(compile=how)
+        self.log: list[str] = []
+        self.calls = CompiledCalls(self.watched.watch, self.watched.config, self._aside)
+
+    def _aside(self) -> Any:
+        self.log.append("aside")
+        return lambda: self.log.append("back")
+
+    def run(self, function: Any, *args: Any) -> Any:
+        self.calls.install()
+        try:
+            with self.watched.modes.dispatch:
+                return function(*args)
+        finally:
+            self.calls.remove()
+
+
+def _plus_one(x: Tensor) -> Tensor:
+    return x + 1
+
+
+@pytest.mark.parametrize(("how", "compiled"), [("eager", 0), ("opaque", 1)])
+def test_the_configuration_says_whether_it_runs_compiled(how: str, compiled: int) -> None:
+    one, backend = Compiled(how), Backend()
+    function = torch.compile(_plus_one, backend=backend)
+    assert one.run(function, torch.ones(2)).tolist() == [2, 2]
+    assert (backend.compiled, backend.runs) == (compiled, compiled)
+    assert one.watched.notes() == {f"compile_{how}": 1}
+    assert one.log == (["aside", "back"] if compiled else [])
+    assert one.watched.names() == (["Torch.compile._plus_one"] if compiled else [])
+    assert one.watched.recorder.step.here.state.aside == 0
+
+
+def test_an_error_in_a_compiled_call_is_the_call_s() -> None:
+    def fails(x: Tensor) -> Tensor:
+        raise ValueError("bad")
+
+    one = Compiled("opaque")
+    with pytest.raises(ValueError, match="bad"):
+        one.run(torch.compile(fails, backend=Backend()), torch.ones(2))
+    (call,) = one.watched.calls
+    assert call.error is not None and "bad" in call.error and one.log == ["aside", "back"]
+
+
+def test_memory_of_before_a_compiled_call_is_not_trusted_after_it() -> None:
+    one, x = Compiled("opaque"), torch.ones(2)
+    values = one.watched.recorder.values
+    before = values.value_of(x, False)
+    one.run(torch.compile(_plus_one, backend=Backend()), x)
+    assert values.value_of(x, False) != before
+
+
+def test_nodes_that_a_compiled_call_made_are_its_own() -> None:
+    one, x = Compiled("opaque"), torch.ones(2, requires_grad=True)
+    y = one.run(torch.compile(_plus_one, backend=Backend()), x)
+    thread = one.watched.recorder.step.here.state
+    (call,) = one.watched.calls
+    assert y.grad_fn is not None and thread.made[y.grad_fn._sequence_nr()] == call.id
+    assert thread.claimed == torch._C._autograd._get_sequence_nr() and thread.last_call == call.id
+
+
+def test_what_runs_as_written_already_or_unseen_is_left_alone() -> None:
+    one, function = Compiled("eager"), torch.compile(_plus_one, backend=Backend())
+    one.calls.install()
+    function(torch.ones(2))  # no mode is on this thread's stack
+    one.watched.watch.turn_off()
+    with one.watched.modes.dispatch:
+        function(torch.ones(2))
+    one.calls.remove()
+    assert one.watched.notes() == {} and one.log == []
+
+
+def test_dynamo_may_compile_where_calls_are_known_before_it_looks() -> None:
+    for how, alone in (("eager", False), ("opaque", True)):
+        one = Compiled(how)
+        assert one.calls.lets_compile() is alone
+        one.calls.install()
+        assert one.calls.lets_compile()
+        one.calls.remove()
+        assert one.calls.lets_compile() is alone
+
+
+def test_what_dynamo_asks_is_put_back() -> None:
+    import torch._dynamo.eval_frame as module
+
+    before, one = module._maybe_set_eval_frame, Compiled("eager")
+    one.calls.install()
+    one.calls.install()
+    assert module._maybe_set_eval_frame is not before
+    one.calls.remove()
+    one.calls.remove()
+    assert module._maybe_set_eval_frame is before
+
+
+def test_a_function_is_named_as_its_program_names_it() -> None:
+    import functools
+
+    def frame_of(fn: Any) -> Any:
+        return sys._getframe()
+
+    def local() -> None:
+        pass
+
+    assert _name_of(frame_of(_plus_one)) == "_plus_one"
+    assert _name_of(frame_of(local)) == "local"
+    assert _name_of(frame_of(Model().forward)) == "Model"
+    assert _name_of(frame_of(functools.wraps(_plus_one)(lambda x: x))) == "_plus_one"
+    assert _name_of(frame_of(functools.partial(_plus_one))) == "partial"
+
+
+def test_an_import_is_waited_for_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "awaited_module.py").write_text("value = 3\n")
+    (tmp_path / "other_module.py").write_text("value = 4\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    told: list[str] = []
+    finder = _WhenImported("awaited_module", lambda: told.append(sys.modules["awaited_module"].value))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    import importlib
+
+    importlib.import_module("other_module")
+    assert told == []
+    module = importlib.import_module("awaited_module")
+    assert told == [3], "when it has run"
+    assert type(module.__loader__).__module__ != CompiledCalls.__module__ and module.__spec__ is not None
+    assert module.__spec__.loader is module.__loader__, "the loader is the one it would have had"
+    importlib.import_module("awaited_module")
+    assert told == [3]
+    for name in ("awaited_module", "other_module"):
+        monkeypatch.delitem(sys.modules, name)

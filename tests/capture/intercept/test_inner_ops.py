@@ -16,8 +16,14 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import DumpConfig, DumpMode
+from aten_dump.capture.calls.watched_ops import WatchedOp, watch
+from aten_dump.capture.intercept.inner_ops import open_nested, run_higher_order, run_subclass_op
+from aten_dump.capture.naming.call_name import ATEN
+from aten_dump.capture.unseen import Coverage
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only
+from tests.capture.intercept.modes import Passing
+from tests.capture.intercept.watched import Watched
 from tests.capture.same_outcome import note, ops, recorded
 
 
@@ -220,3 +226,102 @@ def test_a_higher_order_operator_under_another_mode(tmp_path: Path) -> None:
         y = map_op(lambda x: x.sin(), _x())
     assert_same(_x().sin(), y)
     assert [name for name, _ in outer.seen if "map" in name] == ["map_impl"]
+
+
+# -- by hand
+
+
+def _watched(watched: Watched, func: Any, *args: Any) -> WatchedOp:
+    op = watch(watched.recorder.ops, watched.recorder.step.here.state, watched.recorder.ops.entry_of(func), args, {})
+    assert op is not None
+    return op
+
+
+def test_what_stands_for_an_op_is_its_place_and_no_record() -> None:
+    watched, x = Watched(), torch.ones(2)
+    op = _watched(watched, torch.ops.aten.add_.Scalar, x, 1)
+    call = open_nested(op)
+    stack = watched.recorder.step.here.state.stack
+    assert stack == [call] and (call.id, call.visible, call.kind, call.recorded) == (op.id, op.id, ATEN, False)
+    assert op.n == 0, "its number comes before those of the ops in it"
+    inner = _watched(watched, torch.ops.aten.add_.Scalar, x, 1)
+    assert inner.place.parent == op.id
+    inner.end((x, 1), {}, x, None)
+    watched.recorder.step.drop(watched.recorder.step.here.state, call)
+    op.end((x, 1), {}, x, None)
+    assert stack == [] and [(one.id, one.n) for one in watched.calls] == [(inner.id, 1), (op.id, 0)]
+    watched.recorder.close()
+
+
+def test_inner_ops_of_an_op_that_is_left_out_are_its_parent_s() -> None:
+    watched, x = Watched(exclude_ops=("add_",)), torch.ones(2)
+    op = _watched(watched, torch.ops.aten.add_.Scalar, x, 1)
+    assert open_nested(op).visible == 0 and op.n == -1
+    watched.recorder.close()
+
+
+def test_for_a_subclass_our_mode_goes_below_the_program_s_and_away_again() -> None:
+    watched = Watched()
+    thread, mode, seen = watched.recorder.step.here.state, watched.modes.dispatch, []
+
+    def op(x: int) -> int:
+        seen.append(
+            (thread.delegated, torch._C._get_dispatch_stack_at(0) is mode, torch._C._len_torch_dispatch_stack())
+        )
+        return x + 1
+
+    thread.delegated = "outer"
+    with Passing():
+        assert run_subclass_op(mode, thread, op, (1,), {}) == 2
+        assert torch._C._len_torch_dispatch_stack() == 1
+    assert seen == [(op, True, 2)] and thread.delegated == "outer"
+
+
+def test_after_an_error_of_a_subclass_all_is_as_it_was() -> None:
+    watched = Watched()
+    thread = watched.recorder.step.here.state
+
+    def op() -> None:
+        raise ValueError("of the subclass")
+
+    with pytest.raises(ValueError, match="of the subclass"):
+        run_subclass_op(watched.modes.dispatch, thread, op, (), {})
+    assert thread.delegated is None and torch._C._len_torch_dispatch_stack() == 0
+
+
+def _add_or_subtract() -> tuple[Any, tuple[Any, ...]]:
+    x = torch.ones(2)
+    return torch.ops.higher_order.cond, (True, lambda y: y + 1, lambda y: y - 1, (x,))
+
+
+def test_the_ops_of_a_higher_order_operator_s_body_are_seen_and_no_others() -> None:
+    mode, coverage = Passing(), Coverage()
+    func, args = _add_or_subtract()
+    result = run_higher_order(mode, coverage, func, args, {})
+    assert torch.utils._pytree.tree_leaves(result)[0].tolist() == [2, 2]
+    assert mode.ops == ["aten::add.Tensor"] and coverage.notes() == []
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_under_another_mode_that_mode_decides_and_the_dump_says_what_it_could_not_see() -> None:
+    mode, coverage, other = Passing(), Coverage(), Passing()
+    func, args = _add_or_subtract()
+    with other:
+        run_higher_order(mode, coverage, func, args, {})
+    assert mode.ops == [] and [(note.code, note.count) for note in coverage.notes()] == [("higher_order", 1)]
+    assert "cond" in coverage.notes()[0].message
+
+
+def test_an_operator_that_is_not_known_is_one_call() -> None:
+    class Unknown:
+        py_kernels: ClassVar[dict[Any, Any]] = {torch._C.DispatchKey.CompositeExplicitAutograd: lambda x: x + 1}
+
+        def name(self) -> str:
+            return "of another library"
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    mode, coverage = Passing(), Coverage()
+    assert run_higher_order(mode, coverage, Unknown(), (torch.ones(1),), {}).tolist() == [2]
+    assert mode.ops == [] and coverage.notes()[0].code == "higher_order"

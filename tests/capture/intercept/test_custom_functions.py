@@ -1,0 +1,117 @@
+"""Custom autograd functions, and functions that the program asks for, as calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from aten_dump.capture.intercept.custom_functions import FunctionCalls, name_of_function, run_as_call
+from aten_dump.capture.naming.call_name import CallName
+from aten_dump.store import records as r
+from tests.capture.autograd.links import Cube
+from tests.capture.intercept.modes import Passing
+from tests.capture.intercept.watched import Watched
+
+MINE = CallName("train.mine", "Torch", "mine")
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("bad")
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    one = Watched()
+    functions = FunctionCalls(one.watch)
+    functions.install()
+    yield one
+    functions.remove()
+    one.recorder.close()
+
+
+def test_a_function_is_named_by_its_class() -> None:
+    class Local(torch.autograd.Function):
+        pass
+
+    name = name_of_function(Local)
+    assert name == (f"{__name__}.{Local.__qualname__}", "Torch", "Local")
+    assert name_of_function(Local) is name and name_of_function(Cube).api == "Cube"
+
+
+def test_apply_is_a_call_whose_backward_is_the_function_s(watched: Watched) -> None:
+    x = torch.full((2,), 2.0, requires_grad=True)
+    with watched.modes.dispatch:
+        y = Cube.apply(x)
+    assert watched.names() == ["Torch.Cube"] and y.tolist() == [8, 8]
+    tag = watched.recorder._runs.tags.of(y.grad_fn)
+    assert tag is not None and tag.owner is not None and tag.owner.is_function
+    assert tag.forward == watched.calls[0].id
+
+
+def test_an_error_is_the_program_s_and_the_call_s(watched: Watched) -> None:
+    with watched.modes.dispatch, pytest.raises(ValueError, match="bad"):
+        Fails.apply(torch.ones(1))
+    assert watched.calls[0].error == "ValueError: bad"
+
+
+def test_the_function_of_full_backward_hooks_is_torch_s_own(watched: Watched) -> None:
+    model = nn.Linear(2, 2)
+    model.register_full_backward_hook(lambda module, sent, got: None)
+    with watched.modes.dispatch:
+        model(torch.ones(1, 2, requires_grad=True))
+    assert watched.names() == []
+
+
+def test_where_no_mode_is_or_nothing_is_recorded_it_runs_as_it_is(watched: Watched) -> None:
+    x = torch.ones(1)
+    Cube.apply(x)
+    assert watched.notes() == {"other_threads": 1}
+    watched.watch.turn_off()
+    with Passing():
+        assert Cube.apply(x).tolist() == [1]
+    assert watched.names() == []
+    watched.watch.turn_on(watched.recorder)
+
+
+def test_a_failure_of_ours_lets_it_run(watched: Watched) -> None:
+    watched.recorder.step.next_id = lambda: 1 // 0
+    with watched.modes.dispatch:
+        assert Cube.apply(torch.full((1,), 2.0)).tolist() == [8]
+    assert [type(error) for error in watched.told.aloud] == [ZeroDivisionError]
+    watched.recorder.step.next_id = iter(range(1000, 2000)).__next__
+
+
+def test_what_was_there_is_put_back() -> None:
+    before = vars(torch.autograd.Function)["apply"]
+    functions = FunctionCalls(Watched().watch)
+    functions.remove()
+    functions.install()
+    assert vars(torch.autograd.Function)["apply"] is not before
+    functions.remove()
+    functions.remove()
+    assert vars(torch.autograd.Function)["apply"] is before
+
+
+def test_a_plain_function_is_a_call_where_the_program_asks_for_it() -> None:
+    watched = Watched(stacks=True)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return run_as_call(watched.watch, lambda x, by: x * by, MINE, args, kwargs)
+
+    with watched.modes.dispatch:
+        result = wrapper(torch.ones(2), by=3)
+    assert result.tolist() == [3, 3] and watched.names() == ["Torch.mine"]
+    call = watched.calls[0]
+    assert call.kwargs == {"by": 3} and call.stack > 0
+    texts = {text.id: text.text for text in watched.sink.of(r.TEXT)}
+    stacks = {stack.id: stack for stack in watched.sink.of(r.STACK)}
+    frames = {frame.id: frame for frame in watched.sink.of(r.FRAME)}
+    inner = texts[frames[stacks[call.stack].frame].function]
+    assert inner.endswith("test_a_plain_function_is_a_call_where_the_program_asks_for_it"), "who called the wrapper"
+    watched.recorder.close()

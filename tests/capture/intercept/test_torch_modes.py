@@ -1,0 +1,192 @@
+"""The two modes: what they record, why not, and that the program's results and errors pass as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from aten_dump.capture.intercept.torch_modes import ApiMode, OpMode
+from aten_dump.store import records as r
+from tests.capture.intercept.modes import Passing
+from tests.capture.intercept.watched import Watched
+
+
+class Both:
+    """Our two modes, over a recorder on a sink in memory."""
+
+    def __init__(self, **config: Any) -> None:
+        self.watched = Watched(**config)
+        self.ops = OpMode(self.watched.watch, lambda: True)
+        self.apis = ApiMode(self.watched.watch, self.ops)
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        with self.apis, self.ops:
+            return body()
+
+    def names(self) -> list[str]:
+        return self.watched.names()
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    one = Both()
+    yield one
+    one.watched.recorder.close()
+
+
+def test_the_outermost_call_is_recorded_with_the_ops_in_it(both: Both) -> None:
+    x = torch.ones(2, 3)
+    y = both.run(lambda: torch.nn.functional.linear(x, torch.ones(4, 3), torch.zeros(4)))
+    assert both.names()[-3:] == ["Aten.t", "Aten.addmm", "Functional.linear"]
+    t, addmm, linear = both.watched.calls[-3:]
+    assert (t.parent, addmm.parent, linear.parent) == (linear.id, linear.id, 0)
+    assert torch.equal(y, torch.full((2, 4), 3.0))
+
+
+def test_reading_an_attribute_is_no_call(both: Both) -> None:
+    x = torch.ones(2)
+    both.run(lambda: (x.shape, x.grad, x.device, x.requires_grad))
+    assert both.names() == []
+
+
+@pytest.mark.parametrize("kind", ["api", "op"])
+def test_an_error_passes_as_it_is_and_is_the_call_s(both: Both, kind: str) -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        both.run(lambda: torch.mm(x, x) if kind == "api" else torch.ops.aten.mm.default(x, x))
+    errors = [call.error for call in both.watched.calls]
+    assert len(errors) >= 1 and all(error is not None and "mat1 and mat2" in error for error in errors)
+    assert both.watched.recorder.step.here.state.stack == []
+
+
+def test_an_interrupt_passes_too(both: Both) -> None:
+    def interrupted(tensor: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        both.run(lambda: torch.ones(1).apply_(interrupted))
+    assert any(call.error and "KeyboardInterrupt" in call.error for call in both.watched.calls)
+
+
+def test_while_nothing_is_recorded_all_passes(both: Both) -> None:
+    both.watched.watch.turn_off()
+    assert both.run(lambda: torch.ones(2).exp().add_(1)) is not None
+    assert both.watched.sink.records == []
+    both.watched.watch.turn_on(both.watched.recorder)
+
+
+def test_our_own_code_is_not_recorded(both: Both) -> None:
+    state = both.watched.recorder.step.here.state
+
+    def body() -> None:
+        state.own.depth += 1
+        torch.ones(2).exp()
+        state.own.depth -= 1
+
+    both.run(body)
+    assert both.names() == []
+
+
+def test_what_is_traced_is_counted_and_not_recorded(both: Both) -> None:
+    def body() -> None:
+        with FakeTensorMode():
+            torch.ones(2).exp()
+
+    both.run(body)
+    assert both.names() == [] and both.watched.notes()["traced"] >= 2
+
+
+def test_ops_on_fake_tensors_made_before_are_left_out(both: Both) -> None:
+    with FakeTensorMode():
+        fake = torch.ones(2)
+    both.run(lambda: fake.exp())
+    assert both.names() == []
+
+
+def test_under_the_program_s_own_mode_calls_are_recorded(both: Both) -> None:
+    """A mode that only looks is no tracer; ops reach ours when it has let them pass."""
+
+    def body() -> None:
+        with Passing() as passing:
+            torch.ones(2).exp()
+            assert passing.ops == ["aten::ones", "aten::exp"]
+
+    both.run(body)
+    assert both.names() == ["Aten.ones", "Torch.ones", "Aten.exp", "Tensor.exp"]
+
+
+def test_a_call_whose_formula_differs_under_a_mode_runs_without_ours(both: Both) -> None:
+    x = torch.randn(3, 2, dtype=torch.complex64)
+    expected = torch.linalg.pinv(x)
+    found = both.run(lambda: torch.linalg.pinv(x))
+    assert torch.equal(found, expected)
+    assert len(both.names()) == 1 and both.names()[0].endswith("pinv") and both.watched.notes() == {"own_formula": 1}
+
+
+def test_where_the_program_has_a_mode_too_the_formula_is_that_of_the_bare_program(both: Both) -> None:
+    x = torch.randn(3, 2, dtype=torch.complex64)
+
+    def body() -> None:
+        with Passing():
+            torch.linalg.pinv(x)
+
+    both.run(body)
+    assert len(both.names()) > 1 and both.watched.notes() == {}
+
+
+def test_a_failure_of_ours_before_a_call_lets_it_run_unrecorded(both: Both) -> None:
+    x = torch.ones(2)
+    both.watched.recorder.step.next_id = lambda: 1 // 0
+    y = both.run(lambda: x.add_(1))
+    assert y is x and x.tolist() == [2, 2]
+    assert {type(error) for error in both.watched.told.aloud} == {ZeroDivisionError}
+
+
+class Scaled(torch.Tensor):
+    """A tensor subclass whose ops run in Python."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*[a.inner if isinstance(a, Scaled) else a for a in args], **(kwargs or {}))
+
+
+def test_the_inner_ops_of_a_subclass_are_children_of_its_op(both: Both) -> None:
+    x = Scaled(torch.ones(2))
+    both.run(lambda: torch.ops.aten.exp.default(x))
+    inner, outer = both.watched.calls
+    assert both.names() == ["Aten.exp", "Aten.exp"] and inner.parent == outer.id
+    assert (inner.n, outer.n) == (1, 0) and both.watched.recorder.step.here.state.delegated is None
+
+
+def test_what_a_subclass_is_asked_for_its_shape_is_no_call(both: Both) -> None:
+    x = Scaled(torch.ones(2))
+    assert both.run(lambda: tuple(torch.ops.aten.sym_size.default(x))) == (2,)
+    assert both.names() == []
+
+
+def test_dynamo_is_told_what_was_decided() -> None:
+    for answer in (True, False):
+        assert OpMode(Watched().watch, lambda answer=answer: answer).ignore_compile_internals() is answer  # type: ignore[misc]
+
+
+def test_the_stack_of_a_call_begins_at_the_program_s_line() -> None:
+    both = Both(stacks=True)
+    both.run(lambda: torch.ones(2))
+    texts = {text.id: text.text for text in both.watched.sink.of(r.TEXT)}
+    stacks = {stack.id: stack for stack in both.watched.sink.of(r.STACK)}
+    frames = {frame.id: frame for frame in both.watched.sink.of(r.FRAME)}
+    for call in both.watched.calls:
+        assert texts[frames[stacks[call.stack].frame].function].endswith("<lambda>")
+    both.watched.recorder.close()
