@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants test test-browser test-compiled test-ops test-npu test-npu-all torture lint types types-page vendor clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-npu test-npu-all torture lint types types-page vendor clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,16 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 
 test-compiled: compiled ## Run the tests that record with the compiled modules
 	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) tests/capture tests/promises tests/distributed tests/test_examples.py
+
+wheel: $(READY) ## Make a compiled wheel in dist/, and run an example on it in an environment of its own
+	@rm -rf dist build/wheel
+	ATEN_DUMP_COMPILE=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip wheel \
+	  --disable-pip-version-check --quiet --no-deps --wheel-dir dist .
+	$(RUN) -m venv build/wheel
+	build/wheel/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
+	cd build/wheel && bin/python -c 'import aten_dump; assert aten_dump.IS_COMPILED, aten_dump.__file__'
+	cd build/wheel && bin/python ../../examples/quickstart.py
+	@ls dist/*.whl
 
 bench-compiled: compiled ## Measure as `bench` does, with the compiled modules
 	cd build/compiled && ../../$(RUN) -m benchmarks $(BENCH_ARGS)
@@ -140,6 +150,6 @@ $(READY): pyproject.toml constraints.txt
 	  { rm -rf $(VENV); echo "make: could not create a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
 	@touch $(BUSY)
 	@echo "make: installing into $(VENV); the first time this takes minutes"
-	$(RUN) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
+	ATEN_DUMP_COMPILE=0 $(RUN) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
 	@pwd > $(READY)
 	@rm -f $(BUSY)

@@ -1,4 +1,7 @@
-"""Compiles the recorder's hot modules with mypyc where ATEN_DUMP_COMPILE=1 is set; without it the wheel is pure Python.
+"""Compiles the recorder's hot modules with mypyc, and its C file, where there is a compiler.
+
+ATEN_DUMP_COMPILE is "auto" (the default: where it cannot be done, one line says so and the wheel is pure Python), "1"
+(or the build fails) or "0". Editable installs are always pure.
 
 Theory of operation
     The compiled modules lie beside their sources in the wheel, and Python's import takes a `.so` before a `.py`. Torch
@@ -14,7 +17,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -73,23 +78,39 @@ OPTIONS = [
 ]
 
 
+C_FILE = "aten_dump/capture/data/statistics/_one_pass.c"
+# Sums may be taken in any order, which vectors need; NaN and Inf are told apart as ever.
+C_OPTIONS = "-O3 -fno-strict-aliasing -fno-math-errno -fno-trapping-math -fassociative-math -fno-signed-zeros -pthread"
+
+
 class CompileHook(BuildHookInterface[Any]):
     """Adds the compiled modules to the wheel."""
 
     def dependencies(self) -> list[str]:
-        return ["mypy>=1.18", "setuptools>=77"] if _is_wanted() else []
+        return ["mypy>=1.18", "setuptools>=77"] if _why_pure() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if not _is_wanted():
-            return
+        why_pure = _why_pure()
         if version == "editable":
-            raise SystemExit(
-                "ATEN_DUMP_COMPILE=1 cannot compile an editable install: the compiled modules would stay as they are "
-                "when their sources are edited; install without --editable, or without ATEN_DUMP_COMPILE"
-            )
-        folder = Path(tempfile.mkdtemp(prefix="aten-dump-compile-"))
-        atexit.register(shutil.rmtree, folder)
-        built = compile_modules(folder)
+            if _wish() == "1":
+                raise SystemExit(
+                    "ATEN_DUMP_COMPILE=1 cannot compile an editable install: the compiled modules would stay as they "
+                    "are when their sources are edited; install without --editable, or without ATEN_DUMP_COMPILE"
+                )
+            return
+        if why_pure is None:
+            folder = Path(tempfile.mkdtemp(prefix="aten-dump-compile-"))
+            atexit.register(shutil.rmtree, folder)
+            try:
+                built = compile_modules(folder)
+            except (Exception, SystemExit) as error:
+                if _wish() == "1":
+                    raise
+                why_pure = f"compiling failed ({type(error).__name__}: {error})"
+        if why_pure is not None:
+            if _wish() != "0":
+                self.app.display_warning(f"aten_dump is built as pure Python, and records slower: {why_pure}")
+            return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         build_data["force_include"] |= {str(path): str(path.relative_to(folder / "lib")) for path in built}
@@ -98,13 +119,18 @@ class CompileHook(BuildHookInterface[Any]):
 def compile_modules(folder: Path) -> list[Path]:
     """Compile the modules, from the checkout's root as the present folder; return the files, all in `folder`/lib."""
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    from setuptools import Distribution, Extension
 
     hot = [f"aten_dump/capture/{name}.py" for name in COMPILED]
     extensions = mypycify(
         [*OPTIONS, f"--cache-dir={folder / 'cache'}", *hot],
         target_dir=str(folder / "c"),
         group_name="aten_dump",
+    )
+    name = C_FILE.removesuffix(".c").replace("/", ".")
+    options = C_OPTIONS.split()
+    extensions.append(
+        Extension(name, [C_FILE], extra_compile_args=options, extra_link_args=["-pthread"], py_limited_api=True)
     )
     command = Distribution({"name": "aten_dump", "ext_modules": extensions}).get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "temp")
@@ -113,5 +139,24 @@ def compile_modules(folder: Path) -> list[Path]:
     return [path for path in (folder / "lib").rglob("*") if path.is_file()]
 
 
-def _is_wanted() -> bool:
-    return os.environ.get("ATEN_DUMP_COMPILE", "") not in ("", "0")
+def _wish() -> str:
+    wish = os.environ.get("ATEN_DUMP_COMPILE", "") or "auto"
+    if wish not in ("auto", "0", "1"):
+        raise SystemExit(f"ATEN_DUMP_COMPILE is {wish!r}; allowed: auto, 0, 1")
+    return wish
+
+
+def _why_pure() -> str | None:
+    """Return why nothing is to be compiled; None where it is."""
+    wish = _wish()
+    if wish == "0":
+        return "ATEN_DUMP_COMPILE=0 is set"
+    if wish == "1":
+        return None
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler}); install one, or set CC"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.is_file():
+        return f"{header} is missing; install the headers of this Python (python3-dev)"
+    return None

@@ -106,7 +106,11 @@ def _reading(
 
 
 def _reduce(tensor: torch.Tensor) -> None:
-    """Reduce to sum, min and max, and l2 norm, in chunks that stay in cache."""
+    """Reduce in the compiled pass; without it to sum, min and max, and l2 norm, in chunks that stay in cache."""
+    if tensor.numel() and _in_one_pass(
+        tensor.view(-1).view(torch.uint8) if tensor.dtype is torch.bool else tensor.view(-1)
+    ):
+        return
     for chunk in tensor.view(-1).split(_CACHED_ELEMENTS):
         if chunk.dtype is torch.bool or chunk.numel() == 0:
             chunk.sum()
@@ -115,6 +119,12 @@ def _reduce(tensor: torch.Tensor) -> None:
         torch.aminmax(chunk)
         if chunk.is_floating_point():
             torch.linalg.vector_norm(chunk)
+
+
+def _in_one_pass(flat: torch.Tensor) -> bool:
+    from aten_dump.capture.data.statistics.one_pass import of_elements
+
+    return of_elements(flat) is not None
 
 
 def _hash(tensor: torch.Tensor) -> None:

@@ -2,7 +2,8 @@
 
 Theory of operation
     Torch needs about 2 us for each reduction of each tensor, however small. Here the elements of a few hundred
-    tensors of one dtype stand in one array, and ``ufunc.reduceat`` reduces each stretch of it. What is computed is
+    tensors of one dtype stand in one array, and ``ufunc.reduceat`` reduces each stretch of it, unless the one pass of
+    `one_pass` is compiled and knows the dtype. What is computed is
     defined in `one_tensor`; floating dtypes are widened first, so that sums are float64 and nothing overflows.
 """
 
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...torch_internals.quiet import quiet
+from .one_pass import of_stretches
 
 Array = NDArray[Any]
 Columns = dict[str, Any]  # name -> array or list with one entry for each tensor
@@ -88,6 +90,9 @@ def compute(data: bytes, dtype: torch.dtype, sizes: list[int], names: tuple[str,
         sizes: the bytes of each tensor, none of them 0.
         names: of `config.STATISTICS`.
     """
+    in_one_pass = of_stretches(data, dtype, [size // dtype.itemsize for size in sizes])
+    if in_one_pass is not None:
+        return [[found[name] for name in names] for found in in_one_pass]
     if dtype not in _NUMBERS:
         _NUMBERS[dtype] = np.uint8, _table_of(dtype)
     kind, widen = _NUMBERS[dtype]

@@ -1,16 +1,17 @@
 """Statistics of a tensor's elements, defined for every dtype torch has.
 
 Theory of operation
-    One tensor at a time, on the program's thread and with torch's own threads, in chunks that stay in cache: the
-    first reduction of a chunk reads memory, the others do not. Small tensors are reduced many at a time, in
-    `many_small_tensors`.
+    One tensor at a time, on the program's thread, in the one pass of `one_pass` where that is compiled and knows the
+    dtype; else with torch's reductions and threads, in chunks that stay in cache: the first reduction of a chunk reads
+    memory, the others do not. Small tensors are reduced many at a time, in `many_small_tensors`.
 
     Counts, min and max are exact. Sums are float64 (integers exactly in Python ints where float64 would round), except
     over more than 2**14 elements of 32 bits and less: those are summed in float32 by torch's cascade over a chunk, and
     squared over rows of 1024, and only these sums are added in float64. The mean is then off by less than 1e-6 of the
     mean of |x|, and l2norm by less than 1e-6 of itself, whatever the tensor's size; elements that float32 cannot
     square are squared in float64. The std follows from these where the mean is no larger than it; elsewhere it takes a
-    pass of its own over x less the mean. It is off by less than 3e-6 of itself. So fp16 sums cannot overflow and bf16
+    pass of its own over x less the mean. It is off by less than 3e-6 of itself. The one pass keeps the same bounds, but
+    2e-6 for the mean. So fp16 sums cannot overflow and bf16
     means keep their digits. Signs are counted through torch.sign, whose sums are exact: 0 for NaN, else -1, 0 or 1. As
     in torch, NaN in a floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
 
@@ -34,6 +35,7 @@ from typing import Any, Final
 import torch
 
 from ...memory.geometry import covers
+from .one_pass import of_elements
 
 _CHUNK_ELEMENTS: Final = 1 << 17
 _FAST_CHUNK_ELEMENTS: Final = 1 << 18  # for each of torch's threads; 1 MB, which the cache of a core holds
@@ -98,6 +100,8 @@ def compute(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Number]:
         found = {"count": 0, "l2norm": 0.0} | dict.fromkeys(
             ("nan", "posinf", "neginf", "zero", "negative", "positive"), 0
         )
+    elif (in_one_pass := of_elements(flat)) is not None:
+        found = in_one_pass
     elif flat.is_complex():
         found = _of_complex(flat, names)
     elif flat.is_floating_point():

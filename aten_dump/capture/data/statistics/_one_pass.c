@@ -1,0 +1,460 @@
+/* Statistics of elements in one pass over their memory. No torch, no numpy: pointers, lengths and codes of dtypes come
+ * in, numbers go out, and the GIL is released meanwhile.
+ *
+ * Theory of operation
+ *     Elements are taken in blocks of BLOCK, which stay in the first-level cache. A block is read once from memory
+ *     (widened to float or double where its dtype is narrower), and twice from the cache: for min, max, sum and signs,
+ *     then for the sums of x - c and (x - c)^2 around c, the block's mean rounded to its type. From these follow, in
+ *     double, the block's sum, its sum of squares, and its sum of squares around its own mean; two blocks are joined
+ *     by Chan, Golub and LeVeque's formula ("Updating formulae and a pairwise algorithm for computing sample
+ *     variances", 1979). So neither a mean far from zero nor the size of a tensor costs digits: at most BLOCK / 16 = 32
+ *     floats are added up as floats, each off by 2^-24 of itself, so that a sum is off by less than 2e-6 of the sum
+ *     of |x|. Short tensors are widened to double. A block with an element that is not finite, or whose squares its
+ *     type cannot hold, is done again in double one by one, where NaN and Inf are counted.
+ *
+ *     Floats are compared as integers: their bits, with those below the sign turned over where it is set, are in the
+ *     order of the numbers, and compilers make vectors of a minimum of integers. WIDE makes versions for wider vectors
+ *     beside the plain one where the compiler and the loader can choose.
+ *
+ *     Long tensors are taken in parts of PART elements, by several threads if asked for, and joined in order: the
+ *     numbers are the same for any number of threads.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 512
+#define SHORT (1 << 14) /* elements that are added up in double, as torch and numpy do here */
+#define PART (1 << 18)
+#define MOST_THREADS 64
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && defined(__GLIBC__)
+#define WIDE __attribute__((target_clones("avx2", "avx512f", "default")))
+#else
+#define WIDE
+#endif
+
+/* What is told of a tensor, as one_pass.py names it. Counts are exact up to 2^53. */
+typedef struct {
+    double min, max;    /* of floats: NaN if an element is; of integers: exact up to 2^53, see whole_min */
+    double sum, squares, deviations; /* deviations: sum of (x - mean)^2; all three NaN or Inf as IEEE 754 has it */
+    double nan, posinf, neginf, zero, negative;
+    double whole_sum; /* of integers: exact where each is below 2^31 and the sum below 2^53 */
+    int64_t whole_min, whole_max; /* of integers; of uint64 the same bits */
+} Numbers;
+
+/* What is known of the elements so far. */
+typedef struct {
+    double count, sum, squares, deviations;
+} Moments;
+
+static void join(Moments *all, double count, double sum, double squares, double deviations)
+{
+    if (all->count > 0) {
+        double apart = sum / count - all->sum / all->count;
+        all->deviations += apart * apart * (all->count * count / (all->count + count));
+    }
+    all->deviations += deviations;
+    all->count += count;
+    all->sum += sum;
+    all->squares += squares;
+}
+
+/* -- a block of floats or doubles that are finite and not extreme */
+
+typedef struct {
+    double min, max, zero, negative, around, apart, center;
+} Block;
+
+#define DEFINE_BLOCK(NAME, REAL, INT)                                                                                  \
+    WIDE static void NAME(const REAL *x, int n, Block *out)                                                            \
+    {                                                                                                                  \
+        const int top = 8 * (int)sizeof(INT) - 1;                                                                      \
+        const INT rest = (INT)(((uint64_t)1 << top) - 1);                                                              \
+        const INT *bits = (const INT *)(const void *)x;                                                                \
+        INT low = rest, high = -rest - 1, zero = 0, negative = 0;                                                      \
+        REAL sum = 0;                                                                                                  \
+        for (int i = 0; i < n; i++) {                                                                                  \
+            INT key = bits[i] ^ ((bits[i] >> top) & rest); /* in the order of the numbers */                           \
+            low = key < low ? key : low;                                                                               \
+            high = key > high ? key : high;                                                                            \
+            zero -= x[i] == 0;                                                                                         \
+            negative -= x[i] < 0;                                                                                      \
+            sum += x[i];                                                                                               \
+        }                                                                                                              \
+        const REAL center = sum / (REAL)n;                                                                             \
+        const int part = n / 4;                                                                                        \
+        REAL a0 = 0, a1 = 0, a2 = 0, a3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;          \
+        for (int i = 0; i < part; i++) {                                                                               \
+            REAL d0 = x[i] - center, d1 = x[i + part] - center;                                                        \
+            REAL d2 = x[i + 2 * part] - center, d3 = x[i + 3 * part] - center;                                         \
+            a0 += d0, a1 += d1, a2 += d2, a3 += d3;                                                                    \
+            s0 += d0 * d0, s1 += d1 * d1, s2 += d2 * d2, s3 += d3 * d3;                                                \
+        }                                                                                                              \
+        for (int i = 4 * part; i < n; i++) {                                                                           \
+            REAL d = x[i] - center;                                                                                    \
+            a0 += d;                                                                                                   \
+            s0 += d * d;                                                                                               \
+        }                                                                                                              \
+        low ^= (low >> top) & rest; /* from keys back to bits */                                                       \
+        high ^= (high >> top) & rest;                                                                                  \
+        REAL least, most;                                                                                              \
+        memcpy(&least, &low, sizeof least);                                                                            \
+        memcpy(&most, &high, sizeof most);                                                                             \
+        *out = (Block){least, most, -(double)zero, -(double)negative, (double)a0 + a1 + a2 + a3,                       \
+                       (double)s0 + s1 + s2 + s3, center};                                                             \
+    }
+
+DEFINE_BLOCK(block_of_floats, float, int32_t)
+DEFINE_BLOCK(block_of_doubles, double, int64_t)
+
+/* -- a block with anything in it, in double and one by one */
+
+static void slow_block(const double *x, int n, Numbers *out, Moments *moments)
+{
+    double sum = 0, squares = 0, apart = 0;
+    for (int i = 0; i < n; i++) {
+        double v = x[i];
+        if (v != v)
+            out->nan++;
+        else if (v - v != 0)
+            v > 0 ? out->posinf++ : out->neginf++;
+        out->min = v < out->min || v != v ? v : out->min; /* once NaN, no comparison is true: it stays */
+        out->max = v > out->max || v != v ? v : out->max;
+        out->zero += v == 0;
+        out->negative += v < 0;
+        sum += v;
+        squares += v * v;
+    }
+    double mean = sum / n;
+    for (int i = 0; i < n; i++) {
+        double d = x[i] - mean;
+        apart += d * d;
+    }
+    join(moments, n, sum, squares, apart);
+}
+
+static int is_plain(const Block *b)
+{
+    double greatest = -b->min > b->max ? -b->min : b->max;
+    /* `around` and `apart` are NaN where an element is NaN or Inf; the bounds are those of float's squares. */
+    return b->apart == b->apart && b->apart - b->apart == 0 && greatest < 1e15 && (greatest == 0 || greatest > 1e-15) &&
+           (b->min == b->max || b->apart > 1e-30);
+}
+
+static void take_block(const Block *b, int n, Numbers *out, Moments *moments)
+{
+    out->min = b->min < out->min ? b->min : out->min; /* false where out->min is NaN */
+    out->max = b->max > out->max ? b->max : out->max;
+    out->zero += b->zero;
+    out->negative += b->negative;
+    double sum = n * b->center + b->around;
+    double squares = b->apart + 2 * b->center * b->around + n * b->center * b->center;
+    double deviations = b->apart - b->around * b->around / n;
+    join(moments, n, sum, squares, deviations > 0 ? deviations : 0);
+}
+
+static void doubles(const double *x, int n, Numbers *out, Moments *moments)
+{
+    Block block;
+    block_of_doubles(x, n, &block);
+    if (is_plain(&block))
+        take_block(&block, n, out, moments);
+    else
+        slow_block(x, n, out, moments);
+}
+
+static void floats(const float *x, int n, int is_short, Numbers *out, Moments *moments)
+{
+    Block block;
+    if (!is_short) {
+        block_of_floats(x, n, &block);
+        if (is_plain(&block)) {
+            take_block(&block, n, out, moments);
+            return;
+        }
+    }
+    double wide[BLOCK];
+    for (int i = 0; i < n; i++)
+        wide[i] = x[i];
+    doubles(wide, n, out, moments);
+}
+
+/* -- dtypes: each widens a block */
+
+WIDE static void widen_half(const uint16_t *raw, int n, float *out)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)(raw[i] & 0x7fff) << 13, sign = (uint32_t)(raw[i] & 0x8000) << 16;
+        union { uint32_t u; float f; } magic = {0x77800000}, value = {bits}; /* 2^112: the difference of the biases */
+        value.f *= magic.f;
+        value.u |= bits >= 0x0f800000 ? 0x7f800000 : 0; /* Inf and NaN keep their exponent of ones */
+        value.u |= sign;
+        out[i] = value.f;
+    }
+}
+
+WIDE static void widen_bfloat(const uint16_t *raw, int n, float *out)
+{
+    uint32_t *bits = (uint32_t *)(void *)out;
+    for (int i = 0; i < n; i++)
+        bits[i] = (uint32_t)raw[i] << 16;
+}
+
+#define DEFINE_WHOLE(NAME, INT, WIDEST)                                                                                \
+    WIDE static void NAME(const INT *x, int n, double *wide, Numbers *out, int first)                                  \
+    {                                                                                                                  \
+        INT low = x[0], high = x[0];                                                                                   \
+        uint64_t sum = 0;                                                                                              \
+        for (int i = 0; i < n; i++) {                                                                                  \
+            low = x[i] < low ? x[i] : low;                                                                             \
+            high = x[i] > high ? x[i] : high;                                                                          \
+            wide[i] = (double)x[i];                                                                                    \
+            sum += (uint64_t)x[i];                                                                                     \
+        }                                                                                                              \
+        out->whole_sum += (double)(int64_t)sum;                                                                        \
+        if (first || low < (WIDEST)out->whole_min)                                                                     \
+            out->whole_min = (int64_t)low;                                                                             \
+        if (first || high > (WIDEST)out->whole_max)                                                                    \
+            out->whole_max = (int64_t)high;                                                                            \
+    }
+
+DEFINE_WHOLE(whole_int8, int8_t, int64_t)
+DEFINE_WHOLE(whole_int16, int16_t, int64_t)
+DEFINE_WHOLE(whole_int32, int32_t, int64_t)
+DEFINE_WHOLE(whole_int64, int64_t, int64_t)
+DEFINE_WHOLE(whole_uint8, uint8_t, int64_t)
+DEFINE_WHOLE(whole_uint16, uint16_t, int64_t)
+DEFINE_WHOLE(whole_uint32, uint32_t, int64_t)
+DEFINE_WHOLE(whole_uint64, uint64_t, uint64_t)
+
+/* Codes of dtypes, as one_pass.py has them. */
+enum { F32, F64, F16, BF16, I8, I16, I32, I64, U8, U16, U32, U64, CODES };
+static const int ITEM_BYTES[CODES] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8};
+
+static void block_of(int code, const char *data, int64_t start, int n, int is_short, Numbers *out, Moments *moments)
+{
+    float narrow[BLOCK];
+    double wide[BLOCK];
+    switch (code) {
+    case F32: floats((const float *)data + start, n, is_short, out, moments); return;
+    case F64: doubles((const double *)data + start, n, out, moments); return;
+    case F16: widen_half((const uint16_t *)data + start, n, narrow); floats(narrow, n, is_short, out, moments); return;
+    case BF16: widen_bfloat((const uint16_t *)data + start, n, narrow); floats(narrow, n, is_short, out, moments); return;
+    case I8: whole_int8((const int8_t *)data + start, n, wide, out, start == 0); break;
+    case I16: whole_int16((const int16_t *)data + start, n, wide, out, start == 0); break;
+    case I32: whole_int32((const int32_t *)data + start, n, wide, out, start == 0); break;
+    case I64: whole_int64((const int64_t *)data + start, n, wide, out, start == 0); break;
+    case U8: whole_uint8((const uint8_t *)data + start, n, wide, out, start == 0); break;
+    case U16: whole_uint16((const uint16_t *)data + start, n, wide, out, start == 0); break;
+    case U32: whole_uint32((const uint32_t *)data + start, n, wide, out, start == 0); break;
+    case U64: whole_uint64((const uint64_t *)data + start, n, wide, out, start == 0); break;
+    }
+    doubles(wide, n, out, moments);
+}
+
+/* -- tensors: parts of them, joined */
+
+typedef struct {
+    int code;
+    const char *data;
+    int64_t count, first, step; /* of parts: the first that this thread takes, and the distance to the next */
+    Numbers *numbers;           /* of each part */
+    Moments *moments;
+} Work;
+
+static void measure_part(int code, const char *data, int64_t count, Numbers *out, Moments *moments)
+{
+    memset(out, 0, sizeof *out);
+    memset(moments, 0, sizeof *moments);
+    out->min = INFINITY;
+    out->max = -INFINITY;
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        int n = count - start < BLOCK ? (int)(count - start) : BLOCK;
+        block_of(code, data, start, n, count <= SHORT, out, moments);
+    }
+}
+
+static void *measure_parts(void *argument)
+{
+    Work *work = argument;
+    for (int64_t part = work->first; part * PART < work->count; part += work->step) {
+        int64_t rest = work->count - part * PART;
+        measure_part(work->code, work->data + part * PART * ITEM_BYTES[work->code], rest < PART ? rest : PART,
+                     work->numbers + part, work->moments + part);
+    }
+    return NULL;
+}
+
+static void join_numbers(int code, Numbers *all, const Numbers *more)
+{
+    all->min = more->min < all->min || more->min != more->min ? more->min : all->min;
+    all->max = more->max > all->max || more->max != more->max ? more->max : all->max;
+    all->nan += more->nan;
+    all->posinf += more->posinf;
+    all->neginf += more->neginf;
+    all->zero += more->zero;
+    all->negative += more->negative;
+    all->whole_sum += more->whole_sum;
+    if (code == U64 ? (uint64_t)more->whole_min < (uint64_t)all->whole_min : more->whole_min < all->whole_min)
+        all->whole_min = more->whole_min;
+    if (code == U64 ? (uint64_t)more->whole_max > (uint64_t)all->whole_max : more->whole_max > all->whole_max)
+        all->whole_max = more->whole_max;
+}
+
+static void finish(Numbers *out, const Moments *moments)
+{
+    out->sum = moments->sum;
+    out->squares = moments->squares;
+    out->deviations = moments->deviations;
+}
+
+/* Measure a long tensor with up to `threads` threads; 0 where there is no memory for it. */
+static int measure_long(int code, const char *data, int64_t count, int threads, Numbers *out)
+{
+    int64_t parts = (count + PART - 1) / PART;
+    Numbers *numbers = malloc((size_t)parts * sizeof *numbers);
+    Moments *moments = malloc((size_t)parts * sizeof *moments);
+    pthread_t others[MOST_THREADS];
+    Work works[MOST_THREADS];
+    int begun = 0;
+    if (numbers == NULL || moments == NULL) {
+        free(numbers);
+        free(moments);
+        return 0;
+    }
+    threads = threads > MOST_THREADS ? MOST_THREADS : threads;
+    threads = threads > parts ? (int)parts : threads;
+    for (int i = 0; i < threads; i++)
+        works[i] = (Work){code, data, count, i, threads, numbers, moments};
+    while (begun < threads - 1 && pthread_create(others + begun, NULL, measure_parts, works + begun + 1) == 0)
+        begun++;
+    measure_parts(works);
+    for (int i = begun + 1; i < threads; i++) /* what no thread could be had for */
+        measure_parts(works + i);
+    for (int i = 0; i < begun; i++)
+        pthread_join(others[i], NULL);
+    *out = numbers[0];
+    for (int64_t part = 1; part < parts; part++) {
+        join_numbers(code, out, numbers + part);
+        join(moments, moments[part].count, moments[part].sum, moments[part].squares, moments[part].deviations);
+    }
+    finish(out, moments);
+    free(numbers);
+    free(moments);
+    return 1;
+}
+
+static int measure(int code, const char *data, int64_t count, int threads, Numbers *out)
+{
+    Moments moments;
+    if (count > PART)
+        return measure_long(code, data, count, threads < 1 ? 1 : threads, out);
+    measure_part(code, data, count, out, &moments);
+    finish(out, &moments);
+    return 1;
+}
+
+/* -- Python's side */
+
+static int is_code(int code)
+{
+    if (code >= 0 && code < CODES)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "code %d of a dtype is not one of 0 to %d", code, CODES - 1);
+    return 0;
+}
+
+static PyObject *number_list(int code, const Numbers *n)
+{
+    PyObject *low, *high;
+    if (code == U64) {
+        low = PyLong_FromUnsignedLongLong((uint64_t)n->whole_min);
+        high = PyLong_FromUnsignedLongLong((uint64_t)n->whole_max);
+    } else {
+        low = PyLong_FromLongLong(n->whole_min);
+        high = PyLong_FromLongLong(n->whole_max);
+    }
+    if (low == NULL || high == NULL) {
+        Py_XDECREF(low);
+        Py_XDECREF(high);
+        return NULL;
+    }
+    return Py_BuildValue("(ddddddddddNNd)", n->min, n->max, n->sum, n->squares, n->deviations, n->nan, n->posinf,
+                         n->neginf, n->zero, n->negative, low, high, n->whole_sum);
+}
+
+static PyObject *of_one(PyObject *self, PyObject *args)
+{
+    int code, threads, is_done;
+    unsigned long long address;
+    long long count;
+    Numbers numbers;
+    if (!PyArg_ParseTuple(args, "iKLi", &code, &address, &count, &threads) || !is_code(code))
+        return NULL;
+    if (count < 1) {
+        PyErr_SetString(PyExc_ValueError, "a tensor without elements has no statistics");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    is_done = measure(code, (const char *)(uintptr_t)address, count, threads, &numbers);
+    Py_END_ALLOW_THREADS
+    return is_done ? number_list(code, &numbers) : PyErr_NoMemory();
+}
+
+static PyObject *of_many(PyObject *self, PyObject *args)
+{
+    int code, is_done = 1;
+    Py_ssize_t tensors;
+    unsigned long long address;
+    PyObject *counts, *found;
+    if (!PyArg_ParseTuple(args, "iKO!", &code, &address, &PyList_Type, &counts) || !is_code(code))
+        return NULL;
+    tensors = PyList_Size(counts);
+    found = PyList_New(tensors);
+    if (found == NULL)
+        return NULL;
+    const char *data = (const char *)(uintptr_t)address;
+    for (Py_ssize_t i = 0; i < tensors; i++) {
+        Numbers numbers;
+        long long count = PyLong_AsLongLong(PyList_GetItem(counts, i));
+        PyObject *one = NULL;
+        if (!PyErr_Occurred() && count < 1)
+            PyErr_SetString(PyExc_ValueError, "a tensor without elements has no statistics");
+        if (!PyErr_Occurred()) {
+            Py_BEGIN_ALLOW_THREADS
+            is_done = measure(code, data, count, 1, &numbers);
+            Py_END_ALLOW_THREADS
+            one = is_done ? number_list(code, &numbers) : PyErr_NoMemory();
+        }
+        if (one == NULL) {
+            Py_DECREF(found);
+            return NULL;
+        }
+        PyList_SetItem(found, i, one);
+        data += count * ITEM_BYTES[code];
+    }
+    return found;
+}
+
+static PyMethodDef METHODS[] = {
+    {"of_one", of_one, METH_VARARGS,
+     "of_one(code, address, count, threads)\n\n"
+     "Measure the `count` elements at `address`; return min, max, sum, squares, deviations, nan, posinf, neginf, zero,\n"
+     "negative, whole_min, whole_max, whole_sum. Nothing is checked: the memory must be there."},
+    {"of_many", of_many, METH_VARARGS,
+     "of_many(code, address, counts)\n\nMeasure tensors of so many elements each, end to end; see `of_one`."},
+    {NULL, NULL, 0, NULL},
+};
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_one_pass", NULL, 0, METHODS, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__one_pass(void)
+{
+    return PyModule_Create(&MODULE);
+}

@@ -1,0 +1,80 @@
+"""All twelve statistics from one read of the memory, where the C file beside this one was compiled (hatch_build.py).
+
+Without it, or where elements are not those of a dtype in `CODES`, what torch and numpy compute in several passes is
+taken: `one_tensor` and `many_small_tensors`, which also say what the numbers are and how far off they may be.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+_compiled: ModuleType | None
+try:
+    from . import _one_pass
+
+    _compiled = _one_pass
+except ImportError:
+    _compiled = None
+
+IS_COMPILED: Final = _compiled is not None
+# In the order of _one_pass.c.
+_NAMES: Final = (
+    *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+)
+CODES: Final[dict[torch.dtype, int]] = {
+    getattr(torch, name): code for code, name in enumerate(_NAMES) if hasattr(torch, name)
+} | {torch.bool: _NAMES.index("uint8")}
+_EXACT_IN_INT64: Final = 1 << 31
+
+
+def of_elements(flat: torch.Tensor) -> dict[str, Any] | None:
+    """Return the statistics of a 1-D tensor by name; None where torch is to compute them.
+
+    Args:
+        flat: of any dtype and device, with at least one element.
+    """
+    code = CODES.get(flat.dtype)
+    if _compiled is None or code is None or not flat.is_cpu:
+        return None
+    flat = flat.contiguous()
+    count = flat.numel()
+    numbers = _compiled.of_one(code, flat.data_ptr(), count, torch.get_num_threads())
+    return _named(numbers, count, flat.dtype.is_floating_point)
+
+
+def of_stretches(data: bytes, dtype: torch.dtype, counts: list[int]) -> list[dict[str, Any]] | None:
+    """Return the statistics of tensors of so many elements each, which lie end to end; None as `of_elements`."""
+    code = CODES.get(dtype)
+    if _compiled is None or code is None:
+        return None
+    found = _compiled.of_many(code, np.frombuffer(data, np.uint8).ctypes.data, counts)
+    is_floating_point = dtype.is_floating_point
+    return [_named(numbers, count, is_floating_point) for numbers, count in zip(found, counts, strict=True)]
+
+
+def _named(numbers: Any, count: int, is_floating_point: bool) -> dict[str, Any]:
+    low, high, total, squares, deviations, nan, posinf, neginf, zero, negative, whole_low, whole_high, whole = numbers
+    if not is_floating_point:
+        low, high = whole_low, whole_high
+        if max(-low, high) < _EXACT_IN_INT64:
+            total = whole
+    return {
+        "count": count,
+        "min": low,
+        "max": high,
+        "mean": total / count,
+        "l2norm": math.sqrt(squares),
+        "std": math.sqrt(deviations / (count - 1)) if count > 1 else None,
+        "nan": int(nan),
+        "posinf": int(posinf),
+        "neginf": int(neginf),
+        "zero": int(zero),
+        "negative": int(negative),
+        "positive": int(count - zero - negative - nan),
+    }
