@@ -7,21 +7,18 @@ taken: `one_tensor` and `many_small_tensors`, which also say what the numbers ar
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-_compiled: ModuleType | None
 try:
-    from . import _one_pass
-
-    _compiled = _one_pass
+    from ._one_pass import of_many, of_one
 except ImportError:
-    _compiled = None
+    IS_COMPILED = False
+else:
+    IS_COMPILED = True
 
-IS_COMPILED: Final = _compiled is not None
 # In the order of _one_pass.c.
 _NAMES: Final = (
     *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
@@ -40,20 +37,20 @@ def of_elements(flat: torch.Tensor) -> dict[str, Any] | None:
         flat: of any dtype and device, with at least one element.
     """
     code = CODES.get(flat.dtype)
-    if _compiled is None or code is None or not flat.is_cpu:
+    if not IS_COMPILED or code is None or not flat.is_cpu:
         return None
     flat = flat.contiguous()
     count = flat.numel()
-    numbers = _compiled.of_one(code, flat.data_ptr(), count, torch.get_num_threads())
+    numbers = of_one(code, flat.data_ptr(), count, torch.get_num_threads())
     return _named(numbers, count, flat.dtype.is_floating_point)
 
 
 def of_stretches(data: bytes, dtype: torch.dtype, counts: list[int]) -> list[dict[str, Any]] | None:
     """Return the statistics of tensors of so many elements each, which lie end to end; None as `of_elements`."""
     code = CODES.get(dtype)
-    if _compiled is None or code is None:
+    if not IS_COMPILED or code is None:
         return None
-    found = _compiled.of_many(code, np.frombuffer(data, np.uint8).ctypes.data, counts)
+    found = of_many(code, np.frombuffer(data, np.uint8).ctypes.data, counts)
     is_floating_point = dtype.is_floating_point
     return [_named(numbers, count, is_floating_point) for numbers, count in zip(found, counts, strict=True)]
 
