@@ -21,7 +21,8 @@ from tests.torture.changing import copied, corrupted, mutated
 from tests.torture.hostile import HARMS
 from tests.torture.interrupting import interrupt_one
 from tests.torture.killing import kill_one
-from tests.torture.looking import look_at, wrong_tensors
+from tests.torture.looking import look_at, mend, wrong_tensors
+from tests.torture.outside import make_outside, nothing_done, state_of
 
 DUMPS = [
     Path(__file__).parents[1] / "golden" / "v1" / name for name in ("full", "killed", "hash", "sample", "statistic")
@@ -42,6 +43,7 @@ class Counts:
     tensors: int = 0  # that were read
     wrong: int = 0
     refused: int = 0  # cases in which some reader gave an error of aten_dump
+    untouched: int = 0  # cases after which all beside the dump was as before, and nothing had been run
     bad: list[str] = field(default_factory=list)  # cases with a hang, a traceback or a wrong tensor
     seconds: float = 0.0
 
@@ -98,16 +100,25 @@ def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Call
     def case(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
         original = chance.choice(DUMPS)
         spoiled = copied(original, folder)
+        outside = make_outside(folder.parent, DUMPS[1])
+        before = state_of(outside)
         said = how(spoiled, chance)
         with warnings.catch_warnings(), limited(seconds):
             warnings.simplefilter("ignore")
             try:
-                counts.refused += bool(look_at(spoiled, chance))
+                with nothing_done() as acts:
+                    counts.refused += bool(look_at(spoiled, chance))
+                assert acts == [], f"looking did {acts[:3]}"
                 if compared:
                     read, wrong = wrong_tensors(original, spoiled)
                     counts.tensors += read
                     counts.wrong += len(wrong)
                     assert not wrong, f"wrong tensors: {wrong[:3]}"
+                with nothing_done(files=False) as acts:
+                    mend(spoiled)
+                assert acts == [], f"recovering did {acts[:3]}"
+                assert state_of(outside) == before, "something beside the dump was changed"
+                counts.untouched += 1
             except BaseException as error:
                 error.args = (f"{said}: {error}",)
                 raise
@@ -144,7 +155,8 @@ def main() -> int:
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             print(
                 f"{kind}: {counts.cases} cases, {counts.refused} refused in part, {counts.tensors} tensors read, "
-                f"{counts.wrong} wrong, {len(counts.bad)} bad; {counts.seconds:.0f} s, at most {memory} MiB",
+                f"{counts.wrong} wrong, {len(counts.bad)} bad, {counts.untouched} seen to touch nothing outside; "
+                f"{counts.seconds:.0f} s, at most {memory} MiB",
                 flush=True,
             )
             print(*counts.bad, sep="\n")

@@ -11,6 +11,7 @@ from typing import Any
 
 from aten_dump.store import records as r
 from tests.torture.changing import records_of, signed
+from tests.torture.outside import NAME as OUTSIDE
 
 Harm = Callable[[Path, random.Random], None]
 
@@ -64,6 +65,21 @@ def _to(target: str) -> Callable[[Path], None]:
     return lambda path: path.symlink_to(target)
 
 
+def _linked(name: str, target: str) -> Harm:
+    """Put a link into the tree beside the dump in the place of a file or folder, or where the tools would make one."""
+
+    def harm(dump: Path, random: random.Random) -> None:
+        rank = random.choice(sorted(dump.glob("step*/rank*")))
+        found = sorted(dump.rglob(name)) or [rank / name]
+        path = random.choice(found)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.symlink_to(dump.absolute().parent / OUTSIDE / target)
+
+    return harm
+
+
 def _hole(name: str) -> Harm:
     def harm(dump: Path, random: random.Random) -> None:
         os.truncate(random.choice(sorted(dump.rglob(name)) or sorted(dump.rglob("index.msgpack"))), 1 << 40)
@@ -100,6 +116,13 @@ HARMS: dict[str, Harm] = {
     "commit of other types": _rows(r.COMMIT, _set(5, [1 << 62], ["x"], 7, [-1])),
     "another step": _rows(r.HEADER, _set(2, 99, -1, 1 << 62)),
     "an index that is a link": _file("index.msgpack", _to("/etc/passwd")),
+    "an index that is another's": _linked("index.msgpack", "dump/step0/rank0/index.msgpack"),
+    "a shard that is another's file": _linked("shard-*", "kept.txt"),
+    "a rank that is another's": _linked("rank0", "dump/step0/rank0"),
+    "a step that is another's": _linked("step0", "dump/step0"),
+    "a run.json that is another's": _linked("run.json", "kept.txt"),
+    "a lock that is another's": _linked(".lock", "kept.txt"),
+    "an index to be that is another's": _linked("index.msgpack.partial", "kept.txt"),
     "an index that never ends": _file("index.msgpack", _to("/dev/zero")),
     "an index that is a FIFO": _file("index.msgpack", lambda path: os.mkfifo(path)),
     "an index that is a folder": _file("index.msgpack", lambda path: path.mkdir()),

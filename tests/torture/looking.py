@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from aten_dump.analysis.replay import replay_call
+from aten_dump.analysis.rerun.repro_script import repro_script
 from aten_dump.dump import Dump, RankDump, open_dump
 from aten_dump.dump.index.summary import summarize
 from aten_dump.errors import AtenDumpError
@@ -21,6 +23,7 @@ from aten_dump.report.terminal_tables import note_lines, run_lines, saved_by_cal
 from aten_dump.report.tree import call_line, tree_lines
 from aten_dump.report.value_rows import columns, value_rows, write_csv, write_json
 from aten_dump.store.checking.verification import verify
+from aten_dump.store.recovery import recover
 
 FEW = 12
 
@@ -95,7 +98,30 @@ def _saved(rank: RankDump, random: random.Random) -> None:
     assert rank.gradients is not None and rank.loss_scales is not None
 
 
-LOOKS: tuple[Look, ...] = (_tree, _calls, _values, _tensors, _tables, _saved)
+def _reruns(rank: RankDump, random: random.Random) -> None:
+    """Replay some calls, and write scripts of them: an allow-list and checked arguments are all that is between."""
+    calls = [call for call in islice(rank.calls, 2000) if call.kind == "aten"]
+    for call in random.sample(calls, min(FEW, len(calls))):
+        replay_call(call)
+        try:
+            repro_script(call)
+        except AtenDumpError:
+            continue
+
+
+LOOKS: tuple[Look, ...] = (_tree, _calls, _values, _tensors, _tables, _saved, _reruns)
+
+
+def mend(path: Path) -> list[AtenDumpError]:
+    """Recover every step and rank of a dump, as `aten-dump recover` does; return the errors that it gave."""
+    errors: list[AtenDumpError] = []
+    try:
+        ranks = open_dump(path).all_ranks()
+    except AtenDumpError as error:
+        return [error]
+    for rank in ranks:
+        _attempt(lambda rank=rank: recover(rank.directory), errors)  # type: ignore[misc]
+    return errors
 
 
 def wrong_tensors(original: Path, spoiled: Path) -> tuple[int, list[str]]:
