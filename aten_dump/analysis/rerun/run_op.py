@@ -320,9 +320,10 @@ def leaves(tree: Any, slot: str) -> Iterator[tuple[str, Any]]:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Tell whether two results are the same bit by bit, shapes and strides of plain tensors included."""
+    """Tell whether two results are the same bit by bit; of tensors, dtypes, shapes and layouts too."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return bool(one == other or (one != one and other != other))
+        is_plain = not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
+        return is_plain and bool(one == other or (one != one and other != other))
     if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
         return False
     if one.is_quantized:
