@@ -1,0 +1,34 @@
+"""A group for each call, a dataset for each of its tensors, each value once in a group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from aten_dump.export.formats.to_hdf5 import write
+from tests.export.made import Y, chosen, small_step
+
+
+def test_a_call_is_a_group_that_says_what_it_is(tmp_path: Path) -> None:
+    write(chosen(small_step(tmp_path / "dump")), tmp_path / "out.h5")
+    with h5py.File(tmp_path / "out.h5") as file:
+        group = file["Aten.addmm_.0.forward"]
+        assert dict(group.attrs) == {
+            "op": "aten::addmm_", "kind": "aten", "phase": "forward", "module": "fc", "id": 3,
+        }  # fmt: skip
+        assert sorted(group) == ["input.0", "input.1.0", "mutated.self", "output.0"]
+        np.testing.assert_array_equal(group["output.0"][()], Y.numpy())
+        assert group["output.0"].attrs["dtype"] == "float32"
+        assert group["mutated.self"] == group["output.0"], "another name of the same dataset"
+        assert file["Functional.linear.0.forward/output.0"] != group["output.0"]
+        assert len(file) == 7 and list(file["Node.AddmmBackward0.0.backward"]) == ["input.0"]
+
+
+def test_several_steps_are_groups(tmp_path: Path) -> None:
+    small_step(tmp_path / "dump", 0)
+    small_step(tmp_path / "dump", 1)
+    write(chosen(tmp_path / "dump", ["aten"]), tmp_path / "out.h5")
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert sorted(file) == ["step0", "step1"] and list(file["step1/rank0"]) == ["Aten.addmm_.0.forward"]
