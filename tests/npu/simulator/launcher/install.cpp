@@ -25,8 +25,9 @@ static c10::KernelFunction kernel_of(int mode) {
 
 static void poison(const c10_npu::NPUCachingAllocator::TraceEntry& entry) {
   using Action = c10_npu::NPUCachingAllocator::TraceEntry::Action;
-  if (entry.action_ == Action::ALLOC || entry.action_ == Action::FREE_COMPLETED)
-    sim_poison_on(entry.stream_, reinterpret_cast<void*>(entry.addr_), size_t(entry.size_));
+  void* start = reinterpret_cast<void*>(entry.addr_);
+  if (entry.action_ == Action::ALLOC) sim_given(entry.stream_, start, size_t(entry.size_));
+  if (entry.action_ == Action::FREE_COMPLETED) sim_freed(start, size_t(entry.size_));
 }
 
 }  // namespace sim

@@ -86,21 +86,3 @@ aclError aclrtMemsetAsync(void *to, size_t most, int32_t value, size_t nbytes, a
     enqueue((copy){to, NULL, NULL, value, nbytes}, stream);
     return ACL_SUCCESS;
 }
-
-typedef struct {
-    void *start;
-    size_t nbytes;
-} area;
-
-static void poison(void *argument) {
-    area *it = argument;
-    sim_poison(it->start, it->nbytes);
-    free(it);
-}
-
-/* Poison memory when its stream comes to it. */
-void sim_poison_on(aclrtStream stream, void *start, size_t nbytes) {
-    area *it = malloc(sizeof *it);
-    *it = (area){start, nbytes};
-    sim_enqueue(stream, poison, it);
-}

@@ -97,6 +97,7 @@ aclError aclrtFree(void *pointer) {
     int device = 0;
     size_t nbytes = forget(pointer, &device);
     if (!nbytes) return sim_fail(ACL_ERROR_RT_PARAM_INVALID, "%p was not allocated on a device", pointer);
+    sim_returned(pointer, nbytes);
     sim_poison(pointer, nbytes);
     free(pointer);
     return ACL_SUCCESS;
@@ -194,6 +195,7 @@ aclError aclrtMapMem(void *address, size_t nbytes, size_t offset, aclrtDrvMemHan
 aclError aclrtUnmapMem(void *address) {
     int device;
     size_t nbytes = forget(address, &device);
+    sim_returned(address, nbytes);
     madvise(address, nbytes, MADV_DONTNEED);
     mprotect(address, nbytes, PROT_NONE); /* who still reads here ends the process, and should */
     return ACL_SUCCESS;

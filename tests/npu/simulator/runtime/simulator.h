@@ -38,6 +38,12 @@ sim_stream *sim_stream_of(aclrtStream stream);
 void sim_enqueue(aclrtStream stream, sim_task run, void *argument);
 void sim_stream_failed(const char *format, ...) __attribute__((format(printf, 1, 2))); /* by a task, of its stream */
 aclError sim_wait_for_stream(sim_stream *stream);
+uint64_t *sim_stream_positions(void); /* how far each stream's queue reaches now; freed by the caller */
+bool sim_streams_passed(const uint64_t *positions);
+
+/* scrubbing.c */
+void sim_scrub(void);
+void sim_returned(void *start, size_t nbytes);
 
 /* counting.c: `nbytes` is 0 for what copies nothing */
 void sim_count(const char *what, size_t nbytes);

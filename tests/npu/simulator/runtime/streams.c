@@ -170,7 +170,33 @@ aclError sim_wait_for_stream(sim_stream *stream) {
     memcpy(error, stream->error, sizeof error);
     stream->error[0] = 0;
     pthread_mutex_unlock(&stream->lock);
+    sim_scrub();
     return error[0] ? sim_fail(ACL_ERROR_RT_AICORE_EXCEPTION, "%s", error) : ACL_SUCCESS;
+}
+
+uint64_t *sim_stream_positions(void) {
+    pthread_mutex_lock(&streams_lock);
+    uint64_t *positions = calloc((size_t)stream_count + 1, sizeof *positions);
+    positions[0] = (uint64_t)stream_count;
+    for (sim_stream *stream = streams; stream; stream = stream->next) {
+        pthread_mutex_lock(&stream->lock);
+        positions[1 + stream->id] = stream->enqueued;
+        pthread_mutex_unlock(&stream->lock);
+    }
+    pthread_mutex_unlock(&streams_lock);
+    return positions;
+}
+
+bool sim_streams_passed(const uint64_t *positions) {
+    bool passed = true;
+    pthread_mutex_lock(&streams_lock);
+    for (sim_stream *stream = streams; stream && passed; stream = stream->next) {
+        pthread_mutex_lock(&stream->lock);
+        if ((uint64_t)stream->id < positions[0]) passed = stream->completed >= positions[1 + stream->id];
+        pthread_mutex_unlock(&stream->lock);
+    }
+    pthread_mutex_unlock(&streams_lock);
+    return passed;
 }
 
 void sim_set_delays(uint64_t seed, unsigned most_us) {
