@@ -115,7 +115,7 @@ bench-peers: .bench-peers/ready ## Install the recorder that `make bench` compar
 	.bench-peers/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt mindstudio-probe
 	@touch $@
 
-mutants: .mutants/ready ## Change the package in one place at a time: do the tests notice? (hours; docs/testing.md)
+mutants: .mutants/ready ## Change the package in one place at a time: do the tests notice? (docs/testing.md)
 	nice -n 15 .mutants/bin/python -m tests.mutants $(MUTANTS_ARGS)
 
 # Its own environment, on top of ours: cosmic-ray brings a dozen packages that nothing else here needs.
@@ -124,7 +124,7 @@ mutants: .mutants/ready ## Change the package in one place at a time: do the tes
 	$(RUN) -m venv .mutants
 	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$(.mutants/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
-	.mutants/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt cosmic-ray==8.7.0
+	.mutants/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt cosmic-ray coverage
 	@touch $@
 
 lint: $(READY) ## Check style and format

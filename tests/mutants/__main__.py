@@ -1,28 +1,30 @@
 """Changes one place of the package at a time and asks whether a test notices: ``make mutants``, docs/testing.md.
 
-One process imports torch and forks for each mutant, which lies in a copy of the checkout, so that programs that tests
-start find it too. pyproject.toml, [tool.aten-dump.mutants], says how many places are drawn and which tests decide.
+pyproject.toml, [tool.aten-dump.mutants], says how many places are drawn and which tests decide.
 """
 
 from __future__ import annotations
 
-import ast
+import functools
 import json
 import os
 import shutil
-import signal
 import sys
-import time
 from argparse import ArgumentParser
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable
+from dataclasses import asdict
 from difflib import unified_diff
+from hashlib import sha256
 from importlib import import_module
-from pathlib import Path
+from typing import Any
 
 from tests.checkout import ROOT
 from tests.mutants.drawing import Mutant, draw
-from tests.structure import imported_names
+from tests.mutants.reach import Reach
+from tests.mutants.statements import Whereabouts, whereabouts
+from tests.mutants.trials import WarmTrials, cold_trial, pytest_in
+from tests.mutants.watching import Ending, in_fork, void
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,76 +32,173 @@ else:
     import tomli as tomllib
 
 COPY, RESULTS = ROOT / "build" / "mutants", ROOT / "build" / "mutants.jsonl"
+REACH = ROOT / "build" / "mutants-reach"
 COPIED = ("aten_dump", "tests", "docs", "examples", "benchmarks", "README.md", "hatch_build.py", "pyproject.toml")
-WARM = ("numpy", "torch", "torch._dynamo", "torch.utils.checkpoint", "pytest", "msgpack", "safetensors.torch", "xxhash")
-OPTIONS = ("-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore")
+WARM = ("numpy", "torch", "torch._dynamo", "torch.utils.checkpoint", "msgpack", "safetensors.torch", "xxhash")
 
 
-def tests_for(path: str, folders: list[str]) -> list[list[str]]:
-    """Return the test files of some folders: those that import the module of `path`, and the others."""
-    module = path.removesuffix(".py").replace("/", ".")
-    parts: list[list[str]] = [[], []]
-    for file in [file for folder in folders for file in sorted((ROOT / folder).rglob("test_*.py")) or [ROOT / folder]]:
-        names = imported_names(ast.parse(file.read_text(encoding="utf-8")), file, ROOT / "tests")
-        imports = any(f"{name}.".startswith(f"{module}.") for name in names)
-        parts[not imports].append(file.relative_to(ROOT).as_posix())
-    return [part for part in parts if part]
+class Folder:
+    """One folder of the package: its mutants, and the tests that decide on them."""
+
+    def __init__(self, name: str, settings: dict[str, Any], seed: int) -> None:
+        part = settings["folders"][name]
+        self.name, self.tests, self.most_seconds = name, tuple(part["tests"]), settings["most_seconds"]
+        self.mutants = draw(name, part["places"], seed, settings["left_out"])
+        self.reach, self.trusted = Reach(), set[str]()
+
+    def to_try(self) -> list[Mutant]:
+        """Return the mutants that no test has killed yet."""
+        outcomes = {key: result["outcome"] for key, result in results().items()}
+        return [mutant for mutant in self.mutants if outcomes.get(key(mutant)) not in ("killed", "endless")]
+
+    def measure(self, trials: WarmTrials) -> None:
+        """Find which tests execute which lines; what is known of a file of tests is not measured again."""
+        sources = [file.read_bytes() for file in sorted((ROOT / "aten_dump" / self.name).rglob("*.py"))]
+        tests = [item.nodeid for item in trials.items if item.nodeid.startswith(self.tests)]
+        self.reach = Reach(on_import=trials.on_import)
+        for file in dict.fromkeys(test.partition("::")[0] for test in tests):
+            digest = sha256(b"".join([(ROOT / file).read_bytes(), *sources])).hexdigest()
+            target = REACH / f"{self.name.replace('/', '-')}-{file.replace('/', '-')}-{digest[:16]}.json"
+            if not target.exists():
+                trials.measure([test for test in tests if test.startswith(f"{file}::")], target)
+            seconds, lines = json.loads(target.read_text(encoding="utf-8"))
+            self.reach.seconds.update(seconds)
+            self.reach.lines.update(lines)
+        print(f"{self.name}: {len(tests)} tests, {sum(self.reach.seconds.values()):.0f} s", flush=True)
+
+    def try_warm(self, trials: WarmTrials) -> list[Mutant]:
+        """Try the mutants whose code can be exchanged; return the others."""
+        left = []
+        for mutant in self.to_try():
+            place, order = self.plan(mutant)
+            function = None if self.reach.runs_on_import(mutant.path, place) else place.function
+            if not order:
+                note(self.name, mutant, "unreached", "", 0.0)
+            elif function is None or not self.is_tried(
+                mutant,
+                lambda order, path=mutant.path, function=function: trials.changed(
+                    path, function, order, self.reach.seconds
+                ),
+                lambda test: trials.unchanged(test, self.reach.seconds),
+            ):
+                left.append(mutant)
+        return left
+
+    def try_cold(self, mutant: Mutant, options: list[str]) -> None:
+        def run(order: list[str]) -> Ending:
+            return cold_trial(COPY, options, order, self.reach.seconds)
+
+        self.is_tried(mutant, run, lambda test: run([test]))
+
+    def is_tried(
+        self, mutant: Mutant, changed: Callable[[list[str]], Ending | None], unchanged: Callable[[str], Ending]
+    ) -> bool:
+        """Try a mutant until it survives, or is killed by a test that passes without it; tell whether it could be."""
+        while True:
+            with Changed(mutant):
+                ending = changed(self.plan(mutant)[1])
+            if ending is None:
+                return False
+            outcome, test = outcome_of(ending)
+            if outcome == "survived" or test not in self.reach.seconds or self.is_trusted(test, unchanged):
+                note(self.name, mutant, outcome, test, ending.cpu_seconds)
+                return True
+
+    def is_trusted(self, test: str, unchanged: Callable[[str], Ending]) -> bool:
+        """Tell whether a test passes without a mutant; one that does not is left out from now on."""
+        if test not in self.trusted:
+            if outcome_of(unchanged(test))[0] != "survived":
+                print(f"{self.name}: fails without a mutant, is left out: {test}", flush=True)
+                del self.reach.seconds[test]
+                return False
+            self.trusted.add(test)
+        return True
+
+    def plan(self, mutant: Mutant) -> tuple[Whereabouts, list[str]]:
+        place = whereabouts((ROOT / mutant.path).read_text(encoding="utf-8"), mutant.line, mutant.column)
+        return place, self.reach.order(mutant.path, place, self.most_seconds)
 
 
-def run_tests(tests: list[str], options: list[str], seconds: float) -> tuple[str, str]:
-    """Run tests on the copy, in a fork; return how that ended and the first test that failed."""
-    log = COPY / "log"
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-        os.dup2(1, 2)
-        os.chdir(COPY)
-        sys.path.insert(0, str(COPY))
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(COPY), os.environ.get("PYTHONPATH", "")])
-        for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "aten_dump")]:
-            del sys.modules[name]  # the copy's are another
-        import pytest
-
-        os._exit(int(pytest.main([*OPTIONS, *options, *tests])))
-    status, deadline = None, time.monotonic() + seconds
-    while status is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-        ended, code = os.waitpid(child, os.WNOHANG)
-        status = code if ended else None
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # and what the tests started
-    if status is None:
-        os.waitpid(child, 0)
-        return "timeout", ""
-    failed = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return ("killed" if status else "survived"), " ".join(failed[:1])
+def outcome_of(ending: Ending) -> tuple[str, str]:
+    """Return how a trial ended, and the test that decided."""
+    if not ending.endless and "failed" not in ending.said and not ending.status:
+        return "survived", ""
+    test = (ending.said.get("failed") or ending.said.get("test") or ["import"])[-1]
+    return "endless" if ending.endless else "killed", test
 
 
-def run_mutant(mutant: Mutant, tests: list[list[str]], options: list[str], seconds: float) -> dict[str, object]:
-    """Put a mutant into the copy, run the tests until one fails, and take it out again."""
-    target, source = COPY / mutant.path, mutant.source()
-    original = target.read_text(encoding="utf-8")
-    assert source is not None, mutant
-    write(target, source)
-    outcome = test = ""
-    for part in tests:
-        outcome, test = run_tests(part, options, seconds)
-        if outcome != "survived":
-            break
-    write(target, original)
-    changed = list(unified_diff(original.splitlines(), source.splitlines(), n=0, lineterm=""))[3:]
-    return {**mutant._asdict(), "outcome": outcome, "test": test, "change": changed}
+class Changed:
+    """Keeps a mutant in the copy of the checkout, where programs that tests start find it too."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.target, self.source = COPY / mutant.path, mutant.source()
+        self.original = self.target.read_text(encoding="utf-8")
+
+    def __enter__(self) -> None:
+        self.write(self.source)
+
+    def __exit__(self, *_: object) -> None:
+        self.write(self.original)
+
+    def write(self, source: str) -> None:
+        """Write a source with a time of its own: compiled modules are kept by whole seconds and size."""
+        later = int(self.target.stat().st_mtime) + 2
+        self.target.write_text(source, encoding="utf-8")
+        os.utime(self.target, (later, later))
 
 
-def write(target: Path, source: str) -> None:
-    """Write a source with a time of its own: compiled modules are kept by whole seconds and size."""
-    target.write_text(source, encoding="utf-8")
-    WRITTEN.append(WRITTEN[-1] + 2)
-    os.utime(target, (WRITTEN[-1], WRITTEN[-1]))
+def note(folder: str, mutant: Mutant, outcome: str, test: str, cpu_seconds: float) -> None:
+    """Append an outcome to the results, and print a mutant that survives."""
+    original = (ROOT / mutant.path).read_text(encoding="utf-8").splitlines()
+    change = list(unified_diff(original, mutant.source().splitlines(), n=0, lineterm=""))[3:]
+    result = {"folder": folder, **mutant._asdict(), "outcome": outcome, "test": test, "change": change}
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**result, "cpu_seconds": cpu_seconds, "key": key(mutant)}) + "\n")
+    if outcome in ("survived", "unreached"):
+        print(f"{mutant.path}:{mutant.line} {mutant.operator} {outcome}", *change, sep="\n    ", flush=True)
 
 
-WRITTEN = [int(time.time())]
+@functools.cache
+def key(mutant: Mutant) -> str:
+    """Name a mutant and what its file says, so that an outcome is not taken for that of another file."""
+    return sha256(f"{mutant.path} {mutant.source()}".encode()).hexdigest()
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Return the last outcome of each mutant."""
+    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    return {result["key"]: result for result in map(json.loads, lines)}
+
+
+def copy_checkout() -> None:
+    shutil.rmtree(COPY, ignore_errors=True)
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, COPY / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, COPY)
+    REACH.mkdir(exist_ok=True)
+
+
+def run(folders: list[Folder], settings: dict[str, Any]) -> None:
+    """Try first what needs no import, all of it in forks of one process that has collected the tests."""
+    options = [option for test in settings["deselect"] for option in ("--deselect", test)]
+
+    def warm(trials: WarmTrials) -> None:
+        for folder in folders:
+            folder.measure(trials)
+            left = folder.try_warm(trials)
+            state = [asdict(folder.reach), sorted(folder.trusted), [mutant._asdict() for mutant in left]]
+            (REACH / f"{folder.name.replace('/', '-')}.left").write_text(json.dumps(state), encoding="utf-8")
+
+    tests = sorted({test for folder in folders for test in folder.tests})
+    in_fork(lambda _: void(pytest_in(COPY, tests, options, WarmTrials(COPY, warm))), COPY, lambda _: 1e9, logs=False)
+    for folder in folders:
+        file = REACH / f"{folder.name.replace('/', '-')}.left"
+        reach, _, left = json.loads(file.read_text(encoding="utf-8"))
+        folder.reach = Reach(**reach)
+        for mutant in left:
+            folder.try_cold(Mutant(**mutant), options)
 
 
 def main() -> None:
@@ -108,33 +207,19 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", default=list(settings["folders"]), help="folders of the package")
     parser.add_argument("--seed", type=int, default=settings["seed"])
-    parser.add_argument("--file", help="only mutants of files whose path holds this")
+    parser.add_argument("--continue", action="store_true", dest="again", help="try only those that no test has killed")
     chosen = parser.parse_args()
-    shutil.rmtree(COPY, ignore_errors=True)
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, COPY / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, COPY)
+    if not chosen.again:
+        RESULTS.unlink(missing_ok=True)
+    copy_checkout()
     for name in WARM:
         import_module(name)
-    for folder in chosen.folders:
-        part, counts = settings["folders"][folder], Counter[str]()
-        mutants = [
-            m for m in draw(folder, part["places"], chosen.seed, settings["left_out"]) if (chosen.file or "") in m.path
-        ]
-        options = [option for test in part.get("deselect", []) for option in ("--deselect", test)]
-        (tests,) = tests_for("", part["tests"])
-        outcome, test = run_tests(tests, options, 10 * settings["seconds"])
-        assert outcome == "survived", f"{folder}: the tests fail without a mutant, {outcome}: {test}"
-        for mutant in mutants:
-            result = run_mutant(mutant, tests_for(mutant.path, part["tests"]), options, settings["seconds"])
-            counts[str(result["outcome"])] += 1
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"folder": folder, **result}) + "\n")
-            if result["outcome"] == "survived":
-                print(f"{mutant.path}:{mutant.line} {mutant.operator}", *result["change"], sep="\n    ", flush=True)
-        print(f"{folder}: {len(mutants)} mutants, {dict(counts)}", flush=True)
+    folders = [Folder(name, settings, chosen.seed) for name in chosen.folders]
+    run([folder for folder in folders if folder.to_try()], settings)
+    outcomes = results()
+    for folder in folders:
+        counts = Counter(str(outcomes[key(mutant)]["outcome"]) for mutant in folder.mutants)
+        print(f"{folder.name}: {len(folder.mutants)} mutants, {dict(counts)}", flush=True)
 
 
 if __name__ == "__main__":

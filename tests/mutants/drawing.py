@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
-import random
+import functools
+from collections import Counter
 from collections.abc import Iterator
+from hashlib import sha256
+from itertools import islice
 from typing import Any, NamedTuple
 
 import cosmic_ray.plugins
@@ -26,21 +29,36 @@ class Mutant(NamedTuple):
     operator: str
     occurrence: int
 
-    def source(self) -> str | None:
+    def source(self) -> str:
         """Return the changed source of the file."""
-        operator = cosmic_ray.plugins.get_operator(self.operator)()
-        return mutate_code((ROOT / self.path).read_text(encoding="utf-8"), operator, self.occurrence)  # type: ignore[no-any-return]
+        source = changed_source(self)
+        assert source is not None, self
+        return source
+
+
+@functools.cache
+def changed_source(mutant: Mutant) -> str | None:
+    """Return the source with a change, or None where the change makes no program, or the same one."""
+    source = (ROOT / mutant.path).read_text(encoding="utf-8")
+    operator = cosmic_ray.plugins.get_operator(mutant.operator)()
+    try:
+        changed = mutate_code(source, operator, mutant.occurrence)
+        same = changed is None or ast.dump(ast.parse(changed)) == ast.dump(ast.parse(source))
+    except (AttributeError, SyntaxError):  # an exception with a dotted name, for one
+        return None
+    return None if same else str(changed)
 
 
 class Places(Visitor):  # type: ignore[misc]
-    """Finds where an operator can change a file, in the order of its occurrences."""
+    """Finds where operators can change a file, each in the order of its occurrences."""
 
-    def __init__(self, operator: Any) -> None:
-        self.operator = operator
-        self.found: list[tuple[int, int]] = []
+    def __init__(self, operators: dict[str, Any]) -> None:
+        self.operators = operators
+        self.found: dict[str, list[tuple[int, int]]] = {name: [] for name in operators}
 
     def visit(self, node: Any) -> Any:
-        self.found += [position[0] for position in self.operator.mutation_positions(node)]
+        for name, operator in self.operators.items():
+            self.found[name] += [position[0] for position in operator.mutation_positions(node)]
         return node
 
 
@@ -54,19 +72,32 @@ def without_effect(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, in
 
 
 def draw(folder: str, count: int, seed: int, left_out: list[str]) -> list[Mutant]:
-    """Draw so many places of a folder of the package."""
+    """Draw so many places of a folder of the package.
+
+    Each place has a lot of its own, from what its line says: a change of the package elsewhere changes no other lot.
+    """
     names = sorted(set(cosmic_ray.plugins.operator_names()) - NEEDS_ARGUMENTS - {f"core/{name}" for name in left_out})
     operators = {name: cosmic_ray.plugins.get_operator(name)() for name in names}
-    changes: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
+    lots: list[tuple[str, Mutant]] = []
     for file in sorted((ROOT / "aten_dump" / folder).rglob("*.py")):
         source, path = file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()
-        tree, skipped = parso.parse(source), list(without_effect(source))
-        for name, operator in operators.items():
-            visitor = Places(operator)
-            visitor.walk(tree)
-            for occurrence, place in enumerate(visitor.found):
-                if not any(start <= place < end for start, end in skipped):
-                    changes.setdefault((path, *place), []).append((name, occurrence))
-    chance = random.Random(f"{seed} {folder}")
-    places = chance.sample(sorted(changes), min(count, len(changes)))
-    return [Mutant(*place, *chance.choice(changes[place])) for place in places]
+        lines, same = source.splitlines(), Counter[str]()
+        for place, changes in sorted(changes_of(source, operators).items()):
+            text = f"{seed} {path} {lines[place[0] - 1].strip()}"
+            same[text] += 1
+            lot = sha256(f"{text} {same[text]}".encode()).hexdigest()
+            lots.append((lot, Mutant(path, *place, *changes[int(lot[:8], 16) % len(changes)])))
+    valid = (mutant for _, mutant in sorted(lots) if changed_source(mutant) is not None)
+    return list(islice(valid, count))
+
+
+def changes_of(source: str, operators: dict[str, Any]) -> dict[tuple[int, int], list[tuple[str, int]]]:
+    """Return the changes that operators know for each place of a file that can run."""
+    skipped, visitor = list(without_effect(source)), Places(operators)
+    visitor.walk(parso.parse(source))
+    changes: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    for name, places in visitor.found.items():
+        for occurrence, place in enumerate(places):
+            if not any(start <= place < end for start, end in skipped):
+                changes.setdefault(place, []).append((name, occurrence))
+    return changes

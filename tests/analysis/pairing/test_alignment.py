@@ -72,6 +72,16 @@ def test_anchors_are_unique_and_in_order() -> None:
     assert subsequence.unique_anchors([1, 1], [1]) == []
 
 
+def test_as_many_anchors_as_can_be_in_order() -> None:
+    chance = random.Random(1)
+    for _ in range(100):
+        a, b = (chance.sample(range(8), 8) for _ in range(2))
+        pairs = subsequence.unique_anchors(a, b)
+        assert len(pairs) == _brute(a, b)
+        assert all(a[i] == b[j] for i, j in pairs)
+        assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
+
+
 def _key(op: str, module: str = "m", shape: tuple[int, ...] = (2,)) -> CallKey:
     return CallKey("forward", module, op, (shape,))
 
