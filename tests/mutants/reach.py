@@ -41,8 +41,11 @@ class Reach:
         """Return the tests that may notice a change, quickest first, as many as fit in some seconds.
 
         What is executed on import (a constant, a default) may be noticed by any; those that execute its file run first.
+        What none executes may be executed by programs that the tests of its module start.
         """
         ranks = dict.fromkeys(self.tests_at(path, place.lines), 0)
+        if not ranks:
+            ranks = {test: 0 for test in self.seconds if f"/test_{Path(path).name}::" in test}
         if self.runs_on_import(path, place):
             ranks = dict.fromkeys(self.seconds, 2) | dict.fromkeys(self.tests_at(path, None), 1) | ranks
         order, spent = [], 0.0
