@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.util import Finalize
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
+import torch
 from torch import nn
 
 from ..config import DumpConfig
-from ..errors import AtenDumpError
+from ..errors import AtenDumpError, ConfigError
 from ..store.sink import Sink
 from .intercept.compiled_functions import CompiledCalls
 from .intercept.custom_functions import FunctionCalls, run_as_call
@@ -26,6 +30,9 @@ from .recorder import Watch
 from .session import Session
 from .step.module_paths import ModulePaths
 from .torch_internals.mode_stack import Modes
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 _entered: Final[list[DumpMode]] = []  # kept: an error may take the program's own reference
 
@@ -145,6 +152,77 @@ class DumpMode:
     ) -> Any:
         """Run a function that the caller's caller was called for, and record it as a Python-level call."""
         return run_as_call(self._watch, function, name, args, kwargs)
+
+    def save(self, name: str, tensor: torch.Tensor) -> None:
+        """Record a tensor under a name, and its gradient when backward computes it: ``rank.saved[name]`` has both.
+
+        Does nothing while nothing is recorded. `DumpConfig.data` says what is kept of it, as of any tensor.
+
+        Raises:
+            ConfigError: it is no tensor.
+        """
+        if not isinstance(tensor, torch.Tensor):
+            raise ConfigError(f"DumpMode.save({name!r}) got a {type(tensor).__name__}; allowed: a torch.Tensor")
+        recorder = self._watch.recorder
+        if recorder is not None:
+            recorder.remarks.save(name, tensor, sys._getframe(1))
+
+    def mark(self, text: str) -> None:
+        """Record a text where the program is: ``rank.marks`` has it, and the tree of calls."""
+        recorder = self._watch.recorder
+        if recorder is not None:
+            recorder.remarks.mark(text, sys._getframe(1))
+
+    @contextlib.contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Put what runs in the block under a level of the tree, ``Scope.{name}``, and its backward too.
+
+        Example:
+            >>> with dump.scope("attention"):
+            ...     scores = (q @ k.mT).softmax(-1) @ v
+        """
+        recorder = self._watch.recorder
+        call = None if recorder is None else recorder.remarks.begin_scope(name, sys._getframe(2))
+        if recorder is None or call is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            recorder.remarks.end_scope(call, error)
+            raise
+        recorder.remarks.end_scope(call, None)
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        """Record each call of a function as a step: ``DumpMode`` as its decorator.
+
+        Nothing is recorded between the calls. The dump ends with the process, or with `close` of this mode.
+
+        Example:
+            >>> @DumpMode(DumpConfig(path="dump", steps="0|5-8"), model=model)
+            ... def train_step(batch):
+            ...     loss = model(batch); loss.backward(); optimizer.step()
+        """
+        begun: list[Finalize] = []
+
+        @functools.wraps(function)
+        def step(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            if not begun:
+                self.start()
+                begun.append(Finalize(None, self.close, exitpriority=0))
+            elif self._session.is_entered:
+                self.resume()
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                self._session.note("exception", f"{type(error).__name__}: {error} ended the step")
+                raise
+            finally:
+                if self._session.is_entered:
+                    self.step()
+                    self.pause()
+
+        return step
 
     @contextlib.contextmanager
     def thread(self) -> Iterator[None]:

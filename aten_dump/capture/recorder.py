@@ -15,6 +15,7 @@ from ..store.sink import Sink
 from .autograd.node_runs import NodeRuns
 from .calls.ops import Ops
 from .calls.python_calls import PythonCalls
+from .calls.remarks import Remarks
 from .data.keeper import Keeper, Observe
 from .step.collectives import Flight, Flights
 from .step.module_paths import ModulePaths
@@ -51,6 +52,7 @@ class StepRecorder:
         self.flights = Flights(values.storages, sink.emit)
         self._runs = NodeRuns(config, step, values, around.modes, self._record_gradients)
         self.calls = PythonCalls(config, step, values, self._runs.links, self.flights)
+        self.remarks = Remarks(step, values, self.calls)
         self.ops = Ops(config, step, values, self._runs.tags, self.flights)
         self._paths = around.paths
         self._keep_gradients = config.io in ("all", "output")
@@ -88,6 +90,7 @@ class StepRecorder:
         thread = self.step.here.state
         with thread.own:
             self._runs.close()
+            self.remarks.close()
             if thread.stack:
                 self.step.take_off(thread, thread.stack[0])
             self.flights.close()

@@ -19,6 +19,7 @@ from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of
 from .saved_for_backward import SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
+from .told_by_program import Mark, RecordedModule, SavedTensor, marks, recorded_module, saved_tensors
 from .why_absent import missing_parts, no_such_call
 
 _MOST_COMPLETIONS: Final = 100_000  # names: more would make each Tab wait
@@ -86,6 +87,24 @@ class RankDump(Recording):
     def gradients(self) -> dict[str, Value]:
         """The gradient of each parameter at the end of the last backward, by the parameter's path."""
         return {record.name: self.value_by_id(record.value) for record in self.tables.gradients}
+
+    @cached_property
+    def saved(self) -> dict[str, SavedTensor]:
+        """The tensors that ``DumpMode.save`` recorded, by name, each with its gradients."""
+        return saved_tensors(self.calls)
+
+    @cached_property
+    def marks(self) -> list[Mark]:
+        """The texts that ``DumpMode.mark`` recorded, in execution order."""
+        return marks(self.calls)
+
+    def module(self, path: str) -> RecordedModule:
+        """Return what a module did: ``rank.module("layer4").outputs``; ``""`` is the model itself.
+
+        Raises:
+            MissingDataError: none of its calls was recorded; the message names some that were.
+        """
+        return recorded_module(self, self.calls, path)
 
     @cached_property
     def loss_scales(self) -> list[LossScale]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import aten_dump
 from aten_dump import AtenDumpError, CaptureError, ConfigError, DumpConfig, DumpMode, open_dump
 from aten_dump.errors import StoreError
 from aten_dump.store.memory_sink import MemorySink
+from tests.checkout import ROOT
 
 
 def modes_on_the_stacks() -> tuple[int, int]:
@@ -118,3 +121,58 @@ def test_of_two_errors_at_the_end_the_first_is_raised(tmp_path: Path) -> None:
     ):
         dump.close()
     assert DumpMode.current() is None and modes_on_the_stacks() == (0, 0)
+
+
+def test_a_decorated_function_is_a_step_each_time(tmp_path: Path) -> None:
+    mode = DumpMode(DumpConfig(tmp_path / "dump", steps="0|2"))
+
+    @mode
+    def train_step(number: int, *, scale: float = 1.0) -> float:
+        """Multiply."""
+        if number == 2:
+            torch.ones(2).exp()
+            raise ZeroDivisionError("mine")
+        return (torch.ones(1) * number * scale).item()
+
+    assert train_step.__doc__ == "Multiply."
+    assert DumpMode.current() is None
+    for number in (5, 6):
+        assert train_step(number, scale=2.0) == number * 2
+        torch.ones(3).exp()  # between the steps
+    with pytest.raises(ZeroDivisionError):
+        train_step(2)
+    assert modes_on_the_stacks() == (0, 0)
+    mode.close()
+    assert train_step(7) == 7.0
+    dump = open_dump(tmp_path / "dump")
+    assert dump.steps == [0, 2]
+    assert [note.message for note in dump.step(2).rank(0).notes if note.code == "exception"] == [
+        "ZeroDivisionError: mine ended the step"
+    ]
+    first = dump.step(0).rank(0)
+    assert "Tensor.item.0.forward" in first and "Torch.ones.1.forward" not in first
+    assert "Tensor.exp.0.forward" not in first
+
+
+def test_a_dump_of_a_decorated_function_ends_with_the_process(tmp_path: Path) -> None:
+    script = """
+import sys, torch
+from aten_dump import DumpConfig, DumpMode
+@DumpMode(DumpConfig(sys.argv[1]))
+def step():
+    torch.ones(2).exp()
+step(); step()
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "dump")], check=True, cwd=ROOT, timeout=100)
+    dump = open_dump(tmp_path / "dump")
+    assert dump.steps == [0, 1]
+    assert all(rank.complete for rank in dump.all_ranks())
+    assert "coverage" in (tmp_path / "dump" / "run.json").read_text()
+
+
+def test_models_in_a_list_have_numbers(tmp_path: Path) -> None:
+    models = [torch.nn.Linear(1, 2), torch.nn.Sequential(torch.nn.Linear(2, 1))]
+    with DumpMode(DumpConfig(tmp_path / "dump"), model=models):
+        models[1](models[0](torch.ones(1, 1)))
+    calls = open_dump(tmp_path / "dump").step(0).rank(0).calls.filter(kind="module")
+    assert [call.module for call in calls] == ["0", "1", "1.0"]

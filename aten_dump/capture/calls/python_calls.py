@@ -93,13 +93,21 @@ class PythonCalls:
                 call.frame = frame
                 self._note_arguments(call, args, kwargs)
                 if call.recorded:
-                    self._emit_begun(call, thread)
+                    self.emit_begun(call, thread)
                 call.sequence_start = _get_sequence_nr()
                 thread.stack.append(call)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed(error)
             return None
         call.start_ns = perf_counter_ns() - step.start_ns
+        return call
+
+    def open_remark(self, name: CallName, frame: FrameType, thread: ThreadState) -> OpenCall:
+        """Return a call that the program tells of by its own words, placed where the program is."""
+        top = self.step.top(thread) if thread.stack else None
+        call = OpenCall(self.step.next_id(), API, name, top)
+        self._place(call, top, frame, thread)
+        call.sequence_start = _get_sequence_nr()
         return call
 
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
@@ -127,7 +135,7 @@ class PythonCalls:
         call.writes = CLOCK.writes
         call.input_edges = edges_of(call.given) if is_grad_enabled() else None
 
-    def _emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
+    def emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
         """Tell that a module call has begun: should the program die in it, the dump says where."""
         n = self.step.number(call)
         op = self.step.interner.op(call.kind, call.name)

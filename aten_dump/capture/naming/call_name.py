@@ -16,6 +16,8 @@ RECOMPUTE: Final = PHASES.index("recompute")
 BACKWARD: Final = PHASES.index("backward")
 OPTIMIZER: Final = PHASES.index("optimizer")
 
+REMARKS: Final = frozenset(("Saved", "Mark", "Scope"))  # prefixes of what the program itself tells
+
 
 class CallName(NamedTuple):
     """What a call calls: the full name, and the parts that the call's name is rendered from."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from ...config import DumpConfig
 from ...store.records import CALL, Call, Tree
 from ...store.sink import Sink
-from ..naming.call_name import NODE, CallName
+from ..naming.call_name import NODE, REMARKS, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
 from ..torch_internals.engine import running_node
@@ -94,6 +94,8 @@ class Step:
 
     def leave_out(self, call: OpenCall) -> None:
         """Record an open call no further if the configuration leaves it out; what is in it is its parent's."""
+        if call.name.prefix in REMARKS:
+            return
         if not self.filter.takes_all and not self.filter.records(call.kind, call.name, call.fqn):
             call.recorded = False
             call.visible = call.parent_id

@@ -1,0 +1,103 @@
+"""What the program itself told the dump: saved tensors and marks; and one module's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import MissingDataError
+from .handle_sequences import Calls
+from .handles import Call, Recording, Value
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """A tensor that ``DumpMode.save`` recorded; `gradients` has one for each backward through it."""
+
+    name: str
+    call: Call
+    value: Value
+    gradients: tuple[Value, ...]
+
+    @property
+    def gradient(self) -> Value | None:
+        """The gradient of the first backward through it; None without one."""
+        return self.gradients[0] if self.gradients else None
+
+    def tensor(self) -> torch.Tensor:
+        """Read the recorded bytes; see `Value.tensor`."""
+        return self.value.tensor()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A text that ``DumpMode.mark`` recorded; `call` says where and when."""
+
+    text: str
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedModule:
+    """What a module did in a step: its forward calls, in execution order."""
+
+    path: str
+    calls: Calls
+
+    @property
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of its first call."""
+        return self.calls[0].inputs
+
+    @property
+    def outputs(self) -> Any:
+        """What its first call returned, as a tree of Value and plain literals."""
+        return self.calls[0].outputs
+
+    @property
+    def gradients(self) -> tuple[Any, ...]:
+        """The gradients of those outputs in its first backward; empty without one."""
+        backward = [call for call in self.calls[0].backward if call.kind == "module"]
+        return backward[0].inputs[0] if backward else ()
+
+
+def saved_tensors(calls: Calls) -> dict[str, SavedTensor]:
+    """Return the saved tensors by name; of several under one name, the later ones as ``name.1``, ``name.2``, ..."""
+    return {saved.name: saved for saved in _saved(calls)}
+
+
+def _saved(calls: Calls) -> Iterator[SavedTensor]:
+    for call in calls.filter(op="aten_dump.save", kind="api"):
+        values = call.input_values()
+        if call.phase != "backward" and values:
+            name = call.api.removeprefix("Saved.")
+            gradients = tuple(value for backward in call.backward for _, value in backward.input_values())
+            yield SavedTensor(f"{name}.{call.n}" if call.n else name, call, values[0][1], gradients)
+
+
+def marks(calls: Calls) -> list[Mark]:
+    """Return the marks in execution order."""
+    return [Mark(call.api.removeprefix("Mark."), call) for call in calls.filter(op="aten_dump.mark", kind="api")]
+
+
+def recorded_module(rank: Recording, calls: Calls, path: str) -> RecordedModule:
+    """Return what the module of a path did.
+
+    Raises:
+        MissingDataError: none of its calls was recorded.
+    """
+    forward = calls.filter(kind="module", phase="forward")
+    positions = [rank.tables.positions[call.id] for call in forward if call.module == path]
+    if not positions:
+        raise MissingDataError(f"no call of a module {path!r} in {rank.where}; {_paths_text(forward)}")
+    return RecordedModule(path, Calls(rank, positions))
+
+
+def _paths_text(forward: Calls) -> str:
+    paths = list(dict.fromkeys(call.module for call in forward))
+    if not paths:
+        return 'it has calls of modules with level "mix" or "module" only'
+    return f"it has {', '.join(map(repr, paths[:10]))}" + (f" and {len(paths) - 10} more" if paths[10:] else "")
