@@ -61,7 +61,6 @@ def _add_relations(section: Section, rank: RankDump) -> None:
     ids = calls.column("id")
     here = np.arange(len(ids))
     parent = positions_of(ids, calls.column("parent"))
-    parent[parent >= here] = -1  # a call that names a later one as its parent is damaged, and would make a circle
     section.add_integers("parent", np.where(parent < 0, 0, here - parent))
     section.add_integers("forward", positions_of(ids, _forward_ids(rank)), delta=True)
     section.add_integers("id", ids - here, delta=True)
