@@ -14,8 +14,6 @@ TESTS = ROOT / "tests"
 # Modules that no test of their folder imports: why, and which.
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "Asked through compare(), replay() and find_nonfinite(), also by tests/distributed/test_layouts.py.": (
-        "analysis/distance/value_distance.py",
-        "analysis/given_dumps.py",
         "analysis/layouts/compare_together.py",
         "analysis/layouts/layout_calls.py",
         "analysis/layouts/layout_pair_walk.py",
@@ -23,9 +21,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "analysis/layouts/part_arrangement.py",
         "analysis/layouts/rank_replays.py",
         "analysis/layouts/same_layout.py",
-        "analysis/nonfinite/explanations.py",
-        "analysis/nonfinite/value_range.py",
-        "analysis/yaml_file.py",
     ),
     "Run as a command: tests/cli, tests/report/test_report_command.py.": (
         "cli/commands/compare.py",

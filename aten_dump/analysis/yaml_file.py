@@ -25,5 +25,5 @@ def load_yaml(file: Path, subject: str, verb: str) -> Any:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {subject} {file}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{subject} {file} {verb} not valid YAML: {error}") from error

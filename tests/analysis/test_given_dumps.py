@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from aten_dump import ConfigError, DumpConfig, DumpMode, compare, open_dump, replay
+from aten_dump import ConfigError, DumpConfig, DumpMode, MissingDataError, compare, open_dump, replay
+from aten_dump.analysis.given_dumps import chosen, opened, rank_of
 from aten_dump.cli.main import main
 from tests.analysis.judging.steps import record, seeded
+from tests.dump.building import Builder
 
 
 def twice(path: Path, factor: float = 1.0) -> Path:
@@ -73,3 +75,52 @@ def test_a_failure_of_the_tool_is_exit_code_3(tmp_path: Path, monkeypatch: pytes
     assert result.exit_code == 3
     assert "a bug of ours" in result.output
     assert CliRunner().invoke(main, ["compare", str(one), str(tmp_path / "none")]).exit_code == 2
+
+
+# -- what a name stands for ------------------------------------------------------------------------------------------
+
+
+def test_a_dump_and_the_step_and_rank_that_were_named(tmp_path: Path) -> None:
+    dump = open_dump(twice(tmp_path / "dump"))
+    step = dump.step(1)
+    assert opened(dump) == (dump, None, None)
+    assert opened(step) == (dump, 1, None)
+    for given, named in ((str(dump.path), (None, None)), (dump.path, (None, None)), (step.rank(0), (1, 0))):
+        found = opened(given)
+        assert found[0].path == dump.path and found[1:] == named
+
+
+def test_a_step_is_named_once_and_on_both_sides() -> None:
+    assert chosen("step", None, (None, None)) is None
+    assert chosen("step", "3:0", (None, None)) == "3:0" and chosen("rank", 0, (None, None)) == 0
+    assert chosen("step", None, (3, 0)) == "3:0" and chosen("rank", None, (0, 0)) == "0:0"
+    for given in ((0, 0), (0, None), (None, 0)):
+        with pytest.raises(ConfigError, match="rank is 0, and the target or baseline is one rank already"):
+            chosen("rank", 0, given)
+    for given in ((0, None), (None, 0)):
+        with pytest.raises(ConfigError, match="one side is one step, the other several"):
+            chosen("step", None, given)
+
+
+def test_the_first_rank_with_calls(tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    Builder(path, step=0).finish()
+    for step in (1, 2):
+        b = Builder(path, step=step)
+        b.call(b.op("aten", "aten::relu", "Aten", "relu"))
+        b.finish()
+    dump = open_dump(path)
+    assert rank_of(path).step == rank_of(dump).step == 1
+    assert rank_of(dump.step(2)).step == 2
+    assert rank_of(dump.step(0)).step == 0, "though it has none"
+    own = dump.step(2).rank(0)
+    assert rank_of(own) is own
+    empty = open_dump(Builder(tmp_path / "empty").finish())
+    assert rank_of(empty).step == 0
+
+
+def test_a_dump_of_no_steps_has_no_rank(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), steps="9")) as dump:
+        dump.step()
+    with pytest.raises(MissingDataError, match="has no recorded steps"):
+        rank_of(tmp_path / "dump")

@@ -126,7 +126,9 @@ def _statistics(target: Value, baseline: Value) -> Closeness:
     t, b = target.stats, baseline.stats
     assert t is not None
     assert b is not None
-    common = [name for name in b if name in t]
+    common = [name for name in b if name != "count" and t.get(name) is not None and b[name] is not None]
+    if not common:
+        return Closeness("none", reason="both have no statistic in common")
     if all(_equal(t[name], b[name]) for name in common):
         return Closeness("statistic", bitwise=False, error=0.0, reason="equal statistics")
     nonfinite = any(name in common and t[name] != b[name] for name in _COUNTS)
@@ -134,7 +136,7 @@ def _statistics(target: Value, baseline: Value) -> Closeness:
     errors = []
     for name in common:
         one, other = t[name], b[name]
-        if one is None or other is None or name in ("count", "zero", "negative", "positive", *_COUNTS):
+        if one is None or other is None or name in ("zero", "negative", "positive", *_COUNTS):
             continue
         size = scale * math.sqrt(max(baseline.numel, 1)) if name == "l2norm" else scale
         if not (math.isfinite(abs(one)) and math.isfinite(abs(other))):

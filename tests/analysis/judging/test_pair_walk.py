@@ -73,6 +73,12 @@ def test_equal_runs_are_the_same_and_proven(walk: Walks) -> None:
     assert seen.knows.proofs.estimated == set()
 
 
+def test_the_depth_is_how_many_ops_a_value_went_through(walk: Walks) -> None:
+    seen = walk(lambda: X.mul(2).add(1).relu())
+    state = seen.knows.known.state_of(seen.knows.target["Aten.relu.0.forward"].outputs)
+    assert state is not None and (state.status, state.depth) == ("same", 3)
+
+
 def test_a_wrong_result_is_the_only_finding(walk: Walks) -> None:
     seen = walk(chain, wrong=Wrong(A.add.Tensor, 0, result=lambda r: r * 1.01))
     assert found(seen) == [("op", "Aten.add.0.forward", "output.0")]
@@ -177,6 +183,20 @@ def test_a_wrong_call_in_a_region_that_means_the_same_is_named(walk: Walks) -> N
     (finding,) = seen.knows.evidence.findings
     assert (finding.kind, finding.row.place.call) == ("region", "Aten.mul.0.forward")
     assert "is off by 0.01" in finding.text
+
+
+def test_the_wrong_call_is_named_and_not_the_one_that_is_odd(walk: Walks) -> None:
+    wrong = Wrong(A.mul.Tensor, 0, result=lambda r: r * 1.01)
+    seen = walk(lambda: X.mul(2.0).mul(1.5).sin(), lambda: X.add(X).add(X).sin(), wrong=wrong)
+    (finding,) = seen.knows.evidence.findings
+    assert finding.row.place.call == "Aten.mul.0.forward"
+
+
+def test_pairs_that_are_given_up_are_no_pairs_for_those_behind_them(walk: Walks) -> None:
+    q, k = torch.outer(Y, X), torch.outer(X, Y)
+    seen = walk(lambda: ((q.exp() * 0.3) @ k).sin(), lambda: ((q.exp() @ k) * 0.3).sin(), level="aten")
+    assert names(seen, seen.given_up)
+    assert not seen.given_up & set(seen.knows.wiring.pairs)
 
 
 def test_the_same_by_other_ops_is_no_finding(walk: Walks) -> None:
