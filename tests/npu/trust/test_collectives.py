@@ -10,13 +10,7 @@ import pytest
 from tests.checkout import ROOT
 from tests.npu.trust.two_ranks import PROGRAMS
 
-MISSING = pytest.mark.xfail(
-    strict=True, reason="torch_npu pads what DDP gathers by a compiled operator, which there is none of"
-)
-CASES = [pytest.param(name, marks=MISSING) if name == "data_parallel" else name for name in PROGRAMS]
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_two_ranks(name: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "tests.npu.trust.two_ranks", name]

@@ -129,10 +129,3 @@ aclError aclGetCompileopt(int option, char *value, size_t length) {
     snprintf(value, length, "disable");
     return ACL_SUCCESS;
 }
-
-/* Compiled operators are what torch_npu calls where it has no aclnn function: nothing may pass here in silence. */
-aclError aclopCompileAndExecute(const char *type) {
-    return sim_fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "the simulated device has no kernel for the operator %s", type);
-}
-
-aclError aclopCompileAndExecuteV2(const char *type) { return aclopCompileAndExecute(type); }
