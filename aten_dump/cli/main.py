@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "nonfinite": "Where NaN and Inf came from, in execution order.",
     "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",
     "report": "A dump or a comparison as one HTML file to look at and to mail.",
+    "serve": "The same report over a local server: dumps of any size, tensors as heat maps.",
     "config": "Check, convert or begin a config file, also msprobe's and MindSpore's.",
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",

@@ -95,6 +95,41 @@ def _read(stored: _Stored) -> torch.Tensor:
     )
 
 
+def load_selected(value: ValueFacts, tables: Tables, source: Source, fixed: Mapping[int, int]) -> torch.Tensor | None:
+    """Read a part of a tensor: that where some dimensions have one index each; only its bytes are read.
+
+    Args:
+        value: what to read of.
+        tables: the index that it is in.
+        source: where the bytes are.
+        fixed: the index in each dimension that the result does not have.
+
+    Returns:
+        The part, or None where it takes the whole tensor: quantized, sparse, sampled, negated or overlapping itself.
+
+    Raises:
+        MissingDataError: there are no bytes.
+        FormatError: the shard is damaged.
+    """
+    data = tables.data.get(value.id)
+    blob = None if data is None else tables.blobs.get(data.blob)
+    if value.undefined or value.opaque or data is None or blob is None:
+        raise MissingDataError(why_no_data(value, tables, source))
+    is_plain = not (value.conjugate or value.negative or value.extra) and value.numel > 0
+    if not is_plain or data.layout >= len(records.LAYOUTS) or records.LAYOUTS[data.layout] == "sample":
+        return None
+    shape, stride = tuple(value.shape), value.stride
+    if records.LAYOUTS[data.layout] == "compact":
+        stride = torch.empty(shape, device="meta").stride()
+    first = sum(index * stride[dim] for dim, index in fixed.items())
+    kept = [dim for dim in range(len(shape)) if dim not in fixed]
+    sizes, steps = [shape[dim] for dim in kept], [stride[dim] for dim in kept]
+    reach = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True)) + 1
+    dtype = _stored_dtype(value)
+    moved = data._replace(offset=data.offset + first * dtype.itemsize)
+    return _elements(_Stored(value, tables, source, moved, blob), reach, dtype).as_strided(sizes, steps)
+
+
 def _stored_dtype(value: ValueFacts) -> torch.dtype:
     """Return the dtype of the stored elements: of a quantized tensor that of its integers."""
     if value.dtype in _PACKED:

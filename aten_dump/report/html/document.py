@@ -20,7 +20,7 @@ from .linking import link
 
 PAGE: Final = Path(__file__).parent / "page"
 VENDOR: Final = Path(__file__).parent / "vendor"
-_STYLES: Final = ("theme", "frame", "answer", "table", "call", "strip", "graph", "charts", "print")
+_STYLES: Final = ("theme", "frame", "answer", "table", "call", "strip", "graph", "charts", "tensor", "print")
 _SCRIPTS: Final = {"uplot": "uPlot.iife.min.js", "dagre": "dagre.min.js"}
 _LEVEL: Final = 9
 

@@ -16,12 +16,12 @@ MOST_BYTES: Final = 256 << 20  # read for the histograms of one step and rank
 _MOST_OF_ONE: Final = 32 << 20
 
 
+Histogram = tuple[float, float, list[int]]  # least and greatest finite element, bars between
+
+
 def histograms_section(rank: RankDump, value_ids: Integers) -> bytes | None:
     """Return the section; None where no bytes were recorded. `value_ids` are the ids of all values, ascending."""
-    section = Section()
-    indices: list[int] = []
-    ranges: list[tuple[float, float]] = []
-    bars: list[int] = []
+    found: dict[int, Histogram] = {}
     left = MOST_BYTES
     recorded = rank.tables.data
     for index, id in enumerate(value_ids.tolist()):
@@ -31,22 +31,33 @@ def histograms_section(rank: RankDump, value_ids: Integers) -> bytes | None:
         if value.numel < 2 or value.nbytes > min(left, _MOST_OF_ONE):
             continue
         left -= value.nbytes
-        found = histogram(value)
-        if found is not None:
-            indices.append(index)
-            ranges.append(found[:2])
-            bars += found[2]
-    if not indices:
+        made = histogram(value)
+        if made is not None:
+            found[index] = made
+    return _section(found)
+
+
+def histogram_section(rank: RankDump, index: int) -> bytes | None:
+    """Return the section of one value, by its place among all; None where there is nothing to show."""
+    value = rank.values[index]
+    is_small = value.has_data and value.numel >= 2 and value.nbytes <= MOST_BYTES
+    made = histogram(value) if is_small else None
+    return None if made is None else _section({index: made})
+
+
+def _section(found: dict[int, Histogram]) -> bytes | None:
+    if not found:
         return None
+    section = Section()
     section.add_json("bars", BARS)
-    section.add_integers("index", indices, delta=True)
-    section.add_decimals("low", [low for low, _ in ranges])
-    section.add_decimals("high", [high for _, high in ranges])
-    section.add_integers("bar", bars)
+    section.add_integers("index", found, delta=True)
+    section.add_decimals("low", [low for low, _, _ in found.values()])
+    section.add_decimals("high", [high for _, high, _ in found.values()])
+    section.add_integers("bar", [bar for _, _, bars in found.values() for bar in bars])
     return section.pack()
 
 
-def histogram(value: Value, bars: int = BARS) -> tuple[float, float, list[int]] | None:
+def histogram(value: Value, bars: int = BARS) -> Histogram | None:
     """Return least and greatest finite element, and bars between; None where there is nothing to show."""
     try:
         tensor = value.tensor()

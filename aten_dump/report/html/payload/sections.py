@@ -66,7 +66,7 @@ def report_sections(subject: Subject) -> Iterator[tuple[str, bytes]]:
             series.add(rank)
         if shown:
             yield from rank_sections(rank, f"{side}/{rank.step}/{rank.rank}")
-            yield from _judged(subject, side, rank)
+            yield from judged_sections(subject, side, rank)
         outlines[side].append({**outline, "shown": shown})
         subject.progress(number + 1, len(places))
     over_steps = series.section()
@@ -110,7 +110,8 @@ def value_ids(rank: RankDump) -> Any:
     return np.asarray(rank.tables.values.places.in_order(), np.int64)
 
 
-def _judged(subject: Subject, side: Side, rank: RankDump) -> Iterator[tuple[str, bytes]]:
+def judged_sections(subject: Subject, side: Side, rank: RankDump) -> Iterator[tuple[str, bytes]]:
+    """Yield what the comparison says of the calls of a step and rank, if it was compared."""
     if subject.comparison is None or subject.baseline is None:
         return
     for evidence in list(_evidence(subject.comparison, side, rank))[:1]:
@@ -121,9 +122,12 @@ def _judged(subject: Subject, side: Side, rank: RankDump) -> Iterator[tuple[str,
         yield f"{side}/{rank.step}/{rank.rank}/judged", judged_section(evidence.rows, rank, partner, side)
 
 
-def outline_section(subject: Subject, outlines: Mapping[str, Iterable[dict[str, Any]]]) -> bytes:
-    """Return the section that says what there is."""
+def outline_section(
+    subject: Subject, outlines: Mapping[str, Iterable[dict[str, Any]]], generation: int | None = None
+) -> bytes:
+    """Return the section that says what there is; `generation` is that of a served dump, which may grow."""
     section = Section()
+    section.add_json("generation", generation)
     section.add_json("version", subject.version)
     section.add_json("chunk", CHUNK)
     sides = {

@@ -105,9 +105,11 @@ export class Rank {
     this.chunk = chunk;
     /** @type {Map<string, any>} decoded chunks by name */
     this.chunks = new Map();
+    /** @type {Map<string, Promise<import("./columns.js").Section>>} chunks that have been asked for */
+    this.loadingChunks = new Map();
     /** @type {Map<number, number[]> | null} */
     this.belonging = null;
-    /** @type {Promise<Histograms> | null} */
+    /** @type {Promise<Histograms | null> | null} */
     this.histograms = null;
     /** @type {((call: number) => string) | null} type of the results of a call, once all are loaded */
     this.resultOf = null;
@@ -117,8 +119,8 @@ export class Rank {
   async load() {
     this.calls = new Calls(await this.source.section(`${this.key}/tree`));
     this.tree = new Tree(this.calls.parent);
-    const judged = `${this.key}/judged`;
-    this.judged = this.source.has(judged) ? new Judged(await this.source.section(judged), this.calls.count) : null;
+    const judged = await this.source.optional(`${this.key}/judged`);
+    this.judged = judged ? new Judged(judged, this.calls.count) : null;
     this.judged?.inheritFloors(this.calls.parent);
     return this;
   }
@@ -156,9 +158,18 @@ export class Rank {
    */
   async decoded(kind, at, decode) {
     const name = `${this.key}/${kind}/${Math.floor(at / this.chunk)}`;
-    let found = this.chunks.get(name);
-    if (!found) this.chunks.set(name, (found = decode(await this.source.section(name))));
-    return found;
+    const known = this.chunks.get(name);
+    if (known) return known;
+    let loading = this.loadingChunks.get(name);
+    if (!loading) this.loadingChunks.set(name, (loading = this.source.section(name)));
+    try {
+      const section = await loading;
+      const found = this.chunks.get(name) ?? decode(section);
+      this.chunks.set(name, found);
+      return found;
+    } finally {
+      this.loadingChunks.delete(name);
+    }
   }
 
   /**
@@ -224,9 +235,10 @@ export class Rank {
    * @returns {Promise<import("../parts/histogram.js").Histogram | null>} null where none was made
    */
   async histogram(index) {
-    if (!this.source.has(`${this.key}/histograms`)) return null;
-    this.histograms ??= this.source.section(`${this.key}/histograms`).then((section) => new Histograms(section));
-    return (await this.histograms).of(index);
+    const read = (/** @type {import("./columns.js").Section | null} */ section) => section ? new Histograms(section) : null;
+    if (this.source.isServed) return read(await this.source.optional(`${this.key}/histograms/${index}`))?.of(index) ?? null;
+    this.histograms ??= this.source.optional(`${this.key}/histograms`).then(read);
+    return (await this.histograms)?.of(index) ?? null;
   }
 
   /**

@@ -1,6 +1,8 @@
 /** The address: what is shown, so that a link points at it. `#call=Aten.addmm.3.forward`, `#view=calls&q=op:addmm`. */
 
 export const VIEWS = ["answer", "strip", "calls", "call", "graph", "steps", "memory"];
+/** A view that needs a server. */
+export const TENSOR = "tensor";
 
 /**
  * @typedef {object} Place
@@ -12,15 +14,19 @@ export const VIEWS = ["answer", "strip", "calls", "call", "graph", "steps", "mem
  * @property {string} rank
  * @property {string} module path of the module whose graph is shown
  * @property {string} value slot that is looked at, with statistic
+ * @property {string} dims dimensions of a tensor that are rows and columns
+ * @property {string} at index in each dimension
+ * @property {string} show of a tensor: itself, its partner, their difference
+ * @property {string} share of the elements that colours tell apart
  */
 
-const NAMES = /** @type {(keyof Place)[]} */ (["view", "side", "step", "rank", "call", "q", "module", "value"]);
+const NAMES = /** @type {(keyof Place)[]} */ (["view", "side", "step", "rank", "call", "q", "module", "value", "dims", "at", "show", "share"]);
 
 /** @returns {Place} */
 export function currentPlace() {
   const given = new URLSearchParams(location.hash.slice(1));
   const place = /** @type {Place} */ (Object.fromEntries(NAMES.map((name) => [name, given.get(name) ?? ""])));
-  if (!VIEWS.includes(place.view)) place.view = place.call ? "call" : "answer";
+  if (!VIEWS.includes(place.view) && place.view !== TENSOR) place.view = place.call ? "call" : "answer";
   return place;
 }
 

@@ -11,6 +11,7 @@ import { address, currentPlace } from "./address.js";
  * @typedef {object} View
  * @property {HTMLElement} element
  * @property {(place: Place) => Promise<void> | void} show
+ * @property {() => void} [renew] forget what was shown: there are new steps
  */
 
 export class App {
@@ -26,12 +27,35 @@ export class App {
     this.loading = new Map();
     /** @type {Map<string, Rank>} */
     this.ranks = new Map();
-    for (const [side, { step_ranks }] of Object.entries(outline.sides)) {
+    this.addRanks();
+  }
+
+  addRanks() {
+    for (const [side, { step_ranks }] of Object.entries(this.outline.sides)) {
       for (const found of step_ranks.filter((/** @type {any} */ one) => one.shown)) {
-        const rank = new Rank(source, /** @type {Side} */ (side), found, outline.chunk);
+        const rank = new Rank(this.source, /** @type {Side} */ (side), found, this.outline.chunk);
+        const known = this.ranks.get(rank.key);
+        if (known && known.outline.calls === found.calls) continue;
         this.ranks.set(rank.key, rank);
+        this.loading.delete(rank.key);
       }
     }
+  }
+
+  /**
+   * Take in the outline of a dump that has grown; what has been read of its steps stays.
+   * @param {Record<string, any>} outline
+   */
+  grow(outline) {
+    for (const [side, { step_ranks }] of Object.entries(outline.sides)) {
+      const before = this.outline.sides[side]?.step_ranks ?? [];
+      step_ranks.forEach((/** @type {any} */ one, /** @type {number} */ at) => {
+        const known = before.find((/** @type {any} */ other) => other.step === one.step && other.rank === one.rank);
+        if (known && known.calls === one.calls && known.complete === one.complete) step_ranks[at] = known;
+      });
+    }
+    this.outline = outline;
+    this.addRanks();
   }
 
   get target() {

@@ -1,6 +1,6 @@
 /** The head of the page: what is shown, tabs, which step and rank, the search. */
 
-import { address, currentPlace, go, VIEWS } from "./address.js";
+import { address, currentPlace, go, TENSOR, VIEWS } from "./address.js";
 import { h, replace } from "./dom.js";
 import { toggleHelp } from "./help.js";
 import { nextTheme, themeName } from "./theme.js";
@@ -10,7 +10,7 @@ import { nextTheme, themeName } from "./theme.js";
 
 /** @type {Record<string, string>} */
 export const TITLES = {
-  answer: "Answer", strip: "Strip", calls: "Calls", call: "Call", graph: "Graph", steps: "Over steps", memory: "Memory",
+  answer: "Answer", strip: "Strip", calls: "Calls", call: "Call", graph: "Graph", steps: "Over steps", memory: "Memory", tensor: "Tensor",
 };
 
 export class Header {
@@ -58,8 +58,10 @@ export class Header {
 
   /** @param {Place} place */
   show(place) {
-    const links = VIEWS.map((view) => {
-      const target = address({ ...place, view, module: view === "graph" ? place.module : "" });
+    const views = this.app.source.isServed ? [...VIEWS, TENSOR] : VIEWS;
+    const links = views.map((view) => {
+      const ofTensor = view === TENSOR ? {} : { dims: "", at: "", show: "", share: "" };
+      const target = address({ ...place, ...ofTensor, view, module: view === "graph" ? place.module : "" });
       return h("a", { href: target, "aria-current": view === place.view ? "page" : null }, TITLES[view]);
     });
     replace(this.tabs, links);

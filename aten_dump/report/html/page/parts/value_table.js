@@ -1,7 +1,8 @@
 /** A table of tensors: type, statistics, histogram, who made them and who reads them. */
 
 import { aligned, formatNumber, formatStatistic } from "../data/numbers.js";
-import { h } from "../frame/dom.js";
+import { address, currentPlace, TENSOR } from "../frame/address.js";
+import { h, replace } from "../frame/dom.js";
 import { histogram } from "./histogram.js";
 import { callLink } from "./links.js";
 
@@ -28,16 +29,28 @@ export async function valueTable(app, rank, found, isInput, label) {
   const columns = [...statistics, ...counts].map((name) => aligned(rows.map(([, value]) => statisticText(value, name))));
   const histograms = await Promise.all(rows.map(([, value]) => rank.histogram(value.index)));
   const hasHistograms = histograms.some(Boolean);
-  const uses = await Promise.all(rows.map(([, value]) => rank.uses(value.index)));
+  // A server may take seconds to find who uses what: the rest is shown meanwhile.
+  const uses = rows.map(([, value]) => rank.uses(value.index));
+  if (!app.source.isServed) await Promise.all(uses);
   const titles = ["slot", "tensor", ...statistics, ...counts, ...(hasHistograms ? ["histogram"] : []), isInput ? "made by" : "read by"];
   const body = rows.map(([slot, value], i) => h("tr", {},
-    h("th", { scope: "row", class: "mono" }, slot), h("td", { class: "mono" }, typeCell(value)),
+    h("th", { scope: "row", class: "mono" }, slot), h("td", { class: "mono" }, typeCell(app, slot, value)),
     columns.map((texts, at) => h("td", { class: `number ${isBad(value, [...statistics, ...counts][at]) ? "bad" : ""}` }, texts[i])),
     hasHistograms ? h("td", {}, histograms[i] ? histogram(histograms[i]) : null) : null,
-    h("td", {}, isInput ? madeBy(app, rank, uses[i].producer) : readBy(app, rank, uses[i].consumers))));
+    filledLater(uses[i], (found) => isInput ? madeBy(app, rank, found.producer) : readBy(app, rank, found.consumers))));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
     h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, body)),
     found.length > MOST_ROWS ? h("p", { class: "muted" }, `and ${found.length - MOST_ROWS} more`) : null);
+}
+
+/**
+ * @param {Promise<{producer: number, consumers: number[]}>} uses
+ * @param {(found: {producer: number, consumers: number[]}) => Node | Node[]} content
+ */
+function filledLater(uses, content) {
+  const cell = h("td", {}, h("span", { class: "muted" }, "…"));
+  uses.then((found) => replace(cell, content(found)), (error) => replace(cell, error.message));
+  return cell;
 }
 
 /**
@@ -59,14 +72,19 @@ function isBad(value, name) {
   return ["nan", "posinf", "neginf"].includes(name) ? (number ?? 0) > 0 : number !== null && !Number.isFinite(number);
 }
 
-/** @param {Value} value */
-function typeCell(value) {
+/**
+ * @param {App} app
+ * @param {string} slot
+ * @param {Value} value
+ */
+function typeCell(app, slot, value) {
   const { text, stride, device } = value.signature;
   const facts = [`stride [${stride.join(", ")}]`, device, `value ${value.id}`, `storage ${value.chunk.storage[value.at]} version ${value.chunk.version[value.at]}`];
   if (value.chunk.requiresGrad(value.at)) facts.push("requires grad");
   const hash = value.chunk.hashes?.[value.at];
   if (hash) facts.push(`hash ${hash}`);
-  return h("span", { title: facts.join(", ") }, text);
+  if (!app.source.isServed || !value.hasData) return h("span", { title: facts.join(", ") }, text);
+  return h("a", { title: facts.join(", "), href: address({ ...currentPlace(), view: TENSOR, value: slot, dims: "", at: "" }) }, text);
 }
 
 /**

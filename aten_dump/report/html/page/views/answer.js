@@ -3,6 +3,7 @@
 import { formatBytes, formatCount, formatNumber } from "../data/numbers.js";
 import { h, replace } from "../frame/dom.js";
 import { comparisonAnswer } from "./answer_comparison.js";
+import { readFacts, worthReading } from "./early_facts.js";
 import { namedCall } from "../parts/links.js";
 
 /** @typedef {import("../frame/app.js").App} App */
@@ -18,6 +19,23 @@ export class AnswerView {
 
   show() {
     if (this.element.firstChild) return;
+    this.draw();
+    if (this.app.source.isServed) this.read(false);
+  }
+
+  renew() {
+    replace(this.element);
+  }
+
+  /**
+   * Ask the server for what the first view lacks.
+   * @param {boolean} all
+   */
+  async read(all) {
+    await readFacts(this.app, worthReading(this.app, all), all, () => this.draw());
+  }
+
+  draw() {
     const lead = this.app.comparison ? comparisonAnswer(this.app) : this.dumpAnswer();
     replace(this.element, lead, this.nonfinite(), this.steps(), this.unseen(), h("div", { class: "two" }, this.run(), this.costs()), this.lossScale());
   }
@@ -59,10 +77,10 @@ export class AnswerView {
     const titles = ["step", "rank", "state", "calls", "values", "index", "tensors", "kept for backward"];
     const rows = this.stepRanks.map((/** @type {any} */ one) => h("tr", {},
       h("td", { class: "number" }, one.step), h("td", { class: "number" }, one.rank),
-      h("td", {}, one.complete ? "complete" : h("span", { class: "bad" }, "interrupted"), one.shown ? null : h("span", { class: "muted" }, ", not shown call by call")),
+      h("td", {}, stateOf(one), one.shown || isWritten(one) ? null : h("span", { class: "muted" }, ", not shown call by call")),
       h("td", { class: "number" }, one.calls.toLocaleString("en")), h("td", { class: "number" }, one.values.toLocaleString("en")),
       h("td", { class: "number" }, formatBytes(one.index_bytes)), h("td", { class: "number" }, formatBytes(one.shard_bytes)),
-      h("td", { class: "number" }, formatBytes(one.saved_bytes))));
+      h("td", { class: "number" }, one.saved_bytes === null ? "" : formatBytes(one.saved_bytes))));
     return h("section", { class: "card" }, h("h2", {}, "Steps and ranks"),
       rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Steps and ranks" },
         h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)))
@@ -78,7 +96,21 @@ export class AnswerView {
     }
     return h("section", { class: "card" }, h("h2", {}, "What was not seen"),
       found.size ? h("ul", {}, [...found].map(([text, where]) => h("li", {}, text, h("span", { class: "muted" }, ` ${where[0]}${where.length > 1 ? ` and ${where.length - 1} more` : ""}`))))
-        : h("p", {}, "Nothing is known to be missing."));
+        : h("p", {}, this.early ? "Not all steps have been looked at yet." : "Nothing is known to be missing."), this.lookButton());
+  }
+
+  /** How many steps and ranks a server has not read yet. */
+  get early() {
+    return this.stepRanks.filter((/** @type {any} */ one) => one.shown && (one.early || !one.nonfinite)).length;
+  }
+
+  lookButton() {
+    if (!this.app.source.isServed || !this.early) return null;
+    const button = h("button", { type: "button", onclick: () => {
+      button.setAttribute("disabled", "");
+      this.read(true);
+    } }, `Look at all ${formatCount(this.stepRanks.length, "step-rank")}`);
+    return h("p", { class: "look-all" }, button);
   }
 
   run() {
@@ -110,6 +142,17 @@ export class AnswerView {
     return h("section", { class: "card" }, h("h2", {}, "Loss scale"),
       h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)));
   }
+}
+
+/** @param {any} one step-rank */
+function isWritten(one) {
+  return one.early && !one.complete && !one.shown && !one.missing.length;
+}
+
+/** @param {any} one step-rank */
+function stateOf(one) {
+  if (isWritten(one)) return "being written";
+  return one.complete ? "complete" : h("span", { class: "bad" }, one.early && one.missing.length ? "cannot be read" : "interrupted");
 }
 
 /** @param {any[]} slot name, dtype, count, NaN, +Inf, -Inf */

@@ -32,9 +32,9 @@ export class MemoryView {
     const key = `${rank?.key} ${place.module}`;
     if (this.shown === key) return;
     this.shown = key;
-    const name = `${rank?.key}/saved`;
-    if (!rank || !this.app.source.has(name)) return replace(this.element, h("p", { class: "empty" }, "Forward kept nothing alive for backward, or it was not recorded."));
-    const saved = new SavedMemory(await this.app.source.section(name), rank.loaded.calls.count);
+    const section = rank ? await this.app.source.optional(`${rank.key}/saved`) : null;
+    if (!rank || !section) return replace(this.element, h("p", { class: "empty" }, "Forward kept nothing alive for backward, or it was not recorded."));
+    const saved = new SavedMemory(section, rank.loaded.calls.count);
     const kept = saved.total(false);
     const outside = saved.total(true) - kept;
     replace(this.element,

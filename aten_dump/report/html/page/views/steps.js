@@ -31,10 +31,17 @@ export class StepsView {
     onThemeChange(() => this.redraw());
   }
 
+  renew() {
+    this.series = null;
+    this.chart = undefined;
+    this.shown = "";
+  }
+
   /** @param {Place} place */
   async show(place) {
-    if (!this.app.source.has("steps")) return replace(this.element, h("p", { class: "empty" }, "No statistics were recorded: there is nothing to follow over steps."));
-    this.series ??= new StepSeries(await this.app.source.section("steps"));
+    const section = this.series ? null : await this.app.source.optional("steps");
+    if (section) this.series = new StepSeries(section);
+    if (!this.series) return replace(this.element, h("p", { class: "empty" }, "No statistics were recorded: there is nothing to follow over steps."));
     if (!this.chart) this.build(this.series);
     const value = place.value || this.first(this.series);
     if (this.shown === value && this.element.isConnected && this.chart?.firstChild) return;

@@ -1,0 +1,48 @@
+"""``aten-dump serve``: the report over a local server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ... import __version__
+from ...analysis.compare import Comparison, compare
+from ...dump import open_dump
+from ...report.html.payload.sections import Subject
+from ...report.serve.local_server import serve
+from ...report.serve.served_dump import ServedDump
+from ..console import count_progress, echo
+from ..options import dump_argument
+from ..workers import jobs_option, workers
+
+
+@click.command("serve")
+@dump_argument
+@click.argument("baseline", type=click.Path(path_type=Path), required=False)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1.  [default: any free one]")
+@jobs_option
+def command(dump: Path, baseline: Path | None, port: int, jobs: int) -> None:
+    """Show DUMP, or its comparison with BASELINE, in a browser, of any size.
+
+    The page of `report`, with what needs the bytes of tensors: heat maps of slices, histograms, elements. New
+    steps of a dump that is still being written appear by themselves. Only this machine can reach it, and only
+    the address that is printed. Nothing is written. Ctrl-C ends it.
+
+    \b
+    Examples
+      aten-dump serve dump
+      aten-dump serve npu_dump gpu_dump --port 8000
+    On a cluster, forward the port and open the address on your own machine:
+      ssh -L 8000:127.0.0.1:8000 node aten-dump serve dump --port 8000
+    """  # noqa: D301 - \b keeps click from filling lines
+    target = open_dump(dump)
+    base = None if baseline is None else open_dump(baseline)
+    comparison = None if baseline is None else _compare(dump, baseline, jobs)
+    served = ServedDump(Subject(target, __version__, base, comparison))
+    serve(served, port, lambda address: echo(f"{address}  (Ctrl-C ends it)"))
+
+
+def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
+    with workers(jobs) as executor, count_progress("comparing") as update:
+        return compare(dump, baseline, executor=executor, progress=update)

@@ -1,0 +1,26 @@
+/** What stands in a view while the server makes what is shown, and when it cannot. */
+
+import { ServerError } from "../data/source.js";
+import { h } from "../frame/dom.js";
+
+const PATIENCE_MS = 250;
+
+/**
+ * Show a view; say so where that takes a while, and why where the server cannot.
+ * @param {HTMLElement} main
+ * @param {() => Promise<void> | void} show
+ */
+export async function shownWithPatience(main, show) {
+  for (const found of main.querySelectorAll(":scope > .failed")) found.remove();
+  const note = h("p", { class: "waiting", role: "status" }, "Reading the dump …");
+  const timer = setTimeout(() => main.prepend(note), PATIENCE_MS);
+  try {
+    await show();
+  } catch (error) {
+    if (!(error instanceof ServerError)) throw error;
+    main.prepend(h("p", { class: "failed", role: "alert" }, error.message));
+  } finally {
+    clearTimeout(timer);
+    note.remove();
+  }
+}
