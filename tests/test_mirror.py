@@ -31,7 +31,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "cli/commands/nonfinite.py",
         "cli/commands/recover.py",
         "cli/commands/replay.py",
-        "cli/commands/report.py",
         "cli/commands/saved.py",
         "cli/commands/show.py",
         "cli/commands/stats.py",

@@ -35,6 +35,7 @@ COMMANDS: Final = {
 }
 
 
+_FOLDERS: Final = {"report": "pages.", "serve": "pages."}  # of commands, where it is not the first one
 TOOL_FAILED: Final = 3  # exit code
 
 
@@ -53,7 +54,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = import_module(f".commands.{cmd_name}", __package__).command
+        found = import_module(f".commands.{_FOLDERS.get(cmd_name, '')}{cmd_name}", __package__).command
         assert isinstance(found, click.Command)
         return found
 

@@ -50,7 +50,7 @@ def serve(served: ServedDump, port: int, say: Callable[[str], None]) -> None:
         from .application import application
         from .guard import new_token
     except ImportError as error:
-        if error.name not in ("uvicorn", "starlette"):
+        if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette"):
             raise
         raise MissingDataError("serve needs starlette and uvicorn: pip install 'aten-dump[serve]'") from None
     with listen(port) as door:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from ... import __version__
-from ...analysis.compare import Comparison, compare
-from ...dump import open_dump
-from ...report.html.payload.sections import MOST_CALLS, Subject
-from ...report.html.writing import write_report
-from ...report.units import format_bytes
-from ..console import count_progress, echo
-from ..options import dump_argument
-from ..workers import jobs_option, workers
+from .... import __version__
+from ....analysis.compare import Comparison, compare
+from ....dump import open_dump
+from ....report.html.payload.sections import MOST_CALLS, Subject
+from ....report.html.writing import write_report
+from ....report.units import format_bytes
+from ...console import count_progress, echo
+from ...options import dump_argument
+from ...workers import jobs_option, workers
 
 
 @click.command("report")

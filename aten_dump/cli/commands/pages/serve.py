@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from ... import __version__
-from ...analysis.compare import Comparison, compare
-from ...dump import open_dump
-from ...report.html.payload.sections import Subject
-from ...report.serve.local_server import serve
-from ...report.serve.served_dump import ServedDump
-from ..console import count_progress, echo
-from ..options import dump_argument
-from ..workers import jobs_option, workers
+from .... import __version__
+from ....analysis.compare import Comparison, compare
+from ....dump import open_dump
+from ....report.html.payload.sections import Subject
+from ....report.serve.local_server import serve
+from ....report.serve.served_dump import ServedDump
+from ...console import count_progress, echo
+from ...options import dump_argument
+from ...workers import jobs_option, workers
 
 
 @click.command("serve")
