@@ -10,6 +10,7 @@ import pytest
 from tests.checkout import ROOT
 from tests.npu.trust.two_ranks import PROGRAMS
 
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_two_ranks(name: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
