@@ -132,3 +132,16 @@ def test_names_are_resolved_without_parsing(builder: Builder) -> None:
     assert rank.value("Module.a.0.forward.output.k").id == x
     assert rank.value("Module.a.0.forward.output.k.v").id == y
     assert rank.value("Module.a.0.forward.output.0.0.forward.output.0").id == y
+
+
+def test_blobs_that_hold_several_small_tensors(builder: Builder) -> None:
+    """Views of one storage are not several, wherever they begin."""
+    packed = builder.blob(bytes(32))
+    for offset in (0, 16):
+        builder.emit(r.Data(r.DATA, builder.value(torch.zeros(4), store=None), packed, offset, 0))
+    base = torch.zeros(8)
+    for view in (base, base[2:], base[4:6]):
+        builder.value(view)
+    behind = builder.blob(bytes(32))  # one value, and bytes of others before it, which were not recorded
+    builder.emit(r.Data(r.DATA, builder.value(torch.zeros(4), store=None), behind, 16, 0))
+    assert open_dump(builder.finish()).rank(0, 0).packed_blobs == {packed, behind}

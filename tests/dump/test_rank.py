@@ -43,6 +43,7 @@ def test_tensor_by_name(rank: RankDump, scenario: Scenario, name: str, which: st
         ("Aten.addmm.0.forward", "is a call, not a tensor"),
         ("Aten._foreach_add_.0.optimizer.input.0", "a tree of several values"),
         ("Functional.linear.0.backward.output.2", "is None, not a tensor"),
+        ("Aten.addmm.0.forward.output.self", "no 'output.self' in call"),  # names are those of arguments
         ("Aten.addm.0.forward.output.0", "no call .*nearest: "),
         ("nonsense", "no call 'nonsense'"),
         ("Aten.addmm.0.forward.output", "its tensors are|a tree of several"),

@@ -59,6 +59,18 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         open_dump(tmp_path / "empty")
 
 
+def test_a_long_list_of_steps_is_shortened_in_its_middle(tmp_path: Path) -> None:
+    for step in range(60):
+        (tmp_path / f"step{step}" / "rank0").mkdir(parents=True)
+        (tmp_path / f"step{step}" / "rank0" / "index.msgpack").touch()
+    with pytest.raises(MissingDataError, match="recorded steps: ") as error:
+        open_dump(tmp_path).step(99)
+    shown = str(error.value).partition("recorded steps: ")[2].partition(". Was")[0].split(", ")
+    middle = shown.index("...")
+    assert shown[:middle] == [str(step) for step in range(middle)]
+    assert shown[middle + 1 :] == [str(step) for step in range(60 - middle, 60)]
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "dump")
     builder.records[0] = builder.records[0]._replace(format_version=r.FORMAT_VERSION + 1)

@@ -163,6 +163,16 @@ def test_sparse(builder: Builder, layout: str) -> None:
     assert found.device == torch.device("cpu")
 
 
+@pytest.mark.parametrize(("recorded", "parts"), [(["indices"], "indices"), (["size", "indices"], "size, indices")])
+def test_a_sparse_tensor_without_a_part_says_which_there_are(builder: Builder, recorded: list[str], parts: str) -> None:
+    ids = {name: builder.value(torch.zeros(2, 0, dtype=torch.int64)) for name in recorded}
+    extra = {"layout": "sparse_coo", "parts": ids, "device": "cpu"}
+    number = builder.next("value")
+    builder.emit(r.Value(r.VALUE, number, 0, 0, 0, builder.text("float32"), [2, 4], [], 0, extra))
+    with pytest.raises(MissingDataError, match=rf"were not recorded; recorded parts: {parts}$"):
+        read(builder, number).tensor()
+
+
 def missing(builder: Builder, number: int, commit: bool = True) -> str:
     rank = open_dump(builder.finish(commit=commit)).rank(0, 0)
     with pytest.raises(MissingDataError) as caught:

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -67,9 +68,7 @@ class WarmTrials:
         self.functions: Functions = {}
         self.on_import: Lines = {}
         self.coverage = coverage_of(folder)
-
-    def pytest_sessionstart(self) -> None:
-        self.coverage.start()
+        self.coverage.start()  # before pytest imports what the tests share
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.coverage.stop()
@@ -102,14 +101,25 @@ class WarmTrials:
         """Try one change inside a function, from its changed file; return None where the code cannot be exchanged."""
         path = str(self.folder / file)
         source = Path(path).read_text(encoding="utf-8")
-        found = self.functions.get((path, *function), [])
-        codes = {code_key(code): code for code in codes_in(compile(source, path, "exec", dont_inherit=True))}
-        code = codes.get((path, *function))
-        if not found or code is None or any(code.co_freevars != old.__code__.co_freevars for old in found):
+        outer = next(
+            (
+                code
+                for code in codes_in(compile(source, path, "exec", dont_inherit=True))
+                if code_key(code) == (path, *function)
+            ),
+            None,
+        )
+        if outer is None or not self.functions.get((path, *function)):
+            return None
+        # Functions that it has made already, and that live on, are changed too.
+        codes = list(codes_in(outer))
+        exchanged = [(old, code) for code in codes for old in self.functions.get(code_key(code), ())]
+        is_unclear = max(Counter(map(code_key, codes)).values()) > 1 and len(exchanged) > 1
+        if is_unclear or any(code.co_freevars != old.__code__.co_freevars for old, code in exchanged):
             return None
 
         def work(say: Say) -> None:
-            for old in found:
+            for old, code in exchanged:
                 old.__code__ = code
             self.trial(order, say)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
 
 from aten_dump import DumpConfig
 from aten_dump.capture.data.keeper import Keeper
@@ -72,6 +73,31 @@ def test_another_view_of_all_elements_is_the_same(size: int) -> None:
     assert sum(record.facts for record in kept.of(r.SAME)) == r.SAME_STATISTICS | r.SAME_HASH
     assert len(kept.of(r.STATISTICS)) == len(kept.of(r.HASH)) == len(kept.of(r.BLOB)) == 1
     assert kept.data()[1] == kept.data()[2]
+
+
+def test_the_hash_is_of_the_elements_in_their_order_whatever_is_stored() -> None:
+    """Where the storage's bytes are those, their checksum is the hash: not of a transposed tensor."""
+    for view in (torch.randn(LARGE // 64, 64), torch.randn(LARGE // 64, 64).t()):
+        kept = Kept(data="full", hash="xxh3")
+        kept.keep(view)
+        assert [record.digest for record in kept.of(r.HASH)] == [xxhash.xxh3_64_digest(raw(view))]
+
+
+def test_a_blob_has_the_shape_of_the_tensor_it_is() -> None:
+    kept, x = Kept(data="tensor"), torch.randn(LARGE // 64, 64)
+    kept.keep(x)
+    kept.keep(torch.randn(LARGE // 64, 64).t())
+    assert [(blob.dtype, list(blob.shape)) for blob in kept.of(r.BLOB)] == [
+        ("F32", [LARGE // 64, 64]),
+        ("F32", [LARGE]),
+    ]
+
+
+def test_views_of_a_small_tensor_are_found_behind_others_in_its_batch() -> None:
+    kept, first, second = Kept(data="tensor"), torch.arange(6.0), torch.arange(8.0)
+    for value in (first, second, second[2:], second[2::2]):
+        kept.keep(value)
+    assert kept.data() == {1: (1, 0, STRIDED), 2: (1, 24, STRIDED), 3: (1, 32, STRIDED), 4: (1, 32, STRIDED)}
 
 
 def test_a_transposed_view_has_other_hash_and_the_same_statistics() -> None:

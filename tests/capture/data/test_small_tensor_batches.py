@@ -56,6 +56,22 @@ def test_thousands_of_every_kind(record: Record) -> None:
                 assert value.stats.max == tensor.double().max().item()
 
 
+def test_only_what_is_asked_for_of_each_value_is_recorded() -> None:
+    """Values to be stored, to be described, and both: in one order or the other."""
+    wanted, asked = WantedData(True, ("max",), "xxh3"), [(True, True), (True, False), (False, True)]
+    for order in (asked, asked[::-1]):
+        sink = MemorySink()
+        waiting = batches.Batches(sink, wanted, 100, 100_000)
+        for number, (stored, facts) in enumerate(order, 1):
+            waiting.add(torch.uint8, stored, facts, number, bytes([number]))
+        waiting.flush()
+        described = [number for number, (_, facts) in enumerate(order, 1) if facts]
+        assert sorted((row.value, *row[2:]) for row in sink.of(STATISTICS_KIND)) == [(n, [n]) for n in described]
+        assert sorted(row.value for row in sink.of(HASH)) == described
+        bytes_of = {row.value: sink.blobs[row.blob][row.offset] for row in sink.of(DATA)}
+        assert bytes_of == {number: number for number, (stored, _) in enumerate(order, 1) if stored}
+
+
 @pytest.mark.parametrize("data", ["tensor", "full"])
 def test_small_values_share_blobs(record: Record, tmp_path: Path, data: str) -> None:
     """One blob of a dtype for many values, which stock safetensors opens as that dtype."""

@@ -39,11 +39,18 @@ def expected(tensor: Tensor) -> bytes:
     return bytes(tensor.contiguous().untyped_storage())[: tensor.numel() * tensor.element_size()]
 
 
-@pytest.mark.parametrize("first", [None, 0, 1, 5, 24, 99])
+@pytest.mark.parametrize("first", [None, 0, 1, 3, 5, 24, 99])
 @pytest.mark.parametrize(
     "view",
-    [lambda x: x, lambda x: x.t(), lambda x: x[:, 1::2], lambda x: x[:, :1].expand(-1, 5), lambda x: x.flip(0)],
-    ids=["plain", "transposed", "gaps", "expanded", "flipped"],
+    [
+        lambda x: x,
+        lambda x: x.t(),
+        lambda x: x[:, 1::2],
+        lambda x: x[:, :1].expand(-1, 5),
+        lambda x: x.flip(0),
+        lambda x: x[:, 1],
+    ],
+    ids=["plain", "transposed", "gaps", "expanded", "flipped", "column"],
 )
 def test_row_major(view: Callable[[Tensor], Tensor], first: int | None) -> None:
     x = view(torch.randn(4, 6))

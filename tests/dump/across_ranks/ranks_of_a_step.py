@@ -30,13 +30,13 @@ def dtensor(builder: Builder, shape: Sequence[int], local: int, placement: str, 
 
 
 def ranks_of(
-    folder: Path, parts: Sequence[torch.Tensor], placement: str | None, shape: Sequence[int]
+    folder: Path, parts: Sequence[torch.Tensor], placement: str | None, shape: Sequence[int], lost: Sequence[int] = ()
 ) -> dict[int, RankDump]:
-    """Record one call of each rank on its part (value 1), or on a DTensor of it (value 2)."""
+    """Record one call of each rank on its part (value 1), or on a DTensor of it (value 2); `lost` ranks keep no bytes."""
     found = {}
     for rank, part in enumerate(parts):
         builder = Builder(folder, 0, rank)
-        number = builder.value(part.contiguous())
+        number = builder.value(part.contiguous(), store=None if rank in lost else "strided")
         if placement is not None:
             number = dtensor(builder, shape, number, placement)
         builder.call(builder.op("aten", "aten::exp", "Aten", "exp"), args=[value(number)], outputs=value(number))

@@ -10,7 +10,7 @@ import torch
 
 from aten_dump.dump.across_ranks.assembled_rank import AssembledRank
 from aten_dump.dump.across_ranks.assembled_value import AssembledValue
-from aten_dump.dump.across_ranks.part_grids import Placement
+from aten_dump.dump.across_ranks.part_grids import Grid, Placement
 from aten_dump.dump.across_ranks.whole_values import WholeValues
 from aten_dump.errors import MissingDataError
 from aten_dump.store import records as r
@@ -105,6 +105,18 @@ def test_no_statistics_follow_from_parts_of_a_sum(tmp_path: Path, placement: str
     whole = with_statistics(wholes(ranks_of(tmp_path, [WHOLE, WHOLE], placement, (3, 2))))
     assert value_of(whole).stats is None
     assert value_of(whole).has_data
+
+
+def test_a_sum_of_one_part_has_that_parts_statistics(tmp_path: Path) -> None:
+    value = value_of(with_statistics(wholes(ranks_of(tmp_path, [WHOLE, WHOLE], "Replicate()", (3, 2)))))
+    value.assembly.grid = Grid((1, 2), (0, 1), (Placement("sum"), Placement("replica")))
+    assert value.stats is not None and value.stats["max"] == 5
+
+
+def test_an_empty_shard_needs_no_bytes(tmp_path: Path) -> None:
+    for lost, has_data in ((1, True), (0, False)):
+        ranks = ranks_of(tmp_path / str(lost), [WHOLE, WHOLE[:0]], "Shard(dim=0)", (3, 2), [lost])
+        assert value_of(wholes(ranks)).has_data == has_data
 
 
 def test_none_without_those_of_every_part(tmp_path: Path) -> None:

@@ -63,3 +63,10 @@ def test_folded_blocks() -> None:
     parts = [whole[:, :2].flatten(0, 1), whole[:, 2:].flatten(0, 1)]
     grid = Grid((2,), (0, 1), (Placement("shard", 0, 3),))
     assert torch.equal(grid.join(lambda rank: parts[rank]), whole.flatten(0, 1))
+
+
+def test_placements_say_what_they_are() -> None:
+    assert str(Placement.parse("Shard(dim=1)")) == "Shard(dim=1)"
+    assert str(Placement("shard", 1)) == "shards along dimension 1"
+    assert str(Placement("shard", 0, 3)) == "shards along dimension 0, in each of 3 blocks"
+    assert [str(Placement(kind)) for kind in ("replica", "avg", "max")] == ["replicas", "mean", "max"]

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from aten_dump.capture.data.statistics import one_tensor
+from aten_dump.capture.torch_internals.quiet import quiet
 from tests.capture.bits import calls
 
 Record = Callable[..., Any]
@@ -274,3 +276,20 @@ def test_each_selection_alone_is_right(record: Record, chosen: tuple[str, ...]) 
     assert set(found) == set(chosen)
     for name in chosen:
         assert getattr(found, name) == pytest.approx(expected[name], rel=1e-5, abs=1e-6), name
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.float64, torch.complex64])
+def test_two_elements_have_a_spread(dtype: torch.dtype) -> None:
+    with quiet():
+        assert one_tensor.compute(torch.tensor([1, 4], dtype=dtype), ("std",)) == [pytest.approx(1.5 * math.sqrt(2))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("near", "spread"), [(1e3, 1e-2), (-1e6, 1.0), (3e38, 1e34), (1e-30, 1e-33), (5.0, 100.0)])
+def test_std_of_many_elements_far_from_zero(dtype: torch.dtype, near: float, spread: float) -> None:
+    x = (near + spread * torch.randn(100_000, dtype=torch.float64)).to(dtype)
+    with quiet():
+        found = one_tensor.compute(x, ("mean", "l2norm", "std"))
+    wide = x.double()
+    expected = [wide.mean().item(), (wide / near).norm().item() * abs(near), (wide - near).std().item()]
+    assert found == pytest.approx(expected, rel=1e-6)
