@@ -17,6 +17,7 @@ from cosmic_ray.mutating import mutate_code
 
 from tests.checkout import ROOT
 
+GUARDS = {"zip": ("strict",), "dataclass": ("frozen", "slots")}
 NEEDS_ARGUMENTS = {"core/VariableReplacer", "core/VariableInserter"}
 
 
@@ -63,12 +64,15 @@ class Places(Visitor):  # type: ignore[misc]
 
 
 def without_effect(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield from where to where a file holds what never runs: annotations, and imports for types."""
+    """Yield from where to where a file holds what never runs, or only guards against mistakes of who changes it."""
     for node in ast.walk(ast.parse(source)):
-        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for part in (getattr(node, "annotation", None), getattr(node, "returns", None), node if for_types else None):
-            if part is not None:
-                yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
+        parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            parts.append(node)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in GUARDS:
+            parts += [given for given in node.keywords if given.arg in GUARDS[ast.unparse(node.func)]]
+        for part in filter(None, parts):
+            yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
 
 
 def draw(folder: str, count: int, seed: int, left_out: list[str]) -> list[Mutant]:

@@ -63,6 +63,7 @@ def test_what_the_recorder_writes_is_right(record: Any) -> None:
         (CALL, {"written": (1, (0, 1))}, "written is"),
         (CALL, {"error": 5}, "error is 5, it must be a text or nil"),
         (r.Statistics(r.STATISTICS, 1, (1, None, (1.0, 2.0))), {"numbers": (1, "x")}, "numbers is"),
+        (r.Statistics(r.STATISTICS, 1, (1, None, (1.0, 2.0))), {"numbers": 1.0}, "numbers is"),
         (r.Statistics(r.STATISTICS, 1, (1, None, (1.0, 2.0))), {"numbers": ((1.0, 2.0, 3.0),)}, "numbers is"),
         (r.Commit(r.COMMIT, 1, 2, 3, 4, (5,), {"copy": 1.0}), {"seconds": {"copy": "x"}}, "seconds is"),
     ],

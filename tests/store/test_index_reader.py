@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 from aten_dump.errors import FormatError, MissingDataError
+from aten_dump.store import index_reader
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import good_part, read_index
 from aten_dump.store.writing.index_writer import IndexWriter
@@ -44,6 +45,23 @@ def test_trailing_fields_that_were_left_out_have_their_defaults(tmp_path: Path, 
     assert len(found) == len(defaults) + 1
     for size, row in enumerate(found, least):
         assert msgpack.packb(row) == msgpack.packb(record[:size] + tuple(defaults.values())[size - least :])
+
+
+def test_the_last_record_of_a_newer_version_is_read_too(tmp_path: Path) -> None:
+    commit = r.Commit(r.COMMIT, 0, 0, 0, 0, [], {"copy": 0.5})
+    data = read_index(write(tmp_path, [(*header(), "new field"), (*commit, "new field")]))
+    assert (data.header, data.commit) == (header(), commit._replace(shards=()))
+
+
+@pytest.mark.parametrize("at_once", [1, 64, 1000])
+def test_an_index_is_read_to_its_end_however_much_comes_at_once(
+    tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, [header()], *([call(k)] for k in range(1, 20)))
+    monkeypatch.setattr(index_reader, "_READ_BYTES", max(at_once, len(msgpack.packb(header()))))
+    data = read_index(path)
+    assert [row[1] for row in data.rows[r.CALL]] == list(range(1, 20))
+    assert data.dropped_bytes == 0
 
 
 def test_a_folder_may_be_named_instead_of_the_file(tmp_path: Path) -> None:

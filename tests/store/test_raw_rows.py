@@ -27,6 +27,12 @@ def test_integers_of_any_size_in_columns(number: int | None) -> None:
     assert rows[r.CALL].column(11).tolist() == [1000, 2000, 3000, 4000]
 
 
+@pytest.mark.parametrize("record", [call(1), r.Value(r.VALUE, 1, 1, 0, 0, 1, (2,), (1,), 0, None), r.Text(r.TEXT, 1, "x")])  # fmt: skip
+def test_a_whole_row_is_what_was_written(record: r.Record) -> None:
+    rows, _ = split_records(msgpack.packb(record), "the index")
+    assert rows[record[0]][0] == tuple(tuple(field) if isinstance(field, list) else field for field in record)
+
+
 def test_made_rows_have_the_columns_of_read_ones() -> None:
     calls = [call(3), call(1, sequence_nr=None)]
     rows, _ = split_records(b"".join(map(msgpack.packb, calls)), "the index")

@@ -201,6 +201,7 @@ def test_a_shard_that_is_gone_is_reported_and_the_others_kept(killed: Path) -> N
     (killed / shard_name(0)).unlink()
     report = recover(killed)
     assert report.missing_shards == [0]
+    assert 0 not in report.completed_shards
     assert any("does not exist" in problem for problem in verify(killed))
     commit = read_index(killed).commit
     assert commit is not None

@@ -11,7 +11,8 @@ import xxhash
 from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
-from tests.store.recording import RANK, small_step, writer
+from aten_dump.store.shards import shard_name
+from tests.store.recording import RANK, begin, noise, small_step, store, writer
 
 
 @pytest.fixture
@@ -82,6 +83,40 @@ def test_every_byte_of_a_shard_counts(whole: Path) -> None:
     assert any("the commit record says" in problem for problem in verify(whole))
     path.unlink()
     assert any("does not exist" in problem for problem in verify(whole))
+
+
+def test_each_finished_shard_is_looked_at_though_one_is_gone(tmp_path: Path) -> None:
+    sink = writer(tmp_path, shard_bytes=1 << 16)
+    begin(sink)
+    for number in range(1, 4):
+        store(sink, noise(1 << 16, number), "U8")
+    sink.end_step(0, 0, {})
+    sink.close()
+    folder = tmp_path / RANK
+    assert verify(folder) == []
+    (folder / shard_name(0)).unlink()
+    damaged = bytearray((folder / shard_name(2)).read_bytes())
+    damaged[20] ^= 1
+    (folder / shard_name(2)).write_bytes(bytes(damaged))
+    problems = verify(folder)
+    assert any(shard_name(0) in problem and "does not exist" in problem for problem in problems)
+    assert any(problem.startswith(f"{folder / shard_name(2)}: ") for problem in problems)
+
+
+@pytest.mark.parametrize("note", [r.RECOVERED, "unseen", "zzz"])
+def test_a_recovered_index_may_know_less_than_its_shards(whole: Path, note: str) -> None:
+    """Another one that does is damaged."""
+    data = read_index(whole)
+    last = data.rows[r.BLOB][-1][1]
+    rows = [list(row) for kind in (r.HEADER, r.TEXT, r.OP, r.SHARD) for row in data.rows[kind]]
+    rows += [list(row) for row in data.rows[r.BLOB] if row[1] != last] + [[r.NOTE, note, "cut short", 1]]
+    rows.append([r.COMMIT, 0, 0, last - 1, 0, list(data.rows[r.COMMIT][-1][5]), {}])
+    packed = b"".join(map(msgpack.packb, rows))
+    packed += msgpack.packb([r.CHECK, len(packed), xxhash.xxh3_64_digest(packed)])
+    (whole / "index.msgpack").write_bytes(packed)
+    assert [problem.partition("its header")[1] for problem in verify(whole)] == (
+        [] if note == r.RECOVERED else ["its header"]
+    )
 
 
 def test_an_index_that_cannot_be_read(whole: Path) -> None:

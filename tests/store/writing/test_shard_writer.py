@@ -93,6 +93,7 @@ def test_header_budget() -> None:
     assert budget.reserve(10) == FIRST_HEADER_BYTES
     assert budget.reserve(FIRST_HEADER_BYTES) == FIRST_HEADER_BYTES + 1024
     assert budget.reserve(FIRST_HEADER_BYTES + 1) % ALIGNMENT == 0
+    assert budget.reserve(FIRST_HEADER_BYTES + 1024) > FIRST_HEADER_BYTES + 1024, "the entry is not all of a header"
     budget.overflowed()
     assert budget.reserve(10) == 4 * FIRST_HEADER_BYTES
     budget.used(1000)

@@ -20,8 +20,21 @@ from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.memory_sink import MemorySink
+from aten_dump.store.writing import bounded_thread
 from tests.checkout import ROOT
-from tests.store.recording import RANK, blobs_of, call, fill_from, header, in_threads, noise, small_step, store, writer
+from tests.store.recording import (
+    RANK,
+    begin,
+    blobs_of,
+    call,
+    fill_from,
+    header,
+    in_threads,
+    noise,
+    small_step,
+    store,
+    writer,
+)
 
 
 def test_round_trip_of_records_and_bytes(tmp_path: Path) -> None:
@@ -188,6 +201,17 @@ def test_store_waits_when_the_disk_is_slow_and_counts_the_seconds(tmp_path: Path
     assert commit is not None
     assert commit.seconds["wait"] > 0.15
     assert blobs_of(tmp_path / RANK) == {1: source.tobytes()}
+
+
+def test_what_is_slow_and_moves_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_thread, "STILL_SECONDS", 1.0)
+    sink = writer(tmp_path)
+    begin(sink)
+    for _ in range(6):
+        sink.later(lambda: time.sleep(0.3) or [], 8)
+    sink.end_step(0, 0, {})
+    sink.close()
+    assert read_index(tmp_path / RANK).commit is not None
 
 
 def test_ready_is_waited_for_on_the_writers_thread_before_the_bytes_are_read(tmp_path: Path) -> None:
