@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from tests.checkout import ROOT
-from tests.mutants.drawing import Mutant, draw
+from tests.mutants.drawing import Mutant, draw, original_source
 from tests.mutants.reach import Reach
 from tests.mutants.statements import Whereabouts, whereabouts
 from tests.mutants.trials import WarmTrials, cold_trial, pytest_in
@@ -53,11 +53,11 @@ class Folder:
 
     def measure(self, trials: WarmTrials) -> None:
         """Find which tests execute which lines; what is known of a file of tests is not measured again."""
-        sources = [file.read_bytes() for file in sorted((ROOT / "aten_dump" / self.name).rglob("*.py"))]
+        sources = [file.read_bytes() for file in sorted((COPY / "aten_dump" / self.name).rglob("*.py"))]
         tests = [item.nodeid for item in trials.items if item.nodeid.startswith(self.tests)]
         self.reach = Reach(on_import=trials.on_import)
         for file in dict.fromkeys(test.partition("::")[0] for test in tests):
-            digest = sha256(b"".join([(ROOT / file).read_bytes(), *sources])).hexdigest()
+            digest = sha256(b"".join([(COPY / file).read_bytes(), *sources])).hexdigest()
             target = REACH / f"{self.name.replace('/', '-')}-{file.replace('/', '-')}-{digest[:16]}.json"
             if not target.exists():
                 trials.measure([test for test in tests if test.startswith(f"{file}::")], target)
@@ -115,7 +115,7 @@ class Folder:
         return True
 
     def plan(self, mutant: Mutant) -> tuple[Whereabouts, list[str]]:
-        place = whereabouts((ROOT / mutant.path).read_text(encoding="utf-8"), mutant.line, mutant.column)
+        place = whereabouts(original_source(mutant.path), mutant.line, mutant.column)
         return place, self.reach.order(mutant.path, place, self.most_seconds)
 
 
@@ -131,8 +131,7 @@ class Changed:
     """Keeps a mutant in the copy of the checkout, where programs that tests start find it too."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self.target, self.source = COPY / mutant.path, mutant.source()
-        self.original = self.target.read_text(encoding="utf-8")
+        self.target, self.source, self.original = COPY / mutant.path, mutant.source(), original_source(mutant.path)
 
     def __enter__(self) -> None:
         self.write(self.source)
@@ -149,8 +148,9 @@ class Changed:
 
 def note(folder: str, mutant: Mutant, outcome: str, test: str, cpu_seconds: float) -> None:
     """Append an outcome to the results, and print a mutant that survives."""
-    original = (ROOT / mutant.path).read_text(encoding="utf-8").splitlines()
-    change = list(unified_diff(original, mutant.source().splitlines(), n=0, lineterm=""))[3:]
+    change = list(
+        unified_diff(original_source(mutant.path).splitlines(), mutant.source().splitlines(), n=0, lineterm="")
+    )[3:]
     result = {"folder": folder, **mutant._asdict(), "outcome": outcome, "test": test, "change": change}
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps({**result, "cpu_seconds": cpu_seconds, "key": key(mutant)}) + "\n")

@@ -38,9 +38,15 @@ class Mutant(NamedTuple):
 
 
 @functools.cache
+def original_source(path: str) -> str:
+    """Return what a file said when it was first asked for: the checkout may change while mutants are tried."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@functools.cache
 def changed_source(mutant: Mutant) -> str | None:
     """Return the source with a change, or None where the change makes no program, or the same one."""
-    source = (ROOT / mutant.path).read_text(encoding="utf-8")
+    source = original_source(mutant.path)
     operator = cosmic_ray.plugins.get_operator(mutant.operator)()
     try:
         changed = mutate_code(source, operator, mutant.occurrence)
@@ -84,7 +90,8 @@ def draw(folder: str, count: int, seed: int, left_out: list[str]) -> list[Mutant
     operators = {name: cosmic_ray.plugins.get_operator(name)() for name in names}
     lots: list[tuple[str, Mutant]] = []
     for file in sorted((ROOT / "aten_dump" / folder).rglob("*.py")):
-        source, path = file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()
+        path = file.relative_to(ROOT).as_posix()
+        source = original_source(path)
         lines, same = source.splitlines(), Counter[str]()
         for place, changes in sorted(changes_of(source, operators).items()):
             text = f"{seed} {path} {lines[place[0] - 1].strip()}"
