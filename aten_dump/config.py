@@ -23,6 +23,7 @@ HashName = Literal["xxh3", "md5", "crc32", "sha256"]
 OnError = Literal["raise", "warn"]
 Dedup = Literal["version", "content"]
 Compile = Literal["eager", "opaque"]
+Durability = Literal["async", "step", "fsync"]
 Numbers = str | int | Iterable[int]
 Trigger = Literal["nonfinite", "loss_spike"] | Callable[[str, list[dict[str, Any]]], bool] | None
 _CHOICES: Final = (
@@ -33,6 +34,7 @@ _CHOICES: Final = (
     ("on_error", OnError),
     ("dedup", Dedup),
     ("compile", Compile),
+    ("durability", Durability),
 )
 
 STATISTICS: Final = (
@@ -143,6 +145,9 @@ class DumpConfig:
         compile: what becomes of functions that torch.compile has wrapped: ``"eager"`` runs them as written, so that
             their ops are recorded; ``"opaque"`` runs them compiled, and records the inputs, outputs and extern kernels
             of each call. A note and one warning say so.
+        durability: what is true of a step when ``dump.step()`` returns: ``"async"``, it is being written; ``"step"``,
+            it is on file, and stays there if the process is killed; ``"fsync"``, it is on the disk, and stays there
+            if the machine loses its power. The program waits for that.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
@@ -173,6 +178,7 @@ class DumpConfig:
     overwrite: bool = False
     dedup: Dedup = "version"
     compile: Compile = "eager"
+    durability: Durability = "async"
     step_selection: Selection = field(init=False, repr=False, compare=False)
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 

@@ -136,6 +136,17 @@ class DumpMode:
         self._session.step(number)
         deliver()
 
+    def flush(self) -> None:
+        """Wait until all that was recorded so far is on file, of the step in progress and of those that have ended.
+
+        With ``durability="fsync"`` it is on the disk then.
+
+        Raises:
+            StoreError: something could not be written; the message says what.
+        """
+        self._session.flush()
+        deliver()
+
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""
         self._session.pause()

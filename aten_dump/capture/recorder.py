@@ -85,6 +85,11 @@ class StepRecorder:
         self.values.storages.invalidate()
         self.flights.hide_again()
 
+    def flush(self) -> None:
+        """Send on what was gathered of small tensors, and of those on devices."""
+        with self.step.here.state.own:
+            self.values.flush()
+
     def close(self) -> None:
         """End the step: finish what is open and let go of everything."""
         thread = self.step.here.state

@@ -16,7 +16,8 @@ import torch
 from ..config import DumpConfig
 from ..store.records import FORMAT_VERSION, Note
 from ..store.run_json import RunFile, ranges_of
-from ..store.writing.writer import Writer, WriterSettings
+from ..store.writing.settings import WriterSettings
+from ..store.writing.writer import Writer
 from . import IS_COMPILED
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core
@@ -52,6 +53,7 @@ class Run:
             max_bytes=config.max_bytes,
             allocate=host_memory,
             at_once=not has_spare_core(),
+            to_disk=config.durability == "fsync",
             on_step=self._file.add_step if self._file is not None else None,
         )
         writer = Writer(self.root, self.rank, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -129,7 +130,23 @@ class Session:
         self._check_thread("resume")
         if self._watch.recorder is None and self._recorder is not None and self._failed is None:
             self._recorder.trust_no_memory()
-            self._record(self._recorder)
+            self._interception.install()
+            self._watch.turn_on(self._recorder)
+
+    def flush(self) -> None:
+        """Wait until all that was recorded is on file; raise or warn where something has failed, now or before."""
+        self._check_thread("flush")
+        sink, recorder = self._sink, self._recorder
+        if sink is None:
+            return
+        if self._failed is not None:
+            if self.config.on_error == "raise":
+                raise self._failed
+            warnings.warn(f"aten_dump: not all is on file: {self._failed}", stacklevel=3)
+            return
+        if recorder is not None:
+            self._guarded(recorder.flush)
+        self._guarded(sink.flush)
 
     def close(self) -> None:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""
@@ -137,7 +154,7 @@ class Session:
             return
         self._check_thread("close")
         first: BaseException | None = None  # whatever fails, the rest is done; what failed first is raised
-        for action in (self._end_step, self._close_files):
+        for action in (functools.partial(self._end_step, is_last=True), self._close_files):
             try:
                 action()
             except BaseException as error:  # noqa: BLE001 - raised below
@@ -178,15 +195,16 @@ class Session:
         sink.begin_step(header)
         recorder = self._recorder = StepRecorder(self.config, sink, self._around)
         recorder.begin_with(in_flight)
-        self._record(recorder)
-
-    def _record(self, recorder: StepRecorder) -> None:
-        """Have the program seen from now on."""
         self._interception.install()
         self._watch.turn_on(recorder)
 
-    def _end_step(self, stays: bool = False) -> None:
-        """End the step in progress; with `stays`, all that watches the program is left in place for the next one."""
+    def _end_step(self, stays: bool = False, is_last: bool = False) -> None:
+        """End the step in progress.
+
+        Args:
+            stays: all that watches the program is left in place for the next step.
+            is_last: the program did not end it: it leaves no files if nothing was recorded.
+        """
         recorder = self._recorder
         if recorder is None:
             return
@@ -194,15 +212,22 @@ class Session:
         if not stays:
             self._interception.remove_all()
         self._recorder = self._watch.in_step = None
-        self._guarded(lambda: self._finish_step(recorder))
+        self._guarded(lambda: self._finish_step(recorder, is_last))
 
-    def _finish_step(self, recorder: StepRecorder) -> None:
+    def _finish_step(self, recorder: StepRecorder, is_last: bool) -> None:
         recorder.close()
         self._in_flight = recorder.flights.left
+        step, sink = recorder.step, self._sink
+        notes = list(step.coverage.notes())
+        if is_last and sink is not None and not (step.calls or recorder.values.count or notes):
+            sink.drop_step()
+            return
         if self._run is not None:
-            self._run.count_step(recorder.step.coverage.notes())
-        if self._sink is not None:
-            self._sink.end_step(recorder.step.calls, recorder.values.count, recorder.seconds)
+            self._run.count_step(notes)
+        if sink is not None:
+            sink.end_step(step.calls, recorder.values.count, recorder.seconds)
+            if self.config.durability != "async":
+                sink.flush()
 
     # -- failures
 

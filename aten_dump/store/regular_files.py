@@ -131,3 +131,12 @@ def _sentence(path: Path, mode: int) -> str:
         f"{path} is {found}: inside a dump there are folders of steps and ranks and regular files alone, and nothing "
         "else is followed or read; put what it stands for in its place, or remove it"
     )
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder on the disk."""
+    fd = open_folder(path)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -59,5 +59,11 @@ class Sink(Protocol):
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
         """Complete the step; the files are finished in the background."""
 
+    def drop_step(self) -> None:
+        """End a step in which nothing was recorded, and leave no trace of it where none is on file."""
+
+    def flush(self) -> None:
+        """Wait until all that was said is on file."""
+
     def close(self) -> None:
         """Wait until everything is on file; let go of files and threads. Idempotent."""

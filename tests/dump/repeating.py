@@ -13,7 +13,8 @@ from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.shard_reader import ShardReader
 from aten_dump.store.writing.index_writer import INDEX_FILE
-from aten_dump.store.writing.writer import Writer, WriterSettings
+from aten_dump.store.writing.settings import WriterSettings
+from aten_dump.store.writing.writer import Writer
 
 _ONCE = (r.TEXT, r.OP, r.FRAME, r.STACK)
 _EVERY = 4096  # records between two looks at how many wait

@@ -15,7 +15,8 @@ from aten_dump.store.index_reader import read_index
 from aten_dump.store.shard_reader import ShardReader
 from aten_dump.store.sink import Sink
 from aten_dump.store.writing.host_bytes import HostBytes
-from aten_dump.store.writing.writer import Writer, WriterSettings
+from aten_dump.store.writing.settings import WriterSettings
+from aten_dump.store.writing.writer import Writer
 
 RANK = Path("step0/rank0")
 

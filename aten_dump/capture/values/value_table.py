@@ -117,6 +117,10 @@ class ValueTable(ValueIds):
             self._unseen_writes.check(tensor, state)
         return state.written_at > writes
 
+    def flush(self) -> None:
+        """Send on the data that was gathered."""
+        self._keeper.flush()
+
     def clear(self) -> None:
         """Let go of everything."""
         if self._unseen_writes is not None and self._unseen_writes.count:

@@ -22,7 +22,7 @@ class BoundedThread:
 
     def __init__(self, run: Callable[[], None], name: str) -> None:
         self._run = run
-        self._over = Bell()
+        self.bell = Bell()  # wakes who waits
         self._is_over = False
         self._thread = threading.Thread(target=self._run_and_tell, name=name, daemon=True)
         self.progress = 0  # counted up by what runs
@@ -41,19 +41,20 @@ class BoundedThread:
         """Whether this is asked on the thread."""
         return threading.current_thread() is self._thread
 
-    def wait(self, left: Callable[[], str]) -> None:
+    def wait(self, left: Callable[[], str], until: Callable[[], bool] | None = None) -> None:
         """Wait until the thread has ended.
 
         Args:
             left: says what is left to do.
+            until: tells that there is no need to wait longer, though it has not.
 
         Raises:
             StoreError: it made no progress for STILL_SECONDS.
         """
         begun = changed = time.monotonic()
         progress, told = self.progress, False
-        while self._thread.is_alive():
-            self._over.wait(_LAST_SECONDS if self._is_over else _LOOK_SECONDS)
+        while self._thread.is_alive() and not (until is not None and until()):
+            self.bell.wait(_LAST_SECONDS if self._is_over else _LOOK_SECONDS)
             now = time.monotonic()
             if self.progress != progress:
                 progress, changed = self.progress, now
@@ -71,4 +72,4 @@ class BoundedThread:
             self._run()
         finally:
             self._is_over = True
-            self._over.ring()
+            self.bell.ring()

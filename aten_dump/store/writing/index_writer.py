@@ -95,6 +95,10 @@ class IndexWriter:
         self._nbytes += len(data) + len(check)
         self._hash = xxhash.xxh3_64(check)
 
+    def sync(self) -> None:
+        """Have what was flushed on the disk."""
+        os.fsync(self._fd)
+
     def close(self) -> None:
         """Close the file without writing more. Idempotent."""
         fd, self._fd = self._fd, -1

@@ -27,7 +27,8 @@ class JobQueue:
     @property
     def waiting_records(self) -> int:
         """Records that were emitted and are not yet written."""
-        return len(self._pending) + self._queued - self._taken + len(self._writing)
+        with self._lock:
+            return len(self._pending) + self._queued - self._taken + len(self._writing)
 
     def add(self, action: Action, argument: Any) -> None:
         """Queue a job behind all records emitted before it."""

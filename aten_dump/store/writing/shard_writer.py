@@ -191,10 +191,16 @@ class ShardWriter:
         self._written = self._position
         return chunks
 
-    def finish(self) -> int:
+    def sync(self) -> None:
+        """Have what was written on the disk."""
+        os.fsync(self._fd)
+
+    def finish(self, to_disk: bool = False) -> int:
         """Write the header, give the file its name; return the file's bytes. Nothing may be queued."""
         os.pwrite(self._fd, encode_header(self._entries, self._header_bytes), 0)
         os.ftruncate(self._fd, self._header_bytes + self._end)
+        if to_disk:
+            self.sync()
         self.close()
         os.rename(self._directory / partial_name(self._number), self._directory / shard_name(self._number))
         return self._header_bytes + self._end

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
+from ..regular_files import sync_folder
 from ..shards import header_entry
 from .arena import Chunk
 from .host_bytes import HostBytes
 from .index_writer import BATCH, INDEX_FILE, IndexWriter
+from .settings import WriterSettings
 from .shard_writer import HeaderBudget, ShardWriter, check_free_space
 
 INDEX_FLUSH_BYTES: Final = 16 << 10
@@ -72,12 +74,13 @@ class StepFiles:
         self,
         directory: Path,
         header: Header,
-        shard_bytes: int,
+        settings: WriterSettings,
         header_budget: HeaderBudget,
         release: Callable[[list[Chunk]], None],
     ) -> None:
         self._directory = directory
-        self._shard_bytes = shard_bytes
+        self._shard_bytes = settings.shard_bytes
+        self._to_disk = settings.to_disk
         self._header_budget = header_budget
         self._release = release
         self._shard: ShardWriter | None = None
@@ -148,6 +151,14 @@ class StepFiles:
         self._write_seconds += time.perf_counter() - begun
         self._unjournaled = 0
 
+    def sync(self) -> None:
+        """Have what was written on the disk: the files, then the names that they have in their folders."""
+        if self._shard is not None:
+            self._shard.sync()
+        self._index.sync()
+        for folder in (self._directory, self._directory.parent, self._directory.parent.parent):
+            sync_folder(folder)
+
     def finish(self, end: StepEnd) -> None:
         """Finish the shards, then commit."""
         self._index.add(list(end.notes))
@@ -159,6 +170,8 @@ class StepFiles:
         commit = Commit(COMMIT, end.calls, end.values, self._blobs, self._blob_bytes, self._shard_sizes, seconds)
         self._index.add([commit])
         self._index.flush()
+        if self._to_disk:
+            self.sync()
         self._close()
 
     def interrupt(self) -> None:
@@ -210,7 +223,7 @@ class StepFiles:
             self.flush()
             begun = time.perf_counter()
             self._header_budget.used(self._shard.header_used)
-            self._shard_sizes.append(self._shard.finish())
+            self._shard_sizes.append(self._shard.finish(self._to_disk))
             self._write_seconds += time.perf_counter() - begun
             self._shard = None
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ...errors import StoreError
-from ..records import NOTE, Header, Note
+from ..records import FRAME, NOTE, OP, STACK, TEXT, Header, Note
 from .arena import Chunk
 from .host_bytes import HostBytes
+from .settings import WriterSettings
 from .shard_writer import HeaderBudget
 from .step_files import BlobStart, Piece, StepEnd, StepFiles
+
+_TABLES: Final = frozenset((TEXT, OP, FRAME, STACK))  # they say nothing by themselves
 
 
 class Steps:
@@ -21,26 +24,29 @@ class Steps:
         self,
         root: Path,
         rank: int,
-        shard_bytes: int,
+        settings: WriterSettings,
         release: Callable[[list[Chunk]], None],
-        on_step: Callable[[int], None] | None = None,
     ) -> None:
         self._root = root
         self._rank = rank
-        self._shard_bytes = shard_bytes
+        self._settings = settings
         self._release = release
-        self._on_step = on_step
+        self._early: list[tuple[Any, ...]] = []  # records of a step that has no files yet
         self._header: Header | None = None
         self._files: StepFiles | None = None
         self._late_records = 0
         self._header_budget = HeaderBudget()
 
     def begin(self, header: Header) -> None:
-        """Begin a step; its files are made with its first record or blob."""
+        """Begin a step; its files are made with its end, or what comes first of it beside texts, ops and stacks."""
         self._header = header
 
     def records(self, batch: list[tuple[Any, ...]]) -> None:
         """Write records, and empty `batch`."""
+        if self._files is None and self._header is not None and all(record[0] in _TABLES for record in batch):
+            self._early += batch
+            batch.clear()
+            return
         files = self._open()
         if files is None:
             self._late_records += len(batch)
@@ -59,19 +65,30 @@ class Steps:
         assert files is not None, "store refuses outside of a step"
         files.write(blob, source)
 
-    def flush(self) -> None:
-        """Write what waits."""
+    def flush(self, to_disk: bool = False) -> None:
+        """Write what waits; `to_disk`, where the settings ask for it, have it on the disk."""
         if self._files is not None:
             self._files.flush()
+            if to_disk and self._settings.to_disk:
+                self._files.sync()
 
     def end(self, end: StepEnd) -> None:
         """Complete the step."""
+        files = self._open()
+        if files is not None:
+            files.finish(end)
+        self._files = self._header = None
+
+    def drop(self, _: None) -> None:
+        """End a step in which nothing was recorded; it is completed where it has files."""
+        self._early.clear()
         if self._files is not None:
-            self._files.finish(end)
+            self._files.finish(StepEnd(0, 0, {}, []))
         self._files = self._header = None
 
     def interrupt(self, notes: list[Note]) -> None:
         """Close the files of a step that never ended."""
+        self._early.clear()
         if self._files is not None:
             self._files.records(list(notes))
             self._files.interrupt()
@@ -90,9 +107,11 @@ class Steps:
         header = self._header
         if self._files is None and header is not None:
             directory = self._root / f"step{header.step}" / f"rank{self._rank}"
-            self._files = StepFiles(directory, header, self._shard_bytes, self._header_budget, self._release)
-            if self._on_step is not None:
-                self._on_step(header.step)
+            self._files = StepFiles(directory, header, self._settings, self._header_budget, self._release)
+            if self._settings.on_step is not None:
+                self._settings.on_step(header.step)
+            early, self._early = self._early, []
+            self._files.records(early)
             if self._late_records:
                 message = f"{self._late_records} records came after the step before had ended and were left out"
                 self._files.records([Note(NOTE, "late_records", message, self._late_records)])

@@ -19,7 +19,6 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,50 +26,18 @@ from ...errors import FormatError, StoreError
 from ..records import Header
 from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
-from .arena import LEAST_QUEUE_BYTES, Allocate, Arena
+from .arena import Arena
 from .bell import Bell
 from .byte_budget import ByteBudget
 from .existing import prepare_root
 from .host_bytes import HostBytes
+from .settings import WriterSettings
 from .step_files import BlobStart, Piece, StepEnd
 from .step_sequence import Steps
 from .writer_thread import WriterThread
 
 AT_ONCE_BYTES: Final = 64 << 10
 _WRITE_SECONDS: Final = 0.05  # between looks whether the thread has failed
-
-
-@dataclass(frozen=True, slots=True)
-class WriterSettings:
-    """How a rank's dump is written.
-
-    Args:
-        queue_bytes: most bytes of host memory that wait for the disk.
-        shard_bytes: size at which a new shard is begun; a longer blob gets a shard of its own.
-        max_bytes: most bytes of blobs to keep in all steps together; None for no limit.
-        overwrite: replace an earlier dump of this rank instead of refusing to start.
-        world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
-        allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
-        at_once: have blobs of AT_ONCE_BYTES and more that are `HostBytes` written before `store` returns.
-        on_step: is told of each step, on the writer's thread, when its files are made.
-
-    Raises:
-        StoreError: a size is too small.
-    """
-
-    queue_bytes: int
-    shard_bytes: int
-    max_bytes: int | None = None
-    overwrite: bool = False
-    world_size: int = 1
-    allocate: Allocate | None = None
-    at_once: bool = False
-    on_step: Callable[[int], None] | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("queue_bytes", LEAST_QUEUE_BYTES), ("shard_bytes", 1)):
-            if getattr(self, name) < least:
-                raise StoreError(f"{name} is {getattr(self, name)}; it must be {least} or more")
 
 
 class _Write:
@@ -102,8 +69,9 @@ class Writer:
         self._at_once = settings.at_once
         self._budget = ByteBudget(settings.max_bytes)
         self._arena = Arena(settings.queue_bytes, self._before_wait, settings.allocate)
-        self._steps = Steps(root, rank, settings.shard_bytes, self._arena.release, settings.on_step)
-        self._thread = WriterThread(self._steps, f"aten_dump-writer-{rank}", self._arena.wake_waiting)
+        self._steps = Steps(root, rank, settings, self._arena.release)
+        name = f"aten_dump-writer-{rank}"
+        self._thread = WriterThread(self._steps, name, self._tick_between_blobs, self._arena.wake_waiting)
         self.emit = self._thread.queue.emit
         self._tick: Callable[[], None] | None = None
         self._store_lock = threading.RLock()
@@ -112,7 +80,6 @@ class Writer:
         self._blob_id = 0
         self._unsignaled = 0
         self._closed = False
-        self._thread.on_tick(self._tick_between_blobs)
         self._thread.start()
 
     @property
@@ -196,6 +163,23 @@ class Writer:
             self._arena.waited_seconds = 0.0
             seconds = {**seconds, "wait": seconds.get("wait", 0.0) + waited}
             self._thread.end_step(StepEnd(calls, values, seconds, self._budget.take_notes()))
+
+    def drop_step(self) -> None:
+        """End a step in which nothing was recorded: no files are made for it."""
+        if os.getpid() != self._pid:
+            return
+        with self._store_lock:
+            self._open_step = None
+            self._thread.queue.add(self._steps.drop, None)
+
+    def flush(self) -> None:
+        """Wait until all that was said is on file; on the disk too, where the settings ask for that.
+
+        Raises:
+            StoreError: it, or something before it, could not be written.
+        """
+        if os.getpid() == self._pid:
+            self._thread.flush()
 
     def close(self) -> None:
         """Write all that was said and let go of the thread and the files. Idempotent.

@@ -36,19 +36,20 @@ _LOOK_SECONDS: Final = 0.002
 class WriterThread:
     """Does what is queued, on a daemon thread of its own."""
 
-    def __init__(self, steps: Steps, name: str, on_error: Callable[[], None]) -> None:
+    def __init__(self, steps: Steps, name: str, tick: Callable[[], None], on_error: Callable[[], None]) -> None:
         """Start the thread.
 
         Args:
             steps: where records and bytes go.
             name: of the thread.
+            tick: called every 50 ms.
             on_error: called once when the thread has failed: whoever waits for it must look.
         """
         self._steps = steps
         self._on_error = on_error
         self.queue = JobQueue(steps.records)
         self._signal = Bell()
-        self._tick: Callable[[], None] | None = None
+        self._tick = tick
         self._ticked = 0.0  # when the tick was called last
         self._error: StoreError | None = None
         self._reported = False
@@ -97,14 +98,23 @@ class WriterThread:
             self._job_bytes += nbytes
         self.queue.add(self._do_job, (job, nbytes))
 
-    def on_tick(self, tick: Callable[[], None] | None) -> None:
-        """Have `tick` called every 50 ms."""
-        self._tick = tick
-
     def end_step(self, end: StepEnd) -> None:
         """Queue the end of a step."""
         self.queue.add(self._do_end, end)
         self._signal.ring()
+
+    def flush(self) -> None:
+        """Wait until all that was queued is on file.
+
+        Raises:
+            StoreError: it could not be written; or the disk hangs.
+        """
+        self.raise_error()
+        written: list[bool] = []
+        self.queue.add(self._do_tell, written)
+        self._signal.ring()
+        self._thread.wait(self._left, lambda: bool(written) or self._error is not None)
+        self.raise_error()
 
     def end(self, notes: list[Note]) -> None:
         """Have the thread end behind what is queued; `notes` are of a step that never ended. Idempotent."""
@@ -119,7 +129,7 @@ class WriterThread:
         Raises:
             StoreError: the thread failed, and no call has said so yet; or the disk hangs.
         """
-        self._thread.wait(lambda: f"{self.queue.waiting_records} records and their bytes are")
+        self._thread.wait(self._left)
         if not self._reported:
             self.raise_error()
 
@@ -128,6 +138,9 @@ class WriterThread:
         with self._lock:
             waited, self._waited_seconds = self._waited_seconds, 0.0
         return waited
+
+    def _left(self) -> str:
+        return f"{self.queue.waiting_records} records and their bytes are"
 
     def _wait(self, is_full: Callable[[], bool]) -> None:
         begun = time.perf_counter()
@@ -156,7 +169,8 @@ class WriterThread:
                 if action == self._steps.interrupt:
                     return
                 del argument, job
-            self._try(self._do_flush, None)
+            if self._error is None:
+                self._try(self._steps.flush, False)
 
     def _try(self, action: Action, argument: Any) -> None:
         try:
@@ -166,12 +180,13 @@ class WriterThread:
             self._on_error()
 
     def _do_tick(self, _: None) -> None:
-        if self._error is None and self._tick is not None:
+        if self._error is None:
             self._tick()
 
-    def _do_flush(self, _: None) -> None:
-        if self._error is None:
-            self._steps.flush()
+    def _do_tell(self, written: list[bool]) -> None:
+        self._steps.flush(to_disk=True)
+        written.append(True)
+        self._thread.bell.ring()
 
     def _do_job(self, argument: tuple[Job, int]) -> None:
         job, nbytes = argument

@@ -11,6 +11,7 @@ from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.writing.host_bytes import HostBytes
+from aten_dump.store.writing.settings import WriterSettings
 from aten_dump.store.writing.step_files import BlobStart, StepEnd
 from aten_dump.store.writing.step_sequence import Steps
 from tests.store.recording import call, header
@@ -23,15 +24,34 @@ def end(calls: int = 0) -> StepEnd:
 
 
 def steps(root: Path) -> Steps:
-    return Steps(root, 3, 1 << 20, lambda chunks: None)
+    return Steps(root, 3, WriterSettings(queue_bytes=1 << 20, shard_bytes=1 << 20), lambda chunks: None)
 
 
-def test_a_step_without_records_leaves_no_files(tmp_path: Path) -> None:
+def test_a_step_without_records_is_there_when_it_was_ended(tmp_path: Path) -> None:
     found = steps(tmp_path)
-    found.begin(header(0))
+    found.begin(header(0, 3))
     found.flush()
-    found.end(end())
     assert list(tmp_path.iterdir()) == []
+    found.end(end())
+    data = read_index(tmp_path / "step0" / "rank3")
+    assert data.committed and not data.rows[r.CALL]
+
+
+def test_a_step_that_is_dropped_leaves_no_files_unless_something_was_on_file(tmp_path: Path) -> None:
+    found = steps(tmp_path)
+    text = r.Text(r.TEXT, 1, "a name that nothing uses")
+    found.begin(header(0, 3))
+    found.records([text])
+    found.flush()
+    found.drop(None)
+    assert list(tmp_path.iterdir()) == []
+    found.begin(header(1, 3))
+    found.records([text])
+    found.records([call(1)])
+    found.drop(None)
+    data = read_index(tmp_path / "step1" / "rank3")
+    assert data.committed and len(data.rows[r.TEXT]) == len(data.rows[r.CALL]) == 1
+    assert not (tmp_path / "step0").exists()
 
 
 def test_records_and_blobs_of_each_step_are_in_its_folder(tmp_path: Path) -> None:

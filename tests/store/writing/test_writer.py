@@ -72,11 +72,11 @@ def test_a_blob_is_journaled_after_its_bytes_and_before_its_data(tmp_path: Path)
     assert [row[1] for row in rows if row[0] == r.CALL] == list(range(1, 301))
 
 
-def test_steps_go_to_folders_of_their_own_and_empty_ones_leave_none(tmp_path: Path) -> None:
+def test_steps_go_to_folders_of_their_own_and_those_that_were_dropped_or_never_ended_leave_none(tmp_path: Path) -> None:
     sink = writer(tmp_path, rank=3, world_size=8)
     small_step(sink, step=4)
     sink.begin_step(header(5))
-    sink.end_step(0, 0, {})
+    sink.drop_step()
     small_step(sink, step=10)
     sink.begin_step(header(11))
     sink.close()

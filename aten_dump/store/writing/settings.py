@@ -1,0 +1,44 @@
+"""How a rank's dump is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...errors import StoreError
+from .arena import LEAST_QUEUE_BYTES, Allocate
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """How a rank's dump is written.
+
+    Args:
+        queue_bytes: most bytes of host memory that wait for the disk.
+        shard_bytes: size at which a new shard is begun; a longer blob gets a shard of its own.
+        max_bytes: most bytes of blobs to keep in all steps together; None for no limit.
+        overwrite: replace an earlier dump of this rank instead of refusing to start.
+        world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
+        allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
+        at_once: have blobs of AT_ONCE_BYTES and more that are `HostBytes` written before `store` returns.
+        to_disk: have files on the disk, not only with the system, when they are complete and when `flush` returns.
+        on_step: is told of each step, on the writer's thread, when its files are made.
+
+    Raises:
+        StoreError: a size is too small.
+    """
+
+    queue_bytes: int
+    shard_bytes: int
+    max_bytes: int | None = None
+    overwrite: bool = False
+    world_size: int = 1
+    allocate: Allocate | None = None
+    at_once: bool = False
+    to_disk: bool = False
+    on_step: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("queue_bytes", LEAST_QUEUE_BYTES), ("shard_bytes", 1)):
+            if getattr(self, name) < least:
+                raise StoreError(f"{name} is {getattr(self, name)}; it must be {least} or more")
