@@ -40,16 +40,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "cli/options.py",
         "cli/workers.py",
     ),
-    "Asked through DumpConfig.from_file: tests/test_config.py.": ("config_files/translation.py",),
-    "Asked through dumps of other recorders: tests/dump/foreign/test_foreign.py.": (
-        "dump/foreign/foreign_rank.py",
-        "dump/foreign/formats.py",
-        "dump/foreign/made_index.py",
-        "dump/foreign/mindspore_dump.py",
-        "dump/foreign/msprobe_dump.py",
-        "dump/foreign/tensor_files.py",
-    ),
-    "Asked through Value.tensor: tests/dump/test_tensor_reading.py.": ("dump/tensor_reading.py",),
 }
 
 

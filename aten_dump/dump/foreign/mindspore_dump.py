@@ -79,7 +79,10 @@ def find(root: Path) -> dict[int, dict[int, Path]]:
 
 
 def _holds_tensors(path: Path) -> bool:
-    return (path / _TABLE).is_file() or any(_FILE.fullmatch(file.name) for file in path.glob("*.npy"))
+    if (path / _TABLE).is_file():
+        return True
+    long_names = dict(_mapping(path))
+    return any(_FILE.fullmatch(long_names.get(file.name, file.name)) for file in path.glob("*.npy"))
 
 
 def read(directory: Path, step: int, rank: int, world_size: int) -> MadeIndex:

@@ -20,7 +20,7 @@ def loader(folder: Path, name: str) -> Load:
     Raises:
         FormatError: the name leads out of the folder.
     """
-    if Path(name).name != name:
+    if Path(name).name != name or name in ("", ".."):
         raise FormatError(f"{folder} names the file {name!r}; a name without folders is expected")
     return functools.partial(_load, folder / name)
 
