@@ -59,7 +59,7 @@ def test_every_key_is_translated_or_refused(made: Translation) -> None:
 
 @pytest.mark.parametrize("found", ["", None, 3, ["out"]])
 def test_a_directory_must_be_named(made: Translation, found: Any) -> None:
-    with pytest.raises(ConfigError, match="dump_path is .*; msprobe allows: a directory's path"):
+    with pytest.raises(ConfigError, match=r"dump_path is .*; msprobe allows: a directory's path"):
         path_field(made, "dump_path", found)
 
 

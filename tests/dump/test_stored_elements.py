@@ -142,7 +142,7 @@ def test_compressed_ones_too(builder: Builder, layout: str, outer: str, inner: s
 
 def test_parts_that_are_missing_are_named(builder: Builder) -> None:
     number = sparse(builder, "sparse_coo")
-    with pytest.raises(MissingDataError, match="the values of .* were not recorded; recorded parts: indices"):
+    with pytest.raises(MissingDataError, match=r"the values of .* were not recorded; recorded parts: indices"):
         loaded(builder, number, {"indices": INDICES})
 
 

@@ -87,7 +87,7 @@ def test_errors_that_say_what_is_wrong_stay_what_they_are(tmp_path: Path) -> Non
 
     with pytest.raises(FormatError, match=r"^a table holds a list$"):
         read_of(FormatError("a table holds a list")).calls
-    with pytest.raises(StoreError, match="cannot read .*: No space"):
+    with pytest.raises(StoreError, match=r"cannot read .*: No space"):
         read_of(OSError(28, "No space left")).calls
 
 
