@@ -22,24 +22,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "analysis/layouts/rank_replays.py",
         "analysis/layouts/same_layout.py",
     ),
-    "Run as a command: tests/cli, tests/report/test_report_command.py.": (
-        "cli/commands/compare.py",
-        "cli/commands/config.py",
-        "cli/commands/env.py",
-        "cli/commands/export.py",
-        "cli/commands/ls.py",
-        "cli/commands/nonfinite.py",
-        "cli/commands/recover.py",
-        "cli/commands/replay.py",
-        "cli/commands/saved.py",
-        "cli/commands/show.py",
-        "cli/commands/stats.py",
-        "cli/commands/verify.py",
-        "cli/console.py",
-        "cli/files.py",
-        "cli/options.py",
-        "cli/workers.py",
-    ),
 }
 
 

@@ -1,0 +1,100 @@
+"""compare: the answer, the exit code, where the table goes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+
+from aten_dump.cli.commands.compare import command
+from aten_dump.report.comparison import COLUMNS
+from tests.cli.commands.tiny import record, spoil
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    record(folder / "a"), record(folder / "b"), record(folder / "wrong", wrong=True)
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def test_equal_dumps_agree(dumps: Path) -> None:
+    result = run(dumps / "a", dumps / "b")
+    assert result.exit_code == 0, result.output
+    assert "bitwise" in result.stdout
+
+
+def test_an_op_too_many_differs_and_is_the_cause(dumps: Path) -> None:
+    result = run(dumps / "wrong", dumps / "a", "--format", "json")
+    rows = json.loads(result.stdout)
+    unmatched = [row["target"] for row in rows if row["status"] == "unmatched"]
+    assert "Aten.add.0.forward" in unmatched and result.exit_code == 1
+    assert result.stderr.startswith("The dumps differ. First cause: Aten.add.0.forward"), "stdout is the table's"
+
+
+def test_the_table_goes_where_it_is_told(dumps: Path, tmp_path: Path) -> None:
+    shown = run(dumps / "a", dumps / "b", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(shown.stdout)))
+    assert rows and tuple(rows[0]) == COLUMNS
+    written = run(dumps / "a", dumps / "b", "--format", "csv", "--output", tmp_path / "rows.csv")
+    assert "bitwise" in written.stdout and list(csv.DictReader((tmp_path / "rows.csv").open())) == rows
+    run(dumps / "a", dumps / "b", "--format", "parquet", "--output", tmp_path / "rows.parquet")
+    assert parquet.read_table(tmp_path / "rows.parquet").num_rows == len(rows)
+
+
+def test_rows_of_one_status_and_no_more_than_the_limit(dumps: Path) -> None:
+    result = run(dumps / "a", dumps / "b", "--format", "json", "--status", "different")
+    assert json.loads(result.stdout) == []
+    table = run(dumps / "a", dumps / "b", "--format", "table", "--limit", "1")
+    assert "more rows; --limit 0 prints all" in table.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a"], "give TARGET and BASELINE"),
+        (["a", "b", "--recompute"], "give TARGET and BASELINE"),
+        (["a", "b", "--format", "parquet"], "--format parquet needs --output"),
+        (["a", "b", "--status", "odd"], "unmatched"),
+    ],
+)
+def test_what_does_not_go_together_is_said(dumps: Path, arguments: list[str], words: str) -> None:
+    result = run(*[dumps / a if len(a) == 1 else a for a in arguments])
+    assert result.exit_code == 2 and words in result.stderr
+
+
+def test_dumps_that_agree_but_lack_a_step_could_not_be_compared_as_a_whole(tmp_path: Path) -> None:
+    import shutil
+
+    record(tmp_path / "a", steps=2), record(tmp_path / "b", steps=2)
+    shutil.rmtree(tmp_path / "b" / "step1")
+    result = run(tmp_path / "a", tmp_path / "b")
+    assert result.exit_code == 2 and "step" in result.stderr
+    part = run(tmp_path / "a", tmp_path / "b", "--step", "0")
+    assert part.exit_code == 0, "what was asked for is there"
+
+
+def test_recomputed_calls_are_compared_within_one_dump(dumps: Path) -> None:
+    result = run(dumps / "a", "--recompute")
+    assert result.exit_code == 2 and "proven for 0 of 0 calls" in result.stdout, "nothing was recomputed"
+
+
+def test_a_mapping_that_was_found_is_written(dumps: Path, tmp_path: Path) -> None:
+    run(dumps / "a", dumps / "b", "--write-mapping", tmp_path / "map.yaml")
+    assert (tmp_path / "map.yaml").exists()
+
+
+def test_results_that_are_told_not_to_count_do_not(tmp_path: Path) -> None:
+    record(tmp_path / "a"), record(tmp_path / "b")
+    spoil(tmp_path / "b")
+    result = run(tmp_path / "a", tmp_path / "b", "--no-data")
+    assert result.exit_code == 0, "hashes alone are compared"

@@ -1,0 +1,66 @@
+"""export: targets, filters, and what was left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aten_dump import ConfigError
+from aten_dump.cli.commands.export import command
+from aten_dump.export import TARGETS
+from tests.export.made import small_step
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def test_it_says_what_it_wrote_and_what_it_left_out(tmp_path: Path) -> None:
+    result = run(small_step(tmp_path / "dump"), "--to", "torch", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.exception
+    assert result.stdout == f"wrote {tmp_path / 'out'}\n"
+    assert result.stderr == "left out 1 tensors that are undefined memory\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--op", "aten::addmm_"], {"Aten.addmm_.0.forward"}),
+        (["--kind", "module"], {"Module.fc.0.forward", "Module.fc.0.backward"}),
+        (["--phase", "backward", "--kind", "node"], {"Node.AddmmBackward0.0.backward"}),
+        (["--name", "linear.0.forward"], {"Functional.linear.0.forward"}),
+    ],
+)
+def test_filters_choose_the_calls(tmp_path: Path, options: list[str], names: set[str]) -> None:
+    run(small_step(tmp_path / "dump"), "--to", "torch", "--out", tmp_path / "out", *options)
+    files = (tmp_path / "out" / "step0" / "rank0").iterdir()
+    found = {
+        "".join(file.name.rpartition(f".{group}.")[0] for group in ("input", "output", "mutated")) for file in files
+    }
+    assert found == names
+
+
+def test_steps_and_ranks_are_chosen(tmp_path: Path) -> None:
+    for step in (0, 1, 2):
+        small_step(tmp_path / "dump", step)
+    run(tmp_path / "dump", "--to", "torch", "--out", tmp_path / "out", "--step", "0|2")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["step0", "step2"]
+
+
+def test_what_is_there_is_replaced_only_when_told(tmp_path: Path) -> None:
+    dump = small_step(tmp_path / "dump")
+    (tmp_path / "out").write_text("mine")
+    result = run(dump, "--to", "torch", "--out", tmp_path / "out")
+    assert isinstance(result.exception, ConfigError) and (tmp_path / "out").read_text() == "mine"
+    assert run(dump, "--to", "torch", "--out", tmp_path / "out", "--overwrite").exit_code == 0
+    assert (tmp_path / "out").is_dir()
+
+
+def test_the_targets_are_those_of_the_table(tmp_path: Path) -> None:
+    result = run(tmp_path, "--to", "csv", "--out", tmp_path / "out")
+    assert result.exit_code == 2 and all(name in result.stderr for name in TARGETS)
+    help_text = run("--help").stdout
+    assert all(f"{name:<12} {target.says[:20]}" in help_text for name, target in TARGETS.items())
+    assert "Missing option" in run(tmp_path, "--to", "torch").stderr

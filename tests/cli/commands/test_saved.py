@@ -1,0 +1,42 @@
+"""saved: how much is kept for backward, by module and by call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from aten_dump.cli.commands.saved import command
+from tests.dump.building import Builder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def test_sums_and_tables(dump: Path) -> None:
+    result = run(dump)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert "kept for backward by 2 autograd nodes (" in lines[0] and "which live anyway (" in lines[1]
+    assert lines.index("by module") < lines.index("by call")
+    assert "Aten.addmm.0.forward" in result.stdout and "net.fc" in result.stdout
+
+
+def test_paths_are_cut_to_sum_inner_modules_up(dump: Path) -> None:
+    modules = run(dump, "--depth", "1").stdout.partition("by call")[0]
+    assert "net.fc" not in modules and "net" in modules
+    assert run(dump, "--depth", "0").exit_code == 2
+
+
+def test_the_limit_is_of_each_table(dump: Path) -> None:
+    text = run(dump, "--limit", "1").stdout
+    assert "Aten.addmm.0.forward" in text and "Aten.relu_.0.forward" not in text
+
+
+def test_where_nothing_is_kept_there_are_no_tables(tmp_path: Path) -> None:
+    b = Builder(tmp_path / "none")
+    b.call(b.op("aten", "aten::exp", "Aten", "exp"))
+    result = run(b.finish())
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 2
+    assert result.stdout.startswith("0 B kept for backward by 0 autograd nodes (0 bytes)")

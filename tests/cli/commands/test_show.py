@@ -1,0 +1,58 @@
+"""show: the tree, a call, a tensor, and what there is instead of a name that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aten_dump import AtenDumpError
+from aten_dump.cli.commands.show import command
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_tensor"),
+    [
+        ("Aten.addmm.0.forward", False),
+        ("Aten.addmm.0.forward.input.0", True),
+        ("Aten.relu_.0.forward.mutated.self", True),
+    ],
+)
+def test_a_name_is_a_call_or_a_tensor(dump: Path, name: str, is_tensor: bool) -> None:
+    result = run(dump, name)
+    assert result.exit_code == 0, result.exception
+    lines = result.stdout.splitlines()
+    assert lines[0] == name and any("tensor(" in line for line in lines) is is_tensor
+
+
+@pytest.mark.parametrize("name", ["Aten.addmm.7.forward", "Aten.addmm.0.forward.input.9", "nonsense"])
+def test_a_wrong_name_is_an_error(dump: Path, name: str) -> None:
+    result = run(dump, name)
+    assert isinstance(result.exception, AtenDumpError) and name.partition(".input")[0] in str(result.exception)
+
+
+def test_the_tree_as_deep_as_asked(dump: Path) -> None:
+    assert len(run(dump).stdout.splitlines()) == 10
+    assert len(run(dump, "--depth", "1").stdout.splitlines()) == 5
+    assert run(dump, "--limit", "3").stderr == "... 7 more lines; --limit 0 prints all\n"
+
+
+def test_filters_keep_the_calls_around(dump: Path) -> None:
+    lines = run(dump, "--op", "aten::t").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "Module.net.fc.0.forward",
+        "Functional.linear.0.forward",
+        "Aten.t.0.forward",
+    ]
+
+
+def test_filters_that_match_nothing_say_so(dump: Path) -> None:
+    result = run(dump, "--phase", "recompute")
+    assert result.exit_code == 0 and result.stdout == ""
+    assert "no call of " in result.stderr and "it has 10 calls" in result.stderr
+    assert run(dump, "--op", "aten::t").stderr == ""
