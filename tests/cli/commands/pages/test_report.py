@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aten_dump import AtenDumpError
-from aten_dump.cli.commands.report import command
+from aten_dump.cli.commands.pages.report import command
 from tests.cli.commands.tiny import record
 from tests.report.sections_read import sections_of
 
