@@ -25,6 +25,18 @@ _OVERWRITING: Final = frozenset(
     )
     for name in names.split()
 )
+# The same of collectives that are given where to write, their first argument.
+_RECEIVING: Final = frozenset(
+    f"{name}_"
+    for name in (
+        *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "gather"),
+        *("scatter", "alltoall", "alltoall_base", "reduce_scatter", "_reduce_scatter_base"),
+        *("reduce_scatter_tensor_coalesced", "recv", "recv_any_source"),
+    )
+)
+# Calls that ask a tensor for its shape, dtype and device alone, by the end or the beginning of their names.
+_LIKE: Final = "_like"
+_NEW: Final = "new_"
 
 
 class OpName(NamedTuple):
@@ -66,6 +78,13 @@ def read_inputs(op: Op, call: Call) -> list[Tree]:
     written = (call.written or [])[::2]
     if not written:
         return [*args, *kwargs.values()]
-    first = 1 if op.api in _OVERWRITING else 0
-    outs = set(written) if read_op_name(op.op).namespace == "aten" else {"out"}
+    name = read_op_name(op.op)
+    first = 1 if op.api in _OVERWRITING or (name.namespace == "c10d" and name.name in _RECEIVING) else 0
+    outs = set(written) if name.namespace == "aten" else {"out"}
     return [*args[first:], *(tree for name, tree in kwargs.items() if name not in outs)]
+
+
+def reads_no_elements(op: str) -> bool:
+    """Tell whether an op asks its tensors for shape, dtype and device alone, as ``zeros_like`` does."""
+    name = read_op_name(op).name
+    return name.endswith(_LIKE) or name.startswith(_NEW)

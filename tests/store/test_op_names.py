@@ -11,8 +11,11 @@ from aten_dump.store.op_names import (
     UNSCALE_GRADIENTS,
     WAIT_TENSOR,
     is_collective,
+    read_inputs,
     read_op_name,
+    reads_no_elements,
 )
+from aten_dump.store.records import CALL, OP, TREE_VALUE, Call, Op
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,37 @@ def test_the_ops_that_are_named_exist() -> None:
     for op in (WAIT_TENSOR, LIFT_FRESH, UNSCALE_GRADIENTS):
         namespace, name, _ = read_op_name(op)
         assert hasattr(getattr(torch.ops, namespace), name), op
+
+
+@pytest.mark.parametrize(
+    ("op", "api", "read"),
+    [
+        ("aten::add_.Tensor", "add_", [1, 2]),
+        ("aten::copy_", "copy_", [2]),
+        ("c10d::allgather_", "allgather_", [2]),
+        ("c10d::_reduce_scatter_base_", "_reduce_scatter_base_", [2]),
+        ("c10d::recv_", "recv_", [2]),
+        ("c10d::allreduce_", "allreduce_", [1, 2]),
+        ("mylib::recv_", "recv_", [1, 2]),
+    ],
+)
+def test_what_a_call_only_writes_to_it_does_not_read(op: str, api: str, read: list[int]) -> None:
+    args = [[TREE_VALUE, 1], [TREE_VALUE, 2]]
+    call = Call(CALL, 1, 0, 1, 0, 0, 0, 0, 0, 0, None, 0, 0, 0, args, None, None, ["self", [TREE_VALUE, 3]], None)
+    record = Op(OP, 1, 0, op, "Aten", api, ["self", "src"])
+    assert [tree[1] for tree in read_inputs(record, call)] == read
+    assert read_inputs(record, call._replace(written=None)) == args, "it failed, and may have read all"
+
+
+def test_the_collectives_that_receive_exist() -> None:
+    from aten_dump.store import op_names
+
+    assert [name for name in op_names._RECEIVING if not hasattr(torch.ops.c10d, name)] == []
+
+
+def test_ops_that_ask_for_a_shape_alone() -> None:
+    assert [reads_no_elements(f"aten::{name}") for name in ("zeros_like", "new_full", "add.Tensor")] == [
+        True,
+        True,
+        False,
+    ]

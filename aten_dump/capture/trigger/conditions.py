@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from ...config import DumpConfig
-from ...store.op_names import LIFT_FRESH, is_collective, read_inputs
+from ...store.op_names import LIFT_FRESH, is_collective, read_inputs, reads_no_elements
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ..values.encoded_trees import entries, values_in
 from .extremes import Extremes, ExtremesOfValues
@@ -43,6 +43,13 @@ class Known(Protocol):
     @property
     def has_extremes(self) -> bool:
         """Whether the extremes of any value are notable."""
+
+    @property
+    def has_undefined(self) -> bool:
+        """Whether a value is memory that nothing had written."""
+
+    def is_undefined(self, value: int) -> bool:
+        """Tell whether a value is."""
 
     def extremes(self, value: int) -> Extremes | None:
         """Return the extremes of a value, where they are notable."""
@@ -88,10 +95,12 @@ class NonFinite:
 
     Infinities that are put there on purpose do not count: literals, -inf masks from outside, and what becomes of them
     as long as it is not NaN. Nor does what comes from outside when the step before had NaN or Inf: it is the same.
+    What is computed from memory that nothing had written means nothing (pipeline schedules infer shapes so).
     """
 
     def __init__(self) -> None:
         self._made: set[int] = set()  # storages that a call is known to have put NaN or Inf in
+        self._meaningless: set[int] = set()  # storages with what was computed from undefined memory
         self._is_sick = False  # this step had NaN or Inf
         self._was_sick = False  # the step before had
 
@@ -100,20 +109,35 @@ class NonFinite:
 
     def begin_step(self) -> None:
         self._made.clear()
+        self._meaningless.clear()
         self._was_sick, self._is_sick = self._is_sick, False
 
     def awaits(self, call: HeldCall, known: Known) -> bool:
         return False
 
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
-        if not known.has_extremes:
+        if not known.has_extremes and not known.has_undefined:
+            return None
+        record = call.record
+        read = [] if reads_no_elements(op.op) else call.inputs
+        if read and record.written:
+            read = values_in(read_inputs(op, record))
+        if known.has_undefined and self._spread(read, call.results, known):
             return None
         made = _strange(call.results, known)
-        record = call.record
-        given = _strange(values_in(read_inputs(op, record)) if record.written else call.inputs, known)
+        given = _strange(read, known)
         why = self._judge(record, op, made, given) if made or given else None
         self._made.update(storage for storage, _ in made)
         return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))
+
+    def _spread(self, read: list[int], results: list[int], known: Known) -> bool:
+        """Note which storages hold what means nothing; tell whether the results of this call do."""
+        storages = {known.storage(value) for value in results}
+        if any(known.is_undefined(value) or known.storage(value) in self._meaningless for value in read):
+            self._meaningless |= storages
+            return True
+        self._meaningless -= storages
+        return False
 
     def _judge(self, call: Call, op: Op, made: _Strange, given: _Strange) -> str | None:
         outside = [found for storage, found in given if storage not in self._made]

@@ -106,6 +106,13 @@ class _Known:
     def has_extremes(self) -> bool:
         return self.all_extremes is not None and self.all_extremes.has_notable
 
+    @property
+    def has_undefined(self) -> bool:
+        return self.step.values.has_undefined
+
+    def is_undefined(self, value: int) -> bool:
+        return self.step.values.is_undefined(value)
+
     def extremes(self, value: int) -> Extremes | None:
         return None if self.all_extremes is None else self.all_extremes.get(value)
 

@@ -37,6 +37,7 @@ class HeldValues:
         self._storages: dict[int, r.Storage] = {}
         self._newest: dict[int, int] = {}  # storage -> version
         self.fact_count = 0  # statistics and hashes so far
+        self.has_undefined = False  # one of the values is memory that nothing had written
 
     def get(self, value: int) -> HeldValue | None:
         """Return what is held of a value."""
@@ -55,6 +56,7 @@ class HeldValues:
     def add(self, record: r.Value) -> None:
         """Take a value."""
         self._values[record.id] = HeldValue(record)
+        self.has_undefined = self.has_undefined or bool(record.flags & r.UNDEFINED)
         if record.storage:
             self._newest[record.storage] = max(record.version, self._newest.get(record.storage, 0))
 
@@ -92,6 +94,11 @@ class HeldValues:
         """Return the storage of a value; a negative number of its own where it has none."""
         held = self._values.get(value)
         return (held.record.storage if held is not None else 0) or -value
+
+    def is_undefined(self, value: int) -> bool:
+        """Tell whether nothing had written the memory of a value, or not all of it."""
+        held = self._values.get(value)
+        return held is not None and bool(held.record.flags & r.UNDEFINED)
 
     def stats(self, value: int) -> Stats | None:
         """Return the statistics of a value by name."""

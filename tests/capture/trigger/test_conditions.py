@@ -26,6 +26,14 @@ class Facts:
     notable: dict[int, Extremes] = field(default_factory=dict)
     numbers: dict[int, dict[str, Any]] = field(default_factory=dict)
     storages: dict[int, int] = field(default_factory=dict)
+    undefined: set[int] = field(default_factory=set)
+
+    @property
+    def has_undefined(self) -> bool:
+        return bool(self.undefined)
+
+    def is_undefined(self, value: int) -> bool:
+        return value in self.undefined
 
     @property
     def has_extremes(self) -> bool:
@@ -71,6 +79,17 @@ def test_infinity_of_finite_inputs_is_made_unless_it_was_named() -> None:
         assert asked(NonFinite(), known, named) is None
         assert asked(NonFinite(), known, record._replace(kwargs={"value": literal})) is None
     assert asked(NonFinite(), known, record._replace(kwargs={"value": [r.TREE_LIST, 1.0]})) == "aten::log made Inf"
+
+
+def test_what_comes_of_memory_that_nothing_wrote_means_nothing_until_it_is_written() -> None:
+    trigger = NonFinite()
+    known = Facts({2: Extremes(NAN, NAN), 3: Extremes(NAN, NAN), 4: Extremes(NAN, NAN)}, undefined={1})
+    assert asked(trigger, known, call(1, (1,), 2)) is None, "of undefined memory"
+    assert asked(trigger, known, call(2, (2,), 3)) is None, "and so on"
+    assert asked(trigger, known, call(3, (1,), 4), op("aten::zeros_like", "zeros_like")) == "aten::zeros_like made NaN"
+    known = Facts({6: Extremes(NAN, NAN)}, storages={5: 3}, undefined={1})
+    assert asked(trigger, known, call(4, (9,), 5)) is None, "written anew, and finite"
+    assert asked(trigger, known, call(5, (5,), 6)) == "aten::log made NaN"
 
 
 def test_what_is_passed_on_was_made_before() -> None:

@@ -284,6 +284,23 @@ def test_large_tensors_do_not_break_the_bound(tmp_path: Path, monkeypatch: pytes
     assert [note.code for note in rank.notes if note.code == "trigger_bytes"] == ["trigger_bytes"]
 
 
+def test_garbage_in_memory_that_nothing_wrote_is_no_nan_of_the_program(tmp_path: Path) -> None:
+    """Pipeline schedules run modules on torch.empty to learn shapes; with deterministic algorithms that is all NaN."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        with DumpMode(DumpConfig(path=str(tmp_path / "d"), trigger="nonfinite", level="aten")) as dump:
+            guessed = torch.nn.functional.layer_norm(torch.empty(4, 8), (8,)) @ torch.ones(8, 2)
+            assert guessed.isnan().all()
+            dump.step()
+            torch.zeros_like(guessed).log().sub(torch.zeros(1).log())
+            dump.step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    dump = open_dump(tmp_path / "d")
+    causes = [n.message for s in dump.steps for n in dump.step(s).rank(0).notes if n.code == "trigger"]
+    assert {cause.partition(": call ")[0] for cause in causes} == {"aten::log made Inf"}
+
+
 def test_what_was_not_seen_is_in_run_json(tmp_path: Path) -> None:
     with DumpMode(DumpConfig(path=str(tmp_path / "d"), trigger="nonfinite", level="aten")) as dump:
         torch.ones(3) + 1
