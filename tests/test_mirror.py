@@ -15,12 +15,7 @@ TESTS = ROOT / "tests"
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "Asked through compare(), replay() and find_nonfinite(), also by tests/distributed/test_layouts.py.": (
         "analysis/layouts/compare_together.py",
-        "analysis/layouts/layout_calls.py",
-        "analysis/layouts/layout_pair_walk.py",
         "analysis/layouts/moved_values.py",
-        "analysis/layouts/part_arrangement.py",
-        "analysis/layouts/rank_replays.py",
-        "analysis/layouts/same_layout.py",
     ),
 }
 
