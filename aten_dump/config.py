@@ -24,6 +24,7 @@ OnError = Literal["raise", "warn"]
 Dedup = Literal["version", "content"]
 Compile = Literal["eager", "opaque"]
 Durability = Literal["async", "step", "fsync"]
+SavedTensors = Literal["nodes", "hooks"]
 Numbers = str | int | Iterable[int]
 Trigger = Literal["nonfinite", "loss_spike"] | Callable[[str, list[dict[str, Any]]], bool] | None
 _CHOICES: Final = (
@@ -35,6 +36,7 @@ _CHOICES: Final = (
     ("dedup", Dedup),
     ("compile", Compile),
     ("durability", Durability),
+    ("saved_tensors", SavedTensors),
 )
 
 STATISTICS: Final = (
@@ -148,6 +150,9 @@ class DumpConfig:
         durability: what is true of a step when ``dump.step()`` returns: ``"async"``, it is being written; ``"step"``,
             it is on file, and stays there if the process is killed; ``"fsync"``, it is on the disk, and stays there
             if the machine loses its power. The program waits for that.
+        saved_tensors: how it is known what is saved for backward: ``"nodes"``, from what autograd's nodes hold;
+            ``"hooks"``, also by saved-tensor hooks, which see autograd functions in C++, and when each tensor is saved
+            and fetched.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
@@ -179,6 +184,7 @@ class DumpConfig:
     dedup: Dedup = "version"
     compile: Compile = "eager"
     durability: Durability = "async"
+    saved_tensors: SavedTensors = "nodes"
     step_selection: Selection = field(init=False, repr=False, compare=False)
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 

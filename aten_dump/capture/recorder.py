@@ -51,9 +51,12 @@ class StepRecorder:
         )
         self.flights = Flights(values.storages, sink.emit)
         self._runs = NodeRuns(config, step, values, around.modes, self._record_gradients)
+        self.packs = self._runs.packs
         self.calls = PythonCalls(config, step, values, self._runs.links, self.flights)
         self.remarks = Remarks(step, values, self.calls)
         self.ops = Ops(config, step, values, self._runs.tags, self.flights)
+        if self.packs is not None:
+            self.ops.watch_closely(torch.ops.aten.detach.default)
         self._paths = around.paths
         self._keep_gradients = config.io in ("all", "output")
         self._callbacks = 0  # of futures, where their ops are not seen
@@ -102,6 +105,8 @@ class StepRecorder:
             if self._callbacks:
                 message = "callbacks of futures ran on threads of torch's own: the ops in them were not seen"
                 self.step.emit(Note(NOTE, "unseen", message, self._callbacks))
+            if self.packs is not None:
+                self.packs.close()
             self.step.tell_coverage()
             self.values.clear()
         self.seconds["capture"] += sum(one.own.ns for one in self.step.threads.all) / 1e9

@@ -17,7 +17,7 @@ from .argument_decoding import decode
 from .handle_sequences import Calls, Values
 from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of
-from .saved_for_backward import SavedForBackward, SavedValues, distinct_nbytes
+from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
 from .told_by_program import Mark, RecordedModule, SavedTensor, marks, recorded_module, saved_tensors
 from .why_absent import missing_parts, no_such_call
@@ -204,6 +204,24 @@ class RankDump(Recording):
             values = tuple(self.value_by_id(number) for number in record.values)
             found.append(SavedValues(self.find(record.call), record.node, values, distinct_nbytes(values)))
         return SavedForBackward(found)
+
+    def packed_tensors(self) -> list[PackedTensor]:
+        """Return what was saved for backward and fetched again, in the order in which hooks saw it saved.
+
+        Empty unless the program was recorded with ``saved_tensors="hooks"``.
+        """
+        fetched: dict[int, list[tuple[Call | None, int]]] = {}
+        for record in self.tables.fetched:
+            fetched.setdefault(record.packed, []).append((self.find(record.call), record.at_ns))
+        return [
+            PackedTensor(
+                self.value_by_id(packed.value) if packed.value else None,
+                self.find(packed.call),
+                packed.at_ns,
+                tuple(fetched.get(number, ())),
+            )
+            for number, packed in self.tables.packed.items()
+        ]
 
 
 def _group_tree(call: Call, group: str, steps: str) -> Any:

@@ -21,6 +21,16 @@ class SavedValues:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class PackedTensor:
+    """A tensor that was saved for backward, as a saved-tensor hook saw it."""
+
+    value: Value | None  # None: a Python number
+    call: Call | None  # the innermost call that was open; None outside of all
+    at_ns: int  # when, since the step began
+    fetched: tuple[tuple[Call | None, int], ...]  # by which autograd nodes, and when
+
+
 class SavedForBackward(Sequence[SavedValues]):
     """All saved values of a step and rank, in the order in which they were saved."""
 

@@ -16,6 +16,22 @@ WAIT_TENSOR: Final = "_c10d_functional::wait_tensor"
 LIFT_FRESH: Final = "aten::lift_fresh"  # torch.tensor(...): makes a tensor of literals
 UNSCALE_GRADIENTS: Final = "aten::_amp_foreach_non_finite_check_and_unscale_"  # a gradient scaler's
 
+# Ops that return memory nothing has written yet: what they return is flagged UNDEFINED.
+UNDEFINED_OUTPUT_OPS: Final = frozenset(
+    "aten::" + name
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "empty_quantized",
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
+        "new_empty",
+        "new_empty_strided",
+    )
+)
+
 # Calls that set every element of their first argument without a look at it, by `Op.api`.
 _OVERWRITING: Final = frozenset(
     f"{prefix}{name}"

@@ -41,6 +41,8 @@ NOTE: Final = 18
 CHECK: Final = 19
 COMMIT: Final = 20
 RANDOM: Final = 21
+PACKED: Final = 22
+FETCHED: Final = 23
 
 # Codes inside records. The position in the tuple is the code on disk.
 CALL_KINDS: Final = ("aten", "api", "module", "node")
@@ -55,22 +57,6 @@ CONJUGATE: Final = 2  # the conj bit is set: the stored bytes are not yet conjug
 NEGATIVE: Final = 4  # the neg bit is set: the stored bytes are not yet negated
 REQUIRES_GRAD: Final = 8
 OPAQUE: Final = 16  # no bytes of its own to read: meta, fake, a subclass with its own dispatch
-
-# Ops that return memory nothing has written yet: what they return is flagged UNDEFINED.
-UNDEFINED_OUTPUT_OPS: Final = frozenset(
-    "aten::" + name
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "empty_quantized",
-        "_empty_affine_quantized",
-        "_empty_per_channel_affine_quantized",
-        "new_empty",
-        "new_empty_strided",
-    )
-)
 
 # Bits of Same.facts.
 SAME_STATISTICS: Final = 1
@@ -313,9 +299,28 @@ class Commit(NamedTuple):
     seconds: dict[str, float]  # what the dump cost: capture, statistics, copy, wait, write
 
 
+class Packed(NamedTuple):
+    """A tensor was saved for backward, as a saved-tensor hook saw it."""
+
+    kind: int
+    id: int
+    call: int  # innermost call of Python that was open, 0 none
+    value: int  # 0: a Python number, as a tensor
+    at_ns: int  # since the step began
+
+
+class Fetched(NamedTuple):
+    """A saved tensor was fetched for backward."""
+
+    kind: int
+    packed: int
+    call: int  # the node's, 0 unknown
+    at_ns: int
+
+
 Record: TypeAlias = (
     Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
-    | Open | Call | Saved | Gradient | Note | Check | Commit | Random
+    | Open | Call | Saved | Gradient | Note | Check | Commit | Random | Packed | Fetched
 )  # fmt: skip
 
 RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = {
@@ -340,4 +345,6 @@ RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = {
     CHECK: Check,
     COMMIT: Commit,
     RANDOM: Random,
+    PACKED: Packed,
+    FETCHED: Fetched,
 }

@@ -20,8 +20,7 @@ import torch
 
 from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
-from ...store.op_names import is_collective, read_op_name
-from ...store.records import UNDEFINED_OUTPUT_OPS
+from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
 from .allowed_ops import allowed_op
 from .argument_checks import check_arguments
 from .memory_need import check_given

@@ -18,8 +18,7 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import ReplayError
-from ...store.op_names import read_op_name
-from ...store.records import UNDEFINED_OUTPUT_OPS
+from ...store.op_names import UNDEFINED_OUTPUT_OPS, read_op_name
 from .run_op import Run, leaves, recorded_slots, result_slots, run_on
 from .shared_memory import Surroundings, tensors_of, wide
 

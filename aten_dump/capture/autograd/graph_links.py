@@ -27,20 +27,31 @@ from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
 from ..torch_internals.engine import ACCUMULATE_GRAD, top_saved_hooks
+from ..torch_internals.packed_tensors import PackedTensor
 from ..torch_internals.saved_tensors import saved_tensors_of
 from ..values.value_ids import ValueIds
 from .node_tags import KEY, NodeTag, NodeTags
 
 COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
 
+SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks.saved_by`
+
 
 class GraphLinks:
     """The autograd graph of one step, seen from the calls that made it."""
 
-    __slots__ = ("_names", "_put_hooks", "_step", "_values", "tags")
+    __slots__ = ("_names", "_put_hooks", "_saved_by", "_step", "_values", "tags")
 
-    def __init__(self, step: Step, values: ValueIds, tags: NodeTags, put_hooks: Callable[[Any, NodeTag], None]) -> None:
-        """Begin a step; `put_hooks` watches the runs of a node with its tag."""
+    def __init__(
+        self,
+        step: Step,
+        values: ValueIds,
+        tags: NodeTags,
+        put_hooks: Callable[[Any, NodeTag], None],
+        saved_by: SavedBy | None = None,
+    ) -> None:
+        """Begin a step; `put_hooks` watches the runs of a node with its tag, `saved_by` knows what hooks saw saved."""
+        self._saved_by = saved_by
         self._step = step
         self._values = values
         self.tags = tags
@@ -120,21 +131,23 @@ class GraphLinks:
                 tag.maker = maker
             if owner is not None:
                 _note_edges(tag, node, owner)
-            is_hooked = self._note_saved(tag, node)
+            is_hooked = self._note_saved(tag, node, thread)
             tag.runs_python = is_python or is_hooked or name.op == COMPILED_NODE
         node.metadata[KEY] = tag
         self._put_hooks(node, tag)
         return tag
 
-    def _note_saved(self, tag: NodeTag, node: Any) -> bool:
-        """Record what a node saved; tell whether some of it is under saved-tensor hooks."""
-        tensors, is_hooked = saved_tensors_of(node)
-        if tensors and tag.forward:  # Python numbers are left out: tensors without dimensions, of memory of their own
-            values = self._values
-            ids = [values.value_of(t, False) for t in tensors if t.shape or values.storages.knows(t)]
-            if ids:
-                self._step.emit(Saved(SAVED, tag.forward, tag.name.op, ids))
-        if not tensors and top_saved_hooks(False) is not None:
+    def _note_saved(self, tag: NodeTag, node: Any, thread: ThreadState) -> bool:
+        """Record what a node saved; tell whether some of it is under saved-tensor hooks of the program's."""
+        tensors, packed, is_hooked = saved_tensors_of(node)
+        values = self._values
+        # Python numbers are left out: tensors without dimensions, of memory of their own.
+        ids = [values.value_of(t, False) for t in tensors if t.shape or values.storages.knows(t)]
+        if self._saved_by is not None:
+            ids += self._saved_by(tag.sequence_nr, thread.number, packed)
+        if ids and tag.forward:
+            self._step.emit(Saved(SAVED, tag.forward, tag.name.op, ids))
+        if not tensors and not packed and top_saved_hooks(False) is not None:
             self._step.coverage.add("saved_hooks")
             return True
         return is_hooked

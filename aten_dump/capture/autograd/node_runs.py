@@ -39,6 +39,7 @@ from ..values.value_ids import ValueIds
 from .backward_calls import BackwardCall, BackwardTask, GradientSums
 from .graph_links import COMPILED_NODE, GraphLinks
 from .node_tags import NodeTag, NodeTags
+from .saved_packs import SavedPacks
 
 Gradients = tuple["torch.Tensor | None", ...]
 
@@ -129,7 +130,8 @@ class NodeRuns:
         self._tasks: dict[int, BackwardTask] = {}
         self.closed = False
         self.tags = NodeTags(step.threads)
-        self.links = GraphLinks(step, values, self.tags, self.put_hooks)
+        self.packs = SavedPacks(step, values, self.tags) if config.saved_tensors == "hooks" else None
+        self.links = GraphLinks(step, values, self.tags, self.put_hooks, self.packs.saved_by if self.packs else None)
         node_hooks.install(BeforeRun, AfterRun)
 
     def put_hooks(self, node: Any, tag: NodeTag) -> None:

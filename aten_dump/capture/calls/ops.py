@@ -56,6 +56,10 @@ class Ops:
             entry = self._entries[id(func)] = new_entry(func, self.step.counters, self.random_states.wanted)
         return entry
 
+    def watch_closely(self, func: Any) -> None:
+        """Have all calls of an op looked at before they are recorded."""
+        self.entry_of(func).is_simple = False
+
     def start(self, thread: ThreadState, func: Any, types: Any) -> PendingOp | None:
         """Begin an op that is recorded when it has run; None where the op is to be watched closely."""
         entry = self._entries.get(id(func)) or self.entry_of(func)

@@ -70,7 +70,11 @@ class ApiMode(TorchFunctionMode):
             return func(*args, **kwargs)
         recorder = self._watch.recorder
         name = None if recorder is None else name_of_api(func)
-        if recorder is None or name is None:
+        if recorder is None:
+            return func(*args, **kwargs)
+        if recorder.packs is not None:
+            func = recorder.packs.seen_in(func)
+        if name is None:
             return func(*args, **kwargs)
         why_not = self._why_not_recorded(recorder, args)
         if why_not is _IS_TRACED:
@@ -167,6 +171,9 @@ class OpMode(TorchDispatchMode):
         entry = recorder.ops.entry_of(func)
         kind = kind_of_types(types) if types else PLAIN
         why_not = self._why_not_recorded(thread, entry.plan, func, types, kind)
+        if thread.unpacked:  # autograd detaches the saved tensor that a hook of ours has just given it
+            why_not = _OWN_CODE if args and id(args[0]) == thread.unpacked else why_not
+            thread.unpacked = 0
         if why_not is _HANDED_ON:
             thread.delegated = None
             return NotImplemented

@@ -6,8 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ...store.op_names import TRANSFER_NAMESPACES, read_op_name
-from ...store.records import UNDEFINED_OUTPUT_OPS
+from ...store.op_names import TRANSFER_NAMESPACES, UNDEFINED_OUTPUT_OPS, read_op_name
 from .call_name import CallName
 
 # Ops whose schema tells less, or more, than they write:

@@ -37,6 +37,7 @@ class ThreadState:
         "own",
         "stack",
         "storages_before",
+        "unpacked",
     )
 
     def __init__(self, number: int, claimed: int) -> None:
@@ -55,6 +56,7 @@ class ThreadState:
         self.noted = claimed  # numbers below this are in `made` or `made_around`
         self.last_call = 0  # the last aten call
         self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
+        self.unpacked = 0  # id() of a saved tensor that autograd is about to detach; see `SavedPacks`
         self.optimizer_depth = 0
         self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
 

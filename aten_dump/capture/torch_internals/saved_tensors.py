@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import torch
 
+from .packed_tensors import PackedTensor
+
 _saved_attributes: Final[dict[type, tuple[str, ...]]] = {}
 
 
-def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], bool]:
-    """Return the tensors that a node saved for its backward, and whether others are under saved-tensor hooks.
+def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor], bool]:
+    """Return the tensors that a node saved for its backward, those under our hooks, and whether others are under hooks.
 
     Those are left alone. Reads ``SavedTensor.data``, which neither unpacks nor checks versions; a torch without it
     returns nothing.
@@ -20,14 +22,16 @@ def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], bool]:
     if names is None:
         names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
     tensors: list[torch.Tensor] = []
+    packed: list[PackedTensor] = []
     is_hooked = False
     for name in names:
         saved = getattr(node, name)
         for one in saved if isinstance(saved, (tuple, list)) else (saved,):
-            if getattr(one, "unpack_hook", None) is not None:
+            hook, data = getattr(one, "unpack_hook", None), getattr(one, "data", None)
+            if isinstance(data, PackedTensor):
+                packed.append(data)
+            elif hook is not None:
                 is_hooked = True
-            else:
-                data = getattr(one, "data", None)
-                if isinstance(data, torch.Tensor):
-                    tensors.append(data)
-    return tensors, is_hooked
+            elif isinstance(data, torch.Tensor):
+                tensors.append(data)
+    return tensors, packed, is_hooked

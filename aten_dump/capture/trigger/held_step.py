@@ -61,6 +61,8 @@ class HeldStep:
             r.RANDOM: self._take_random,
             r.SAVED: self._take_saved,
             r.GRADIENT: self._take_gradient,
+            r.PACKED: _leave_out,  # of calls that may never be written
+            r.FETCHED: _leave_out,
             r.NOTE: self._pass_on_or_hold,
             **dict.fromkeys(_TABLES, self._take_table),
             **dict.fromkeys(_FACTS, self._take_fact),
@@ -188,3 +190,7 @@ class HeldStep:
         """Tell which written calls' callers are still under way: their Call records come when they end."""
         for record in [record for record in self._opens.values() if record.id < self._file.last_id]:
             self._file.emit(self._opens.pop(record.id))
+
+
+def _leave_out(record: object) -> None:
+    """Do nothing with a record."""

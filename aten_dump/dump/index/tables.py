@@ -61,6 +61,8 @@ class Tables:
         self.hashes = Facts(rows[records.HASH], records.Hash)
         self._same_rows = rows[records.SAME]
         self.saved = Records(rows[records.SAVED], records.Saved)
+        self.packed = RecordTable(rows[records.PACKED], records.Packed)
+        self.fetched = Records(rows[records.FETCHED], records.Fetched)
         self.gradients = Records(rows[records.GRADIENT], records.Gradient)
         self.notes = Records(rows[records.NOTE], records.Note)
         self.random = RecordTable(rows[records.RANDOM], records.Random)  # by call id

@@ -11,7 +11,9 @@ from aten_dump.capture.torch_internals.saved_tensors import saved_tensors_of
 
 
 def saved(tensor: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
-    return saved_tensors_of(tensor.grad_fn)
+    tensors, packed, is_hooked = saved_tensors_of(tensor.grad_fn)
+    assert packed == [], "of hooks of ours there are none"
+    return tensors, is_hooked
 
 
 def same_memory(tensors: list[torch.Tensor], *expected: torch.Tensor) -> bool:
