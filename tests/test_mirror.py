@@ -11,14 +11,6 @@ from tests.structure import PACKAGE, files, imported_names, module_of, resolve
 
 TESTS = ROOT / "tests"
 
-# Modules that no test of their folder imports: why, and which.
-EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "Asked through compare(), replay() and find_nonfinite(), also by tests/distributed/test_layouts.py.": (
-        "analysis/layouts/compare_together.py",
-        "analysis/layouts/moved_values.py",
-    ),
-}
-
 
 def has_logic(file: Path) -> bool:
     """Whether a function of the file does more than to name what others must do."""
@@ -65,12 +57,7 @@ def without_test() -> list[str]:
 
 
 def test_every_module_that_decides_has_a_test_in_the_folder_of_its_name() -> None:
-    excepted = {path for paths in EXCEPTIONS.values() for path in paths}
-    assert sorted(set(without_test()) - excepted) == [], "write a test, or say in EXCEPTIONS why there is none"
-
-
-def test_no_exception_is_made_for_a_module_that_is_gone() -> None:
-    assert [path for paths in EXCEPTIONS.values() for path in paths if not (PACKAGE / path).exists()] == []
+    assert without_test() == [], "write a test in the folder of its name that imports it and holds what it decides"
 
 
 if __name__ == "__main__":
