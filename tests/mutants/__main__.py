@@ -42,7 +42,11 @@ class Folder:
 
     def __init__(self, name: str, settings: dict[str, Any], seed: int) -> None:
         part = settings["folders"][name]
-        self.name, self.tests, self.most_seconds = name, tuple(part["tests"]), settings["most_seconds"]
+        self.name, self.tests, self.most_seconds = (
+            name,
+            tuple(part["tests"]),
+            part.get("most_seconds", settings["most_seconds"]),
+        )
         self.mutants = draw(name, part["places"], seed, settings["left_out"])
         self.reach, self.trusted = Reach(), set[str]()
 

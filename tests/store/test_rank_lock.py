@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,36 @@ def test_recoveries_at_once_make_one_whole_step(tmp_path: Path, attempt: int) ->
     assert all(text.startswith(("cut short", "complete", "refused")) for text in said), said
     assert verify(tmp_path / RANK) == []
     assert len(read_index(tmp_path / RANK).rows[20]) == 1
+
+
+def test_a_step_that_another_recovery_completes_meanwhile_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look at the index and the lock."""
+    sink = writer(tmp_path)
+    begin(sink)
+    sink.emit(call(1))
+    sink.close()
+    take = RankLock.take
+
+    def after_the_other(directory: Path) -> RankLock | None:
+        monkeypatch.setattr(RankLock, "take", take)
+        assert recover(directory).changed
+        return take(directory)
+
+    monkeypatch.setattr(RankLock, "take", after_the_other)
+    report = recover(tmp_path / RANK)
+    assert (report.changed, report.committed) == (False, True)
+    assert len(read_index(tmp_path / RANK).rows[20]) == 1
+
+
+def test_a_lock_is_a_file_like_others(tmp_path: Path) -> None:
+    before = os.umask(0)
+    lock = RankLock.take(tmp_path)
+    os.umask(before)
+    assert lock is not None
+    assert (tmp_path / LOCK_FILE).stat().st_mode & 0o777 == 0o666
+    lock.release()
 
 
 def test_a_lock_is_had_once(tmp_path: Path) -> None:

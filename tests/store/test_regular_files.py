@@ -135,13 +135,14 @@ def test_overwriting_removes_a_linked_file_and_not_what_it_leads_to(tmp_path: Pa
     assert (tmp_path / "elsewhere").exists()
 
 
-def test_the_dump_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["dump", "step3"])
+def test_the_dump_itself_may_be_reached_through_a_link(tmp_path: Path, name: str) -> None:
     small = writer(tmp_path / "real")
     small_step(small)
     small.close()
-    (tmp_path / "dump").symlink_to(tmp_path / "real")
-    assert open_dump(tmp_path / "dump").rank(0, 0).complete
-    assert verify(tmp_path / "dump" / RANK) == []
+    (tmp_path / name).symlink_to(tmp_path / "real")
+    assert open_dump(tmp_path / name).rank(0, 0).complete
+    assert verify(tmp_path / name / RANK) == []
 
 
 def test_numbers_are_written_one_way(tmp_path: Path) -> None:

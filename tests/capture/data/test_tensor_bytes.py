@@ -29,6 +29,24 @@ def test_names_are_those_that_safetensors_reads(dtype: torch.dtype) -> None:
     assert size == dtype.itemsize
 
 
+def test_every_dtype_has_elements_of_its_size() -> None:
+    names = (
+        "complex32",
+        "complex128",
+        "uint64",
+        "float8_e8m0fnu",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "qint8",
+        "quint8",
+        "qint32",
+    )
+    for dtype in [*DTYPES, *(getattr(torch, name) for name in names)]:
+        name, size = blob_dtype(dtype, 8 * dtype.itemsize)
+        assert size == (dtype.itemsize // 2 if name in ("F16", "F64") and dtype.is_complex else dtype.itemsize)
+        assert blob_dtype(dtype, 0) == (name, size)
+
+
 def test_bytes_that_are_no_whole_elements_are_bytes() -> None:
     assert blob_dtype(torch.float32, 7) == ("U8", 1)
     assert blob_dtype(torch.complex128, 32) == ("F64", 8)

@@ -47,7 +47,7 @@ def test_a_task_and_a_level_are_ours(tmp_path: Path, task: str, data: str, given
 @pytest.mark.parametrize(
     ("api", "method"),
     [
-        ("__add__", "add"), ("__iadd__", "add_"), ("__radd__", "radd"), ("__imul__", "mul_"), ("__invert__", "__invert__"),
+        ("__add__", "add"), ("__iadd__", "add_"), ("__radd__", "radd"), ("__imul__", "mul_"), ("__index__", "index"), ("__invert__", "__invert__"),
         ("__getitem__", "__getitem__"), ("add_", "add_"), ("__matmul__", "matmul"),
     ],
 )  # fmt: skip

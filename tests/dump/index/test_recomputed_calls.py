@@ -87,6 +87,17 @@ def test_equal_calls_are_taken_in_order(builder: Builder) -> None:
     assert program.originals() == {3: 1, 4: 2}
 
 
+def test_regions_that_look_like_one_are_found_from_the_last_to_the_first(builder: Builder) -> None:
+    """Backward calls were not selected: nothing lies between what two layers run again."""
+    program = Program(builder)
+    layers = [program.make(), program.make()]
+    for x in layers:
+        program.run("cos", program.run("sin", x))
+    for x in reversed(layers):
+        program.again("cos", program.again("sin", x))
+    assert program.originals() == {5: 3, 6: 4, 7: 1, 8: 2}
+
+
 def test_of_equal_candidates_it_is_the_one_that_what_follows_agrees_with(builder: Builder) -> None:
     program = Program(builder)
     for name in ("sin", "cos"):

@@ -33,6 +33,15 @@ def test_an_interrupted_step(builder: Builder) -> None:
     assert found.header is not None and found.commit is None
 
 
+def test_a_header_before_damaged_records(builder: Builder) -> None:
+    builder.finish()
+    path = builder.directory / "index.msgpack"
+    header = msgpack.packb(list(builder.records[0]))
+    path.write_bytes(header + b"\xc1" * 100)
+    found = summarize(builder.directory)
+    assert found.header is not None and found.header.step == 0
+
+
 @pytest.mark.parametrize("nbytes", [0, 5])
 def test_without_a_header(builder: Builder, nbytes: int) -> None:
     builder.finish()
