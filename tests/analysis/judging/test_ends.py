@@ -86,6 +86,9 @@ def test_a_loss_of_another_meaning_is_a_finding(ended: Ended) -> None:
     walk, _ = ended(lambda: X.clone().requires_grad_().exp().norm().backward(), body(1.0))
     assert found(walk)[0][0] == "loss" and found(walk)[0][1].startswith("the loss is not the same: ")
     assert ("loss", "different") in slots(walk)
+    (finding,) = walk.knows.evidence.findings
+    made_it = next(value.producer[0] for value in roots_of(walk.knows.target) if value.producer)
+    assert finding.row.place.call == made_it.name
 
 
 def test_losses_are_numbered_where_there_are_several(ended: Ended) -> None:

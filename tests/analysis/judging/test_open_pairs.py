@@ -120,6 +120,7 @@ def test_a_region_with_a_wrong_call_is_guilty(opened: Opens) -> None:
     pair.open_pairs.settle(pair.pair, link)
     assert link.said is not None
     assert (link.said.status, link.said.guilty, link.said.floor_from) == ("different", True, "replay")
+    assert link.said.ratio == 2, "as sure as one that is twice over its floor"
     assert "is off by 0.01" in link.text and "Aten.mul.0.forward in the target stand against" in link.text
     mul = pair.knows.target["Aten.mul.0.forward"].id
     assert mul in pair.knows.proofs.estimated and pair.knows.proofs.region_status["target", mul] == "different"
@@ -143,6 +144,13 @@ def test_a_rule_goes_first(opened: Opens) -> None:
     pair.open_pairs.settle(pair.pair, link)
     assert link.said is not None and (link.said.status, link.said.floor_from) == ("within", "rule")
     assert link.text == link.said.note
+
+
+def test_arguments_that_name_the_same_otherwise_are_dropped(opened: Opens) -> None:
+    pair = opened("Aten.sum.0.forward", lambda: Z.sum(0), lambda: Z.sum(-1))
+    assert pair.differences and not list(open_links(pair.links))
+    assert pair.resolve()
+    assert pair.differences == []
 
 
 def test_arguments_that_make_no_difference_are_dropped(opened: Opens) -> None:
@@ -224,6 +232,19 @@ def test_without_bytes_an_input_is_judged_by_its_distance(opened: Opens, factor:
     assert (link.said.status, link.said.guilty, link.said.floor_from) == (expected, expected == "different", "depth")
     assert link.said.note, "why it was not run"
     assert {call.id for call in link.cones[0].calls} <= pair.knows.proofs.estimated if link.cones else False
+
+
+def test_what_is_just_over_the_limit_differs(opened: Opens) -> None:
+    def settled(off: float) -> Any:
+        pair = opened(SIN, scaled(0.3 * (1 + off)), divided(), data="statistic")
+        pair.open_pairs.settle(pair.pair, pair.link)
+        assert pair.link.said is not None and pair.link.said.ratio is not None
+        return pair.link.said
+
+    far = settled(1e-2)
+    near, nearer = (settled(1e-2 * times / far.ratio) for times in (1.5, 0.7))
+    assert 1 < near.ratio < 2 and (near.status, near.guilty) == ("different", True)
+    assert 0 < nearer.ratio < 1 and (nearer.status, nearer.guilty) == ("within", False)
 
 
 def test_without_any_data_an_input_is_unknown(opened: Opens) -> None:

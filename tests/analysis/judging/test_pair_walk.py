@@ -10,6 +10,7 @@ import torch
 
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import Row
+from aten_dump.analysis.evidence.user_rules import Rule
 from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.analysis.judging.rank_task import Settings
 from aten_dump.analysis.judging.result_judge import OTHER_DRAWS
@@ -265,6 +266,60 @@ def test_calls_that_came_in_another_order_are_paired_by_what_they_read(walk: Wal
     assert rows(seen, "Aten.mul.0.forward")["output.0"].status == "same"
 
 
+def by_flow(walk: Walk) -> dict[str, str]:
+    return {pair.target.name: pair.baseline.name for pair in walk.found_by_flow}
+
+
+def test_an_input_from_outside_does_not_hide_what_the_next_one_tells(walk: Walks) -> None:
+    def body(first: str, second: str) -> Body:
+        def run() -> None:
+            made = {"exp": X.exp(), "sin": X.sin()}
+            read = {name: Y.mul(made[name]) for name in (first, second)}
+            read["exp"].sub(read["sin"])
+
+        return run
+
+    seen = walk(body("exp", "sin"), body("sin", "exp"))
+    assert found(seen) == []
+    assert by_flow(seen)["Aten.mul.0.forward"] == "Aten.mul.1.forward"
+
+
+def test_among_those_that_read_the_same_it_is_the_one_of_the_same_op(walk: Walks) -> None:
+    def body(first: str, second: str, *, more: bool) -> Body:
+        def run() -> None:
+            made = {"exp": X.exp(), "sin": X.sin()}
+            if more:  # two calls that the target lacks
+                made["exp"].abs(), made["sin"].abs()
+            read = {name: made[name].neg() for name in (first, second)}
+            read["exp"].sub(read["sin"])
+
+        return run
+
+    seen = walk(body("exp", "sin", more=False), body("sin", "exp", more=True))
+    assert found(seen) == []
+    assert by_flow(seen)["Aten.neg.0.forward"] == "Aten.neg.1.forward"
+
+
+def test_all_inputs_must_be_the_same(walk: Walks) -> None:
+    def body(first: str, second: str) -> Body:
+        def run() -> None:
+            made = {"exp": X.exp(), "sin": X.sin()}
+            common = X.sqrt()
+            read = {name: common.sub(made[name]) for name in (first, second)}
+            read["exp"].div(read["sin"])
+
+        return run
+
+    seen = walk(body("exp", "sin"), body("sin", "exp"))
+    assert found(seen) == []
+    assert by_flow(seen)["Aten.sub.0.forward"] == "Aten.sub.1.forward"
+
+
+def test_a_rule_for_a_result_goes_before_other_arguments(walk: Walks) -> None:
+    settings = Settings(rules=(Rule(r"clamp\.0\.forward\.output", "ignore"),))
+    assert found(walk(lambda: X.clamp(0, 2.5), lambda: X.clamp(0, 3.5), settings)) == []
+
+
 def test_a_call_with_other_arguments_is_not_paired_by_flow(walk: Walks) -> None:
     def body(numbers: tuple[float, float]) -> Body:
         return lambda: (X.exp().mul(numbers[0]), X.sin().mul(numbers[1]))
@@ -322,3 +377,6 @@ def test_the_status_of_values_from_outside_that_no_pair_reads(walk: Walks) -> No
     only_apis = walk(lambda: (Y.relu(), far.neg(), near.neg()), lambda: (Y.relu(), X.exp()), level="api")
     assert status(only_apis, far, X) == "different", "no op would tell"
     assert status(only_apis, near, X) == "within"
+    relu, tanh = torch.nn.ReLU(), torch.nn.Tanh()
+    only_modules = walk(lambda: (relu(Y), relu(far)), lambda: (relu(Y), tanh(X)), level="module")
+    assert status(only_modules, far, X) == "different", "nor would a module"

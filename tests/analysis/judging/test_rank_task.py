@@ -91,6 +91,18 @@ def test_what_the_user_pins_is_paired(record: Callable[..., Any]) -> None:
     assert {p.how for p in pair_calls(one, other, unknown)} == {"sequence"}
 
 
+def test_what_the_user_pins_is_found_beside_calls_that_one_side_alone_recorded(record: Callable[..., Any]) -> None:
+    """The baseline has no Python-level calls: those of the target have no number among what is aligned."""
+    target = record(lambda: (X.exp(), X.sin(), X.neg()))
+    baseline = record(lambda: (X.cos(), X.neg(), X.exp(), X.sin()), level="aten")
+    first, second = "Aten.exp.0.forward", "Aten.sin.0.forward"
+    pairs = {
+        p.target.name: (p.baseline.name, p.how) for p in pair_calls(target, baseline, Mapping(calls={first: second}))
+    }
+    assert pairs[first] == (second, "mapping")
+    assert second not in pairs
+
+
 def test_recomputed_calls_and_their_originals(record: Callable[..., Any]) -> None:
     def body() -> None:
         w = X.clone().requires_grad_()

@@ -16,7 +16,7 @@ from aten_dump.analysis.distance.value_distance import Closeness, closeness
 from aten_dump.analysis.evidence.judgement import Judgement
 from aten_dump.analysis.evidence.states import Inputs
 from aten_dump.analysis.evidence.user_rules import Rule
-from aten_dump.analysis.judging.result_judge import OTHER_DRAWS, ResultJudge, carried, is_random
+from aten_dump.analysis.judging.result_judge import OTHER_DRAWS, ResultJudge, _no_error, carried, is_random
 from aten_dump.analysis.rerun.op_errors import Replays
 from aten_dump.dump import Call
 from tests.analysis.by_hand import EQUAL, ROUNDOFF, apart, inputs, one_call
@@ -284,3 +284,9 @@ def test_a_difference_of_the_inputs_that_does_not_show_is_gone(make: Callable[..
             assert carried((value, value, apart(0.0, nonfinite=1)), given) == worst
             assert carried((value, value, Closeness("tensor")), given) == "within"
     assert carried((value, value, apart(9.0)), inputs("within")) == "within", "right for inputs that agree"
+
+
+def test_equal_results_have_the_metrics_of_equal_tensors() -> None:
+    """They are not computed for these."""
+    assert replace(_no_error(Closeness("tensor", True, 0.0)), count=4, dtype="float32") == EQUAL
+    assert _no_error(apart(0.5)) == apart(0.5).metrics
