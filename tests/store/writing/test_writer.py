@@ -203,6 +203,20 @@ def test_store_waits_when_the_disk_is_slow_and_counts_the_seconds(tmp_path: Path
     assert blobs_of(tmp_path / RANK) == {1: source.tobytes()}
 
 
+def test_all_that_was_said_is_on_file_after_a_flush(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    begin(sink)
+    for number in range(1, 30):
+        sink.later(lambda: time.sleep(0.01) or [], 8)
+        store(sink, noise(1000, number), "U8")
+        sink.emit(call(number))
+        if number % 10 == 0:
+            sink.flush()
+            assert len(read_index(tmp_path / RANK).rows[r.CALL]) == number
+            assert blobs_of(tmp_path / RANK)[number] == noise(1000, number).tobytes()
+    sink.close()
+
+
 def test_what_is_slow_and_moves_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_thread, "STILL_SECONDS", 1.0)
     sink = writer(tmp_path)
