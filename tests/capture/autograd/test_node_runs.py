@@ -183,7 +183,6 @@ def test_a_failure_of_ours_goes_to_the_recorder_and_the_gradient_to_the_program(
         y.sum().backward()
     assert {str(error) for error in runs.recorded.told.aloud} == {"no room"}
     assert x.grad is not None and torch.equal(x.grad, x.detach().exp())
-    del runs.recorded.step.emit
     runs.recorded.step.emit = runs.recorded.sink.emit
 
 
