@@ -109,7 +109,8 @@ class DumpConfig:
     """What a DumpMode records and where it writes it.
 
     Args:
-        path: directory of the dump; made if missing.
+        path: directory of the dump; made if missing. When a launcher restarts a program (torchrun), the next attempt
+            writes to ``restart1``, ... inside it; ``{restart}`` in the path says where else.
         steps: steps to record, counted from 0 by ``dump.step()``: ``"all"``, ``"0|5-8"``, an int or ints.
         ranks: ranks that record, in the same grammar.
         level: which kinds of call: ``"aten"`` (aten ops and autograd nodes), ``"api"``, ``"module"``, ``"mix"`` (all).

@@ -1,8 +1,9 @@
-"""Which rank this process is."""
+"""Which rank this process is, and which attempt of its program."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -14,6 +15,26 @@ _LAUNCHERS: Final = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+
+
+RESTART: Final = "{restart}"  # in DumpConfig.path
+_RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"  # torchrun's
+
+
+def folder_of_attempt(path: str | os.PathLike[str]) -> tuple[Path, int]:
+    """Return the folder that this attempt of the program writes to, and how often a launcher has restarted it.
+
+    An attempt that crashed is what one wants to look at, so the next one never writes over it: ``{restart}`` in the
+    path becomes ``restart0``, ``restart1``, ...; without it a restart writes to ``restart1``, ... inside the folder.
+    """
+    text = os.environ.get(_RESTARTS, "")
+    restarts = int(text) if text.isascii() and text.isdigit() else 0
+    given = os.fspath(path)
+    if RESTART in given:
+        folder = Path(given.replace(RESTART, f"restart{restarts}"))
+    else:
+        folder = Path(given, f"restart{restarts}") if restarts else Path(given)
+    return folder.absolute(), restarts  # the program may change its folder later
 
 
 def rank_and_world_size() -> tuple[int, int]:

@@ -28,7 +28,7 @@ _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack
 class Run:
     """What one rank writes to the folder of a dump."""
 
-    def __init__(self, config: DumpConfig, root: Path, rank: int, world_size: int) -> None:
+    def __init__(self, config: DumpConfig, root: Path, rank: int, world_size: int, restarts: int = 0) -> None:
         self.config = config
         self.root = root
         self.rank = rank
@@ -36,7 +36,7 @@ class Run:
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
         self._steps = 0
         self._unseen: Counter[str] = Counter()  # notes of all steps, by code
-        self._file = RunFile(root, describe_run(config, world_size)) if rank in (first, 0) else None
+        self._file = RunFile(root, describe_run(config, world_size, restarts)) if rank in (first, 0) else None
 
     def open_writer(self) -> Writer:
         """Make the directory of the dump, and run.json on the first recorded rank.
@@ -81,12 +81,13 @@ class Run:
             self._file.write(coverage={"rank": self.rank, "steps": self._steps, "notes": dict(self._unseen)})
 
 
-def describe_run(config: DumpConfig, world_size: int) -> dict[str, Any]:
+def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict[str, Any]:
     """Return what run.json holds."""
     return {
         "format_version": FORMAT_VERSION,
         "world_size": world_size,
         "ranks": ranges_of(rank for rank in range(world_size) if rank in config.rank_selection),
+        "restarts": restarts,
         "started_unix_ns": time.time_ns(),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -10,7 +10,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from ..config import DumpConfig
@@ -18,7 +17,7 @@ from ..errors import AtenDumpError, CaptureError, ConfigError
 from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
 from .intercept.interception import Interception
-from .launcher_rank import rank_and_world_size
+from .launcher_rank import folder_of_attempt, rank_and_world_size
 from .recorder import StepRecorder, Surroundings, Watch
 from .run_file import Run
 from .step.collectives import Flight
@@ -69,8 +68,8 @@ class Session:
                 f"a DumpMode that writes to {other.config.path!r} is still entered in this process; leave its block or "
                 "call its close() first: only one can record at a time (dump.thread() records further threads)"
             )
-        root = Path(os.fspath(self.config.path)).absolute()  # the program may change its folder later
-        run = self._run = Run(self.config, root, *rank_and_world_size())
+        root, restarts = folder_of_attempt(self.config.path)
+        run = self._run = Run(self.config, root, *rank_and_world_size(), restarts)
         self.is_entered = True
         self._thread = threading.get_ident()
         if run.rank not in self.config.rank_selection:

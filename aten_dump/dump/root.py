@@ -68,6 +68,10 @@ class Dump:
         found = [self._damage] if self._damage else []
         for name in foreign_entries(self.path, "step"):
             found.append(f"{self.path / name} is no step of the dump: a link, a file, or a number written otherwise")
+        for name in foreign_entries(self.path, "restart"):
+            found.append(
+                f"{self.path / name} is no attempt of the program: a link, a file, or a number written otherwise"
+            )
         return [*found, *self._lost()]
 
     def _lost(self) -> Iterator[str]:
@@ -83,6 +87,12 @@ class Dump:
                     f"step {step} of rank {rank} is not in {self.path}, though {RUN_FILE} says that it was recorded; "
                     "was its folder lost, or not copied?"
                 )
+
+    @property
+    def attempts(self) -> dict[int, Dump]:
+        """What restarts of the program wrote (torchrun's), by how often it had been restarted; this one left out."""
+        found = numbered_folders(self.path, "restart") if self.path.is_dir() else {}
+        return {restarts: open_dump(folder) for restarts, folder in found.items()}
 
     @property
     def steps(self) -> list[int]:
@@ -105,8 +115,12 @@ class Dump:
         except KeyError:
             raise MissingDataError(
                 f"step {step} is not in {self.path}; recorded steps: {_numbers(self._steps)}. "
-                "Was it selected by DumpConfig.steps?"
+                f"Was it selected by DumpConfig.steps?{self._told_of_attempts()}"
             ) from None
+
+    def _told_of_attempts(self) -> str:
+        names = [dump.path.name for dump in self.attempts.values()]
+        return f" Restarts of the program wrote {', '.join(names)}: open those." if names else ""
 
     def rank(self, step: int, rank: int) -> RankDump:
         """Return what a rank recorded in a step."""
@@ -159,7 +173,7 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
             for step, outer in numbered_folders(root, "step").items()
         }
         indexes = {step: ranks for step, ranks in indexes.items() if ranks}
-        if not indexes and not os.path.lexists(root / RUN_FILE):
+        if not indexes and not os.path.lexists(root / RUN_FILE) and not numbered_folders(root, "restart"):
             return Dump(root, {}, _foreign(root))
     except OSError as error:
         raise StoreError(f"cannot read dump {root}: {error.strerror or error}") from error

@@ -35,6 +35,8 @@ def run_lines(dump: Dump) -> Iterator[str]:
     for name, fact in dump.run.items():
         text = " ".join(f"{key}={item}" for key, item in fact.items()) if isinstance(fact, dict) else str(fact)
         yield f"  {name}: {text}"
+    for restarts, attempt in dump.attempts.items():
+        yield f"  restart {restarts}: {len(attempt.steps)} steps, {len(attempt.ranks)} ranks in {attempt.path}"
 
 
 def steps_table(

@@ -18,13 +18,13 @@ from typing import Final, Literal
 
 from ..errors import FormatError
 
-_NUMBERED: Final = re.compile(r"(step|rank)(0|[1-9][0-9]{0,17})")
+_NUMBERED: Final = re.compile(r"(step|rank|restart)(0|[1-9][0-9]{0,17})")
 _LEVELS: Final = 2  # of folders inside a dump: step, rank
 _LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 
 
-def numbered_folders(directory: Path, kind: Literal["step", "rank"]) -> dict[int, Path]:
+def numbered_folders(directory: Path, kind: Literal["step", "rank", "restart"]) -> dict[int, Path]:
     """Return the subfolders named `kind` and a number, by number; links and numbers written otherwise are none."""
     found = {}
     with os.scandir(directory) as entries:
@@ -35,7 +35,7 @@ def numbered_folders(directory: Path, kind: Literal["step", "rank"]) -> dict[int
     return dict(sorted(found.items()))
 
 
-def foreign_entries(directory: Path, kind: Literal["step", "rank"]) -> list[str]:
+def foreign_entries(directory: Path, kind: Literal["step", "rank", "restart"]) -> list[str]:
     """Return names that look like a step's or rank's folder and are none: ``step00``, a link, a file."""
     ours = {path.name for path in numbered_folders(directory, kind).values()}
     with os.scandir(directory) as entries:

@@ -60,6 +60,11 @@ class ShardReader:
         item = Blob._make(blob[:8])
         mapped = self.blob(item)
         stop = item.nbytes if stop is None else stop
+        if not 0 <= start <= stop <= item.nbytes:
+            raise FormatError(
+                f"bytes {start} to {stop} are asked for of blob {item.id} in {self._directory}, which has "
+                f"{item.nbytes}: the index is damaged; run `aten-dump verify`"
+            )
         found = np.empty(stop - start, np.uint8)
         if not self._verify or item.id in self._verified:
             found[:] = mapped[start:stop]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import distributed as dist
 
-from aten_dump.capture.launcher_rank import rank_and_world_size
+from aten_dump.capture.launcher_rank import folder_of_attempt, rank_and_world_size
 
 NAMES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
@@ -52,3 +54,24 @@ def test_a_process_group_goes_before_any_launcher(environment: pytest.MonkeyPatc
     finally:
         dist.destroy_process_group()
     assert rank_and_world_size() == (3, 8) and torch.distributed.is_available()
+
+
+@pytest.mark.parametrize(
+    ("count", "path", "folder", "restarts"),
+    [
+        (None, "dump", "dump", 0),
+        ("0", "dump", "dump", 0),
+        ("2", "dump", "dump/restart2", 2),
+        (None, "runs/{restart}/dump", "runs/restart0/dump", 0),
+        ("3", "runs/{restart}/dump", "runs/restart3/dump", 3),
+        ("-1", "dump", "dump", 0),
+        ("\u0663", "dump", "dump", 0),
+    ],
+)
+def test_each_attempt_has_a_folder_of_its_own(
+    environment: pytest.MonkeyPatch, count: str | None, path: str, folder: str, restarts: int
+) -> None:
+    environment.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    if count is not None:
+        environment.setenv("TORCHELASTIC_RESTART_COUNT", count)
+    assert folder_of_attempt(path) == (Path(folder).absolute(), restarts)

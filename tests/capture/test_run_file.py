@@ -13,7 +13,7 @@ import torch
 
 from aten_dump import DumpConfig, StoreError
 from aten_dump.capture.run_file import Run, describe_run
-from aten_dump.store.records import FORMAT_VERSION
+from aten_dump.store.records import FORMAT_VERSION, NOTE, Note
 
 
 def run_of(path: Path, rank: int = 0, world_size: int = 1, **config: Any) -> Run:
@@ -58,14 +58,16 @@ def test_it_is_there_before_the_first_step_and_says_at_the_end_what_was_not_seen
     writer = run.open_writer()
     assert written(path)["steps"] == "" and "coverage" not in written(path)
     writer.close()
-    run.finish(2, {"traced": 3})
+    run.count_step([Note(NOTE, "traced", "", 3)])
+    run.count_step([])
+    run.finish()
     assert written(path)["coverage"] == {"rank": 0, "steps": 2, "notes": {"traced": 3}}
 
 
 def test_a_rank_that_did_not_write_it_adds_nothing(tmp_path: Path) -> None:
     run = run_of(tmp_path / "dump", 1, 2)
     run.open_writer().close()
-    run.finish(2, {})
+    run.finish()
     assert not (tmp_path / "dump" / "run.json").exists()
 
 

@@ -273,3 +273,44 @@ def test_a_part_of_a_long_blob_is_checked_too(tmp_path: Path, monkeypatch: pytes
     shard.write_bytes(data)
     with pytest.raises(FormatError, match="these are not the bytes that were written"):
         open_dump(root).rank(0, 0).read_blob(blob.id, 4, 9)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 4), (0, 1 << 40), (1 << 40, 1 << 41), (8, 4)])
+def test_bytes_beyond_a_blob_are_refused(builder: Builder, start: int, stop: int) -> None:
+    """Who reads blobs itself, as replay does, may ask for what a hostile index told it."""
+    builder.value(torch.ones(4))
+    rank = open_dump(builder.finish()).rank(0, 0)
+    blob = next(iter(rank.tables.blobs))
+    with pytest.raises(FormatError, match="the index is damaged"):
+        rank.read_blob(blob, start, stop)
+
+
+@pytest.mark.parametrize("index", [3, 1 << 40, -1])
+def test_a_sparse_tensor_whose_indices_are_out_of_range_is_refused(builder: Builder, index: int) -> None:
+    """Made of them it would end the process at the next op that follows the indices."""
+    parts = {"indices": builder.value(torch.tensor([[0, index]])), "values": builder.value(torch.ones(2))}
+    builder.emit(
+        r.Value(
+            r.VALUE,
+            builder.next("value"),
+            0,
+            0,
+            0,
+            builder.text("float32"),
+            [3],
+            [],
+            0,
+            {"layout": "sparse_coo", "parts": parts},
+        )
+    )
+    rank = open_dump(builder.finish()).rank(0, 0)
+    with pytest.raises(FormatError, match="cannot be a sparse_coo tensor"):
+        rank.values[-1].tensor()
+
+
+@pytest.mark.parametrize("scheme", [{}, {"scheme": "per_tensor_affine"}, {"scheme": "per_tensor_affine", "scale": "x"}])
+def test_a_scheme_of_a_quantized_tensor_that_makes_none_is_refused(builder: Builder, scheme: dict[str, object]) -> None:
+    builder.value(torch.ones(3, dtype=torch.uint8), extra={"quantized": {"a": 1, **scheme}})
+    rank = open_dump(builder.finish()).rank(0, 0)
+    with pytest.raises(FormatError, match="cannot be a quantized tensor"):
+        rank.values[-1].tensor()

@@ -25,7 +25,8 @@ def command(dump: Path) -> None:
     Examples
       aten-dump recover dump && aten-dump verify dump
     """  # noqa: D301 - \b keeps click from filling lines
-    ranks = open_dump(dump).all_ranks()
+    opened = open_dump(dump)
+    ranks = [rank for attempt in (opened, *opened.attempts.values()) for rank in attempt.all_ranks()]
     changed, failed = 0, 0
     for rank in with_progress("recovering", ranks):
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ...analysis.executors import Verified, verify_all
-from ...dump import open_dump
+from ...dump import Dump, open_dump
 from ...store.checking.verification import verify
 from ..console import byte_progress, count_progress, echo
 from ..options import dump_argument
@@ -28,27 +28,36 @@ def command(dump: Path, jobs: int) -> None:
       aten-dump verify dump && echo whole
       aten-dump verify dump --jobs 8
     """  # noqa: D301 - \b keeps click from filling lines
-    problems = open_dump(dump).problems
-    for problem in problems:
-        echo(problem)
-    folders, count = 0, len(problems)
-    for found in _one_by_one(dump) if jobs == 1 else _side_by_side(dump, jobs):
-        for problem in found.problems:
-            echo(f"step {found.step} rank {found.rank}: {problem}")
-        folders += 1
-        count += len(found.problems)
+    folders = count = 0
+    opened = open_dump(dump)
+    for attempt in (opened, *opened.attempts.values()):
+        checked, problems = _verify(attempt, jobs, "" if attempt is opened else f"{attempt.path.name} ")
+        folders, count = folders + checked, count + problems
     echo(f"{folders} step/rank folders checked, {count} problems")
     if count:
         raise click.exceptions.Exit(1)
 
 
-def _one_by_one(dump: Path) -> Iterator[Verified]:
-    for rank in open_dump(dump).all_ranks():
+def _verify(dump: Dump, jobs: int, where: str) -> tuple[int, int]:
+    """Check one attempt; return how many folders were checked, and how many problems there are."""
+    folders, count = 0, len(dump.problems)
+    for problem in dump.problems:
+        echo(problem)
+    for found in _one_by_one(dump) if jobs == 1 else _side_by_side(dump, jobs):
+        for problem in found.problems:
+            echo(f"{where}step {found.step} rank {found.rank}: {problem}")
+        folders += 1
+        count += len(found.problems)
+    return folders, count
+
+
+def _one_by_one(dump: Dump) -> Iterator[Verified]:
+    for rank in dump.all_ranks():
         with byte_progress(f"step {rank.step} rank {rank.rank}") as update:
             problems = verify(rank.directory, update)
         yield Verified(rank.step, rank.rank, tuple(problems))
 
 
-def _side_by_side(dump: Path, jobs: int) -> list[Verified]:
+def _side_by_side(dump: Dump, jobs: int) -> list[Verified]:
     with workers(jobs) as executor, count_progress("verifying") as update:
         return verify_all(dump, executor, progress=update)

@@ -28,6 +28,7 @@ def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> Non
         _refuse_links(root)
         ranks = _rank_folders(root)
         found = [path for number, path in ranks if number == rank or (rank == 0 and number >= world_size)]
+        attempts = list(numbered_folders(root, "restart").values()) if rank == 0 else []
     except StoreError:
         raise
     except OSError as error:
@@ -35,13 +36,24 @@ def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> Non
         raise StoreError(error.errno, message) from error
     if not os.access(root, os.W_OK | os.X_OK):
         raise StoreError(f"no permission to write in {root}; choose another path or change its permissions")
-    if found and not overwrite:
-        more = f" and {len(found) - 1} more" if found[1:] else ""
+    lying = [*found, *attempts]
+    if lying and not overwrite:
+        more = f" and {len(lying) - 1} more" if lying[1:] else ""
         raise StoreError(
-            f"{root} already holds a dump: found {found[0].relative_to(root)}{more}; "
+            f"{root} already holds a dump: found {lying[0].relative_to(root)}{more}; "
             "pass overwrite=True to replace it, or choose another path"
         )
     _remove(found, root / RUN_FILE if overwrite and rank == 0 else None)
+    for attempt in attempts:
+        _remove_attempt(attempt)
+
+
+def _remove_attempt(folder: Path) -> None:
+    """Remove what a restart of the program before wrote."""
+    _refuse_links(folder)
+    _remove([path for _, path in _rank_folders(folder)], folder / RUN_FILE)
+    with contextlib.suppress(OSError):  # it holds files of others
+        folder.rmdir()
 
 
 def _rank_folders(root: Path) -> list[tuple[int, Path]]:
