@@ -260,7 +260,9 @@ def test_an_error_that_is_no_error_of_ours_says_that_the_program_is_not_at_fault
     entered = make(MemorySink())
     entered.session.enter()
     entered.session.step(7)
-    with pytest.raises(CaptureError, match=r"failed at step 7, rank 0: KeyError: 'x'; please report") as raised:
+    assert entered.session._run is not None
+    entered.session._run.rank = 5
+    with pytest.raises(CaptureError, match=r"failed at step 7, rank 5: KeyError: 'x'; please report") as raised:
         entered.session.failed(KeyError("x"))
     assert isinstance(raised.value.__cause__, KeyError)
     assert entered.watch.recorder is None and not entered.session.is_recording

@@ -44,6 +44,13 @@ def test_a_number_is_the_difference_from_the_last_of_its_name_and_phase(tmp_path
     assert read(b.finish()).columns["number"] == [0, 0, 2, 0], "overloads count on together"
 
 
+@pytest.mark.parametrize("phase", ["forward", "recompute", "backward", "optimizer"])
+def test_the_first_of_a_name_and_phase_may_have_any_number(tmp_path: Path, phase: str) -> None:
+    b = Builder(tmp_path / "dump")
+    b.call(b.op("aten", "aten::add", "Aten", "add"), n=4, phase=phase)
+    assert read(b.finish()).columns["number"] == [4]
+
+
 def test_a_call_whose_parent_is_not_recorded_has_none(tmp_path: Path) -> None:
     b = Builder(tmp_path / "dump")
     op = b.op("aten", "aten::add", "Aten", "add")
