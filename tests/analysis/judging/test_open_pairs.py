@@ -206,6 +206,24 @@ def test_calls_that_meet_later_are_no_pair(opened: Opens) -> None:
             assert again.resolve() is False, "it is known by then"
 
 
+@pytest.mark.parametrize(
+    ("how", "is_pair"),
+    [("order", False), ("shapeless", False), ("module", True), ("sequence", True), ("mapping", True)],
+)
+def test_other_arguments_are_no_pair_only_where_alignment_knew_the_op_alone(
+    opened: Opens, how: How, is_pair: bool
+) -> None:
+    """x * 2 * 3 against x * 3 * 2: both meet later, but each factor stands where its counterpart does."""
+
+    def body(first: float, second: float) -> Body:
+        return lambda: Z.exp().mul(first).mul(second).sin()
+
+    pair = opened("Aten.mul.0.forward", body(2.0, 3.0), body(3.0, 2.0), how=how)
+    assert pair.differences and not list(open_links(pair.links))
+    assert pair.resolve() == is_pair
+    assert bool(pair.open_pairs.cleared) != is_pair
+
+
 def test_the_user_is_believed_that_calls_are_a_pair(opened: Opens) -> None:
     q, k = torch.randn(4, 4), torch.randn(4, 4)
     pair = opened(
