@@ -86,6 +86,8 @@ class Selection:
     def _parse_text(cls, name: str, text: str) -> Selection:
         if text.strip() == "all":
             return cls(None)
+        if text.strip() == "none" and name == "steps":
+            return cls(())  # until `aten-dump ctl` asks for some
         if not _RANGES.fullmatch(text):
             raise _bad(name, text, _NUMBERS)
         ranges = []
@@ -111,7 +113,8 @@ class DumpConfig:
     Args:
         path: directory of the dump; made if missing. When a launcher restarts a program (torchrun), the next attempt
             writes to ``restart1``, ... inside it; ``{restart}`` in the path says where else.
-        steps: steps to record, counted from 0 by ``dump.step()``: ``"all"``, ``"0|5-8"``, an int or ints.
+        steps: steps to record, counted from 0 by ``dump.step()``: ``"all"``, ``"0|5-8"``, an int or ints; ``"none"``
+            before `aten-dump ctl` asks for some.
         ranks: ranks that record, in the same grammar.
         level: which kinds of call: ``"aten"`` (aten ops and autograd nodes), ``"api"``, ``"module"``, ``"mix"`` (all).
         data: what is kept of a tensor: ``"structure"`` (dtype, shape, stride, device), ``"hash"``,

@@ -19,6 +19,7 @@ from ..store.run_json import RunFile, ranges_of
 from ..store.writing.settings import WriterSettings
 from ..store.writing.writer import Writer
 from . import IS_COMPILED
+from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core
 
@@ -33,6 +34,7 @@ class Run:
         self.root = root
         self.rank = rank
         self.world_size = world_size
+        self.control: Control | None = None  # of a run that writes files
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
         self._steps = 0
         self._unseen: Counter[str] = Counter()  # notes of all steps, by code
@@ -57,6 +59,8 @@ class Run:
             on_step=self._file.add_step if self._file is not None else None,
         )
         writer = Writer(self.root, self.rank, settings)
+        ranks = [rank for rank in range(self.world_size) if rank in config.rank_selection]
+        self.control = Control(self.root, self.rank, ranks)
         if self._file is not None:
             try:
                 self._file.write()

@@ -107,6 +107,8 @@ class Session:
                 f"DumpMode.step({following}): step {self.current_step} is in progress, and steps are written in order; "
                 f"allowed: a number above {self.current_step}"
             )
+        if self.is_recording:
+            self._guarded(lambda: self._heed_requests(following))
         stays = self._watch.recorder is not None and following in self.config.step_selection
         try:
             self._end_step(stays)
@@ -116,6 +118,11 @@ class Session:
         finally:
             if stays and self._watch.recorder is None:  # the next step did not begin
                 self._interception.remove_all()
+
+    def _heed_requests(self, step: int) -> None:
+        """Record the coming step, and those after it, as was asked for from outside."""
+        if self._run is not None and self._run.control is not None:
+            self.config = self._run.control.before_step(step, self.config)
 
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""

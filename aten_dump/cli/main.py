@@ -14,10 +14,11 @@ from ..errors import AtenDumpError
 from ..report.plain_text import visible_lines
 from .completion import install_option
 
-# name -> what it does. The command is `command` of aten_dump.cli.<name>, imported when it is used, as torch
+# name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used, as torch
 # takes a second to import.
 COMMANDS: Final = {
     "run": "Record a command that knows nothing of it: python, torchrun, accelerate launch ...",
+    "ctl": "Switch a run that records: on, off, steps, level, status.",
     "ls": "What a dump holds: steps, ranks, calls, bytes.",
     "show": "The tree of calls, or one call or tensor in full.",
     "stats": "A table of all values and their statistics, also as CSV or JSON.",
@@ -34,8 +35,10 @@ COMMANDS: Final = {
     "env": "Versions and devices of this machine, for a report of a bug.",
 }
 
-
-_FOLDERS: Final = {"report": "pages.", "serve": "pages."}  # of commands, where it is not the first one
+_FOLDERS: Final = {  # of commands that are not in `commands` itself
+    **dict.fromkeys(("report", "serve"), "commands.pages"),
+    **dict.fromkeys(("run", "ctl"), "recording"),
+}
 TOOL_FAILED: Final = 3  # exit code
 
 
@@ -54,7 +57,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = import_module(f".commands.{_FOLDERS.get(cmd_name, '')}{cmd_name}", __package__).command
+        found = import_module(f".{_FOLDERS.get(cmd_name, 'commands')}.{cmd_name}", __package__).command
         assert isinstance(found, click.Command)
         return found
 

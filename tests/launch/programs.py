@@ -205,10 +205,27 @@ def records_itself(folder: Path) -> None:
         trained(torch.ones(1, 8))
 
 
+def endless(folder: Path) -> None:
+    """Two ranks that train until the file `stop` is there."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    trained = nn.parallel.DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.01)
+    goes_on = torch.ones(1)
+    while goes_on:
+        trained(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        goes_on.fill_(not (folder / "stop").exists())
+        dist.broadcast(goes_on, 0)
+    dist.destroy_process_group()
+
+
 PROGRAMS: dict[str, Callable[[Path], None]] = {
     one.__name__: one
     for one in (
-        accumulating, scaled, two_optimizers, ddp, spawn, accelerated, trainer, lightning, broken, with_child, records_itself,
+        accumulating, scaled, two_optimizers, ddp, spawn, accelerated, trainer, lightning, broken, with_child, records_itself, endless,
     )
 }  # fmt: skip
 

@@ -44,14 +44,19 @@ def run(program: str, folder: Path, launcher: tuple[str, ...] = PYTHON, **option
     return bare, start([*recording, *command], folder / "recorded")
 
 
-def start(command: list[str], folder: Path) -> Ran:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def environment() -> dict[str, str]:
+    """Return the environment without what a run around this one may have put there."""
+    found = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for name in ("ATEN_DUMP_CONFIG", "ATEN_DUMP_RUN", "ATEN_DUMP_RUN_RANK"):
-        environment.pop(name, None)
+        found.pop(name, None)
+    return found
+
+
+def start(command: list[str], folder: Path) -> Ran:
     done = subprocess.run(
         [*command, str(folder)],
         cwd=ROOT,
-        env=environment,
+        env=environment(),
         input="from stdin",
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aten_dump.cli.commands import run
+from aten_dump.cli.recording import run
 from tests.checkout import ROOT
 
 SHOW = "import os, sys; print(os.getpid()); print(sys.argv[1:]); print(os.environ['ATEN_DUMP_RUN'])"

@@ -1,0 +1,126 @@
+"""``aten-dump ctl``: switch a run that records."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import click
+
+from ...config import Level, Selection
+from ...errors import ConfigError, MissingDataError
+from ...store.control.control_files import Answer, ControlFiles, Decision, Request
+from ...store.run_json import read_ranges, read_run
+from ..console import echo
+
+_LOOK_S: Final = 0.05
+# action -> what it asks for, of its value.
+_ACTIONS: Final[dict[str, Callable[[str], dict[str, str]]]] = {
+    "on": lambda value: {"steps": "all"},
+    "off": lambda value: {"steps": "none"},
+    "steps": lambda value: {"steps": value},
+    "level": lambda value: {"level": value},
+    "status": lambda value: {},
+}
+_WITH_VALUE: Final = ("steps", "level")
+
+
+@click.command("ctl")
+@click.argument("dump", type=click.Path(path_type=Path))
+@click.argument("action", type=click.Choice(list(_ACTIONS)))
+@click.argument("value", required=False)
+@click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait for the ranks.")
+def command(dump: Path, action: str, value: str | None, wait_s: float) -> None:
+    """Switch the run that records into DUMP; all ranks do so at the same step.
+
+    Ranks read what is asked for between two steps, agree on a step that lies ahead of all of them, and change there.
+    It goes by files in DUMP/control, through no network port; a run that is not selected to record costs nothing but
+    a look at one file for each step.
+
+    \b
+    Examples
+      aten-dump ctl dump status
+      aten-dump ctl dump off
+      aten-dump ctl dump steps 100-102
+      aten-dump ctl dump level module
+    """  # noqa: D301 - \b keeps click from filling lines
+    _check(action, value)
+    run = read_run(dump)
+    ranks = [rank for low, high in read_ranges(run.get("ranks")) for rank in range(low, high + 1)]
+    files = ControlFiles(dump)
+    request = _ask(files, _ACTIONS[action](value or ""), run.get("started_unix_ns", 0))
+    end_s = time.monotonic() + wait_s
+    if request.changes:
+        _report_change(files, ranks, request, end_s)
+    else:
+        _report_status(files, ranks, request, end_s)
+
+
+def _check(action: str, value: str | None) -> None:
+    if (value is not None) != (action in _WITH_VALUE):
+        raise click.UsageError(f"{action} takes {'a value' if action in _WITH_VALUE else 'no value'}")
+    if action == "steps":
+        Selection.parse("steps", value)
+    if action == "level" and value not in get_args(Level):
+        raise ConfigError(f"DumpConfig.level is {value!r}; allowed: {', '.join(get_args(Level))}")
+
+
+def _ask(files: ControlFiles, wanted: dict[str, str], run_began_unix_ns: int) -> Request:
+    """Write a request; what was asked before and is not decided yet is asked again with it."""
+    before = files.request()
+    request = Request(1 if before is None else before.number + 1, time.time_ns(), **wanted)
+    decided = files.decision()
+    waits = before is not None and before.made_unix_ns >= run_began_unix_ns
+    if before is not None and waits and request.changes and (decided is None or decided.number < before.number):
+        request = dataclasses.replace(request, steps=request.steps or before.steps, level=request.level or before.level)
+    files.write(request)
+    return request
+
+
+def _answers(files: ControlFiles, ranks: list[int], request: Request) -> list[Answer]:
+    found = [files.answer(rank) for rank in ranks]
+    return [answer for answer in found if answer is not None and answer.number == request.number]
+
+
+def _waited(end_s: float, found: Callable[[], Any]) -> Any:
+    """Return what is found as soon as it is true, or what is found at the end of the wait."""
+    while not (result := found()) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    return result
+
+
+def _report_status(files: ControlFiles, ranks: list[int], request: Request, end_s: float) -> None:
+    _waited(end_s, lambda: len(_answers(files, ranks, request)) == len(ranks))
+    answers = _answers(files, ranks, request)
+    for answer in answers:
+        echo(f"rank {answer.rank}: begins step {answer.step}, records steps {answer.steps} at level {answer.level}")
+    _miss(set(ranks) - {answer.rank for answer in answers})
+
+
+def _report_change(files: ControlFiles, ranks: list[int], request: Request, end_s: float) -> None:
+    def outcome() -> Decision | Answer | None:
+        decision = files.decision()
+        if decision is not None and decision.number == request.number:
+            return decision
+        return next((answer for answer in _answers(files, ranks, request) if answer.error), None)
+
+    found = _waited(end_s, outcome)
+    if isinstance(found, Answer):
+        raise ConfigError(f"rank {found.rank} cannot: {found.error}")
+    if found is None:
+        _miss(set(ranks) - {answer.rank for answer in _answers(files, ranks, request)} or set(ranks))
+        return
+    texts = [f"{name} {text}" for name in ("steps", "level") if (text := getattr(request, name)) is not None]
+    echo(f"from step {found.from_step} on, {len(ranks)} ranks record {', '.join(texts)}")
+    _miss(set(found.silent))
+
+
+def _miss(ranks: set[int]) -> None:
+    if ranks:
+        raise MissingDataError(
+            f"no answer from ranks {', '.join(map(str, sorted(ranks)))}: they answer when a step ends; is the program "
+            "running, and does it end steps? What was asked stays, and is read when it does"
+        )

@@ -1,0 +1,131 @@
+"""``aten-dump ctl`` on a run of two real ranks, and what it says where nobody answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aten_dump import open_dump
+from aten_dump.cli.main import main
+from aten_dump.cli.recording import ctl
+from aten_dump.store.control.control_files import Answer, ControlFiles, Decision, Request
+from tests.checkout import ROOT
+from tests.launch.running import PYTHON, TORCHRUN, environment
+
+
+def aten_dump(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return done.exit_code, done.output
+
+
+def wait_for(found: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def from_step(dump: Path, *asked: object) -> int:
+    code, text = aten_dump("ctl", dump, *asked, "--wait", 100)
+    assert code == 0, text
+    found = re.match(r"from step (\d+) on, 2 ranks record ", text)
+    assert found, text
+    return int(found[1])
+
+
+@pytest.mark.slow
+def test_two_ranks_change_at_the_same_step(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    recording = [*PYTHON, "-m", "aten_dump", "run", "--path", str(dump), "--steps", "none", "--data", "structure", "--"]
+    command = [*recording, *TORCHRUN, "-m", "tests.launch.programs", "endless", str(tmp_path)]
+    with (tmp_path / "log").open("w") as log:
+        program = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=log, stderr=log)
+    try:
+        wait_for((dump / "run.json").exists)
+        code, text = aten_dump("ctl", dump, "status", "--wait", 100)
+        assert code == 0, text
+        ranks = re.findall(r"rank (\d): begins step \d+, records steps none at level mix", text)
+        assert ranks == ["0", "1"]
+        first = from_step(dump, "on")
+        wait_for(lambda: (dump / f"step{first + 1}").exists())
+        middle = from_step(dump, "level", "module")
+        last = from_step(dump, "off")
+        (tmp_path / "stop").touch()
+        assert program.wait(timeout=120) == 0, (tmp_path / "log").read_text()
+    finally:
+        program.kill()
+        program.wait()
+    found = open_dump(dump)
+    reached = min(last, found.steps[-1] + 1)  # it may have stopped before
+    assert found.steps == list(range(first, reached))
+    for number in found.steps:
+        step = found.step(number)
+        assert step.ranks == [0, 1]
+        levels = {step.rank(rank).config["level"] for rank in step.ranks}
+        assert levels == {"mix" if number < middle else "module"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ControlFiles:
+    (tmp_path / "run.json").write_text(json.dumps({"ranks": "0-1", "world_size": 2, "started_unix_ns": 5}))
+    return ControlFiles(tmp_path)
+
+
+def test_who_does_not_answer_is_named_and_what_was_asked_stays(files: ControlFiles, tmp_path: Path) -> None:
+    code, text = aten_dump("ctl", tmp_path, "steps", "5-8", "--wait", 0)
+    assert code == 2
+    assert "no answer from ranks 0, 1: they answer when a step ends; is the program running" in text
+    request = files.request()
+    assert request is not None and (request.number, request.steps, request.level) == (1, "5-8", None)
+    code, text = aten_dump("ctl", tmp_path, "level", "api", "--wait", 0)
+    request = files.request()
+    assert request is not None and (request.number, request.steps, request.level) == (2, "5-8", "api")
+    files.write(Decision(2, 7))
+    aten_dump("ctl", tmp_path, "off", "--wait", 0)
+    request = files.request()
+    assert request is not None and (request.number, request.steps, request.level) == (3, "none", None)
+
+
+def test_a_change_that_a_rank_cannot_make_is_an_error(files: ControlFiles, tmp_path: Path) -> None:
+    files.write(Request(4, 3))
+    files.write(Answer(1, 5, 3, "all", "mix", error="because"))
+    assert aten_dump("ctl", tmp_path, "level", "aten", "--wait", 5) == (2, "Error: rank 1 cannot: because\n")
+
+
+def test_ranks_that_were_silent_at_the_decision_are_named(files: ControlFiles, tmp_path: Path) -> None:
+    files.write(Decision(1, 12, (1,)))
+    code, text = aten_dump("ctl", tmp_path, "on", "--wait", 5)
+    assert code == 2
+    assert text.startswith("from step 12 on, 2 ranks record steps all\n")
+    assert "no answer from ranks 1:" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["steps"], "steps takes a value"),
+        (["on", "3"], "on takes no value"),
+        (["steps", "8-5"], "ranges that go up"),
+        (["level", "deep"], "DumpConfig.level is 'deep'; allowed: aten, api, module, mix"),
+        (["faster"], "'faster' is not one of"),
+    ],
+)
+def test_what_makes_no_sense_is_not_asked(files: ControlFiles, tmp_path: Path, arguments: list[str], text: str) -> None:
+    code, found = aten_dump("ctl", tmp_path, *arguments)
+    assert code == 2
+    assert text in found
+    assert files.request() is None
+
+
+def test_where_nothing_was_recorded_nothing_is_asked(tmp_path: Path) -> None:
+    code, text = aten_dump("ctl", tmp_path / "nowhere", "status")
+    assert code == 2
+    assert "run.json" in text
+    assert set(ctl._ACTIONS) >= {"on", "off", "steps", "level", "status"}
