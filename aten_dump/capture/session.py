@@ -100,7 +100,7 @@ class Session:
 
     def step(self, number: int | None = None) -> None:
         """End the step in progress and begin the next one, or the step of a number above it."""
-        self._check_thread("step")
+        _check_thread(self, "step")
         following = self.current_step + 1 if number is None else number
         if following <= self.current_step:
             raise ConfigError(
@@ -126,14 +126,14 @@ class Session:
 
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""
-        self._check_thread("pause")
+        _check_thread(self, "pause")
         if self._watch.recorder is not None:
             self._watch.turn_off()
             self._interception.remove()
 
     def resume(self) -> None:
         """Record again after `pause`, within the same step."""
-        self._check_thread("resume")
+        _check_thread(self, "resume")
         if self._watch.recorder is None and self._recorder is not None and self._failed is None:
             self._recorder.trust_no_memory()
             self._interception.install()
@@ -158,7 +158,7 @@ class Session:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""
         if not self.is_entered:
             return
-        self._check_thread("close")
+        _check_thread(self, "close")
         first: BaseException | None = None  # whatever fails, the rest is done; what failed first is raised
         for action in (functools.partial(self._end_step, is_last=True), self._close_files):
             try:
@@ -179,13 +179,6 @@ class Session:
             self._guarded(sink.close)
         if self._run is not None and self._writes_files and self._failed is None:
             self._guarded(self._run.finish)
-
-    def _check_thread(self, what: str) -> None:
-        if self.is_entered and threading.get_ident() != self._thread:
-            raise CaptureError(
-                f"DumpMode.{what}() was called in thread {threading.current_thread().name!r}; "
-                "call it in the thread that entered the mode: torch keeps its modes per thread"
-            )
 
     # -- steps
 
@@ -283,6 +276,15 @@ class Session:
         self._recorder = self._watch.in_step = None
         self._sink = None
         self.is_entered = False
+
+
+def _check_thread(session: Session, what: str) -> None:
+    """Raise where a session is asked to do something in another thread than the one that entered it."""
+    if session.is_entered and threading.get_ident() != session._thread:
+        raise CaptureError(
+            f"DumpMode.{what}() was called in thread {threading.current_thread().name!r}; "
+            "call it in the thread that entered the mode: torch keeps its modes per thread"
+        )
 
 
 def _forget_in_child() -> None:
