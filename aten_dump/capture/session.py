@@ -141,7 +141,7 @@ class Session:
 
     def flush(self) -> None:
         """Wait until all that was recorded is on file; raise or warn where something has failed, now or before."""
-        self._check_thread("flush")
+        _check_thread(self, "flush")
         sink, recorder = self._sink, self._recorder
         if sink is None:
             return
