@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from ..analysis.live_collectives import Group
 from ..dump import Call, Dump, RankDump, SavedForBackward
 from ..dump.index.summary import Summary
 from ..dump.saved_for_backward import NOT_RECORDED
@@ -60,6 +61,19 @@ def steps_table(
             format_bytes(summary.shard_bytes),
             str(summary.shards),
         )
+    return table
+
+
+def collectives_table(step: int, groups: Iterable[Group], *, is_terminal: bool) -> Table:
+    """Return for each group and rank the collectives that it has begun: the last that ended, and what is pending."""
+    names = ("group", "last that ended", "pending", "step", "rank", "begun")
+    table = _table(None, *names, left=3, is_terminal=is_terminal)
+    for group in groups:
+        for rank, begun in sorted(group.begun.items()):
+            ended = [str(one) for one in begun if one.ended]
+            pending = [str(one) for one in begun if not one.ended]
+            last = ended[-1] if ended else ""
+            table.add_row(group.name, last, "; ".join(pending), str(step), str(rank), str(len(begun)))
     return table
 
 

@@ -205,7 +205,7 @@ class Same(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A module call began. Its ``Call`` record follows when it ends; without one it was cut short."""
+    """A module call or a collective began. Its ``Call`` record follows when it ends; without one it was cut short."""
 
     kind: int
     id: int
@@ -217,6 +217,8 @@ class Open(NamedTuple):
     start_ns: int
     stack: int
     module: int
+    args: Sequence[Tree] = ()  # of a collective
+    kwargs: dict[str, Tree] | None = None
 
 
 class Call(NamedTuple):

@@ -62,6 +62,9 @@ class Sink(Protocol):
     def drop_step(self) -> None:
         """End a step in which nothing was recorded, and leave no trace of it where none is on file."""
 
+    def hurry(self) -> None:
+        """Have what was said written now; does not wait for it."""
+
     def flush(self) -> None:
         """Wait until all that was said is on file."""
 

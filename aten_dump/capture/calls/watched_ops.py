@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from ...store.op_names import WAIT_TENSOR
-from ...store.records import Tree
+from ...store.records import OPEN, Open, Tree
 from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
 from ..step.collectives import name_group
@@ -68,6 +68,19 @@ class WatchedOp(PendingOp):
             ops.random_states.keep(self.id, args, kwargs)
         if plan.collective:
             name_group(plan, self.args, args)
+            if plan.name.op != WAIT_TENSOR and plan.name.op not in WRITES_RESULT:
+                self._tell_begun()
+
+    def _tell_begun(self) -> None:
+        """Have it on file that a collective begins: should it hang, the dump says in which."""
+        entry, step, place = self.entry, self.ops.step, self.place
+        if not entry.number:
+            entry.number = step.interner.op(ATEN, entry.plan.name, entry.plan.arguments)
+        self.n = entry.counter.next()
+        number, start_ns = self.thread.number, perf_counter_ns() - step.start_ns
+        begun = (self.id, place.parent, entry.number, self.n, place.phase, number, start_ns, place.stack, place.module)
+        step.emit(Open(OPEN, *begun, self.args, self.kwargs))
+        step.sink.hurry()
 
     def _record(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None, duration_ns: int

@@ -108,7 +108,7 @@ class HeldStep:
             self.values.add_fact(record)
 
     def _take_open(self, record: r.Open) -> None:
-        self._opens[record.id] = record
+        self._opens[record.id] = record._replace(args=(), kwargs=None)  # their values may never be written
 
     def _take_random(self, record: r.Random) -> None:
         self._randoms[record.call] = record

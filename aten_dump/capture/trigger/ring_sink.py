@@ -152,6 +152,10 @@ class RingSink:
         """Complete the step: it leaves no file unless a window touches it."""
         self.end_step(0, 0, {})
 
+    def hurry(self) -> None:
+        """Have what was passed on written now."""
+        self._sink.hurry()
+
     def flush(self) -> None:
         """Wait until what was passed on is on file."""
         self._sink.flush()

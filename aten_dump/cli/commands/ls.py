@@ -9,10 +9,11 @@ from typing import Final
 
 import click
 
-from ...dump import RankDump, open_dump
+from ...analysis.live_collectives import collectives_of
+from ...dump import Dump, RankDump, open_dump
 from ...dump.index.summary import Summary
-from ...report.terminal_tables import note_lines, run_lines, steps_table
-from ..console import is_terminal, print_lines, print_table, with_progress
+from ...report.terminal_tables import collectives_table, note_lines, run_lines, steps_table
+from ..console import echo, is_terminal, print_lines, print_table, with_progress
 from ..options import dump_argument
 
 # Up to here all indexes are read in about a second, and the details come without asking.
@@ -26,7 +27,13 @@ _QUICK_INDEX_BYTES: Final = 64 << 20
     default=None,
     help="Read the indexes: calls by kind, notes, what is missing.  [default: when they are under 64 MiB in all]",
 )
-def command(dump: Path, details: bool | None) -> None:
+@click.option(
+    "--live",
+    is_flag=True,
+    help="For a run that hangs, or may: the last and the pending collective of each rank and group, and what ranks do "
+    "not agree in. Exit code 1 where there is something.",
+)
+def command(dump: Path, details: bool | None, live: bool) -> None:
     """Print what DUMP holds: the run, and for each step and rank its state, calls, values and bytes.
 
     Without details only the two ends of each index are read: quick for thousands of steps and ranks.
@@ -35,8 +42,12 @@ def command(dump: Path, details: bool | None) -> None:
     Examples
       aten-dump ls dump
       aten-dump ls dump --details
+      aten-dump ls dump --live
     """  # noqa: D301 - \b keeps click from filling lines
     opened = open_dump(dump)
+    if live:
+        _print_live(opened)
+        return
     print_lines(run_lines(opened))
     ranks = opened.all_ranks()
     summaries = [rank.summary() for rank in with_progress("reading", ranks)]
@@ -53,6 +64,25 @@ def command(dump: Path, details: bool | None) -> None:
             notes += note_lines(fresh)
     print_table(steps_table(zip(ranks, summaries, strict=True), kinds, is_terminal=is_terminal()))
     print_lines([*_interrupted(ranks, summaries, dump), *opened.problems, *notes])
+
+
+def _print_live(dump: Dump) -> None:
+    """Print what the ranks are at."""
+    latest: dict[int, RankDump] = {}
+    for rank in dump.all_ranks():
+        latest[rank.rank] = max(rank, latest.get(rank.rank, rank), key=lambda one: one.step)
+    if not latest:
+        echo("no rank has written a step yet")
+        return
+    step = min(rank.step for rank in latest.values())
+    ahead = [f"rank {number} is in step {rank.step}" for number, rank in latest.items() if rank.step > step]
+    groups = collectives_of([rank for rank in dump.all_ranks() if rank.step == step and rank.rank in latest])
+    print_lines(f"{words}; the others are in step {step}" for words in ahead)
+    print_table(collectives_table(step, groups, is_terminal=is_terminal()))
+    found = [words for group in groups for words in group.mismatches()]
+    print_lines(found or ["the ranks agree in all collectives that they have begun"])
+    if found:
+        raise click.exceptions.Exit(1)
 
 
 def _interrupted(ranks: Sequence[RankDump], summaries: Sequence[Summary], dump: Path) -> list[str]:

@@ -161,4 +161,6 @@ def _call_of(record: records.Open) -> records.Call:
         duration_ns=0,
         stack=record.stack,
         module=record.module,
+        args=record.args,
+        kwargs=record.kwargs,
     )

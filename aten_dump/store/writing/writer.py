@@ -172,6 +172,10 @@ class Writer:
             self._open_step = None
             self._thread.queue.add(self._steps.drop, None)
 
+    def hurry(self) -> None:
+        """Have what was said written now; does not wait for it."""
+        self._thread.signal()
+
     def flush(self) -> None:
         """Wait until all that was said is on file; on the disk too, where the settings ask for that.
 

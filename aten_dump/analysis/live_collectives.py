@@ -1,0 +1,122 @@
+"""Which collectives each rank has begun and ended, and where ranks of a group do not ask for the same.
+
+Theory of operation
+    A collective is on file from its beginning (`Open`), its end follows. Ranks of a group must begin the same
+    collectives in the same order: so the k-th of a group in a step is held against the k-th of the other ranks. A rank
+    that has ended fewer than it began hangs, or is about to wait; one that has not begun what others wait for is what
+    they wait for, if it is as far as they are. The dump may be written while it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..dump import Call, RankDump, ReprRef, Value
+from ..store.op_names import TRANSFER_NAMESPACES, WAIT_TENSOR, read_op_name
+
+# Collectives for which all ranks give tensors of the same shapes; for scatter, gather and all-to-all they may differ.
+_SAME_SHAPES: Final = ("allreduce", "all_reduce", "broadcast", "reduce", "allgather", "all_gather", "barrier")
+_BETWEEN_TWO: Final = ("send", "recv")  # from one rank to another: the others of the group have no part in it
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective as one rank asked for it."""
+
+    op: str
+    tensors: tuple[str, ...]  # "f32[4, 8]", in the order of the arguments
+    reduction: str  # "SUM"; empty where nothing is reduced
+    ended: bool
+
+    def __str__(self) -> str:
+        return " ".join((self.op, *self.tensors, *filter(None, [self.reduction])))
+
+    def asks_for(self) -> tuple[Any, ...]:
+        """Return what must be the same on all ranks."""
+        alike = any(name in self.op for name in _SAME_SHAPES)
+        return self.op, self.tensors if alike else (), self.reduction
+
+
+@dataclass(slots=True)
+class Group:
+    """The collectives of one process group, as far as they are on file."""
+
+    name: str
+    ranks: tuple[int, ...]
+    begun: dict[int, list[Collective]] = field(default_factory=dict)  # by rank, in order
+
+    def mismatches(self) -> Iterator[str]:
+        """Yield what ranks do not agree in: the first collective that differs, and who waits for whom."""
+        for number in range(max(map(len, self.begun.values()), default=0)):
+            asked = {rank: found[number] for rank, found in self.begun.items() if number < len(found)}
+            if len({one.asks_for() for one in asked.values()}) > 1:
+                each = "; ".join(f"rank {rank}: {one}" for rank, one in sorted(asked.items()))
+                yield f"collective {number} of {self} does not match: {each}"
+                return
+            missing = sorted(set(self.begun) - set(asked))
+            waiting = sorted(rank for rank, one in asked.items() if not one.ended)
+            if missing and waiting:
+                yield (
+                    f"collective {number} of {self}, {asked[waiting[0]]}: {_ranks(waiting)} begun it and not ended it, "
+                    f"{_ranks(missing)} not begun it"
+                )
+                return
+
+    def __str__(self) -> str:
+        return f"group {self.name} (ranks {', '.join(map(str, self.ranks))})"
+
+
+def collectives_of(ranks: Sequence[RankDump]) -> list[Group]:
+    """Return the collectives of the same step of several ranks, by group."""
+    groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+    for rank in ranks:
+        for call in sorted(rank.calls, key=lambda call: call.id):
+            key = _group_of(call)
+            if key is not None:
+                group = groups.setdefault(key, Group(*key))
+                group.begun.setdefault(rank.rank, []).append(_collective(call))
+    for group in groups.values():  # a rank of the group that has begun none is known by its dump
+        for rank in ranks:
+            if rank.rank in group.ranks:
+                group.begun.setdefault(rank.rank, [])
+    return list(groups.values())
+
+
+def _group_of(call: Call) -> tuple[str, tuple[int, ...]] | None:
+    """Return name and ranks of the group that a call is a collective of; None for any other call."""
+    if call.kind != "aten" or call.op is None:
+        return None
+    name = read_op_name(call.op)
+    if name.namespace not in TRANSFER_NAMESPACES or name.without_overload == WAIT_TENSOR:
+        return None
+    if name.name.startswith(_BETWEEN_TWO):
+        return None
+    for item in _leaves(call.inputs):
+        if isinstance(item, dict) and "group" in item and isinstance(item.get("ranks"), (list, tuple)):
+            return str(item["group"]), tuple(item["ranks"])
+    return None
+
+
+def _collective(call: Call) -> Collective:
+    leaves = list(_leaves(call.inputs))
+    tensors = tuple(f"{item.dtype_name}{list(item.shape)}" for item in leaves if isinstance(item, Value))
+    said = [item.text if isinstance(item, ReprRef) else item for item in leaves if isinstance(item, (ReprRef, str))]
+    return Collective(call.op or "", tensors, " ".join(said).replace("ReduceOp.", ""), call.finished)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    """Yield tensors, literals and the dicts that stand for objects."""
+    if isinstance(tree, dict) and "ranks" not in tree:
+        for item in tree.values():
+            yield from _leaves(item)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _leaves(item)
+    else:
+        yield tree
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank {numbers[0]} has" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))} have"
