@@ -1,13 +1,12 @@
 """The records of an index file, each a tuple that msgpack writes as it stands.
 
 Theory of operation
-    An index (``index.msgpack``) is a stream of msgpack arrays. Element 0 of each is its kind, the
-    rest are the fields below in order. Capture makes these tuples on the training thread, so they are
-    ``NamedTuple``s of plain ints, strings, lists and None: making one costs a tuple, and packing one
-    is a single C call on the writer's thread. Text that repeats (op names, paths, devices) is interned
-    once in a ``Text`` or ``Op`` record and named by id afterwards; ids count from 1 within the
-    file, 0 stands for "none". A reader MUST skip kinds it does not know and ignore elements
-    beyond the fields it knows: that is how the format grows. Trailing fields that have their default may be
+    An index (``index.msgpack``) is a stream of msgpack arrays. Element 0 of each is its kind, the rest are the fields
+    below in order. Capture makes these tuples on the training thread, so they are ``NamedTuple``s of plain ints,
+    strings, lists and None: making one costs a tuple, and packing one is a single C call on the writer's thread. Text
+    that repeats (op names, paths, devices) is interned once in a ``Text`` or ``Op`` record and named by id afterwards;
+    ids count from 1 within the file, 0 stands for "none". A reader MUST skip kinds it does not know and ignore
+    elements beyond the fields it knows: that is how the format grows. Trailing fields that have their default may be
     left out of a record.
 
 ``docs/format.md`` specifies the same table for readers in other languages; a test holds the two together.
