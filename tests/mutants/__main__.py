@@ -47,7 +47,7 @@ class Folder:
             tuple(part["tests"]),
             part.get("most_seconds", settings["most_seconds"]),
         )
-        self.mutants = draw(name, part["places"], seed, settings["left_out"])
+        self.mutants = draw(name, part["places"], seed, [*settings["left_out"], *part.get("left_out", [])])
         self.reach, self.trusted = Reach(), set[str]()
 
     def to_try(self) -> list[Mutant]:

@@ -82,7 +82,7 @@ def without_effect(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, in
 
 
 def draw(folder: str, count: int, seed: int, left_out: list[str]) -> list[Mutant]:
-    """Draw so many places of a folder of the package.
+    """Draw so many places of a folder of the package, without some operators and files that are left out.
 
     Each place has a lot of its own, from what its line says: a change of the package elsewhere changes no other lot.
     """
@@ -90,6 +90,8 @@ def draw(folder: str, count: int, seed: int, left_out: list[str]) -> list[Mutant
     operators = {name: cosmic_ray.plugins.get_operator(name)() for name in names}
     lots: list[tuple[str, Mutant]] = []
     for file in sorted((ROOT / "aten_dump" / folder).rglob("*.py")):
+        if file.name in left_out:
+            continue
         path = file.relative_to(ROOT).as_posix()
         source = original_source(path)
         lines, same = source.splitlines(), Counter[str]()

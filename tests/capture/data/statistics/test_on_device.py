@@ -27,7 +27,7 @@ def test_each_choice_is_that_of_one_tensor(dtype: torch.dtype, count: int) -> No
 
 
 def test_rows_are_of_the_same_length() -> None:
-    for count in (1, 1023, 2047, 2048, 100_003, 1 << 20):
+    for count in (1, 1000, 1023, 2000, 2047, 2048, 100_003, 1 << 20):
         rows = on_device.rows_of(count)
         assert count % rows == 0
         assert rows == 1 or count // rows >= 1024, "rows that are too short cost more than they save"
