@@ -278,7 +278,10 @@ def test_each_selection_alone_is_right(record: Record, chosen: tuple[str, ...]) 
         assert getattr(found, name) == pytest.approx(expected[name], rel=1e-5, abs=1e-6), name
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int32, torch.uint16, torch.uint32, torch.uint64, torch.float32, torch.float64, torch.complex64],
+)
 def test_two_elements_have_a_spread(dtype: torch.dtype) -> None:
     with quiet():
         assert one_tensor.compute(torch.tensor([1, 4], dtype=dtype), ("std",)) == [pytest.approx(1.5 * math.sqrt(2))]

@@ -27,7 +27,13 @@ def check_kernel() -> None:
     names = tuple(name for name in STATISTICS if name != "std")
     torch.manual_seed(0)
     specials = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 2.0])
-    tensors = [torch.randn(1), torch.randn(2048), torch.randn(2049).half(), torch.randn(20_000).bfloat16()]
+    tensors = [
+        torch.randn(1),
+        torch.randn(2048),
+        torch.randn(2049).half(),
+        torch.randn(20_000).bfloat16(),
+        torch.randn(28_000),
+    ]
     tensors += [specials, specials[1:], specials[3:], torch.full((5000,), 1e30), torch.zeros(7000)]
     tensors += [torch.cat([torch.ones(9000), specials[:1]]), torch.full((3000,), -2.5)]
     for x in tensors:
