@@ -87,8 +87,14 @@ def test_a_loss_of_another_meaning_is_a_finding(ended: Ended) -> None:
     assert found(walk)[0][0] == "loss" and found(walk)[0][1].startswith("the loss is not the same: ")
     assert ("loss", "different") in slots(walk)
     (finding,) = walk.knows.evidence.findings
-    made_it = next(value.producer[0] for value in roots_of(walk.knows.target) if value.producer)
-    assert finding.row.place.call == made_it.name
+    made_it = [
+        next(value.producer[0].name for value in roots_of(rank) if value.producer)
+        for rank in (walk.knows.target, walk.knows.baseline)
+    ]
+    assert finding.row.place.call == made_it[0]
+    row = next(row for row in walk.knows.evidence.rows if row.slot == "loss")
+    assert row.target is not None and row.baseline is not None
+    assert [row.target.call, row.baseline.call] == made_it
 
 
 def test_losses_are_numbered_where_there_are_several(ended: Ended) -> None:
@@ -111,6 +117,13 @@ def test_a_loss_of_which_nothing_was_recorded_is_unknown(ended: Ended) -> None:
         data="structure",
     )
     assert unknown == ["loss"] and found(walk) == []
+
+
+def test_memory_that_one_side_alone_writes(ended: Ended) -> None:
+    written, kept = X.clone(), X.clone()
+    walk, _ = ended(lambda: (written.exp(), written.mul_(2)), lambda: kept.exp())
+    assert [kind for kind, _ in found(walk)] == ["region"]
+    assert "Aten.mul_.0.forward" in found(walk)[0][1]
 
 
 # -- gradients -----------------------------------------------------------------------------------------------------

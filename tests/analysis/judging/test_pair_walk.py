@@ -287,8 +287,10 @@ def test_an_input_from_outside_does_not_hide_what_the_next_one_tells(walk: Walks
 def test_among_those_that_read_the_same_it_is_the_one_of_the_same_op(walk: Walks) -> None:
     def body(first: str, second: str, *, more: bool) -> Body:
         def run() -> None:
+            if more:  # calls that the target lacks
+                X.cos(), X.tan()
             made = {"exp": X.exp(), "sin": X.sin()}
-            if more:  # two calls that the target lacks
+            if more:
                 made["exp"].abs(), made["sin"].abs()
             read = {name: made[name].neg() for name in (first, second)}
             read["exp"].sub(read["sin"])
@@ -377,6 +379,14 @@ def test_the_status_of_values_from_outside_that_no_pair_reads(walk: Walks) -> No
     only_apis = walk(lambda: (Y.relu(), far.neg(), near.neg()), lambda: (Y.relu(), X.exp()), level="api")
     assert status(only_apis, far, X) == "different", "no op would tell"
     assert status(only_apis, near, X) == "within"
-    relu, tanh = torch.nn.ReLU(), torch.nn.Tanh()
-    only_modules = walk(lambda: (relu(Y), relu(far)), lambda: (relu(Y), tanh(X)), level="module")
+    relu, tanh, sigmoid = torch.nn.ReLU(), torch.nn.Tanh(), torch.nn.Sigmoid()
+    only_modules = walk(lambda: (relu(Y), sigmoid(far)), lambda: (relu(Y), tanh(X)), level="module")
     assert status(only_modules, far, X) == "different", "nor would a module"
+
+
+def test_equal_statistics_of_values_that_no_pair_reads_are_within(walk: Walks) -> None:
+    seen = walk(lambda: (Y.relu(), X.neg()), lambda: (Y.relu(), X.exp()), data="statistic")
+    one = seen.knows.target["Aten.neg.0.forward"].inputs[0][0]
+    other = seen.knows.baseline["Aten.exp.0.forward"].inputs[0][0]
+    close = seen.knows.known.close(one, other)
+    assert not close.error and seen.known_status(one, other, close) == "within"
