@@ -6,7 +6,7 @@ Theory of operation
     strings, lists and None: making one costs a tuple, and packing one is a single C call on the writer's thread. Text
     that repeats (op names, paths, devices) is interned once in a ``Text`` or ``Op`` record and named by id afterwards;
     ids count from 1 within the file, 0 stands for "none". A reader MUST skip kinds it does not know and ignore
-    elements beyond the fields it knows: that is how the format grows. Trailing fields may lack where they have defaults.
+    elements beyond the fields it knows: that is how the format grows. Trailing fields with defaults may lack.
 
 ``docs/format.md`` specifies the same table for readers in other languages; a test holds the two together.
 """
