@@ -97,6 +97,25 @@ def test_a_loss_of_another_meaning_is_a_finding(ended: Ended) -> None:
     assert [row.target.call, row.baseline.call] == made_it
 
 
+def test_a_loss_that_is_another_value_is_a_finding(ended: Ended) -> None:
+    def body(which: int) -> Body:
+        def run() -> None:
+            w = X.clone().requires_grad_()
+            (w.exp().sum(), w.sin().sum())[which].backward()
+
+        return run
+
+    walk, _ = ended(body(0), body(1))
+    finding = next(f for f in walk.knows.evidence.findings if f.kind == "loss")
+    assert finding.text == (
+        "the loss is not the same: it reads what Aten.sum.0.forward made, in the baseline what Aten.sum.1.forward made"
+        "; in float64 from the same values they differ by" + finding.text.rpartition("differ by")[2]
+    )
+    assert finding.row.target is not None and finding.row.baseline is not None
+    assert (finding.row.target.call, finding.row.baseline.call) == ("Aten.sum.0.forward", "Aten.sum.1.forward")
+    assert finding.order == (finding.row.target.id, 1)
+
+
 def test_losses_are_numbered_where_there_are_several(ended: Ended) -> None:
     def body(second: str) -> Body:
         def run() -> None:
@@ -151,6 +170,8 @@ def test_a_parameter_with_a_gradient_on_one_side_only(record: Callable[..., Any]
         finding = next(f for f in walk.knows.evidence.findings if f.kind == "gradient")
         assert (finding.row.target is None) == (side == "baseline")
         assert finding.row.slot == "gradient of bias" and finding.row.status == "different"
+        assert finding.row in walk.knows.evidence.rows
+        assert finding.order == (walk.knows.target.calls[-1].id + 1, 0), "behind all calls"
     none = record(lambda: X.exp(), model)
     assert [kind for kind, _ in found(ended(both, none)[0])] == [], "a step without backward is another step"
 

@@ -280,6 +280,27 @@ def test_hashes_tell_equal_bits_only(opened: Opens) -> None:
     assert (link.said.status, link.said.guilty, link.said.floor_from) == ("different", True, "exact")
 
 
+def test_integers_that_are_others_are_wrong_unless_calls_stand_between(opened: Opens) -> None:
+    """Their sources agree by statistics alone, so nothing can be run."""
+
+    def read(which: int) -> Body:
+        return lambda: (X.gt(1).long(), X.gt(2).long())[which].neg()
+
+    name = "Aten.neg.0.forward"
+    others = opened(name, read(0), read(1), data="statistic")
+    others.open_pairs.settle(others.pair, others.link)
+    assert others.link.said is not None
+    assert (others.link.said.status, others.link.said.guilty, others.link.said.floor_from) == (
+        "different",
+        True,
+        "exact",
+    )
+    between = opened(name, lambda: X.gt(1).long().mul(5).neg(), lambda: X.gt(1).long().add(7).neg(), data="statistic")
+    between.open_pairs.settle(between.pair, between.link)
+    assert between.link.said is not None
+    assert (between.link.said.status, between.link.said.guilty) == ("different", False), "they may turn what is near"
+
+
 # -- words ---------------------------------------------------------------------------------------------------------
 
 
