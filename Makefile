@@ -83,6 +83,7 @@ test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (h
 
 torture: $(READY) ## Kill, corrupt and forge dumps by the thousand and print the counts (hours; TORTURE_ARGS="--scale 0.05")
 	$(RUN) -m tests.torture $(TORTURE_ARGS)
+	ATEN_DUMP_FUZZ=2000 $(RUN) -m pytest -q tests/torture/test_fuzzing.py
 
 test-browser: $(READY) ## Run the tests of the report in Chromium (installs it where it can)
 	@tests/browser/setup.sh browser
