@@ -73,7 +73,14 @@ def namespace() -> dict[str, Any]:
 
     names: dict[str, Any] = {name: getattr(aten_dump, name) for name in ("DumpConfig", "DumpMode", "open_dump")}
     names |= {name: getattr(compat, name) for name in compat.__all__}
-    names |= {"model": model, "train": train, "os": os, "h5py": h5py, "kernels": types.SimpleNamespace(fused=torch.sin)}
+    names |= {
+        "model": model,
+        "train": train,
+        "os": os,
+        "h5py": h5py,
+        "torch": torch,
+        "kernels": types.SimpleNamespace(fused=torch.sin),
+    }
     return names
 
 

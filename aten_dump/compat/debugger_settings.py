@@ -13,6 +13,7 @@ from ..config_files import msprobe_keys, read_named_fields
 from ..errors import ConfigError
 
 _DEFAULTS: Final = {"task": "statistics", "dump_path": "./dump_path", "level": "L1"}  # of msprobe's own config.json
+_NOTHING: Final = "regex:(?!)"  # matches no name
 SAVED_ONLY: Final = "debug"  # the level at which nothing is recorded but what `save` is given
 
 
@@ -49,7 +50,10 @@ def read_settings(config_path: str | os.PathLike[str] | None, given: Mapping[str
             stacklevel=4,
         )
     # msprobe writes over what an earlier run of the script has left.
-    config = DumpConfig.from_dict({"overwrite": True, **translation.fields}, source)
+    fields = {"overwrite": True, **translation.fields}
+    if content["level"] == SAVED_ONLY:
+        fields["ops"] = (_NOTHING,)  # what is saved under a name is recorded all the same
+    config = DumpConfig.from_dict(fields, source)
     return DebuggerSettings(config, content["level"] == SAVED_ONLY, switch)
 
 

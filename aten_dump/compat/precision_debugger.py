@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from ..capture.launcher_rank import rank_and_world_size
@@ -126,6 +127,29 @@ class PrecisionDebugger:
                 self._pause()
 
     @classmethod
+    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
+        """Record a tensor, or those in lists, tuples and dicts, under a name: ``rank.saved[name]``.
+
+        At level ``debug`` nothing else is recorded; at other levels it counts between `start` and `stop`.
+
+        Args:
+            variable: a tensor, number or string, or several of them.
+            name: the name; what is in a list or dict has its key behind that.
+            save_backward: record gradients of the tensors too.
+        """
+        self = cls._get()
+        if self._settings.saved_only and self._switch.is_on():
+            self._resume()
+        mode = self._mode
+        if mode is None or not self._is_on:
+            return
+        for path, item in _items(name, variable):
+            if isinstance(item, torch.Tensor):
+                mode.save(path, item if save_backward else item.detach())
+            else:
+                mode.mark(f"{path} = {item!r}")
+
+    @classmethod
     def set_init_step(cls, step: int) -> None:
         """Count steps from `step` on, as where a training goes on from a checkpoint."""
         self = cls._get()
@@ -184,6 +208,16 @@ class PrecisionDebugger:
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.close()
+
+
+def _items(name: str, variable: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a variable holds, each under a name of its own."""
+    if isinstance(variable, list | tuple | dict):
+        pairs = variable.items() if isinstance(variable, dict) else enumerate(variable)
+        for key, item in pairs:
+            yield from _items(f"{name}.{key}", item)
+    else:
+        yield name, variable
 
 
 def _by_number(models: Sequence[nn.Module]) -> dict[str, nn.Module]:

@@ -260,6 +260,26 @@ def test_keys_without_meaning_are_named(tmp_path: Path) -> None:
         PrecisionDebugger(config(tmp_path, async_dump=True))
 
 
+@pytest.mark.parametrize("level", ["debug", "L1"])
+def test_tensors_under_names(tmp_path: Path, model: nn.Module, level: str) -> None:
+    PrecisionDebugger(dump_path=str(tmp_path / "dump"), level=level, task="tensor")
+    for _ in range(2):
+        PrecisionDebugger.start(model)
+        hidden = model[0](torch.ones(3, 4))
+        PrecisionDebugger.save(hidden, "hidden")
+        PrecisionDebugger.save({"a": [hidden * 2], "scale": 0.5}, "more", save_backward=False)
+        model[2](hidden.relu()).sum().backward()
+        PrecisionDebugger.stop()
+        PrecisionDebugger.save(hidden, "late")
+        PrecisionDebugger.step()
+    rank = recorded(tmp_path, 1)
+    assert list(rank.saved) == ["hidden", "more.a.0"] + ["late"] * (level == "debug")
+    assert torch.equal(rank.saved["hidden"].tensor(), hidden)
+    assert list(rank.saved["hidden"].gradients[0].shape) == [3, 8] and not rank.saved["more.a.0"].gradients
+    assert [mark.text for mark in rank.marks] == ["more.scale = 0.5"]
+    assert ("Functional.linear.0.forward" in rank) == (level == "L1")
+
+
 def test_nothing_is_installed_while_it_is_stopped(tmp_path: Path, model: nn.Module) -> None:
     PrecisionDebugger(dump_path=str(tmp_path / "dump"), level="mix")
     call = nn.Module.__call__
@@ -275,6 +295,7 @@ METHODS = {
     "stop": "",
     "step": "",
     "set_init_step": "step",
+    "save": "variable, name, save_backward=True",
     "register_custom_api": "module, api, api_prefix=None",
     "restore_custom_api": "module, api",
     "forward_backward_dump_end": "",

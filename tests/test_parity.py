@@ -1,0 +1,71 @@
+"""docs/guide/parity.md against the code: what is named there exists, and nothing lacks a row."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+import pytest
+
+from aten_dump import compat
+from aten_dump.config_files import mindspore_keys, msprobe_keys
+from aten_dump.dump.foreign import formats
+from aten_dump.export import TARGETS
+from tests.checkout import ROOT
+
+PAGE = (ROOT / "docs" / "guide" / "parity.md").read_text(encoding="utf-8")
+ROW = re.compile(r"\| `([^`]+)` \| (.+) \| `([^`]+)::([^`]+)` \|")
+
+
+def rows(title: str) -> dict[str, tuple[str, str, str]]:
+    """Return what is there, the file and the name of the test, by the first column of the table under a title."""
+    [section] = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    found = [ROW.fullmatch(line) for line in lines]
+    assert all(found), [line for line, match in zip(lines, found, strict=True) if match is None]
+    return {match[1]: (match[2], match[3], match[4]) for match in found if match}
+
+
+def public_methods() -> set[str]:
+    names = {"seed_all"}
+    for cls in (compat.PrecisionDebugger, compat.HookerAndDumper):
+        names.add(cls.__name__)
+        names |= {f"{cls.__name__}.{name}" for name in vars(cls) if not name.startswith("_")}
+    return names
+
+
+CODE = {
+    "Keys of msprobe's config.json": set(msprobe_keys.KEYS),
+    "Keys of a task in it": set(msprobe_keys._OF_TASK),
+    "Keys of MindSpore's data_dump.json": set(mindspore_keys.KEYS),
+    "Classes and methods": public_methods(),
+    "Exports": set(TARGETS),
+    "Readers": {read.__module__.rpartition(".")[2] for _, read in formats.FORMATS},
+    "Recipes": {"examples/*.py"},
+}
+
+
+@pytest.mark.parametrize("title", CODE)
+def test_each_has_a_row_and_each_row_is_one(title: str) -> None:
+    assert set(rows(title)) == CODE[title]
+
+
+@pytest.mark.parametrize("title", CODE)
+def test_the_tests_that_are_named_exist(title: str) -> None:
+    for key, (here, file, name) in rows(title).items():
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^def {name}\(", source, re.MULTILINE), f"{key}: {file} has no {name}"
+        assert here
+
+
+def test_all_names_of_compat_are_told() -> None:
+    assert set(compat.__all__) <= set(rows("Classes and methods"))
+
+
+def test_all_tables_are_held() -> None:
+    assert set(re.findall(r"^## (.+)$", PAGE, re.MULTILINE)) == set(CODE)
+
+
+def test_keys_that_are_tried_are_all_keys() -> None:
+    tried = import_module("tests.config_files.test_config_files")
+    assert callable(tried.test_every_key_is_tried), "each key is a case of the test that its row names"
