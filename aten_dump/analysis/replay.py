@@ -236,14 +236,14 @@ def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
     results = tuple(measured(call, native, reference))
     if not results:
         raise ReplayError("its results are undefined memory, or it has none: there is nothing to compare")
-    source, forward = call.source, call.forward
+    forward = call.forward
     return ReplayedOp(
         name=call.name,
         call_id=call.id,
         op=call.op,
         phase=call.phase,
         module=call.module,
-        source="" if source is None else str(source),
+        source=call.where,
         forward="" if forward is None else forward.name,
         reference="recorded dtype" if reference is None else "float64",
         results=results,

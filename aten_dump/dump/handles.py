@@ -23,6 +23,7 @@ from .index.source import Source
 from .index.summary import Summary, summarize
 from .index.tables import Tables
 from .shown.handles_in_notebook import call_html, value_html
+from .source_lines import source_lines
 from .tensor_reading import load
 from .value_facts import ValueFacts
 
@@ -83,6 +84,11 @@ class Call(CallFacts):
         if record.phase == _RECOMPUTE and not record.forward:
             return self._rank.find(self._rank.links.originals.get(record.id, 0))
         return self._rank.find(record.forward)
+
+    @property
+    def where(self) -> str:
+        """Where the program makes it, a backward call where its forward call is made; see `source_lines`."""
+        return source_lines(((self.forward if self.phase == "backward" else None) or self).stack)
 
     @property
     def backward(self) -> list[Call]:

@@ -8,11 +8,9 @@ from .findings import Place
 
 def place_of(call: Call) -> Place:
     """Return a call as evidence names it."""
-    source = call.source
     forward = call.forward
-    where = str(source) if source else ""
     rank = call.rank
     return Place(
-        rank.step, rank.rank, call.id, call.name, call.op, call.kind, call.phase, call.module, where,
+        rank.step, rank.rank, call.id, call.name, call.op, call.kind, call.phase, call.module, call.where,
         forward.name if forward else "", "",
     )  # fmt: skip

@@ -280,7 +280,7 @@ def _literals(tree: Any) -> Iterator[Any]:
 
 
 def _event(kind: Kind, call: Call, bad: list[Slot], inputs: list[Slot], why: str) -> Event:
-    source, forward = call.source, call.forward
+    forward = call.forward
     return Event(
         kind,
         call.name,
@@ -288,7 +288,7 @@ def _event(kind: Kind, call: Call, bad: list[Slot], inputs: list[Slot], why: str
         call.op,
         call.phase,
         call.module,
-        "" if source is None else str(source),
+        call.where,
         "" if forward is None else forward.name,
         tuple(bad),
         tuple(inputs),

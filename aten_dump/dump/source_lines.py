@@ -1,0 +1,34 @@
+"""Where the program makes a call, in words: the line that calls torch, and the user's own line that it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from .argument_decoding import Frame
+
+_PACKAGES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+_TORCH: Final = frozenset(("torch", "torch_npu", "functorch"))
+
+
+def source_lines(stack: Sequence[Frame]) -> str:
+    """Return the innermost line that is not torch's and, where that is of a library, the innermost one of the user's.
+
+    Args:
+        stack: innermost first.
+
+    Returns:
+        ``file:line in function``, or two of them with ", from " between; empty where no line is known.
+    """
+    own = next((frame for frame in stack if frame.user), None)
+    inner = next((frame for frame in stack if frame.user or _is_of_library(frame.file)), None)
+    if own is None or inner is None or inner == own:
+        return str(own or inner or "")
+    return f"{inner}, from {own}"
+
+
+def _is_of_library(file: str) -> bool:
+    """Tell whether a file belongs to an installed package other than torch."""
+    found = _PACKAGES.search(file)
+    return found is not None and found[1] not in _TORCH
