@@ -23,7 +23,7 @@ from .index.source import Source
 from .index.summary import Summary, summarize
 from .index.tables import Tables
 from .shown.handles_in_notebook import call_html, value_html
-from .source_lines import source_lines
+from .shown.source_lines import source_lines
 from .tensor_reading import load
 from .value_facts import ValueFacts
 

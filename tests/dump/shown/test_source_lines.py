@@ -9,7 +9,7 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.dump.argument_decoding import Frame
-from aten_dump.dump.source_lines import source_lines
+from aten_dump.dump.shown.source_lines import source_lines
 
 USER = Frame("/home/me/train.py", 3, "step", True)
 OUTER = Frame("/home/me/main.py", 9, "main", True)

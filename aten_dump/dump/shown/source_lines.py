@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from .argument_decoding import Frame
+from ..argument_decoding import Frame
 
 _PACKAGES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _TORCH: Final = frozenset(("torch", "torch_npu", "functorch"))
