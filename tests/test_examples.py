@@ -38,4 +38,4 @@ def test_example_is_short_and_says_what_it_shows(example: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 4
+    assert len(EXAMPLES) >= 12
