@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from rich.table import Table
@@ -98,7 +99,7 @@ def comparison_table(rows: Iterable[Row], limit: int | None, *, is_terminal: boo
 
 
 def write_parquet(rows: Iterable[dict[str, Any]], names: Sequence[str], path: str | os.PathLike[str]) -> None:
-    """Write rows as a Parquet file.
+    """Write rows as a Parquet file, which has its name only when it is whole.
 
     Raises:
         MissingDataError: pyarrow is not installed.
@@ -111,7 +112,12 @@ def write_parquet(rows: Iterable[dict[str, Any]], names: Sequence[str], path: st
         message = "Parquet needs pyarrow: pip install 'aten-dump[parquet]', or take --format csv"
         raise MissingDataError(message) from None
     table = pyarrow.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+    temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.partial")
     try:
-        parquet.write_table(table, path)
+        try:
+            parquet.write_table(table, temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(error.errno, f"cannot write {path}: {error.strerror}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,12 @@ def test_a_parquet_file_has_every_column(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot write .*gone"):
         write_parquet([], COLUMNS, tmp_path / "gone" / "rows.parquet")
+
+
+def test_a_file_that_was_there_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    old = tmp_path / "rows.parquet"
+    old.write_bytes(b"old")
+    (tmp_path / f".rows.parquet.{os.getpid()}.partial").mkdir()  # nothing can be written under the other name
+    with pytest.raises(StoreError):
+        write_parquet([], COLUMNS, old)
+    assert old.read_bytes() == b"old"
