@@ -11,6 +11,7 @@ import click
 from ..dump import Calls, RankDump, open_dump
 from ..errors import MissingDataError
 from ..store.records import CALL_KINDS, PHASES
+from .console import echo
 
 if TYPE_CHECKING:
     from ..dump import Dump
@@ -72,8 +73,19 @@ def open_rank(path: Path, step: int | None, rank: int | None) -> RankDump:
         MissingDataError: the dump has no steps, or not this one.
     """
     dump = open_dump(path)
+    if step is None:
+        end_if_never_fired(dump)
     found = dump.step(_first(dump) if step is None else step)
     return found.rank(found.ranks[0] if rank is None else rank)
+
+
+def end_if_never_fired(dump: Dump) -> None:
+    """End the command, which has nothing to do, where a trigger has held all steps back: that is no failure."""
+    config = dump.run.get("config")
+    trigger = config.get("trigger") if isinstance(config, dict) else None
+    if not dump.steps and trigger is not None:
+        echo(f"the trigger {str(trigger)!r} of {dump.path} has not fired: no step was written")
+        raise click.exceptions.Exit(0)
 
 
 def _first(dump: Dump) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from .geometry import Geometry, byte_extent
-from .storages import StorageState
+from .storages import StorageState, storage_of
 from .written_bytes import WrittenRanges
 
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
@@ -68,10 +68,8 @@ class StorageTable:
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Tell whether the memory of `tensor` was seen before."""
-        try:
-            return tensor.untyped_storage()._cdata in self.states
-        except (NotImplementedError, RuntimeError):
-            return False
+        storage = storage_of(tensor)
+        return storage is not None and storage._cdata in self.states
 
     def _purge(self) -> None:
         """Forget storages that the program has freed."""

@@ -115,3 +115,11 @@ class StorageState:
         elif self.written is not None:
             self.written.resize(before, now)
         self.bump()
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return the storage of a tensor; None for one that has none: a sparse one, a wrapper."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None

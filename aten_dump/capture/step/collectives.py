@@ -25,6 +25,7 @@ from ...store.op_names import WAIT_TENSOR, read_op_name
 from ...store.records import NOTE, Note, Tree
 from ..memory.geometry import byte_extent
 from ..memory.storage_table import StorageTable
+from ..memory.storages import storage_of
 from ..naming.op_schemas import OpPlan
 from ..values.distributed_literals import group_named
 from ..values.tensors_without_memory import sparse_parts
@@ -55,11 +56,11 @@ class Flight:
         for tensor in self.tensors:
             parts = sparse_parts(tensor)
             found += parts.values() if parts else [tensor]
-        return [tensor for tensor in found if _has_storage(tensor)]
+        return [tensor for tensor in found if storage_of(tensor) is not None]
 
     def touches(self, tensor: torch.Tensor) -> bool:
         """Tell whether `tensor` shares bytes with what the flight writes."""
-        if not _has_storage(tensor):
+        if storage_of(tensor) is None:
             return any(tensor is written for written in self.tensors)  # a sparse one
         address = tensor.untyped_storage()._cdata
         if not any(address == known for known, _, _ in self.extents):
@@ -186,14 +187,6 @@ class Flights:
             flight.api = None
             self.pending.append(flight)
             self._hide(flight)
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    try:
-        tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):
-        return False
-    return True
 
 
 def name_group(plan: OpPlan, args: list[Tree], given: tuple[Any, ...]) -> list[Tree]:

@@ -12,7 +12,7 @@ from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
 from ...dump import RankDump, open_dump
 from ...report.nonfinite import answer_lines, events_table, near_lines, total_lines
 from ..console import echo, is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
-from ..options import dump_argument, limit_option, place_options
+from ..options import dump_argument, end_if_never_fired, limit_option, place_options
 
 _NEAR_SHOWN: Final = 5
 
@@ -64,7 +64,9 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
 
 def _places(path: Path, step: int | None, rank: int | None) -> list[RankDump]:
     dump = open_dump(path)
-    if step is not None:
+    if step is None:
+        end_if_never_fired(dump)
+    else:
         dump.step(step)  # says what there is, where this one is not
     if step is not None and rank is not None:
         return [dump.rank(step, rank)]

@@ -14,7 +14,7 @@ from ...errors import ConfigError, StoreError
 from ...report.replay import answer_lines, ops_table
 from ..completion import complete_name
 from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
-from ..options import allow_ops_option, dump_argument, limit_option, open_rank, place_options
+from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, open_rank, place_options
 from ..workers import jobs_option, workers
 
 
@@ -71,23 +71,30 @@ def command(
         _replay_all(dump, jobs, str(_device(device)), dtype, allow_ops)
         return
     opened = open_rank(dump, step, rank)
+    if emit is None and name is None and not len(opened.calls):
+        echo(f"{opened.where} has no calls: nothing was to be replayed")
+        return
     if emit is not None:
         _emit(opened, name, emit, allow_ops)
         return
     with count_progress("replaying") as update:
         calls = opened if name is None else _aten_calls(opened[name])
         found: Replay = replay(calls, device=_device(device), dtype=judged, allow_ops=allow_ops, progress=update)
-    most = line_limit(limit, default=20)
+    _print(found, line_limit(limit, default=20))
+    _exit([found], dtype)
+
+
+def _print(found: Replay, most: int | None) -> None:
     print_lines(answer_lines(found))
     if found.ops:
         echo()
         print_table(ops_table(found, most, is_terminal=is_terminal()))
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
-    _exit([found], dtype)
 
 
 def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple[str, ...]) -> None:
     """Replay all steps and ranks, and say which have no ops."""
+    end_if_never_fired(open_dump(dump))
     judged = None if dtype == "recorded" else torch.float64
     with workers(jobs) as executor, count_progress("replaying") as update:
         replays = replay_all(dump, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)

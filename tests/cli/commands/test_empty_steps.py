@@ -1,0 +1,81 @@
+"""Steps in which nothing ran, and dumps whose trigger has not fired, are no failures to any command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from aten_dump import DumpConfig, DumpMode, compare, open_dump
+from aten_dump.cli.main import main
+from aten_dump.store.checking.verification import verify
+
+
+def record(path: Path, trigger: str | None = None) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 3)
+    with DumpMode(DumpConfig(path=path, data="full", trigger=trigger), model=model) as dump:  # type: ignore[arg-type]
+        model(torch.ones(2, 3)).sum().backward()
+        dump.step()
+        with torch.no_grad():
+            dump.step()
+        dump.step()
+        model(torch.ones(2, 3))
+        dump.step()
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("empty") / "dump"
+    record(path)
+    return path
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result.exit_code, result.output
+
+
+def test_a_step_that_was_ended_is_there_and_the_one_that_was_not_leaves_nothing(dump: Path) -> None:
+    opened = open_dump(dump)
+    assert list(opened.steps) == [0, 1, 2, 3]
+    assert [len(opened.step(step).rank(0).calls) > 0 for step in opened.steps] == [True, False, False, True]
+    assert all(verify(rank.directory) == [] and rank.missing == [] for rank in opened.all_ranks())
+    assert not (dump / "step4").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ls", "show", "show --step 1", "verify", "stats --step 1", "saved --step 1", "replay --all", "replay --step 1",
+     "nonfinite", "nonfinite --step 2", "ls --live"],
+)  # fmt: skip
+def test_every_command_takes_it(dump: Path, command: str) -> None:
+    name, *options = command.split()
+    code, text = run(name, str(dump), *options)
+    assert code == 0, text
+
+
+def test_replay_goes_on(dump: Path) -> None:
+    _, text = run("replay", str(dump), "--all")
+    assert "14 ops replayed" in text and "3 ops replayed" in text
+    assert text.count("has no aten calls: skipped") == 2
+
+
+def test_compare_and_report_take_it(dump: Path, tmp_path: Path) -> None:
+    record(tmp_path / "again")
+    assert compare(dump, tmp_path / "again").verdict == compare(dump, dump).verdict
+    code, text = run("report", str(dump), str(tmp_path / "again"), "-o", str(tmp_path / "report.html"))
+    assert code == 0 and (tmp_path / "report.html").stat().st_size > 0, text
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "stats", "saved", "verify", "replay", "replay --all", "nonfinite"])
+def test_a_trigger_that_has_not_fired_is_no_failure(tmp_path: Path, command: str) -> None:
+    record(tmp_path / "dump", "nonfinite")
+    name, *options = command.split()
+    code, text = run(name, str(tmp_path / "dump"), *options)
+    assert code == 0, text
+    if name not in ("ls", "verify"):
+        assert "the trigger 'nonfinite'" in text and "has not fired: no step was written" in text
