@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-peers test-npu test-npu-all torture lint types types-page vendor clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-peers test-npu test-npu-all torture lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +98,18 @@ types-page: ## Check the types of the report's page (needs npm)
 
 vendor: $(READY) ## Fetch the third-party scripts of the report from npm, and check their checksums
 	$(RUN) tests/browser/fetch_vendored.py
+
+pictures: $(READY) ## Take the pictures of the README and of docs/report.md (needs Chromium; minutes)
+	@tests/browser/setup.sh browser
+	@$(RUN) -c 'import playwright' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check --quiet \
+	  --constraint constraints.txt '.[browser]'
+	$(RUN) -m tests.browser.pictures $(PICTURES_FOLDER)
+
+bench-report: $(READY) ## Measure the report in Chromium: size, first view, keystrokes in the search, scrolling
+	@tests/browser/setup.sh browser
+	@$(RUN) -c 'import playwright' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check --quiet \
+	  --constraint constraints.txt '.[browser]'
+	$(RUN) -m benchmarks.report_in_browser $(BENCH_REPORT_ARGS)
 
 test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2

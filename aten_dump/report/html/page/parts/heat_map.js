@@ -6,6 +6,7 @@ const MIDDLE = 127;
 const NONFINITE = 255;
 const LEAST = 3; // pixels of a cell, where there is room
 const MOST = 28;
+const HEIGHT = 420; // beyond, cells become small
 
 /**
  * @typedef {object} HeatMap
@@ -24,7 +25,8 @@ const MOST = 28;
 export function heatMap(map, width, look, tell) {
   const [rows, columns] = map.cells;
   const canvas = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "heat-map", role: "img", "aria-label": map.label, width: columns, height: rows }));
-  const size = Math.max(Math.min(width / Math.max(columns, 1), MOST), Math.min(LEAST, width / Math.max(columns, 1)));
+  const widest = width / Math.max(columns, 1);
+  const size = Math.min(widest, MOST, Math.max(LEAST, HEIGHT / Math.max(rows, 1)));
   canvas.style.width = `${columns * size}px`;
   canvas.style.height = `${Math.max(rows * size, 16)}px`;
   paint(canvas, map);
