@@ -22,6 +22,18 @@ class SavedValues:
 
 
 @dataclass(frozen=True, slots=True)
+class Offload:
+    """What it would do to keep what the calls in a module save in host memory or on disk, as `save_on_cpu` does."""
+
+    module: str
+    freed_bytes: int  # of the device, from forward to backward; parameters, buffers and inputs stay there anyway
+    moved_bytes: int  # one way; each saved tensor is moved for itself, and comes back
+    wasted_bytes: (
+        int  # those of `moved_bytes` that free nothing: of parameters, of inputs, and of what was moved before
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PackedTensor:
     """A tensor that was saved for backward, as a saved-tensor hook saw it."""
 
@@ -66,12 +78,28 @@ class SavedForBackward(Sequence[SavedValues]):
         Args:
             depth: cut module paths to so many names, so that inner modules count for the outer one.
         """
+        return {fqn: distinct_nbytes(values) for fqn, values in self._values_by_module(depth).items()}
+
+    def _values_by_module(self, depth: int | None) -> dict[str, list[Value]]:
         found: dict[str, list[Value]] = {}
         for saved in self._saved:
             module = saved.call.module if saved.call is not None else NOT_RECORDED
             fqn = ".".join(module.split(".")[:depth])
             found.setdefault(fqn, []).extend(saved.values)
-        return {fqn: distinct_nbytes(values) for fqn, values in found.items()}
+        return found
+
+    def offload(self, depth: int | None = None) -> list[Offload]:
+        """Return for each module what offloading would free and move, the one that frees most first.
+
+        Args:
+            depth: as of `by_module`.
+        """
+        found = []
+        for module, values in self._values_by_module(depth).items():
+            freed = distinct_nbytes(value for value in values if not value.from_outside)
+            moved = sum(value.nbytes for value in values)
+            found.append(Offload(module, freed, moved, max(0, moved - freed)))
+        return sorted(found, key=lambda one: (-one.freed_bytes, -one.moved_bytes))
 
     @overload
     def __getitem__(self, at: int) -> SavedValues: ...

@@ -115,6 +115,17 @@ def saved_by_call(saved: SavedForBackward, limit: int | None, *, is_terminal: bo
     return table
 
 
+def offload_by_module(saved: SavedForBackward, depth: int | None, limit: int | None, *, is_terminal: bool) -> Table:
+    """Return what keeping the saved tensors of modules elsewhere would free and move."""
+    table = _table(
+        "offload by module", "module", "frees", "moves out", "and back", "for nothing", is_terminal=is_terminal
+    )
+    for one in islice(saved.offload(depth), limit):
+        moved = format_bytes(one.moved_bytes)
+        table.add_row(one.module or "-", format_bytes(one.freed_bytes), moved, moved, format_bytes(one.wasted_bytes))
+    return table
+
+
 def saved_by_module(saved: SavedForBackward, depth: int | None, limit: int | None, *, is_terminal: bool) -> Table:
     """Return the modules whose calls keep most bytes for backward."""
     table = _table("by module", "module", "bytes", "nbytes", is_terminal=is_terminal)

@@ -258,6 +258,9 @@ def test_saved(run: Run, dump: Path) -> None:
     assert ["net.fc", "80", "B", "80"] in rows
     assert ["Aten.addmm.0.forward", "net.fc", "80", "B", "80"] in rows
     assert ["net", "80", "B", "80"] in words(run("saved", dump, "--depth", 1).stdout)
+    offload = words(run("saved", dump, "--offload").stdout)
+    assert ["module", "frees", "moves", "out", "and", "back", "for", "nothing"] in offload
+    assert ["net.fc", "0", "B"] in [line[:3] for line in offload], "weights and inputs live anyway"
 
 
 def test_verify(run: Run, dump: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
 
+import torch
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode
 from aten_dump.dump import RankDump, open_dump
-from aten_dump.dump.saved_for_backward import SavedForBackward, distinct_nbytes
+from aten_dump.dump.saved_for_backward import Offload, SavedForBackward, distinct_nbytes
 from aten_dump.store import records as r
 from tests.dump.building import Builder
 
@@ -52,3 +56,34 @@ def test_modules_are_cut_to_a_depth(builder: Builder) -> None:
     assert saved.by_module() == {"a.b.c": 4, "a.b.d": 8, "a.e": 12, "": 16}
     assert saved.by_module(2) == {"a.b": 12, "a.e": 12, "": 16}
     assert saved.by_module(1) == {"a": 24, "": 16}
+
+
+def test_offload_counts_what_is_freed_and_what_is_moved_for_nothing(builder: Builder) -> None:
+    exp = builder.op("aten", "aten::exp", "Aten", "exp")
+    weight = builder.value(torch.zeros(100))
+    for n, module in enumerate(("a.b", "a.c")):
+        made = builder.value(torch.zeros(10 + n))
+        call = builder.call(exp, n=n, module=module, outputs=[r.TREE_VALUE, made])
+        builder.emit(r.Saved(r.SAVED, call, "ExpBackward0", [weight, made]))
+        builder.emit(r.Saved(r.SAVED, call, "MulBackward0", [made]))
+    saved = open_dump(builder.finish()).rank(0, 0).saved_for_backward()
+    assert saved.offload() == [Offload("a.c", 44, 400 + 88, 444), Offload("a.b", 40, 400 + 80, 440)]
+    assert saved.offload(1) == [Offload("a", 84, 968, 884)]
+
+
+def test_save_on_cpu_moves_what_offload_says(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    x = torch.randn(3, 8)
+    with DumpMode(DumpConfig(tmp_path, data="structure"), model=model):
+        model(x).sum().backward()
+    moved: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        moved.append(tensor.nbytes)
+        return tensor.detach().clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(x).sum().backward()
+    offload = open_dump(tmp_path).rank(0, 0).saved_for_backward().offload()
+    assert sum(one.moved_bytes for one in offload) == sum(moved)
+    assert all(one.freed_bytes + one.wasted_bytes >= one.moved_bytes for one in offload)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ...report.terminal_tables import saved_by_call, saved_by_module
+from ...report.terminal_tables import offload_by_module, saved_by_call, saved_by_module
 from ...report.units import format_bytes
 from ..console import echo, is_terminal, line_limit, print_table
 from ..options import dump_argument, limit_option, open_rank, place_options
@@ -16,8 +16,11 @@ from ..options import dump_argument, limit_option, open_rank, place_options
 @dump_argument
 @place_options
 @click.option("--depth", type=click.IntRange(min=1), help="Cut module paths to so many names, to sum inner modules up.")
+@click.option("--offload", is_flag=True, help="Print what keeping it in host memory or on disk would free and move.")
 @limit_option(30, "rows of a table")
-def command(dump: Path, step: int | None, rank: int | None, depth: int | None, limit: int | None) -> None:
+def command(
+    dump: Path, step: int | None, rank: int | None, depth: int | None, offload: bool, limit: int | None
+) -> None:
     """Print the memory that forward calls keep alive for backward, by call and by module.
 
     A storage counts once in a sum, however many views and calls keep it; one that two calls (or modules)
@@ -27,13 +30,17 @@ def command(dump: Path, step: int | None, rank: int | None, depth: int | None, l
     Examples
       aten-dump saved dump
       aten-dump saved dump --depth 3 --limit 10
+      aten-dump saved dump --offload --depth 2
     """  # noqa: D301 - \b keeps click from filling lines
     saved = open_rank(dump, step, rank).saved_for_backward()
     most = line_limit(limit, default=30)
     total, outside = saved.nbytes, saved.outside_nbytes
     echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
     echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
-    if saved:
+    if offload:
+        echo()
+        print_table(offload_by_module(saved, depth, most, is_terminal=is_terminal()))
+    elif saved:
         echo()
         print_table(saved_by_module(saved, depth, most, is_terminal=is_terminal()))
         echo()
