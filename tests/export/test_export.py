@@ -178,6 +178,9 @@ def test_hdf5(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
         call = rank["Functional.linear.0.forward"]
         assert file[call.name].attrs["op"] == "torch.nn.functional.linear"
         assert file[call.name].attrs["module"] == "fc1"
+        datasets = [file[call.name][slot] for call, slot, _ in stored(rank, ("aten", "api", "module", "node"))]
+        assert len(set(datasets)) == len({value.id for *_, value in stored(rank, ("aten", "api", "module", "node"))})
+        assert len(set(datasets)) < len(datasets) / 2, "a value is written once, however many calls read it"
     export_dump(recorded, "hdf5", tmp_path / "all.h5")
     with h5py.File(tmp_path / "all.h5") as file:
         assert sorted(file) == ["step0", "step1"]

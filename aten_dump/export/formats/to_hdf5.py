@@ -1,4 +1,4 @@
-"""``--to hdf5``: one file, a group for each call, a dataset for each tensor in it.
+"""``--to hdf5``: one file, a group for each call, a dataset for each value, linked from all calls that have it.
 
 ``Aten.addmm.3.forward/input.1`` of one step and rank; under ``step0/rank0/`` where there are several. What numpy has no
 dtype for is stored wider; the attribute ``dtype`` has the dtype it was.
@@ -22,12 +22,12 @@ def write(chosen: ChosenCalls, out: Path) -> None:
     with h5py.File(out, "w") as file:
         for rank in chosen.each_rank():
             root = group_of(file, chosen, rank)
+            written: dict[int, str] = {}  # by value id: the name of its dataset
             for call in chosen.calls(rank):
                 group = root.create_group(call.name.replace("/", "_"))
                 group.attrs.update(
                     {"op": call.op, "kind": call.kind, "phase": call.phase, "module": call.module, "id": call.id}
                 )
-                written: dict[int, Any] = {}
                 for slot, value in chosen.tensors(slots_of(call)):
                     put(group, slot, value, written)
 
@@ -37,11 +37,11 @@ def group_of(file: Any, chosen: ChosenCalls, rank: RankDump) -> Any:
     return file.create_group(f"step{rank.step}/rank{rank.rank}") if chosen.several else file
 
 
-def put(group: Any, name: str, value: Value, written: dict[int, Any]) -> None:
-    """Write a value as a dataset; under a second name in the same group it is a link to the first."""
+def put(group: Any, name: str, value: Value, written: dict[int, str]) -> None:
+    """Write a value as a dataset; under further names, of other calls too, it is a link to the first."""
     if value.id in written:
-        group[name] = written[value.id]
+        group[name.replace("/", "_")] = group.file[written[value.id]]
         return
     dataset = group.create_dataset(name.replace("/", "_"), data=as_array(value.tensor()))
     dataset.attrs["dtype"] = value.dtype_name
-    written[value.id] = dataset
+    written[value.id] = dataset.name
