@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "export": READER | {"analysis"},
     "compat": READER | {"capture", "config_files", "export"},
     "launch": LEAVES | {"capture"},
+    "integrations": LEAVES | {"capture"},
     "cli": READER
     | {"analysis", "config_files", "report", "export", "launch", "compat", ROOT},  # ROOT: the public API, __version__
 }
