@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,16 +41,21 @@ dist.destroy_process_group()
 def torchrun(folder: Path, path: str) -> None:
     script = folder / "program.py"
     script.write_text(PROGRAM)
-    done = subprocess.run(
+    process = subprocess.Popen(
         [*TORCHRUN, "--max-restarts", "1", str(script), path],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=400,
-        check=False,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    try:
+        _, said = process.communicate(timeout=400)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # its ranks outlive a torchrun that is killed
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said[-4000:]
 
 
 def sums(path: Path, step: int, rank: int) -> float:
