@@ -153,6 +153,15 @@ def test_the_reader_checks_bounds(tmp_path: Path, change: dict[str, int], error:
         reader.blob(blob._replace(**change))
 
 
+def test_the_reader_reads_a_part_of_a_blob_and_no_more_than_there_is(tmp_path: Path) -> None:
+    _, reader, blob = one_blob(tmp_path)
+    assert reader.read(blob, 3, 9).tobytes() == noise(100).tobytes()[3:9]
+    assert reader.read(blob, 100, 100).size == 0
+    for start, stop in ((-1, 5), (5, 4), (0, 101)):
+        with pytest.raises(FormatError, match=f"bytes {start} to {stop} are asked for of blob 1"):
+            reader.read(blob, start, stop)
+
+
 def test_the_reader_says_which_shard_is_missing_or_foreign(tmp_path: Path) -> None:
     folder, _, blob = one_blob(tmp_path)
     shards = read_index(folder).rows[r.SHARD]
