@@ -87,3 +87,17 @@ def test_save_on_cpu_moves_what_offload_says(tmp_path: Path) -> None:
     offload = open_dump(tmp_path).rank(0, 0).saved_for_backward().offload()
     assert sum(one.moved_bytes for one in offload) == sum(moved)
     assert all(one.freed_bytes + one.wasted_bytes >= one.moved_bytes for one in offload)
+
+
+def test_tensors_that_hooks_saw_saved_and_fetched(builder: Builder) -> None:
+    number = builder.value(torch.zeros(3))
+    call = builder.call(builder.op("aten", "aten::exp", "Aten", "exp"))
+    builder.emit(r.Packed(r.PACKED, 1, call, number, 10))
+    builder.emit(r.Packed(r.PACKED, 2, 0, 0, 20))  # a Python number, outside of all calls
+    builder.emit(r.Fetched(r.FETCHED, 1, call, 30))
+    builder.emit(r.Fetched(r.FETCHED, 1, 0, 40))
+    rank = open_dump(builder.finish()).rank(0, 0)
+    first, second = rank.packed_tensors()
+    assert (first.value, first.call, first.at_ns) == (rank.value_by_id(number), rank.call(call), 10)
+    assert first.fetched == ((rank.call(call), 30), (None, 40))
+    assert (second.value, second.call, second.at_ns, second.fetched) == (None, None, 20, ())

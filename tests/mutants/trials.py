@@ -47,7 +47,10 @@ class OneTrial:
             self.say("failed", report.nodeid)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.run(session.items)
+        if session.testsfailed:  # tests that could not be imported
+            self.say("failed", "import")
+        else:
+            self.run(session.items)
         return True
 
     def run(self, items: list[pytest.Item]) -> None:

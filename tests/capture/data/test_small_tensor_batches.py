@@ -72,6 +72,15 @@ def test_only_what_is_asked_for_of_each_value_is_recorded() -> None:
         assert bytes_of == {number: number for number, (stored, _) in enumerate(order, 1) if stored}
 
 
+def test_a_batch_is_sent_when_its_bytes_or_its_values_are_all_there() -> None:
+    for most_values, most_bytes in ((100, 8), (4, 100)):
+        sink = MemorySink()
+        waiting = batches.Batches(sink, WantedData(True, (), ""), most_values, most_bytes)
+        for number in range(1, 9):
+            waiting.add(torch.uint8, True, False, number, b"ab")
+            assert len(sink.blobs) == number // 4
+
+
 @pytest.mark.parametrize("data", ["tensor", "full"])
 def test_small_values_share_blobs(record: Record, tmp_path: Path, data: str) -> None:
     """One blob of a dtype for many values, which stock safetensors opens as that dtype."""
