@@ -7,7 +7,8 @@ from importlib import import_module
 
 import pytest
 
-from aten_dump import compat
+from aten_dump import DumpMode, RankDump, compat
+from aten_dump.cli import main as cli
 from aten_dump.config_files import mindspore_keys, msprobe_keys
 from aten_dump.dump.foreign import formats
 from aten_dump.export import TARGETS
@@ -34,6 +35,14 @@ def public_methods() -> set[str]:
     return names
 
 
+def ways_in() -> set[str]:
+    """Return the commands that record, the callbacks, and what a script may say."""
+    commands = {name for name, folder in cli._FOLDERS.items() if folder == "recording"}
+    callbacks = {file.stem for file in (ROOT / "aten_dump" / "integrations").glob("*_callback.py")}
+    said = {"save": DumpMode, "mark": DumpMode, "scope": DumpMode, "__call__": DumpMode, "module": RankDump}
+    return commands | callbacks | {f"{owner.__name__}.{name}" for name, owner in said.items() if hasattr(owner, name)}
+
+
 CODE = {
     "Keys of msprobe's config.json": set(msprobe_keys.KEYS),
     "Keys of a task in it": set(msprobe_keys._OF_TASK),
@@ -42,6 +51,7 @@ CODE = {
     "Exports": set(TARGETS),
     "Readers": {read.__module__.rpartition(".")[2] for _, read in formats.FORMATS},
     "Recipes": {"examples/*.py"},
+    "Ways in": ways_in(),
 }
 
 
