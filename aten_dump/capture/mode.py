@@ -91,8 +91,11 @@ class DumpMode:
                 raise
             warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
 
-    def start(self) -> DumpMode:
+    def start(self, step: int | None = None) -> DumpMode:
         """Begin to record, as ``with`` does; `close` ends it.
+
+        Args:
+            step: number of the first step; None is 0.
 
         Returns:
             This mode.
@@ -101,6 +104,8 @@ class DumpMode:
             CaptureError: a DumpMode is entered already in this process.
             StoreError: the dump cannot be written.
         """
+        if step is not None and not self._session.is_entered:
+            self._session.current_step = step
         try:
             self._signals.install()
             self._session.enter()

@@ -121,9 +121,9 @@ class PrecisionDebugger:
         """End a step."""
         self = cls._get()
         self._steps += 1
-        if self._mode is not None:
-            self._mode.step()
-            if not self._is_on or not self._switch.is_on():
+        if self._is_on:
+            self._go_on()
+            if not self._switch.is_on():
                 self._pause()
 
     @classmethod
@@ -156,10 +156,8 @@ class PrecisionDebugger:
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ConfigError(f"PrecisionDebugger.set_init_step: step is {step!r}; allowed: an int of 0 or more")
         self._first_step, self._steps = step, 0
-        if self._mode is not None and self._mode.current_step != step:
-            self._mode.step(step)
-            if not self._is_on:
-                self._pause()
+        if self._is_on:
+            self._go_on()
 
     @classmethod
     def register_custom_api(cls, module: Any, api: str, api_prefix: str | None = None) -> None:
@@ -182,12 +180,17 @@ class PrecisionDebugger:
     def _resume(self) -> None:
         self._is_on = True
         if self._mode is not None:
+            self._go_on()
             self._mode.resume()
             return
         model = self._model if self._model is None or isinstance(self._model, nn.Module) else _by_number(self._model)
-        self._mode = DumpMode(self._settings.config, model=model).start()
-        if self._first_step + self._steps:
-            self._mode.step(self._first_step + self._steps)
+        self._mode = DumpMode(self._settings.config, model=model).start(self._first_step + self._steps)
+
+    def _go_on(self) -> None:
+        """Have the mode be in the step in progress; steps in which nothing was started are left out of the dump."""
+        number = self._first_step + self._steps
+        if self._mode is not None and self._mode.current_step != number:
+            self._mode.step(number)
 
     def _pause(self) -> None:
         self._is_on = False
