@@ -23,7 +23,7 @@ def group() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("item", [None, 3, "sum", object(), torch.ones(1), [1]], ids=str)
+@pytest.mark.parametrize("item", [None, 3, "sum", object(), torch.ones(1), [1]], ids=lambda item: type(item).__name__)
 def test_other_objects_are_left_to_others(item: Any) -> None:
     assert describe(item) is None
 
