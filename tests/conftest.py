@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 # Before torch is imported: several workers on few cores must not spin, and no test may reach for a model hub.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -13,6 +14,10 @@ import pytest
 import torch
 
 torch.set_num_threads(2)  # the same everywhere, as sums depend on it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's for what it starts in the background; children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These need torch_npu and a stand-in for its driver: `make test-npu` sets both up and runs them.
 collect_ignore = [] if importlib.util.find_spec("torch_npu") else ["npu"]

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from aten_dump import CaptureError, DumpConfig, DumpMode, RankDump, open_dump
 from aten_dump.capture.autograd.saved_packs import _is_within
+from aten_dump.capture.naming.call_name import CallName
 from aten_dump.capture.step.open_calls import OpenCall
 from tests.capture.autograd import test_inplace_errors as inplace
 from tests.capture.bits import assert_same
@@ -423,7 +424,7 @@ def test_where_the_ties_differ_it_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_call_is_within_itself_and_what_is_around_it() -> None:
-    name = type("Name", (), {"op": "x"})()
+    name = CallName("x", "X", "x")
     outer = OpenCall(1, 1, name, None)
     inner, other = OpenCall(2, 1, name, outer), OpenCall(3, 1, name, None)
     assert _is_within(inner, inner) and _is_within(inner, outer)
