@@ -28,6 +28,7 @@ CODES: Final[dict[torch.dtype, int]] = {
     getattr(torch, name): code for code, name in enumerate(_NAMES) if hasattr(torch, name)
 } | {torch.bool: _NAMES.index("uint8")}
 _EXACT_IN_INT64: Final = 1 << 31
+_THREAD_ELEMENTS: Final = 1 << 22  # for each thread: with fewer, beginning it costs more than it saves
 
 
 def of_elements(flat: torch.Tensor) -> dict[str, Any] | None:
@@ -41,7 +42,8 @@ def of_elements(flat: torch.Tensor) -> dict[str, Any] | None:
         return None
     flat = flat.contiguous()
     count = flat.numel()
-    numbers = of_one(code, flat.data_ptr(), count, torch.get_num_threads())
+    threads = max(1, min(torch.get_num_threads(), count // _THREAD_ELEMENTS))
+    numbers = of_one(code, flat.data_ptr(), count, threads)
     return _named(numbers, count, flat.dtype.is_floating_point)
 
 
