@@ -24,8 +24,9 @@ import torch
 from torch import distributed as dist
 from aten_dump import DumpConfig, DumpMode
 
-dist.init_process_group("gloo")
-rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+# a store per attempt: over torchrun's own store gloo hangs in connectFullMesh now and then after a restart
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store{attempt}", rank=rank, world_size=2)
 with DumpMode(DumpConfig(path=sys.argv[1], data="tensor")) as dump:
     for step in range(3):
         x = torch.full((4,), float(10 * attempt + step + rank))
