@@ -5,7 +5,7 @@ Theory of operation
     register anything. So an op is run only if torch's dispatcher has it (not the interpreter of TorchScript, which can
     save, format and raise), it belongs to a namespace of computing ops or to one that was allowed by name, and it is no
     op that does something else: none of a list, none whose schema asks for the name of a file. What computing ops may
-    do with wrong arguments is for `argument_checks.py`.
+    do with wrong arguments is for `arguments`.
     The permission belongs to what a user asks of `replay` and `compare`, so these set it for all that runs under them.
 """
 

@@ -22,8 +22,8 @@ from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
 from .allowed_ops import allowed_op
-from .argument_checks import check_arguments
-from .memory_need import check_given
+from .arguments.argument_checks import check_arguments
+from .arguments.memory_need import check_given
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))

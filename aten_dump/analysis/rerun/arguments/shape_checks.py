@@ -8,14 +8,13 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from ...errors import ReplayError
-
-Named = Mapping[str, Any]  # arguments by the names of the schema
+from ....errors import ReplayError
+from .named_rules import Named, rule_for, rule_of
 
 
 class Expected(NamedTuple):
@@ -39,7 +38,7 @@ def check_shapes(name: str, given: Named) -> None:
     Raises:
         ReplayError: they do not fit together.
     """
-    rule = SHAPE_RULES.get(name) or SHAPE_RULES.get(name.rstrip("_"))
+    rule = rule_of(SHAPE_RULES, name)
     for expected in rule(given) if rule is not None else ():
         if expected.found != expected.wanted:
             raise ReplayError(
@@ -185,26 +184,26 @@ def _reaching(given: Named) -> Iterator[Expected]:
     yield Expected("the memory that it reaches over", max(first + reach, held) if reach else held, held)
 
 
-def _rules(rule: Rule, names: str) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), rule)
-
-
 SHAPE_RULES: Final[dict[str, Rule]] = {
-    **_rules(_batch_norm, "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"),
-    **_rules(_batch_norm, "_batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update"),
-    **_rules(_batch_norm_backward, "native_batch_norm_backward batch_norm_backward"),
-    **_rules(_layer_norm_backward, "native_layer_norm_backward"),
-    **_rules(_group_norm_backward, "native_group_norm_backward"),
-    **_rules(_pooled(2), "_adaptive_avg_pool2d_backward adaptive_max_pool2d_backward max_pool2d_with_indices_backward"),
-    **_rules(_pooled(2), "fractional_max_pool2d_backward"),
-    **_rules(_pooled(3), "_adaptive_avg_pool3d_backward adaptive_max_pool3d_backward max_pool3d_with_indices_backward"),
-    **_rules(_pooled(3), "fractional_max_pool3d_backward"),
-    **_rules(_grid_backward, "grid_sampler_2d_backward grid_sampler_3d_backward"),
-    **_rules(_margin_backward, "multi_margin_loss_backward multilabel_margin_loss_backward"),
-    **_rules(_ctc_backward, "_ctc_loss_backward"),
-    **_rules(_segments_backward, "_segment_reduce_backward"),
-    **_rules(_bags_backward, "_embedding_bag_per_sample_weights_backward"),
-    **_rules(_unpacked, "lu_unpack"),
-    **_rules(_fused_step, "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"),
-    **_rules(_reaching, "_reshape_alias set"),
+    **rule_for("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional", _batch_norm),
+    **rule_for("_batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update", _batch_norm),
+    **rule_for("native_batch_norm_backward batch_norm_backward", _batch_norm_backward),
+    **rule_for("native_layer_norm_backward", _layer_norm_backward),
+    **rule_for("native_group_norm_backward", _group_norm_backward),
+    **rule_for(
+        "_adaptive_avg_pool2d_backward adaptive_max_pool2d_backward max_pool2d_with_indices_backward", _pooled(2)
+    ),
+    **rule_for("fractional_max_pool2d_backward", _pooled(2)),
+    **rule_for(
+        "_adaptive_avg_pool3d_backward adaptive_max_pool3d_backward max_pool3d_with_indices_backward", _pooled(3)
+    ),
+    **rule_for("fractional_max_pool3d_backward", _pooled(3)),
+    **rule_for("grid_sampler_2d_backward grid_sampler_3d_backward", _grid_backward),
+    **rule_for("multi_margin_loss_backward multilabel_margin_loss_backward", _margin_backward),
+    **rule_for("_ctc_loss_backward", _ctc_backward),
+    **rule_for("_segment_reduce_backward", _segments_backward),
+    **rule_for("_embedding_bag_per_sample_weights_backward", _bags_backward),
+    **rule_for("lu_unpack", _unpacked),
+    **rule_for("_fused_adam _fused_adamw _fused_sgd _fused_adagrad", _fused_step),
+    **rule_for("_reshape_alias set", _reaching),
 }

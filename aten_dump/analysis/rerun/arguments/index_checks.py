@@ -9,14 +9,13 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from ...errors import ReplayError
-
-Named = Mapping[str, Any]  # arguments by the names of the schema
+from ....errors import ReplayError
+from .named_rules import Named, rule_for, rule_of
 
 
 class Bound(NamedTuple):
@@ -43,7 +42,7 @@ def check_indices(name: str, given: Named) -> None:
     Raises:
         ReplayError: one is out of range.
     """
-    rule = INDEX_RULES.get(name) or INDEX_RULES.get(name.rstrip("_"))
+    rule = rule_of(INDEX_RULES, name)
     for bound in rule(given) if rule is not None else ():
         _check(name, bound)
 
@@ -222,41 +221,37 @@ def _dims(given: Named) -> Iterator[Bound]:
     yield Bound("dim", given["dim"], -count, count)
 
 
-def _rules(rule: Rule, names: str) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), rule)
-
-
 INDEX_RULES: Final[dict[str, Rule]] = {
-    **_rules(_along(), "gather scatter scatter_add scatter_reduce index_select index_add index_copy index_reduce"),
-    **_rules(_along(wraps=True), "index_fill"),
-    **_rules(_flat, "take put"),
-    **_rules(_advanced, "index index_put _index_put_impl _unsafe_index _unsafe_index_put"),
-    **_rules(_embedding, "embedding embedding_renorm"),
-    **_rules(_embedding_backward, "embedding_dense_backward embedding_sparse_backward embedding_backward"),
-    **_rules(_bags, "embedding_bag _embedding_bag _embedding_bag_forward_only _embedding_bag_backward"),
-    **_rules(_bags, "_embedding_bag_dense_backward _embedding_bag_sparse_backward"),
-    **_rules(_bags, "_embedding_bag_per_sample_weights_backward"),
-    **_rules(_classes(), "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward"),
-    **_rules(_classes(), "nll_loss nll_loss2d multi_margin_loss multi_margin_loss_backward"),
-    **_rules(_classes(-1), "multilabel_margin_loss_forward multilabel_margin_loss_backward"),
-    **_rules(
-        _planes(2), "max_pool2d_with_indices_backward adaptive_max_pool2d_backward fractional_max_pool2d_backward"
+    **rule_for("gather scatter scatter_add scatter_reduce index_select index_add index_copy index_reduce", _along()),
+    **rule_for("index_fill", _along(wraps=True)),
+    **rule_for("take put", _flat),
+    **rule_for("index index_put _index_put_impl _unsafe_index _unsafe_index_put", _advanced),
+    **rule_for("embedding embedding_renorm", _embedding),
+    **rule_for("embedding_dense_backward embedding_sparse_backward embedding_backward", _embedding_backward),
+    **rule_for("embedding_bag _embedding_bag _embedding_bag_forward_only _embedding_bag_backward", _bags),
+    **rule_for("_embedding_bag_dense_backward _embedding_bag_sparse_backward", _bags),
+    **rule_for("_embedding_bag_per_sample_weights_backward", _bags),
+    **rule_for("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward", _classes()),
+    **rule_for("nll_loss nll_loss2d multi_margin_loss multi_margin_loss_backward", _classes()),
+    **rule_for("multilabel_margin_loss_forward multilabel_margin_loss_backward", _classes(-1)),
+    **rule_for(
+        "max_pool2d_with_indices_backward adaptive_max_pool2d_backward fractional_max_pool2d_backward", _planes(2)
     ),
-    **_rules(
-        _planes(3), "max_pool3d_with_indices_backward adaptive_max_pool3d_backward fractional_max_pool3d_backward"
+    **rule_for(
+        "max_pool3d_with_indices_backward adaptive_max_pool3d_backward fractional_max_pool3d_backward", _planes(3)
     ),
-    **_rules(_unpooled, "max_unpool2d max_unpool3d"),
-    **_rules(_ctc, "_ctc_loss _ctc_loss_backward"),
-    **_rules(_segments, "segment_reduce _segment_reduce_backward"),
-    **_rules(_pivots("pivots", "LU"), "linalg_lu_solve"),
-    **_rules(_pivots("LU_pivots", "LU_data"), "lu_unpack"),
-    **_rules(_pivots("pivots", "LD", signed=True), "linalg_ldl_solve"),
-    **_rules(_packed, "_pad_packed_sequence"),
-    **_rules(_jagged("values"), "_jagged_to_padded_dense_forward"),
-    **_rules(_jagged("dense"), "_padded_dense_to_jagged_forward"),
-    **_rules(_rows_of_coo, "_convert_indices_from_coo_to_csr"),
-    **_rules(_rows_of_csr, "_convert_indices_from_csr_to_coo"),
-    **_rules(_sorter, "searchsorted"),
-    **_rules(_dims, "_fft_c2c _fft_c2r _fft_r2c"),
-    **_rules(_sparse, "_sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe sparse_coo_tensor"),
+    **rule_for("max_unpool2d max_unpool3d", _unpooled),
+    **rule_for("_ctc_loss _ctc_loss_backward", _ctc),
+    **rule_for("segment_reduce _segment_reduce_backward", _segments),
+    **rule_for("linalg_lu_solve", _pivots("pivots", "LU")),
+    **rule_for("lu_unpack", _pivots("LU_pivots", "LU_data")),
+    **rule_for("linalg_ldl_solve", _pivots("pivots", "LD", signed=True)),
+    **rule_for("_pad_packed_sequence", _packed),
+    **rule_for("_jagged_to_padded_dense_forward", _jagged("values")),
+    **rule_for("_padded_dense_to_jagged_forward", _jagged("dense")),
+    **rule_for("_convert_indices_from_coo_to_csr", _rows_of_coo),
+    **rule_for("_convert_indices_from_csr_to_coo", _rows_of_csr),
+    **rule_for("searchsorted", _sorter),
+    **rule_for("_fft_c2c _fft_c2r _fft_r2c", _dims),
+    **rule_for("_sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe sparse_coo_tensor", _sparse),
 }

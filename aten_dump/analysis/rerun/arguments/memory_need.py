@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ...dump import Value
-from ...errors import ReplayError
-from ...store.op_names import read_op_name
+from ....dump import Value
+from ....errors import ReplayError
+from ....store.op_names import read_op_name
 
 _ALWAYS: Final = 256 << 20  # bytes that any machine has
 _META: Final = torch.device("meta")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import ReplayError
-from ...store.op_names import read_op_name
+from ....errors import ReplayError
+from ....store.op_names import read_op_name
 from .index_checks import check_indices
 from .memory_need import check_made
 from .shape_checks import check_shapes

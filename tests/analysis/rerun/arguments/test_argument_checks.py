@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from aten_dump import ReplayError
-from aten_dump.analysis.rerun.argument_checks import check_arguments
-from aten_dump.analysis.rerun.index_checks import INDEX_RULES, check_indices
-from aten_dump.analysis.rerun.memory_need import check_made, free_bytes
-from aten_dump.analysis.rerun.shape_checks import SHAPE_RULES, check_shapes
+from aten_dump.analysis.rerun.arguments.argument_checks import check_arguments
+from aten_dump.analysis.rerun.arguments.index_checks import INDEX_RULES, check_indices
+from aten_dump.analysis.rerun.arguments.memory_need import check_made, free_bytes
+from aten_dump.analysis.rerun.arguments.shape_checks import SHAPE_RULES, check_shapes
 from tests.checkout import ROOT
 
 A = torch.ops.aten
