@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from ..capture.torch_internals.patches import Patch
+from .next_module_call import NextModuleCall
 
 
 class StepEnds:
@@ -40,7 +40,7 @@ class StepEnds:
         self._thread = threading.main_thread().ident
         self._depth = 0  # of steps in each other: a wrapper's, a derived class's
         self._returned = 0  # steps so far, for a scaler to see whether it skipped one
-        self._next_module: Patch | None = None  # while the end waits for a call of a module
+        self._next_module: NextModuleCall | None = None  # that the end waits for
         self._patches = [
             Patch(Optimizer, "profile_hook_step", staticmethod(self._wrapping(Optimizer.profile_hook_step))),
             Patch(torch.amp.GradScaler, "step", self._scaler_step(torch.amp.GradScaler.step)),
@@ -95,22 +95,16 @@ class StepEnds:
             self._wait_no_more()
             self._end()
         elif self._next_module is None:
-            self._next_module = Patch(nn.Module, "__call__", self._at_next_module(nn.Module.__call__))
+            self._next_module = NextModuleCall(self._at_next_module)
 
-    def _at_next_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            waits = self._next_module is not None and threading.get_ident() == self._thread
-            if is_dynamo_compiling() or not waits or torch._C._current_graph_task_id() != -1:
-                return original(module, *args, **kwargs)
-            is_gone = self._wait_no_more()
-            self._end()
-            return (nn.Module.__call__ if is_gone else original)(module, *args, **kwargs)
+    def _at_next_module(self) -> None:
+        self._next_module = None
+        self._end()
 
-        return __call__
-
-    def _wait_no_more(self) -> bool:
-        patch, self._next_module = self._next_module, None
-        return patch is None or patch.undo()
+    def _wait_no_more(self) -> None:
+        call, self._next_module = self._next_module, None
+        if call is not None:
+            call.cancel()
 
 
 def _nothing() -> None:

@@ -12,25 +12,21 @@ Theory of operation
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-import threading
 from multiprocessing.util import Finalize
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.utils.data
-from torch import nn
-from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from ..capture.launcher_rank import rank_and_world_size
 from ..capture.mode import DumpMode
-from ..capture.torch_internals.patches import Patch
 from ..config import DumpConfig
 from .environment import config_from
 from .live_objects import models_of, optimizers
+from .next_module_call import NextModuleCall
 from .step_ends import StepEnds
 
 RECORDED_RANK: Final = "ATEN_DUMP_RUN_RANK"  # set in a process that records, for its children to see
@@ -51,19 +47,7 @@ class Unattended:
         self._known: set[int] = set()  # optimizers that were looked at
         self._several = False
         self._ends = StepEnds(self._is_alone, self._end_step)
-        self._patch = Patch(nn.Module, "__call__", self._first_call(nn.Module.__call__))
-
-    def _first_call(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or threading.current_thread() is not threading.main_thread():
-                return original(module, *args, **kwargs)
-            is_gone = self._patch.undo()
-            if self._is_to_record():
-                self._start()
-            return (nn.Module.__call__ if is_gone else original)(module, *args, **kwargs)
-
-        return __call__
+        self._first_module = NextModuleCall(self._start)
 
     def _is_to_record(self) -> bool:
         """Tell whether this process is a rank of the program, and nobody records it yet."""
@@ -80,6 +64,8 @@ class Unattended:
         return False
 
     def _start(self) -> None:
+        if not self._is_to_record():
+            return
         found = optimizers()
         self._look_at(found)
         self._dump = DumpMode(self._config, model=models_of(found) or None, outermost=True)
@@ -99,7 +85,7 @@ class Unattended:
 
     def _end_step(self) -> None:
         dump = self._dump
-        if dump is None and self._patch.undo() and self._is_to_record():
+        if dump is None and self._first_module.cancel():
             self._start()  # a program without modules: recorded from the second step on
             dump = self._dump
         if dump is not None:
@@ -107,7 +93,7 @@ class Unattended:
 
     def close(self) -> None:
         """Commit what is recorded, or wait no more. Idempotent."""
-        self._patch.undo()
+        self._first_module.cancel()
         self._ends.stop()
         dump, self._dump = self._dump, None
         if dump is None:

@@ -50,9 +50,6 @@ _RECEIVING: Final = frozenset(
         *("reduce_scatter_tensor_coalesced", "recv", "recv_any_source"),
     )
 )
-# Calls that ask a tensor for its shape, dtype and device alone, by the end or the beginning of their names.
-_LIKE: Final = "_like"
-_NEW: Final = "new_"
 
 
 class OpName(NamedTuple):
@@ -103,4 +100,4 @@ def read_inputs(op: Op, call: Call) -> list[Tree]:
 def reads_no_elements(op: str) -> bool:
     """Tell whether an op asks its tensors for shape, dtype and device alone, as ``zeros_like`` does."""
     name = read_op_name(op).name
-    return name.endswith(_LIKE) or name.startswith(_NEW)
+    return name.endswith("_like") or name.startswith("new_")

@@ -35,13 +35,13 @@ class RunFile:
         """Take what the file says but the steps."""
         self._root = root
         self._info = info
-        self._steps: set[int] = set()
+        self._steps: list[list[int]] = []  # ranges of them, not each: a run has millions
         self._lock = threading.Lock()
 
     def add_step(self, step: int) -> None:
         """Say that the files of a step are there."""
         with self._lock:
-            self._steps.add(step)
+            _add(self._steps, step)
         self.write()
 
     def write(self, **more: Any) -> None:
@@ -51,7 +51,7 @@ class RunFile:
             StoreError: it cannot be written.
         """
         with self._lock:
-            self._info |= {"steps": ranges_of(self._steps), **more}
+            self._info |= {"steps": _text(self._steps), **more}
             write_run(self._root, self._info)
 
 
@@ -59,11 +59,20 @@ def ranges_of(numbers: Iterable[int]) -> str:
     """Return numbers as ``DumpConfig.steps`` has them: ``0-3|7``."""
     found: list[list[int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return "|".join(f"{low}-{high}" if high > low else f"{low}" for low, high in found)
+        _add(found, number)
+    return _text(found)
+
+
+def _add(ranges: list[list[int]], number: int) -> None:
+    """Add a number that is above those in the ranges, or is the last of them."""
+    if ranges and ranges[-1][1] >= number - 1:
+        ranges[-1][1] = number
+    else:
+        ranges.append([number, number])
+
+
+def _text(ranges: list[list[int]]) -> str:
+    return "|".join(f"{low}-{high}" if high > low else f"{low}" for low, high in ranges)
 
 
 def read_ranges(text: object) -> list[tuple[int, int]]:

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from ...store.records import TREE_VALUE
 from ..naming.call_name import API, BACKWARD, CallName
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
@@ -51,11 +50,18 @@ class Remarks:
         call = self._tell(CallName("aten_dump.save", "Saved", name), frame, tensor)
         if call is None:
             return
-        with self._step.here.state.own:  # function modes see the reading of attributes
-            if tensor.requires_grad and not _is_functorch_wrapper(tensor):
-                node = tensor.grad_fn
-                hook = _GradientHook(self, call, None if node is None else tensor.output_nr)
-                self._hooks.append(tensor.register_hook(hook) if node is None else node.register_prehook(hook))
+        try:
+            with self._step.here.state.own:  # function modes see the reading of attributes
+                self._watch_gradient(call, tensor)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self._step.failed(error)
+
+    def _watch_gradient(self, call: OpenCall, tensor: torch.Tensor) -> None:
+        if not tensor.requires_grad or _is_functorch_wrapper(tensor):
+            return
+        node = tensor.grad_fn
+        hook = _GradientHook(self, call, None if node is None else tensor.output_nr)
+        self._hooks.append(tensor.register_hook(hook) if node is None else node.register_prehook(hook))
 
     def mark(self, text: str, frame: FrameType) -> None:
         """Record a text where the program is."""
@@ -70,7 +76,7 @@ class Remarks:
             with thread.own:
                 call = self._calls.open_remark(name, frame, thread)
                 if tensor is not None:
-                    call.args = [[TREE_VALUE, self._values.value_of(tensor, True)]]
+                    call.args = [self._values.tree_of(tensor, True)]
                 call.end_ns = call.start_ns
                 step.emit_open(thread, call, None, None, None)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
@@ -87,7 +93,7 @@ class Remarks:
         try:
             with thread.own:
                 parent = thread.stack[-1].visible if thread.stack else step.main_parent()
-                value = [TREE_VALUE, self._values.value_of(gradient, True)]
+                value = self._values.tree_of(gradient, True)
                 op, repeat = step.interner.op(API, call.name), call.backwards
                 call.backwards += 1
                 fields = (step.next_id(), parent, op, step.number(call), repeat, BACKWARD, thread.number, step.now_ns())
