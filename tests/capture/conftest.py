@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from aten_dump.capture.values.value_table import ValueTable
+from aten_dump.store.memory_sink import MemorySink
+from tests.capture.values.tables import new_table
 from tests.recorded_step import no_mode_left, one_thread, record
 
 __all__ = ["no_mode_left", "one_thread", "record"]
@@ -12,3 +17,15 @@ __all__ = ["no_mode_left", "one_thread", "record"]
 @pytest.fixture(autouse=True)
 def _quiet_process(one_thread: None, no_mode_left: None) -> None:
     pass
+
+
+@pytest.fixture
+def sink() -> MemorySink:
+    return MemorySink()
+
+
+@pytest.fixture
+def values(sink: MemorySink) -> Iterator[ValueTable]:
+    table = new_table(sink, "tensor")
+    yield table
+    table.clear()

@@ -6,19 +6,13 @@ from __future__ import annotations
 EXCLUDED: dict[str, str] = {}
 
 # Entries of op_db whose results are memory that nothing wrote: all but the bits is compared.
-UNDETERMINED: dict[str, str] = dict.fromkeys(
-    (
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-        "resize_as_",
-    ),
-    "returns memory that nothing wrote",
-) | dict.fromkeys(("linalg.lstsq", "linalg.lstsq.grad_oriented"), "two bare runs differ: LAPACK leaves parts unwritten")
+UNWRITTEN = (
+    *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
+    *("resize_", "resize_as_"),
+)
+UNDETERMINED: dict[str, str] = dict.fromkeys(UNWRITTEN, "returns memory that nothing wrote") | dict.fromkeys(
+    ("linalg.lstsq", "linalg.lstsq.grad_oriented"), "two bare runs differ: LAPACK leaves parts unwritten"
+)
 
 # Entries of op_db that PyTorch's C++ computes otherwise while a TorchDispatchMode is on (isTensorSubclassLike). They run
 # with our mode off, so their bits are those of the bare run; the ops inside them are not recorded, and not compared.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,20 +18,10 @@ from aten_dump.analysis.evidence.user_rules import Rule
 from aten_dump.analysis.judging.result_judge import OTHER_DRAWS, ResultJudge, _no_error, carried, is_random
 from aten_dump.analysis.rerun.op_errors import Replays
 from aten_dump.dump import Call
-from tests.analysis.by_hand import EQUAL, ROUNDOFF, apart, inputs, one_call
+from tests.analysis.by_hand import EQUAL, ROUNDOFF, apart, inputs
 
 X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, -1.0, 2.5, 1.0])
 ADD = "aten::add.Tensor"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Call]:
-    count = iter(range(100))
-
-    def call(op: str, given: Any, *results: torch.Tensor, **options: Any) -> Call:
-        return one_call(tmp_path / str(next(count)), op, given, results, **options)
-
-    return call
 
 
 def judge(*rules: Rule, replay: bool = True) -> ResultJudge:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,20 +14,9 @@ from aten_dump.analysis.rerun.rounding_error import SUSPECT, LocalError
 from aten_dump.dump import Call
 from aten_dump.errors import ReplayError
 from aten_dump.store import records as r
-from tests.analysis.by_hand import one_call
 
 X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, -1.0, 2.5, 1.0])
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Call]:
-    count = iter(range(100))
-
-    def call(op: str, given: Any, *results: torch.Tensor, **options: Any) -> Call:
-        return one_call(tmp_path / str(next(count)), op, given, results, **options)
-
-    return call
 
 
 Make = Callable[..., Call]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from aten_dump.capture.autograd.sequence_claims import SequenceClaims
 from aten_dump.capture.step.threads import Threads, ThreadState
+from tests.other_thread import in_thread
 
 Record = Callable[..., Any]
 Tensor = torch.Tensor
@@ -166,23 +167,6 @@ def test_a_node_seen_without_gradient_is_made_around_the_first_op_there(x: Tenso
     z = x.exp()
     assert claims.op(4) == number_of(z)
     assert claims.claims.made_by(number_of(z), "ExpBackward0", claims.thread, 0) == 4
-
-
-def in_thread(body: Callable[[], object]) -> None:
-    import threading
-
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            body()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert failed == []
 
 
 def test_of_numbers_that_two_threads_have_nothing_tells_whose_they_are(x: Tensor) -> None:

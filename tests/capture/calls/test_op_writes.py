@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,21 +13,8 @@ from aten_dump.capture.naming.op_schemas import plan_of
 from aten_dump.capture.values.value_table import ValueTable
 from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
-from tests.capture.values.tables import new_table
 
 aten = torch.ops.aten
-
-
-@pytest.fixture
-def sink() -> MemorySink:
-    return MemorySink()
-
-
-@pytest.fixture
-def values(sink: MemorySink) -> Iterator[ValueTable]:
-    table = new_table(sink, "tensor")
-    yield table
-    table.clear()
 
 
 def state(values: ValueTable, tensor: torch.Tensor) -> StorageState:

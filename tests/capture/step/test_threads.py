@@ -21,6 +21,7 @@ from aten_dump.errors import CaptureError
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, values
 from tests.capture.process_state import changes, picture
+from tests.other_thread import in_thread
 
 Record = Callable[..., Any]
 
@@ -31,22 +32,6 @@ def _dump(path: Path, body: Callable[[DumpMode], object], model: nn.Module | Non
     return open_dump(path).step(0).rank(0)
 
 
-def _in_thread(body: Callable[[], object]) -> None:
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            body()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-
-
 def test_a_thread_that_does_not_ask_is_not_recorded(tmp_path: Path) -> None:
     """Nor disturbed: its stacks are empty and its backward is its own."""
     model, seen = nn.Linear(3, 3), []
@@ -55,7 +40,7 @@ def test_a_thread_that_does_not_ask_is_not_recorded(tmp_path: Path) -> None:
         seen.append((torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()))
         model(torch.ones(2, 3)).sum().backward()
 
-    rank = _dump(tmp_path / "d", lambda dump: (torch.ones(2).exp(), _in_thread(other), torch.ones(2).log()))
+    rank = _dump(tmp_path / "d", lambda dump: (torch.ones(2).exp(), in_thread(other), torch.ones(2).log()))
     assert seen == [(0, 0)]
     assert [c.op for c in calls(rank, kind="aten")] == ["aten::ones", "aten::exp", "aten::ones", "aten::log"]
     assert {c.kind for c in rank.calls} == {"api", "aten"}, "no node of the other thread's backward"
@@ -75,11 +60,11 @@ def test_a_thread_that_asks_is_recorded(tmp_path: Path) -> None:
             assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (0, 0)
 
         torch.ones(2).exp()
-        _in_thread(worker)
+        in_thread(worker)
         with dump.thread():  # it is recorded already
             torch.ones(2).cos()
         with pytest.raises(CaptureError, match="thread that entered"):
-            _in_thread(dump.step)
+            in_thread(dump.step)
 
     rank = _dump(tmp_path / "d", body, model)
     assert rank["Module.0.0.forward"].thread == 1
@@ -204,7 +189,7 @@ def test_backward_in_a_thread_that_is_not_recorded(tmp_path: Path) -> None:
             y.sum().backward()
             after.append(torch._C._len_torch_function_stack())
 
-        _in_thread(other)
+        in_thread(other)
 
     rank = _dump(tmp_path / "d", body)
     assert not calls(rank, phase="backward") and after == [0]
@@ -296,11 +281,11 @@ def test_threads_have_states_of_their_own_and_a_lock_from_the_second_on() -> Non
     threads = Threads()
     assert threads.here.state is threads.main and threads.main.own.lock is None
     found: list[ThreadState] = []
-    _in_thread(lambda: found.extend([threads.here.state, threads.here.state]))
+    in_thread(lambda: found.extend([threads.here.state, threads.here.state]))
     assert found[0] is found[1] and found[0] is not threads.main
     assert [state.number for state in threads.all] == [0, 1]
     assert threads.main.own.lock is found[0].own.lock is not None
-    _in_thread(lambda: found.append(threads.here.state))
+    in_thread(lambda: found.append(threads.here.state))
     assert found[2].number == 2 and found[2].own.lock is threads.main.own.lock
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, namedtuple
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,6 @@ from aten_dump.capture.values.argument_encoding import encode, encode_all, encod
 from aten_dump.capture.values.value_table import ValueTable
 from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
-from tests.capture.values.tables import new_table
 
 Pair = namedtuple("Pair", "first second")
 
@@ -34,18 +32,6 @@ class Mode(str, enum.Enum):
 class Options:
     scale: float
     mask: Any = None
-
-
-@pytest.fixture
-def sink() -> MemorySink:
-    return MemorySink()
-
-
-@pytest.fixture
-def values(sink: MemorySink) -> Iterator[ValueTable]:
-    table = new_table(sink, "tensor")
-    yield table
-    table.clear()
 
 
 @pytest.mark.parametrize(

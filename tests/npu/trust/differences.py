@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.sweep.exclusions import UNWRITTEN
+
 _RANDOM = "draws from the device's generator"
 _UNWRITTEN = "returns memory that nothing wrote"
 _FACTORS = "factors are determined up to signs, and its start is drawn from the device's generator"
@@ -38,19 +40,7 @@ NOT_COMPARED: dict[str, str] = (
         ],
         _RANDOM,
     )
-    | dict.fromkeys(
-        [
-            "empty",
-            "empty_like",
-            "empty_permuted",
-            "empty_strided",
-            "new_empty",
-            "new_empty_strided",
-            "resize_",
-            "resize_as_",
-        ],
-        _UNWRITTEN,
-    )
+    | dict.fromkeys(UNWRITTEN, _UNWRITTEN)
     | dict.fromkeys(["svd_lowrank", "pca_lowrank"], _FACTORS)
 )
 
