@@ -85,6 +85,9 @@ torture: $(READY) ## Kill, corrupt and forge dumps by the thousand and print the
 	$(RUN) -m tests.torture $(TORTURE_ARGS)
 	ATEN_DUMP_FUZZ=2000 $(RUN) -m pytest -q tests/torture/test_fuzzing.py
 
+trial: $(READY) ## Compare programs with bugs and honest variants of themselves; who is named? (docs/trial.md; TRIAL_ARGS="--sample 10")
+	nice -n 15 $(RUN) -m tests.trial $(TRIAL_ARGS)
+
 test-browser: $(READY) ## Run the tests of the report in Chromium (installs it where it can)
 	@tests/browser/setup.sh browser
 	@tests/browser/setup.sh tools

@@ -1,0 +1,50 @@
+"""The trial itself: its operators change what they say, and its judge tells a right answer from a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trial.calls_in_forward import Rewriting
+from tests.trial.cases import Case, cases, of_program
+from tests.trial.examine import Baselines, differs, examine
+from tests.trial.programs import PROGRAMS
+from tests.trial.slips import SLIPS
+
+
+def test_a_slip_changes_only_the_call_of_its_number() -> None:
+    x = torch.tensor([1.0, 2.0])
+    with Rewriting(SLIPS["number x1.02"], 1, marks=False) as rewriting:
+        found = [x * 2.0, x * 2.0, x / 4.0, x * x]
+    wanted = [x * 2.0, x * (2.0 * 1.02), x / 4.0, x * x]
+    assert rewriting.seen == 3 and all(torch.equal(one, two) for one, two in zip(found, wanted, strict=True))
+
+
+def test_cases_are_the_same_for_each_run_and_a_sample_is_some_of_them() -> None:
+    found = list(of_program("ppo"))
+    assert found == list(cases(programs=["ppo"])) and {case.group for case in found} == {"bug", "kernel", "honest"}
+    assert set(cases(programs=["ppo"], sample=4)) < set(found)
+
+
+def test_ends_that_differ_by_rounding_are_equal() -> None:
+    x = torch.linspace(1, 2, 9)
+    assert not differs([x], [x * (1 + 1e-7)]) and differs([x], [x * 1.001]) and differs([x], [x, x])
+
+
+@pytest.mark.parametrize(
+    ("case", "outcome"),
+    [
+        (Case("ppo", "bug", "number x1.02", "call", 3), "call"),
+        (Case("ppo", "bug", "labels shifted from step 1", "loop"), "call"),
+        (Case("ppo", "kernel", "sign", "kernel", 1, "addmm"), "call"),
+        (Case("ppo", "honest", "linear as einsum", "form"), "agrees"),
+        (Case("ppo", "bug", "clipping left out", "loop"), "no effect"),
+    ],
+    ids=str,
+)
+def test_what_is_said_of_a_case(case: Case, outcome: str, tmp_path: Path) -> None:
+    assert case.program in PROGRAMS
+    said = examine(case, tmp_path, Baselines(tmp_path))
+    assert said.outcome == outcome, said.text
