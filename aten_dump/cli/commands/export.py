@@ -21,7 +21,7 @@ _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARG
     Targets
     {_TARGETS_TEXT.strip()}
 
-    One tensor is in memory at a time. OUT gets its name when all is written; until then its name begins with a dot.
+    Large tensors are never whole in memory. OUT gets its name when all is written; until then that begins with a dot.
 
     \b
     Examples

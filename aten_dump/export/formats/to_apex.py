@@ -13,8 +13,7 @@ from typing import Any
 
 from ...dump import Call, Value
 from ..chosen_calls import ChosenCalls, require
-from ..values.arrays import as_array
-from .to_hdf5 import group_of
+from .to_hdf5 import group_of, put_array
 
 
 def write(chosen: ChosenCalls, out: Path) -> None:
@@ -60,4 +59,4 @@ def _write_items(group: Any, name: str, items: Any, chosen: ChosenCalls) -> None
             _write_items(group, f"{name}_{key}", item, chosen)
     elif isinstance(items, Value):
         for _, value in chosen.tensors([(name, items)]):
-            group.create_dataset(name, data=as_array(value.tensor()))
+            put_array(group, name, value)

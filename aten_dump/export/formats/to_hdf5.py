@@ -6,6 +6,7 @@ dtype for is stored wider; the attribute ``dtype`` has the dtype it was.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,19 @@ def put(group: Any, name: str, value: Value, written: dict[int, str]) -> None:
     if value.id in written:
         group[name.replace("/", "_")] = group.file[written[value.id]]
         return
-    dataset = group.create_dataset(name.replace("/", "_"), data=as_array(value.tensor()))
+    dataset = put_array(group, name.replace("/", "_"), value)
     dataset.attrs["dtype"] = value.dtype_name
     written[value.id] = dataset.name
+
+
+def put_array(group: Any, name: str, value: Value) -> Any:
+    """Write the elements of a value as a dataset, a block at a time, and return it."""
+    blocks = value.blocks()
+    index, first = next(blocks)
+    array = as_array(first)
+    if not index:
+        return group.create_dataset(name, data=array)
+    dataset = group.create_dataset(name, shape=tuple(value.shape), dtype=array.dtype)
+    for place, block in chain([(index, first)], blocks):
+        dataset[place] = as_array(block)
+    return dataset

@@ -19,6 +19,7 @@ from ...dump import Call, GeneratorRef, ObjectRef, RankDump, ReprRef, Value
 from ..chosen_calls import ChosenCalls
 from ..values.linked_files import TensorFiles
 from ..values.numbers_of_values import StatisticsOf
+from ..values.torch_files import save_pt
 
 _STATISTICS: Final = {"Max": "max", "Min": "min", "Mean": "mean", "Norm": "l2norm"}
 _LEVELS: Final[dict[tuple[str, ...], str]] = {("module",): "L0", ("api",): "L1"}
@@ -49,7 +50,7 @@ class _RankFiles:
         self._rank = rank
         self._folder = folder
         self._task = _task_of(rank)
-        self._files = TensorFiles(folder / "dump_tensor_data", ".pt", _save) if self._task == "tensor" else None
+        self._files = TensorFiles(folder / "dump_tensor_data", ".pt", save_pt) if self._task == "tensor" else None
         self._statistics = StatisticsOf(_STATISTICS.values())
         self._parents: dict[str, str | None] = {}
         self._stacks: dict[int, list[str]] = {}
@@ -155,10 +156,6 @@ class _RankFiles:
     def _frames(self, stack: int) -> list[str]:
         frames = self._rank.tables.stack(stack)
         return [f"File {frame.file}, line {frame.line}, in {frame.function}, \n " for frame in frames]
-
-
-def _save(tensor: torch.Tensor, path: Path) -> None:
-    torch.save(tensor.resolve_conj().resolve_neg(), path)  # msprobe makes numpy arrays, which know neither bit
 
 
 def _task_of(rank: RankDump) -> str:

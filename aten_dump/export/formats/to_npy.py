@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import numpy as np
-import torch
 
 from ...dump import Call, RankDump, Value
 from ..chosen_calls import ChosenCalls
@@ -139,5 +139,15 @@ def _facts(call: Call, io: str, slot: int, value: Value) -> list[Any]:
     return [*_identity(call), io, slot, value.nbytes, dtype_in_mindspore(value.dtype_name), shape]
 
 
-def _save(tensor: torch.Tensor, path: Path) -> None:
-    np.save(path, as_array(tensor), allow_pickle=False)
+def _save(value: Value, path: Path) -> None:
+    blocks = value.blocks()
+    index, first = next(blocks)
+    array = as_array(first)
+    if not index:
+        np.save(path, array, allow_pickle=False)
+        return
+    head = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": tuple(value.shape)}
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, head)
+        for _, block in chain([(index, first)], blocks):
+            file.write(np.ascontiguousarray(as_array(block)).data)

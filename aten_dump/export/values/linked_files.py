@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from ...dump import Value
 
 _LONGEST: Final = 255  # bytes of a file's name, on all usual file systems
@@ -23,7 +21,7 @@ MAPPING_FILE: Final = "mapping.csv"
 class TensorFiles:
     """The tensors of one step and rank in one folder; `save` writes one of them."""
 
-    def __init__(self, folder: Path, suffix: str, save: Callable[[torch.Tensor, Path], None]) -> None:
+    def __init__(self, folder: Path, suffix: str, save: Callable[[Value, Path], None]) -> None:
         self.folder = folder
         self._suffix = suffix
         self._save = save
@@ -36,7 +34,7 @@ class TensorFiles:
         path = self.folder / self._file_name(name)
         first = self._first.setdefault(value.id, path)
         if first is path or not _linked(first, path):
-            self._save(value.tensor(), path)
+            self._save(value, path)
         return path.name
 
     def _file_name(self, name: str) -> str:

@@ -12,10 +12,11 @@ from ...dump import Value
 
 Number = int | float
 
-_COMPUTE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+# Of a block; of the mean the sum.
+_OF_BLOCK: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "min": torch.min,
     "max": torch.max,
-    "mean": lambda values: values.sum(dtype=torch.float64) / values.numel(),
+    "mean": lambda values: values.sum(dtype=torch.float64),
     "l2norm": lambda values: torch.linalg.vector_norm(values.to(torch.float64)),
     "count": lambda values: torch.tensor(values.numel()),
     "nan": lambda values: values.isnan().sum(),
@@ -24,6 +25,12 @@ _COMPUTE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "zero": lambda values: (values == 0).sum(),
     "negative": lambda values: (values < 0).sum(),
     "positive": lambda values: (values > 0).sum(),
+}
+# Of what the blocks gave, where that is no sum.
+_OF_BLOCKS: Final[dict[str, Callable[[list[Number]], Number]]] = {
+    "min": min,
+    "max": max,
+    "l2norm": lambda parts: math.hypot(*parts),
 }
 
 
@@ -40,14 +47,32 @@ class StatisticsOf:
             return {name: number for name, number in value.stats.items() if isinstance(number, int | float)}
         if value.id not in self._computed:
             has_bytes = value.has_data and not value.undefined and not value.opaque
-            self._computed[value.id] = _compute(value.tensor(), self._names) if has_bytes else {}
+            self._computed[value.id] = _compute(value, self._names) if has_bytes else {}
         return self._computed[value.id]
 
 
-def _compute(tensor: torch.Tensor, names: Iterable[str]) -> dict[str, Number]:
-    if tensor.layout != torch.strided or tensor.is_complex() or not tensor.numel():
-        return {"count": tensor.numel()}
-    values = tensor.dequantize() if tensor.is_quantized else tensor
-    if values.is_floating_point() and values.dtype.itemsize < 4:
-        values = values.float()  # not all reductions know all small dtypes
-    return {name: _COMPUTE[name](values).item() for name in names if name in _COMPUTE}
+def _compute(value: Value, names: Iterable[str]) -> dict[str, Number]:
+    """Compute what can be, a block at a time."""
+    parts: dict[str, list[Number]] = {name: [] for name in names if name in _OF_BLOCK}
+    count = 0
+    for _, block in value.blocks():
+        count += block.numel()
+        if block.layout != torch.strided or block.is_complex() or not block.numel():
+            return {"count": value.numel}
+        for name, found in parts.items():
+            # Numbers, not tensors: those would lie between blocks in memory and keep them from being used again.
+            found.append(_OF_BLOCK[name](_real(block)).item())
+    numbers = {name: _of_all(name, found) for name, found in parts.items()}
+    if "mean" in numbers:
+        numbers["mean"] /= count
+    return numbers
+
+
+def _real(block: torch.Tensor) -> torch.Tensor:
+    values = block.dequantize() if block.is_quantized else block
+    # Not all reductions know all small dtypes.
+    return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
+
+
+def _of_all(name: str, parts: list[Number]) -> Number:
+    return math.nan if any(map(math.isnan, parts)) else _OF_BLOCKS.get(name, sum)(parts)

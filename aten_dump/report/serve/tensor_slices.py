@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...dump import Value
-from ...dump.tensor_reading import load_selected
+from ...dump.tensors.partial_reading import load_selected
 from ...errors import ConfigError, MissingDataError
 
 Shown = Literal["tensor", "other", "difference", "ulp"]

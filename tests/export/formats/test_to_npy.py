@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from aten_dump import open_dump
+from aten_dump import Value, open_dump
 from aten_dump.export.formats.to_npy import COLUMNS, dtype_in_mindspore, full_name, numbered, write
 from tests.dump.building import START_NS, Builder, value
 from tests.export.made import Y, chosen, small_step
@@ -94,3 +94,19 @@ def test_slots_that_are_no_plain_numbers_come_behind_and_no_number_is_used_twice
     outputs = [*call.output_values(), *call.written_values()]
     assert [number for number, _ in numbered(outputs)] == [0, 1]
     assert list(numbered([])) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_a_large_tensor_is_written_a_block_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    x = (torch.arange(5 * 60) % 7).to(dtype).view(60, 5).t()
+    b = Builder(tmp_path / "dump")
+    b.call(b.op("aten", "aten::neg", "Aten", "neg"), args=[value(b.value(x))])
+    b.finish()
+    monkeypatch.setattr(Value.blocks, "__defaults__", (64,))
+    write(chosen(tmp_path / "dump"), tmp_path / "out")
+    [file] = (tmp_path / "out").rglob("*.npy")
+    found = np.load(file)
+    assert found.shape == (5, 60) and found.dtype == (np.bool_ if dtype == torch.bool else np.float32)
+    np.testing.assert_array_equal(found, (x.float() if dtype == torch.bfloat16 else x).numpy())

@@ -27,9 +27,9 @@ class Files:
         self.files = TensorFiles(path / "out" / "deep", ".txt", self.save)
         self.folder = self.files.folder
 
-    def save(self, tensor: torch.Tensor, path: Path) -> None:
+    def save(self, value: Value, path: Path) -> None:
         self.saved.append(path.name)
-        path.write_text(str(tensor.tolist()))
+        path.write_text(str(value.tensor().tolist()))
 
 
 @pytest.fixture

@@ -69,3 +69,19 @@ def test_each_value_is_computed_once(tmp_path: Path) -> None:
     (found,) = values_of(tmp_path, torch.ones(2))
     statistics = StatisticsOf(ALL)
     assert statistics(found) is statistics(found)
+
+
+def test_numbers_of_a_tensor_in_blocks_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(7, 30).double()
+    x[2, 3] = 0
+    monkeypatch.setattr(Value.blocks, "__defaults__", (8 * 11,))
+    (found,) = values_of(tmp_path, x)
+    assert len(list(found.blocks())) > 20
+    numbers = StatisticsOf(ALL)(found)
+    exact = ("count", "min", "max", "nan", "zero", "negative", "positive")
+    assert [numbers[name] for name in exact] == [210, x.min(), x.max(), 0, 1, (x < 0).sum(), (x > 0).sum()]
+    assert [numbers["mean"], numbers["l2norm"]] == pytest.approx([x.mean().item(), x.norm().item()], rel=1e-12)
+    x[6, 29] = math.nan
+    (found,) = values_of(tmp_path / "nan", x)
+    numbers = StatisticsOf(ALL)(found)
+    assert numbers["nan"] == 1 and all(math.isnan(numbers[name]) for name in ("min", "max", "mean", "l2norm"))

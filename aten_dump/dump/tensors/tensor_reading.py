@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import torch
 
-from ..errors import AtenDumpError, FormatError, MissingDataError
-from ..store import records
-from .index.source import Source
-from .index.tables import Tables
-from .value_facts import ValueFacts
-from .why_absent import why_no_data
+from ...errors import AtenDumpError, FormatError, MissingDataError
+from ...store import records
+from ..index.source import Source
+from ..index.tables import Tables
+from ..value_facts import ValueFacts
+from ..why_absent import why_no_data
 
 Parts = Mapping[str, Callable[[], torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class Stored:
     """The bytes of one value."""
 
     value: ValueFacts
@@ -47,17 +47,26 @@ def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> tor
     build = _BY_LAYOUT.get(value.layout_name)
     if build is not None and parts:
         return _put_together(value, value.layout_name, lambda: build(value, parts))
-    data = tables.data.get(value.id)
-    blob = None if data is None else tables.blobs.get(data.blob)
-    if value.undefined or value.opaque or data is None or blob is None:
-        raise MissingDataError(why_no_data(value, tables, source))
-    raw = _read(_Stored(value, tables, source, data, blob))
+    raw = _read(find_stored(value, tables, source))
     if value.conjugate:
         raw = torch.conj(raw)
     if value.negative:
         raw = torch._neg_view(raw)
     quantized = value.extra.get("quantized")
     return _put_together(value, "quantized", lambda: _quantize(raw, quantized)) if quantized else raw
+
+
+def find_stored(value: ValueFacts, tables: Tables, source: Source) -> Stored:
+    """Return where the bytes of a value are.
+
+    Raises:
+        MissingDataError: there are none.
+    """
+    data = tables.data.get(value.id)
+    blob = None if data is None else tables.blobs.get(data.blob)
+    if value.undefined or value.opaque or data is None or blob is None:
+        raise MissingDataError(why_no_data(value, tables, source))
+    return Stored(value, tables, source, data, blob)
 
 
 def _put_together(value: ValueFacts, kind: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -74,63 +83,28 @@ def _put_together(value: ValueFacts, kind: str, make: Callable[[], torch.Tensor]
         ) from error
 
 
-def _read(stored: _Stored) -> torch.Tensor:
+def _read(stored: Stored) -> torch.Tensor:
     """Return the stored elements under the recorded geometry, before conj, neg and quantization."""
     value, data = stored.value, stored.data
-    dtype = _stored_dtype(value)
+    dtype = stored_dtype(value)
     layout = records.LAYOUTS[data.layout] if data.layout < len(records.LAYOUTS) else f"number {data.layout}"
     if layout == "sample":
         count = min(value.numel, (stored.blob.nbytes - data.offset) // dtype.itemsize)
-        return _elements(stored, count, dtype)
+        return stored_elements(stored, count, dtype)
     if value.numel == 0:
         return torch.empty_strided(value.shape, value.stride, dtype=dtype)
     if layout == "strided":
-        flat = _elements(stored, _reach(value), dtype)
+        flat = stored_elements(stored, _reach(value), dtype)
         return flat.as_strided(value.shape, value.stride, 0)
     if layout == "compact":
-        flat = _elements(stored, value.numel, dtype)
+        flat = stored_elements(stored, value.numel, dtype)
         return _restride(flat.view(value.shape), value.stride)
     raise FormatError(
         f"value {value.id} of {value.where} has data layout {layout}; known are {', '.join(records.LAYOUTS)}"
     )
 
 
-def load_selected(value: ValueFacts, tables: Tables, source: Source, fixed: Mapping[int, int]) -> torch.Tensor | None:
-    """Read a part of a tensor: that where some dimensions have one index each; only its bytes are read.
-
-    Args:
-        value: what to read of.
-        tables: the index that it is in.
-        source: where the bytes are.
-        fixed: the index in each dimension that the result does not have.
-
-    Returns:
-        The part, or None where it takes the whole tensor: quantized, sparse, sampled, negated or overlapping itself.
-
-    Raises:
-        MissingDataError: there are no bytes.
-        FormatError: the shard is damaged.
-    """
-    data = tables.data.get(value.id)
-    blob = None if data is None else tables.blobs.get(data.blob)
-    if value.undefined or value.opaque or data is None or blob is None:
-        raise MissingDataError(why_no_data(value, tables, source))
-    is_plain = not (value.conjugate or value.negative or value.extra) and value.numel > 0
-    if not is_plain or data.layout >= len(records.LAYOUTS) or records.LAYOUTS[data.layout] == "sample":
-        return None
-    shape, stride = tuple(value.shape), value.stride
-    if records.LAYOUTS[data.layout] == "compact":
-        stride = torch.empty(shape, device="meta").stride()
-    first = sum(index * stride[dim] for dim, index in fixed.items())
-    kept = [dim for dim in range(len(shape)) if dim not in fixed]
-    sizes, steps = [shape[dim] for dim in kept], [stride[dim] for dim in kept]
-    reach = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True)) + 1
-    dtype = _stored_dtype(value)
-    moved = data._replace(offset=data.offset + first * dtype.itemsize)
-    return _elements(_Stored(value, tables, source, moved, blob), reach, dtype).as_strided(sizes, steps)
-
-
-def _stored_dtype(value: ValueFacts) -> torch.dtype:
+def stored_dtype(value: ValueFacts) -> torch.dtype:
     """Return the dtype of the stored elements: of a quantized tensor that of its integers."""
     if value.dtype in _PACKED:
         raise MissingDataError(
@@ -153,7 +127,7 @@ def _reach(value: ValueFacts) -> int:
     return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=False)) + 1
 
 
-def _elements(stored: _Stored, count: int, dtype: torch.dtype) -> torch.Tensor:
+def stored_elements(stored: Stored, count: int, dtype: torch.dtype) -> torch.Tensor:
     """Read `count` elements from the start of a value, as a 1-D tensor."""
     value, data, blob = stored.value, stored.data, stored.blob
     stop = data.offset + count * dtype.itemsize
@@ -173,7 +147,7 @@ def _restride(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     if dense.stride() == stride:
         return dense
     # Elements are copied as integers of their size: not every dtype can copy, and bits must stay as they are.
-    as_integer = _SAME_SIZE.get(dense.dtype.itemsize, dense.dtype)
+    as_integer = SAME_SIZE.get(dense.dtype.itemsize, dense.dtype)
     source = dense.view(as_integer)
     if not _overlaps(dense.shape, stride):
         return torch.empty_strided(dense.shape, stride, dtype=as_integer).copy_(source).view(dense.dtype)
@@ -195,7 +169,7 @@ def _overlaps(shape: torch.Size, stride: tuple[int, ...]) -> bool:
     return False
 
 
-_SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aten_dump.dump import Value, open_dump
-from aten_dump.dump.tensor_reading import Parts, load
+from aten_dump.dump.tensors.tensor_reading import Parts, load
 from aten_dump.errors import FormatError, MissingDataError
 from aten_dump.store import records as r
 from tests.dump.building import Builder

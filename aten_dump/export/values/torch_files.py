@@ -1,0 +1,43 @@
+"""Tensors as ``.pt`` files, for ``torch.load``; a large one is written a block at a time, row-major."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import torch
+
+from ...dump import Value
+
+_LOCAL_HEADER_BYTES: Final = 30  # of a zip file's entry, before its name
+_NAME_LENGTHS: Final = struct.Struct("<26xHH")
+
+
+def save_pt(value: Value, path: Path) -> None:
+    """Write the tensor of a value; a large one without the zip format's checksum, which torch does not look at."""
+    blocks = value.blocks()
+    index, first = next(blocks)
+    if not index:
+        torch.save(first.resolve_conj().resolve_neg(), path)  # numpy, which msprobe makes of it, knows neither bit
+        return
+    stride = torch.empty(value.shape, device="meta").stride()
+    # Memory that nothing touches is none.
+    whole = torch.empty(0, dtype=value.dtype).set_(torch.UntypedStorage(value.nbytes), 0, value.shape, stride)
+    with torch.serialization.skip_data():
+        torch.save(whole, path)
+    with open(path, "r+b") as file:
+        file.seek(_start_of_data(file))
+        for _, block in chain([(index, first)], blocks):
+            file.write(block.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def _start_of_data(file: BinaryIO) -> int:
+    """Return where the elements of the only tensor in a ``.pt`` file begin."""
+    with zipfile.ZipFile(file) as entries:
+        [entry] = [entry for entry in entries.infolist() if entry.filename.endswith("/data/0")]
+    file.seek(entry.header_offset)
+    name, extra = _NAME_LENGTHS.unpack(file.read(_LOCAL_HEADER_BYTES))
+    return entry.header_offset + _LOCAL_HEADER_BYTES + int(name) + int(extra)
