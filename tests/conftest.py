@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+from collections.abc import Iterator
 
 # Before torch is imported: several workers on few cores must not spin, and no test may reach for a model hub.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -12,6 +13,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
+
+from tests import cpu_only, devices
 
 torch.set_num_threads(2)  # the same everywhere, as sums depend on it
 if (
@@ -23,6 +26,27 @@ if (
 collect_ignore = [] if importlib.util.find_spec("torch_npu") else ["npu"]
 
 
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", choices=devices.DEVICES, default="cpu", help="where the tests make their tensors")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    devices.start(config.getoption("device"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what cannot run on the device asked for, with the reason."""
+    if config.getoption("device") != "cpu":
+        for item in items:
+            if reason := cpu_only.reason_of(item.nodeid):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
+def _on_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make tensors on the device of ``--device`` where a test names none, from one seed."""
+    with devices.default_device(request.config.getoption("device")):
+        torch.manual_seed(0)
+        yield

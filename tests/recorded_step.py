@@ -27,10 +27,10 @@ def one_thread() -> Iterator[None]:
 def no_mode_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No configuration from outside, and no mode of torch's on its stacks afterwards."""
     monkeypatch.delenv("ATEN_DUMP_CONFIG", raising=False)
+    before = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
     yield
-    dispatch = torch._C._len_torch_dispatch_stack()
-    function = torch._C._len_torch_function_stack()
-    assert (dispatch, function) == (0, 0), "a test left a mode on the stack"
+    after = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
+    assert after == before, "a test left a mode on the stack"
 
 
 @pytest.fixture

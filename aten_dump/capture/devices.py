@@ -9,7 +9,9 @@ import ctypes
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +19,24 @@ if TYPE_CHECKING:
 _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 # Packages that torch loads by itself when they are installed, and the driver library without which that fails.
 _DRIVERS: Final = {"torch_npu": "libascendcl.so"}
+# What decides on which devices a program runs and how they compute, as far as variables say it.
+_VARIABLES: Final = (
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "HCCL_DETERMINISTIC",
+    "INF_NAN_MODE_ENABLE",
+    "NVIDIA_TF32_OVERRIDE",
+)
+_NPU_OPTIONS: Final = MappingProxyType(
+    {
+        "allow_internal_format": "ALLOW_INTERNAL_FORMAT",
+        "cube_math_type": "CUBE_MATH_TYPE",
+        "precision_mode": "ACL_PRECISION_MODE",
+        "op_select_impl_mode": "ACL_OP_SELECT_IMPL_MODE",
+        "jit_compile": "jitCompile",
+    }
+)
 
 
 def keep_torch_importable() -> None:
@@ -72,3 +92,72 @@ def has_spare_core() -> bool:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return torch.get_num_threads() * (int(ranks) if ranks.isdecimal() else 1) < cores
+
+
+def how_devices_compute() -> dict[str, Any]:
+    """Return the versions and switches that decide what an op gives on the devices of this process.
+
+    What the installed torch or device package does not tell is left out; an option of a device that nobody set is "".
+    """
+    import torch
+
+    facts: dict[str, Any] = {
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+    device = accelerator()
+    if device is not None and device.type in _FACTS:
+        facts.update({name: fact for name, fact in _FACTS[device.type]().items() if fact is not None})
+    return facts
+
+
+def _npu_facts() -> dict[str, Any]:
+    import torch
+
+    package = sys.modules.get("torch_npu")
+    c, npu = getattr(package, "_C", None), torch.get_device_module("npu")
+    facts = {name: _told(getattr(c, "_npu_getOption", None), option) for name, option in _NPU_OPTIONS.items()}
+    versions = getattr(c, "_get_cann_version", None)
+    return {
+        "soc": _told(getattr(npu, "get_device_name", None), 0),
+        "cann": _told(versions, "CANN"),
+        "driver": _told(versions, "DRIVER"),
+        "keeps_nonfinite": _told(getattr(getattr(npu, "utils", None), "is_support_inf_nan", None)),
+        "matmul_hf32": _told(lambda: npu.matmul.allow_hf32),
+        "conv_hf32": _told(lambda: npu.conv.allow_hf32),
+        **facts,
+    }
+
+
+def _cuda_facts() -> dict[str, Any]:
+    import torch
+
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    capabilities = [torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())]
+    return {
+        "compute_capability": [f"{major}.{minor}" for major, minor in capabilities],
+        "cuda": torch.version.cuda,
+        "driver": _told(getattr(torch._C, "_cuda_getDriverVersion", None)),
+        "cudnn": _told(cudnn.version),
+        "cudnn_enabled": cudnn.enabled,
+        "cudnn_benchmark": cudnn.benchmark,
+        "cudnn_deterministic": cudnn.deterministic,
+        "matmul_tf32": _told(lambda: matmul.allow_tf32),
+        "conv_tf32": _told(lambda: cudnn.allow_tf32),
+        "fp16_reduced_precision_reduction": _told(lambda: matmul.allow_fp16_reduced_precision_reduction),
+        "bf16_reduced_precision_reduction": _told(lambda: matmul.allow_bf16_reduced_precision_reduction),
+    }
+
+
+_FACTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {"npu": _npu_facts, "cuda": _cuda_facts}
+
+
+def _told(question: Callable[..., Any] | None, *args: Any) -> Any:
+    """Return what a device package answers; None where it has no such question, or cannot say."""
+    try:
+        answer = question(*args) if question is not None else None
+    except (RuntimeError, AttributeError):  # such as switches of TF32 set in the old way and in the new one
+        return None
+    return answer.decode() if isinstance(answer, bytes) else answer

@@ -21,7 +21,7 @@ from ..store.writing.writer import Writer
 from . import IS_COMPILED
 from .control import Control
 from .data.host_memory import host_memory
-from .devices import accelerator, has_spare_core
+from .devices import accelerator, has_spare_core, how_devices_compute
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -98,6 +98,7 @@ def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict
         "recorder": "compiled" if IS_COMPILED else "pure Python",
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "devices": _devices(),
+        "computing": how_devices_compute(),
         "threads": torch.get_num_threads(),
         "command": sys.argv,
         "config": config.as_dict(),

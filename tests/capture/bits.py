@@ -11,7 +11,7 @@ from torch import Tensor
 
 def raw(tensor: Tensor) -> bytes:
     """The elements in row-major order, as bytes; NaN payloads and signs of zero included."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     if tensor.numel() == 0:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from tests.capture.bits import raw
+from tests.devices import drawn, random_states
 from tests.models import seed_all
 
 
@@ -24,13 +25,13 @@ def outcome(program: Callable[[], Any]) -> list[Any]:
     with torch.no_grad():
         return [
             (str(t.dtype), tuple(t.shape), raw(t)) if isinstance(t, torch.Tensor) else repr(t)
-            for t in [*left, torch.get_rng_state()]
+            for t in [*left, *random_states()]
         ]
 
 
 def batch() -> torch.Tensor:
     """The same five rows of four numbers each time."""
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    return drawn(5, 4, seed=1)
 
 
 def trained(model: Any, run: Any) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""Whether the program leaves a core to the writer's thread."""
+"""What the recorder asks of devices: whether a core is left to the writer's thread, and how they compute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture.devices import has_spare_core
+from aten_dump.capture.devices import has_spare_core, how_devices_compute
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -47,3 +47,26 @@ def test_the_dump_is_the_same(threads: object, tmp_path: Path, count: int) -> No
     assert torch.equal(rank.tensor("Aten.add_.0.forward.input.0"), torch.arange(300_000.0))
     assert torch.equal(rank.tensor("Aten.t.0.forward.output.0"), (torch.arange(300_000.0) + 1).view(3, -1).t())
     assert torch.equal(rank.tensor("Aten.clone.0.forward.output.0"), (torch.arange(300_000.0) + 1).view(3, -1).t())
+
+
+def test_switches_that_decide_numbers_are_in_run_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with DumpMode(DumpConfig(path=tmp_path / "dump")):
+            pass
+    finally:
+        torch.use_deterministic_algorithms(False)
+    recorded = open_dump(tmp_path / "dump").run["computing"]
+    assert recorded["deterministic"] and recorded["deterministic_warn_only"]
+    assert recorded["CUDA_VISIBLE_DEVICES"] == "3,1" and "ASCEND_RT_VISIBLE_DEVICES" not in recorded
+    assert recorded["float32_matmul_precision"] == torch.get_float32_matmul_precision()
+    assert how_devices_compute()["deterministic"] is False
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_a_gpu_computes_with_is_said() -> None:
+    facts = how_devices_compute()
+    assert facts["compute_capability"][0] == ".".join(map(str, torch.cuda.get_device_capability(0)))
+    assert {"cuda", "cudnn", "matmul_tf32", "conv_tf32", "fp16_reduced_precision_reduction"} <= facts.keys()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.capture.bits import assert_same
+from tests.devices import random_states
 from tests.models import seed_all
 
 Record = Callable[..., Any]
@@ -24,11 +25,11 @@ def twice(record: Record, program: Program, model: torch.nn.Module | None = None
     seed_all(5)
     program()  # first calls of some kernels differ from later ones, see MKL's start-up
     seed_all(5)
-    bare = [tensor.detach().clone() for tensor in program()] + [torch.get_rng_state()]
+    bare = [tensor.detach().clone() for tensor in program()] + random_states()
     seed_all(5)
     left: list[Tensor] = []
     rank = record(lambda: left.extend(program()), model, **{"data": "tensor", **config})
-    left.append(torch.get_rng_state())
+    left.extend(random_states())
     assert len(bare) == len(left)
     for number, (expected, found) in enumerate(zip(bare, left, strict=True)):
         assert_same(expected, found, f"result {number}")
