@@ -26,8 +26,6 @@ if (
 collect_ignore = [] if importlib.util.find_spec("torch_npu") else ["npu"]
 
 
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=devices.DEVICES, default="cpu", help="where the tests make their tensors")
 
@@ -38,9 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what cannot run on the device asked for, with the reason."""
-    if config.getoption("device") != "cpu":
+    device = config.getoption("device")
+    if device != "cpu":
         for item in items:
-            if reason := cpu_only.reason_of(item.nodeid):
+            if reason := cpu_only.reason_of(item.nodeid, device):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -22,14 +22,17 @@ import torch
 from ..dump import Call, Dump, RankDump, Step, open_dump
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from .executors import each_rank
+from .given_device import usable_device
 from .given_dumps import Given, rank_of
 from .replay_result import Replay, ReplayedOp, ReplayResult, Skipped
 from .rerun.allowed_ops import allowed_patterns, allowing
 from .rerun.graft import Graft, graft
 from .rerun.op_errors import attempt, measured
-from .rerun.run_op import RUN_ERRORS, run_call, same_bits
+from .rerun.run_op import RUN_ERRORS, Run, run_call, same_bits
 
 AUTO: Final = "auto"
+_CPU: Final = torch.device("cpu")
+_WITH_FLOAT64: Final = frozenset(("cpu", "cuda"))
 Dtype = torch.dtype | None | Literal["auto"]
 Progress = Callable[[int, int], None]
 
@@ -54,7 +57,7 @@ def replay_call(
     """
     try:
         with allowing(allow_ops):
-            run = run_call(call, cast=_casts(dtype), device=torch.device(device))
+            run = run_call(call, cast=_casts(dtype), device=usable_device(device))
     except (ReplayError, MissingDataError, FormatError) as error:
         return ReplayResult(call, None, {}, str(error))
     return ReplayResult(call, run.outputs, run.mutated, None)
@@ -92,7 +95,7 @@ def replay(
         MissingDataError: no bytes were recorded at all, or a name is unknown.
     """
     rank, calls = _calls_of(target)
-    place = torch.device(device)
+    place = usable_device(device)
     if substitute is not None:
         if dtype not in (AUTO, None):
             raise ReplayError(f"substitute runs the recorded dtypes; dtype={dtype} does not go with it, leave it out")
@@ -230,7 +233,7 @@ def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
         ReplayError, MissingDataError, FormatError: it cannot be replayed.
     """
     native, failure = attempt(call, False, device)
-    reference, wide_failure = attempt(call, True, device) if casts else (None, None)
+    reference, wide_failure = _reference(call, device) if casts else (None, None)
     if native is None and (reference is None or failure is None or isinstance(failure, MissingDataError)):
         raise failure or wide_failure or ReplayError("it could not be run")
     results = tuple(measured(call, native, reference))
@@ -249,6 +252,14 @@ def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
         results=results,
         drew=native is not None and native.drew,
     )
+
+
+def _reference(call: Call, device: torch.device) -> tuple[Run | None, AtenDumpError | None]:
+    """Run a call in float64: on the CPU where the device has no float64 to rely on, if the CPU has the op."""
+    if device.type in _WITH_FLOAT64:
+        return attempt(call, True, device)
+    on_cpu = attempt(call, True, _CPU)
+    return on_cpu if on_cpu[0] is not None else attempt(call, True, device)
 
 
 __all__ = [

@@ -21,6 +21,7 @@ import torch
 from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
+from ..composed_backward import composed
 from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
@@ -140,16 +141,19 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     names = [argument.name for argument in op._schema.arguments]
     state = call.random_state
     is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
+    run = composed(op, around.device)
     try:
         args, kwargs = arguments.build()
         check_arguments(op, args, kwargs)
         with torch.no_grad(), torch.sparse.check_sparse_tensor_invariants():
             if is_random:
-                result, drew = _draw(partial(op, *args, **kwargs), _generator_in(args, kwargs), state, around)
+                result, drew = _draw(partial(run, *args, **kwargs), _generator_in(args, kwargs), state, around)
             else:
-                result, drew = op(*args, **kwargs), False
+                result, drew = run(*args, **kwargs), False
     except AtenDumpError:
         raise
+    except NotImplementedError as error:
+        raise ReplayError(f"{around.device.type} has no kernel for it") from error
     except RUN_ERRORS as error:
         text = str(error).strip().partition("\n")[0]
         raise ReplayError(f"it raised when replayed: {type(error).__name__}: {text}") from error

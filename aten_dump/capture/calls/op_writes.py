@@ -1,4 +1,4 @@
-"""What an op wrote: new versions of the memory, and the count that autograd keeps."""
+"""What an op wrote: new versions of the memory."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ def note_writes(
             t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, torch.Tensor)
         ]
         _begin_versions(values, plan, args, tensors)
-        if plan.bumps_versions:
-            _bump_versions(tensors)
         if keep is not None and tensors:
             written += (name, encode(target, values, keep))
     return written or None
@@ -52,12 +50,3 @@ def _begin_versions(values: ValueIds, plan: OpPlan, args: tuple[Any, ...], tenso
     note = values.storages.state_of if plan.reshapes else values.storages.written
     for tensor in tensors:
         note(tensor)
-
-
-def _bump_versions(tensors: list[torch.Tensor]) -> None:
-    """Count a write in autograd's version counters, as the bare program does.
-
-    ``aten::_foreach_*_`` ops write through inner in-place ops, which count the write; under any dispatch mode those run
-    below the key that counts. Without this, "modified by an inplace operation" would not be raised.
-    """
-    torch.autograd.graph.increment_version([t for t in tensors if not t.is_inference()])

@@ -37,6 +37,7 @@ from ..torch_internals.tracing import (
     kind_of_types,
     takes_stand_ins,
 )
+from ..torch_internals.write_counts import inner_writes_counted
 from .inner_ops import open_nested, run_higher_order, run_subclass_op
 
 _frames = getattr(torch._C._dynamo, "eval_frame", None)
@@ -185,6 +186,9 @@ class OpMode(TorchDispatchMode):
         try:
             if kind or entry.plan.is_higher_order:
                 result = self._run_nested(recorder, op, func, args, kwargs)
+            elif entry.plan.writes_inside:
+                with inner_writes_counted():
+                    result = func(*args, **kwargs)
             else:
                 result = func(*args, **kwargs)
         except BaseException as error:

@@ -51,7 +51,7 @@ class OpPlan(NamedTuple):
     writes: tuple[tuple[int, str], ...]  # (position, name) of arguments written in place
     enabled_by: int | None  # position of the bool argument that enables those writes
     undefined_output: bool
-    bumps_versions: bool = False  # of autograd: see `op_writes`
+    writes_inside: bool = False  # by in-place ops that it may run: see `write_counts`
     random: bool = False  # it may draw from a random generator
     collective: bool = False  # it starts, or waits for, a transfer: see `collectives`
     reads: bool = True  # False for views: they look at no element
@@ -89,7 +89,7 @@ def _make_plan(func: Any) -> OpPlan:
     if undeclared is not None and len(writes) <= len(undeclared[0]):
         writes, enabled_by = tuple((i, arguments[i]) for i in undeclared[0]), undeclared[1]
     undefined_output = parts.without_overload in UNDEFINED_OUTPUT_OPS
-    bumps_versions = namespace == "aten" and base.startswith("_foreach_") and bool(writes)
+    writes_inside = namespace == "aten" and base.startswith("_foreach_") and bool(writes)
     random = _draws(func, schema)
     collective = namespace in TRANSFER_NAMESPACES or op in WRITES_RESULT
     reads = bool(writes) or collective or not any(a.alias_info is not None for a in schema.arguments)
@@ -100,7 +100,7 @@ def _make_plan(func: Any) -> OpPlan:
         writes,
         enabled_by,
         undefined_output,
-        bumps_versions,
+        writes_inside,
         random,
         collective,
         reads,

@@ -10,7 +10,7 @@ import torch
 from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump, open_dump
-from ...errors import ConfigError, StoreError
+from ...errors import StoreError
 from ...report.replay import answer_lines, ops_table
 from ..completion import complete_name
 from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
@@ -22,7 +22,7 @@ from ..workers import jobs_option, workers
 @dump_argument
 @click.argument("name", required=False, shell_complete=complete_name)
 @place_options
-@click.option("--device", default="cpu", show_default=True, help="Device to run the ops on.")
+@click.option("--device", default="cpu", show_default=True, help="Device to run the ops on: cpu, cuda, npu.")
 @click.option(
     "--dtype",
     type=click.Choice(["float64", "recorded"]),
@@ -68,7 +68,7 @@ def command(
         raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
     judged = None if dtype == "recorded" else torch.float64
     if everything:
-        _replay_all(dump, jobs, str(_device(device)), dtype, allow_ops)
+        _replay_all(dump, jobs, device, dtype, allow_ops)
         return
     opened = open_rank(dump, step, rank)
     if emit is None and name is None and not len(opened.calls):
@@ -79,7 +79,7 @@ def command(
         return
     with count_progress("replaying") as update:
         calls = opened if name is None else _aten_calls(opened[name])
-        found: Replay = replay(calls, device=_device(device), dtype=judged, allow_ops=allow_ops, progress=update)
+        found: Replay = replay(calls, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
     _print(found, line_limit(limit, default=20))
     _exit([found], dtype)
 
@@ -111,13 +111,6 @@ def _exit(replays: list[Replay], dtype: str) -> None:
         raise click.exceptions.Exit(2)
     if any(found.suspects or (dtype == "recorded" and found.unequal) for found in replays):
         raise click.exceptions.Exit(1)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"--device is {name!r}: {str(error).partition(chr(10))[0]}") from None
 
 
 def _aten_calls(call: Call) -> list[Call]:

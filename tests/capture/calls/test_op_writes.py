@@ -88,23 +88,6 @@ def test_running_statistics_are_written_in_training_only(
     assert (written is not None) is training
 
 
-@pytest.mark.parametrize(("func", "bumped"), [(aten._foreach_add_.Scalar, 1), (aten.add_.Scalar, 0)], ids=str)
-def test_foreach_ops_count_in_autograd_s_version_and_others_count_themselves(
-    values: ValueTable, func: Any, bumped: int
-) -> None:
-    x = torch.ones(2)
-    before = x._version
-    note_writes(plan_of(func), ([x] if bumped else x, 1), {}, values, True)
-    assert x._version - before == bumped
-
-
-def test_inference_tensors_have_no_version_to_count_in(values: ValueTable) -> None:
-    with torch.inference_mode():
-        x = torch.ones(2)
-    note_writes(plan_of(aten._foreach_add_.Scalar), ([x], 1), {}, values, True)
-    assert versions(values, x) == [1]
-
-
 def test_a_copy_of_memory_that_nothing_has_written_is_undefined_where_that_is(values: ValueTable) -> None:
     source, target = torch.empty(4), torch.ones(4)
     values.storages.undefined(source)

@@ -45,7 +45,7 @@ def test_writes_that_a_flag_enables() -> None:
     ("field", "with_it", "without"),
     [
         ("undefined_output", aten.empty.memory_format, aten.zeros.default),
-        ("bumps_versions", aten._foreach_add_.Scalar, aten.add_.Tensor),
+        ("writes_inside", aten._foreach_add_.Scalar, aten.add_.Tensor),
         ("random", aten.bernoulli.default, aten.relu.default),
         ("random", aten.native_dropout.default, aten.mul.Tensor),
         ("reads", aten.relu.default, aten.view.default),

@@ -12,7 +12,17 @@ from ....errors import AtenDumpError, MissingDataError
 from ...nonfinite import answer_lines
 
 _MOST_EVENTS: Final = 12
-_RUN_FACTS: Final = ("world_size", "python", "platform", "recorder", "packages", "devices", "computing", "threads", "command")
+_RUN_FACTS: Final = (
+    "world_size",
+    "python",
+    "platform",
+    "recorder",
+    "packages",
+    "devices",
+    "computing",
+    "threads",
+    "command",
+)
 
 
 def run_facts(dump: Dump) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""Backward ops that only some devices have as one op, such as NPUs: elsewhere autograd composes what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+
+def composed(op: Any, device: torch.device) -> Callable[..., Any]:
+    """Return the op, or what computes the same on a device that has no kernel for it."""
+    own = _COMPOSED.get(op.name())
+    kernels = torch._C._dispatch_has_kernel_for_dispatch_key
+    return op if own is None or device.type != "cpu" or kernels(op.name(), "CPU") else own
+
+
+def _matmul_backward(grad: Tensor, one: Tensor, other: Tensor, mask: list[bool]) -> tuple[Tensor | None, ...]:
+    return _gradients(torch.matmul, grad, (one, other), mask)
+
+
+def _linear_backward(x: Tensor, grad: Tensor, weight: Tensor, output_mask: list[bool]) -> tuple[Tensor | None, ...]:
+    bias = weight.new_zeros(weight.shape[:1])
+    return _gradients(torch.nn.functional.linear, grad, (x, weight, bias), output_mask)
+
+
+def _gradients(
+    forward: Callable[..., Tensor], grad: Tensor, given: tuple[Tensor, ...], mask: list[bool]
+) -> tuple[Tensor | None, ...]:
+    with torch.enable_grad():
+        leaves = [tensor.detach().requires_grad_(wanted) for tensor, wanted in zip(given, mask, strict=True)]
+        result = forward(*leaves)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(torch.autograd.grad(result, wanted, grad) if wanted else ())
+    return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
+
+
+_COMPOSED: Final[dict[str, Callable[..., Any]]] = {
+    "aten::matmul_backward": _matmul_backward,
+    "aten::linear_backward": _linear_backward,
+}

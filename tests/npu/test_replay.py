@@ -1,0 +1,58 @@
+"""`replay` on the CPU and on the device, of dumps of either. Run with `make test-npu`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from aten_dump import DumpConfig, DumpMode, ReplayError, open_dump, replay
+from aten_dump.cli.main import main
+from tests.models import build, train_step
+
+NOT_A_COMPUTATION = {
+    "it returns undefined memory: there is nothing to compare",
+    "profiler ops compute nothing that is recorded",
+}
+OTHER_NUMBERS = "it draws random numbers on npu: replay it there, cpu draws others"
+
+
+@pytest.fixture(scope="module", params=["cpu", "npu"])
+def dump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp(request.param) / "dump"
+    with torch.device(request.param):
+        program = build("gpt2", "adamw_foreach")
+        train_step(program)
+        with DumpMode(DumpConfig(path=path, data="tensor"), model=program.model):
+            train_step(program)
+    return path
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+@pytest.mark.parametrize("dtype", [torch.float64, None], ids=["float64", "recorded"])
+def test_each_side_is_replayed_on_either(dump: Path, device: str, dtype: torch.dtype | None) -> None:
+    rank = open_dump(dump).step(0).rank(0)
+    recorded_on = str(rank["Functional.embedding.0.forward"].input_values()[0][1].device).partition(":")[0]
+    found = replay(dump, device=device, dtype=dtype)
+    left = set(found.reasons) - NOT_A_COMPUTATION
+    if device == recorded_on:
+        assert left == set() and found.unequal == ()
+    else:
+        assert {reason.partition(":")[0] for reason in left} <= {f"it draws random numbers on {recorded_on}"}
+    assert found.suspects == ()
+    assert len(found.ops) > 350
+    if dtype is not None:
+        assert {op.op for op in found.ops if op.reference != "float64"} <= {"aten::randint", "aten::randint.low"}
+    assert any(op.op == "aten::matmul_backward" for op in found.ops) == (recorded_on == "npu")
+
+
+def test_the_command(dump: Path) -> None:
+    result = CliRunner().invoke(main, ["replay", str(dump), "--device", "npu", "--limit", "3"])
+    assert result.exit_code == 0, result.output
+
+
+def test_there_is_no_third_device(dump: Path) -> None:
+    with pytest.raises(ReplayError, match="npu:7: there are 2 here, npu:0 to npu:1"):
+        replay(dump, device="npu:7")
