@@ -111,7 +111,7 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passes", default="1,26", help="sizes of steps shown as a file (%(default)s)")
+    parser.add_argument("--passes", default="1,30", help="sizes of steps shown as a file (%(default)s)")
     parser.add_argument("--served", default="300", help="sizes of steps shown by serve (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where dumps go, or are already")
     given = parser.parse_args()

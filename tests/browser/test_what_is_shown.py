@@ -212,26 +212,6 @@ def test_recomputed_calls_and_originals_link_each_other(recorded: Path, report_o
     assert again.forward.name in report.text("main")
 
 
-def test_the_graph_has_the_calls_of_the_module(pair: Path, rank: RankDump, open_report: Open) -> None:
-    report = open_report(pair, "#view=graph&module=layers.0")
-    inside = [call.name for call in rank["Module.layers.0.0.forward"].children if call.phase == "forward"]
-    shown = report.page.evaluate("[...document.querySelectorAll('a.node')].map(e => e.getAttribute('data-name'))")
-    assert sorted(shown) == sorted(inside)
-    report.page.click("a.node[data-name^='Module.layers.0.bn2']")
-    report.wait_for_address("module=layers.0.bn2")
-    report.page.wait_for_selector("a.node[data-name^='Functional.batch_norm.2.forward']")
-
-
-def test_edges_are_values_and_gradients(pair: Path, open_report: Open) -> None:
-    report = open_report(pair, "#view=graph&module=layers.0")
-    report.page.wait_for_selector("svg.graph")
-    forward, backward = (report.page.locator(f"path.edge{kind}").count() for kind in (":not(.backward)", ".backward"))
-    assert forward >= 8  # conv, bn, relu, conv, bn, add, relu in a row, and the input around them
-    assert backward >= 5
-    report.page.uncheck("input[type=checkbox]")
-    assert not report.page.locator("path.edge.backward").first.is_visible()
-
-
 def test_the_strip_selects_everywhere(pair: Path, rank: RankDump, open_report: Open) -> None:
     report = open_report(pair, "#view=strip")
     holder = report.page.locator(".strip-holder")

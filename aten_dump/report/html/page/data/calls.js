@@ -39,8 +39,6 @@ export class Calls {
     this.chainFrame = section.integers("chain.frame");
     this.frames = frames(section);
     this.sources = this.chainFrame.length ? innermostUserFrames(this) : [];
-    /** @type {Map<string, number> | null} */
-    this.byName = null;
   }
 
   /** @param {number} call */
@@ -55,11 +53,9 @@ export class Calls {
    * @returns {number} -1 where there is none
    */
   find(name) {
-    if (!this.byName) {
-      this.byName = new Map();
-      for (let call = 0; call < this.count; call++) this.byName.set(this.name(call), call);
-    }
-    return this.byName.get(name) ?? -1;
+    const heads = this.ops.map(({ head }) => name.startsWith(`${head}.`));
+    for (let call = 0; call < this.count; call++) if (heads[this.op[call]] && this.name(call) === name) return call;
+    return -1;
   }
 
   /** @param {number} call */

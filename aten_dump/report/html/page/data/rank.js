@@ -107,7 +107,7 @@ export class Rank {
     this.chunks = new Map();
     /** @type {Map<string, Promise<import("./columns.js").Section>>} chunks that have been asked for */
     this.loadingChunks = new Map();
-    /** @type {Map<number, number[]> | null} */
+    /** @type {{start: Int32Array, calls: Int32Array} | null} calls by the forward call that they belong to */
     this.belonging = null;
     /** @type {Promise<Histograms | null> | null} */
     this.histograms = null;
@@ -137,16 +137,8 @@ export class Rank {
    * @returns {number[]}
    */
   belongingTo(call) {
-    if (!this.belonging) {
-      this.belonging = new Map();
-      const { forward } = this.loaded.calls;
-      for (let other = 0; other < forward.length; other++) {
-        const list = forward[other] < 0 ? null : this.belonging.get(forward[other]);
-        if (list) list.push(other);
-        else if (forward[other] >= 0) this.belonging.set(forward[other], [other]);
-      }
-    }
-    return this.belonging.get(call) ?? [];
+    const { start, calls } = (this.belonging ??= grouped(this.loaded.calls.forward));
+    return Array.from(calls.subarray(start[call], start[call + 1]));
   }
 
   /**
@@ -250,6 +242,19 @@ export class Rank {
     const at = index % this.chunk;
     return { producer: found.producer[at], consumers: found.consumers[at] };
   }
+}
+
+/**
+ * Return the places of each number, ascending; those of number n begin at start[n].
+ * @param {Int32Array | Float64Array} numbers less than there are of them; -1 is in no group
+ */
+function grouped(numbers) {
+  const start = new Int32Array(numbers.length + 2);
+  for (const number of numbers) if (number >= 0) start[number + 2]++;
+  for (let at = 2; at < start.length; at++) start[at] += start[at - 1];
+  const calls = new Int32Array(start[numbers.length + 1]);
+  for (let at = 0; at < numbers.length; at++) if (numbers[at] >= 0) calls[start[numbers[at] + 1]++] = at;
+  return { start, calls };
 }
 
 /** @param {import("./columns.js").Section} section */

@@ -42,7 +42,7 @@ export class GraphView {
       replace(this.title, fqn || "outside of modules");
       const graph = await moduleGraph(rank, fqn);
       if (this.shown !== key) return;
-      replace(this.note, graph.leftOut ? `The first ${graph.nodes.length} of ${graph.nodes.length + graph.leftOut} calls are drawn.` : "");
+      replace(this.note, graph.leftOut ? `The first ${graph.drawn} of ${graph.drawn + graph.leftOut} calls are drawn.` : "");
       if (!graph.nodes.length) return replace(this.drawing, h("p", { class: "empty" }, "Nothing ran in it in forward."));
       replace(this.drawing, this.draw(rank, place, graph.nodes, await laidOut(graph)));
     }

@@ -1,8 +1,10 @@
 /** The graph of one module: what ran directly in it, and which values and gradients go from one to the other. */
 
-import { PHASES } from "../data/calls.js";
+import { BACKWARD, PHASES } from "../data/calls.js";
 
+/** @typedef {import("../data/calls.js").Calls} Calls */
 /** @typedef {import("../data/rank.js").Rank} Rank */
+/** @typedef {import("../data/rank.js").Value} Value */
 
 /**
  * @typedef {object} Node
@@ -13,9 +15,11 @@ import { PHASES } from "../data/calls.js";
  * @property {string} type of its result
  */
 /** @typedef {{from: string, to: string, text: string, isBackward: boolean}} Edge */
-/** @typedef {{nodes: Node[], edges: Edge[], leftOut: number}} Graph */
+/** @typedef {{nodes: Node[], edges: Edge[], drawn: number, leftOut: number}} Graph `drawn` and `leftOut` are numbers of calls */
 
 const MOST_NODES = 80;
+// Calls from the first to the last that is drawn: what lies between is loaded with them.
+const MOST_CALLS = 16_384;
 
 /**
  * Return the modules of a step and rank as a tree of paths.
@@ -57,105 +61,101 @@ export function moduleCall(rank, fqn) {
 export async function moduleGraph(rank, fqn) {
   const { calls, tree } = rank.loaded;
   const outer = moduleCall(rank, fqn);
-  const inside = outer >= 0 ? tree.children(outer) : tree.roots();
+  const inside = outer >= 0 ? tree.children(outer) : fqn ? [] : tree.roots();
   const forward = inside.filter((call) => PHASES[calls.phase[call]] === "forward");
-  const chosen = forward.slice(0, MOST_NODES);
-  const builder = new Builder(rank, chosen);
+  const chosen = forward.slice(0, MOST_NODES).filter((call) => call - forward[0] < MOST_CALLS);
+  const builder = new Builder(rank);
+  if (outer >= 0) await builder.addInputs(outer);
   for (const call of chosen) await builder.addCall(call);
-  if (outer >= 0) await builder.addEnds(outer);
-  for (const call of chosen) await builder.addInputs(call);
-  for (const call of chosen) await builder.addBackward(call);
-  return { nodes: builder.usedNodes(), edges: [...builder.edges.values()], leftOut: forward.length - chosen.length };
+  if (outer >= 0) await builder.addOutputs(outer);
+  return { nodes: builder.usedNodes(), edges: builder.edges, drawn: chosen.length, leftOut: forward.length - chosen.length };
 }
 
+/**
+ * Nodes and edges, from what calls were given and returned. A value comes from the call before that returned it first,
+ * and so does a gradient.
+ */
 class Builder {
-  /**
-   * @param {Rank} rank
-   * @param {number[]} chosen
-   */
-  constructor(rank, chosen) {
+  /** @param {Rank} rank */
+  constructor(rank) {
     this.rank = rank;
-    this.chosen = chosen;
     /** @type {Node[]} */
     this.nodes = [];
-    /** @type {Map<string, Edge>} */
-    this.edges = new Map();
-    /** @type {Map<number, string>} values that come into the module, by node */
-    this.given = new Map();
+    /** @type {Edge[]} */
+    this.edges = [];
+    /** @type {Set<string>} */
+    this.drawn = new Set();
+    /** @type {Map<number, string>} node that made a value */
+    this.makers = new Map();
+    /** @type {Map<string, Set<number>>} gradients that came to a node */
+    this.arrived = new Map();
+  }
+
+  /** @param {number} outer */
+  async addInputs(outer) {
+    const args = await this.rank.arguments(outer);
+    for (const [slot, value] of args.of("input")) {
+      this.nodes.push({ id: slot, kind: "input", call: -1, title: slot, type: value.signature.text });
+      this.makers.set(value.index, slot);
+    }
+  }
+
+  /** @param {number} outer */
+  async addOutputs(outer) {
+    const args = await this.rank.arguments(outer);
+    for (const [slot, value] of args.of("output")) {
+      this.nodes.push({ id: slot, kind: "output", call: -1, title: slot, type: value.signature.text });
+      const from = this.makers.get(value.index);
+      if (from) this.addEdge(from, slot, value.signature.text, false);
+    }
   }
 
   /** @param {number} call */
   async addCall(call) {
     const { calls } = this.rank.loaded;
+    const id = String(call);
     const kind = calls.kind(call) === "module" ? "module" : "call";
     const args = await this.rank.arguments(call);
     const name = calls.name(call).replace(/\.forward$/, "");
     const title = kind === "module" ? calls.fqn(call).split(".").slice(-2).join(".") || name : name;
-    this.nodes.push({ id: String(call), kind, call, title, type: args.result });
-  }
-
-  /** @param {number} outer */
-  async addEnds(outer) {
-    const args = await this.rank.arguments(outer);
+    this.nodes.push({ id, kind, call, title, type: args.result });
+    const gradients = await this.gradients(call);
     for (const [slot, value] of args.of("input")) {
-      this.nodes.push({ id: slot, kind: "input", call: -1, title: slot, type: value.signature.text });
-      this.given.set(value.index, slot);
+      const from = this.makers.get(value.index);
+      if (!from) continue;
+      this.addEdge(from, id, value.signature.text, false);
+      const gradient = gradients.sent.get(slot) ?? gradients.passed.find(({ index }) => this.arrived.get(from)?.has(index));
+      if (gradient) this.addEdge(id, from, gradient.signature.text, true);
     }
-    for (const [slot, value] of args.of("output")) {
-      this.nodes.push({ id: slot, kind: "output", call: -1, title: slot, type: value.signature.text });
-      const { producer } = await this.rank.uses(value.index);
-      const from = this.nodeOf(producer);
-      if (from) this.addEdge(from, slot, value.signature.text, false);
-    }
-  }
-
-  /**
-   * Return the node that a call is in.
-   * @param {number} call
-   */
-  nodeOf(call) {
-    if (call < 0) return null;
-    const { tree } = this.rank.loaded;
-    const place = tree.place[call];
-    const found = this.chosen.find((node) => tree.place[node] <= place && place < tree.place[node] + tree.size[node]);
-    return found === undefined ? null : String(found);
-  }
-
-  /** @param {number} call */
-  async addInputs(call) {
-    const args = await this.rank.arguments(call);
-    for (const [, value] of args.of("input")) {
-      const { producer } = await this.rank.uses(value.index);
-      const from = this.given.get(value.index) ?? this.nodeOf(producer);
-      if (from && from !== String(call)) this.addEdge(from, String(call), value.signature.text, false);
+    this.arrived.set(id, gradients.arrived);
+    for (const [, value] of [...args.of("output"), ...args.of("mutated")]) {
+      if (!this.makers.has(value.index)) this.makers.set(value.index, id);
     }
   }
 
   /**
-   * Add the gradients that the backward of a call sends to that of another.
+   * Return the gradients of a call: those sent to its inputs, by slot, where it is known which; those that its backward
+   * passed on, and those that came to it.
    * @param {number} call
    */
-  async addBackward(call) {
-    const { calls, tree } = this.rank.loaded;
-    const belonging = [];
-    for (let at = tree.place[call]; at < tree.place[call] + tree.size[call]; at++) belonging.push(...this.rank.belongingTo(tree.order[at]));
-    for (const backward of belonging.filter((one) => PHASES[calls.phase[one]] === "backward").slice(0, 200)) {
+  async gradients(call) {
+    const { calls } = this.rank.loaded;
+    /** @type {Map<string, Value>} */
+    const sent = new Map();
+    /** @type {Value[]} */
+    const passed = [];
+    /** @type {Set<number>} */
+    const arrived = new Set();
+    for (const backward of this.rank.belongingTo(call).filter((one) => calls.phase[one] === BACKWARD)) {
       const args = await this.rank.arguments(backward);
-      for (const [, value] of args.of("output")) {
-        const { consumers } = await this.rank.uses(value.index);
-        for (const consumer of consumers.slice(0, 50)) {
-          const to = this.nodeOf(this.forwardOf(consumer));
-          // Sums of gradients at a fork belong to one of its ends: only the way back along a value is drawn.
-          if (to && this.edges.has(`${to} ${call} false`)) this.addEdge(String(call), to, value.signature.text, true);
-        }
+      for (const [, value] of args.of("input")) arrived.add(value.index);
+      for (const [slot, value] of args.of("output")) {
+        // The backward of an API or module call returns gradients in the places of the arguments.
+        if (isCounterpart(calls, backward, call)) sent.set(slot.replace("output", "input"), value);
+        else passed.push(value);
       }
     }
-  }
-
-  /** @param {number} call */
-  forwardOf(call) {
-    const { calls } = this.rank.loaded;
-    return PHASES[calls.phase[call]] === "backward" ? calls.forward[call] : -1;
+    return { sent, passed, arrived };
   }
 
   /**
@@ -166,12 +166,24 @@ class Builder {
    */
   addEdge(from, to, text, isBackward) {
     const key = `${from} ${to} ${isBackward}`;
-    if (!this.edges.has(key)) this.edges.set(key, { from, to, text, isBackward });
+    if (this.drawn.has(key)) return;
+    this.drawn.add(key);
+    this.edges.push({ from, to, text, isBackward });
   }
 
   /** Nodes without ends of the module that nothing here touches. */
   usedNodes() {
-    const used = new Set([...this.edges.values()].flatMap(({ from, to }) => [from, to]));
+    const used = new Set(this.edges.flatMap(({ from, to }) => [from, to]));
     return this.nodes.filter(({ id, kind }) => kind === "call" || kind === "module" || used.has(id));
   }
+}
+
+/**
+ * Tell whether a call is the backward, as a whole, of an API or module call.
+ * @param {Calls} calls
+ * @param {number} backward
+ * @param {number} call
+ */
+function isCounterpart(calls, backward, call) {
+  return calls.op[backward] === calls.op[call] && ["api", "module"].includes(calls.kind(call));
 }
