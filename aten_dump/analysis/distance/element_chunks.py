@@ -40,10 +40,11 @@ class Order:
 class ElementReader:
     """Reads ranges of a tensor's elements in an order."""
 
-    def __init__(self, source: Value | torch.Tensor, order: Order) -> None:
+    def __init__(self, source: Value | torch.Tensor, order: Order, whole_bytes: int = _WHOLE_BYTES) -> None:
+        """Take what is read; a value of up to `whole_bytes` is read at once."""
         self._flat: torch.Tensor | None = None
         self._value: Value | None = None
-        if isinstance(source, Value) and _memory_order(source) == order.dims and source.nbytes > _WHOLE_BYTES:
+        if isinstance(source, Value) and _memory_order(source) == order.dims and source.nbytes > whole_bytes:
             self._value = source
             return
         tensor = plain(source.tensor() if isinstance(source, Value) else source)
@@ -94,6 +95,11 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     return tensor.detach().resolve_conj().resolve_neg()
+
+
+def lies_densely(value: Value) -> bool:
+    """Tell whether ranges of a value's elements can be read: its stored bytes have no holes."""
+    return _memory_order(value) is not None
 
 
 def _memory_order(value: Value) -> tuple[int, ...] | None:

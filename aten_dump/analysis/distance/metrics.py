@@ -19,15 +19,10 @@ from torch import Tensor
 
 from ...dump import Value
 from .element_chunks import CHUNK, Order, common_order, elements, pairs
+from .ulp import has_ulp, ulp_distance
 
 ULP_EDGES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # upper edges; one more bin is beyond
 _TINY: Final = 1e-300
-_INTEGERS: Final = {
-    torch.float16: torch.int16,
-    torch.bfloat16: torch.int16,
-    torch.float32: torch.int32,
-    torch.float64: torch.int64,
-}
 
 Coordinates = tuple[int, ...]
 
@@ -136,7 +131,7 @@ class _Totals:
         self.max_abs_at = self.max_rel_at = self.nonfinite_at = -1
         self.bad = [0, 0]
         part = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
-        self.integer = _INTEGERS.get(part.get(dtype, dtype))
+        self.has_ulp = has_ulp(part.get(dtype, dtype))
         self.ulp = torch.zeros(len(ULP_EDGES) + 1, dtype=torch.int64)
 
     def add(self, start: int, t: Tensor, b: Tensor) -> None:
@@ -160,13 +155,13 @@ class _Totals:
             self.dot += float(wide_b.dot(wide_b))
             self.close_1e3 += count
             self.close_5e3 += count
-            if self.integer is not None:
+            if self.has_ulp:
                 self.ulp[0] += count
             return
         self.dot += float(wide_t.dot(wide_b))
         self._add_errors(start, (wide_t - wide_b).abs_(), wide_b.abs(), fine)
-        if self.integer is not None:
-            self._add_ulp(t[fine].view(self.integer), b[fine].view(self.integer))
+        if self.has_ulp:
+            self._add_ulp(ulp_distance(t[fine], b[fine]))
 
     def _add_same(self, wide: Tensor) -> bool:
         """Add a chunk that both have, in few passes; False, and nothing is added, unless all of it is finite."""
@@ -181,7 +176,7 @@ class _Totals:
         self.t_square += square
         self.b_square += square
         self.dot += square
-        if self.integer is not None:
+        if self.has_ulp:
             self.ulp[0] += count
         return True
 
@@ -207,15 +202,7 @@ class _Totals:
         if float(relative[at]) > self.max_rel:
             self.max_rel, self.max_rel_at = float(relative[at]), start * self.per + at
 
-    def _add_ulp(self, t: Tensor, b: Tensor) -> None:
-        """Count distances in units of the last place: steps between neighbouring floats, across zero too."""
-        least = torch.iinfo(t.dtype).min
-        ordered = [torch.where(bits < 0, least - bits.to(torch.int64), bits.to(torch.int64)) for bits in (t, b)]
-        steps = (ordered[0] - ordered[1]).abs()
-        if t.dtype == torch.int64:  # from one sign to the other the distance may leave int64
-            apart = (ordered[0] < 0) != (ordered[1] < 0)
-            far = apart & ((ordered[0].double() - ordered[1].double()).abs() > 2 * ULP_EDGES[-1])
-            steps = steps.masked_fill(far, 2 * ULP_EDGES[-1])
+    def _add_ulp(self, steps: Tensor) -> None:
         edges = torch.tensor(ULP_EDGES, dtype=steps.dtype)
         self.ulp += torch.bincount(torch.bucketize(steps, edges), minlength=len(ULP_EDGES) + 1)
 
@@ -242,7 +229,7 @@ class _Totals:
             exact=1.0 if self.count == 0 else self.exact / shares,
             within_1e3=1.0 if self.finite == 0 else self.close_1e3 / self.finite,
             within_5e3=1.0 if self.finite == 0 else self.close_5e3 / self.finite,
-            ulp=tuple(self.ulp.tolist()) if self.integer is not None else (),
+            ulp=tuple(self.ulp.tolist()) if self.has_ulp else (),
             nonfinite=self.nonfinite,
             nonfinite_at=self._at(self.nonfinite_at),
             target_nonfinite=self.bad[0],

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from ..html.payload.columns import Section
+from ..html.payload.histograms import counted
 from ..units import format_number
 
 MOST_CELLS: Final = 256  # of the map, in each direction
@@ -36,7 +37,7 @@ def map_section(part: Tensor, *, share: float, is_distance: bool) -> bytes:
     codes = _codes(part, limit, is_distance)
     section.add_json("cells", list(codes.shape))
     section.add_integers("code", codes.reshape(-1).numpy().astype("int64"))
-    low, high, bars = _histogram(finite)
+    low, high, bars = counted(finite, BARS)
     section.add_json("low", format_number(low))
     section.add_json("high", format_number(high))
     section.add_integers("bar", bars)
@@ -82,15 +83,6 @@ def _codes(part: Tensor, limit: float, is_distance: bool) -> Tensor:
     sign = torch.where(scaled.reshape(-1)[at.reshape(-1)] < 0, -1.0, 1.0).reshape(cells)
     codes = (greatest[0] * sign * MIDDLE).round().long() + MIDDLE
     return codes.masked_fill(greatest[0] > 1.5, NONFINITE)
-
-
-def _histogram(finite: Tensor) -> tuple[float, float, list[int]]:
-    if not len(finite):
-        return 0.0, 0.0, []
-    low, high = (float(end) for end in finite.aminmax())
-    if not low < high or high - low == torch.inf:
-        return low, high, [len(finite)]
-    return low, high, torch.histc(finite, BARS, low, high).long().tolist()
 
 
 def elements_section(part: Tensor, row: int, column: int) -> bytes:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from ...analysis.distance.ulp import has_ulp, ulp_distance
 from ...dump import Value
 from ...dump.tensors.partial_reading import load_selected
 from ...errors import ConfigError, MissingDataError
@@ -22,7 +23,6 @@ from ...errors import ConfigError, MissingDataError
 Shown = Literal["tensor", "other", "difference", "ulp"]
 SHOWN: Final = ("tensor", "other", "difference", "ulp")
 MOST_BYTES: Final = 256 << 20  # read for one slice
-_SAME_SIZE: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +121,8 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _steps_between(one: Tensor, two: Tensor) -> Tensor:
     """Return how many floats lie between two of one dtype, as float64; NaN where one of them is NaN."""
-    if one.dtype != two.dtype or not one.is_floating_point() or one.dtype.itemsize not in _SAME_SIZE:
+    if one.dtype != two.dtype or not has_ulp(one.dtype):
         raise MissingDataError(
             f"units of the last place are not known between {one.dtype} and {two.dtype}: look at the difference"
         )
-    bits = _SAME_SIZE[one.dtype.itemsize]
-    least = torch.iinfo(bits).min
-    ordered = [side.contiguous().view(bits).to(torch.int64) for side in (one, two)]
-    ordered = [torch.where(side < 0, least - side, side) for side in ordered]
-    steps = (ordered[0].double() - ordered[1].double()).abs()
-    near = steps < 2**53  # exact then, as integers that do not leave int64
-    steps = torch.where(near, (ordered[0] - ordered[1]).abs().double(), steps)
-    return steps.masked_fill(one.isnan() | two.isnan(), torch.nan)
+    return ulp_distance(one, two).double().masked_fill(one.isnan() | two.isnan(), torch.nan)

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from aten_dump import Value, open_dump
+from aten_dump.dump.index.source import Source
+from aten_dump.dump.index.tables import Tables
 from aten_dump.report.html.payload import histograms
-from aten_dump.report.html.payload.histograms import BARS, HIGHEST, histogram, histograms_section
+from aten_dump.report.html.payload.histograms import BARS, HIGHEST, counted, histogram, histograms_section
 from aten_dump.report.html.payload.sections import value_ids
 from aten_dump.store import records as r
 from tests.dump.building import Builder
@@ -26,7 +28,7 @@ def value_of(path: Path, tensor: torch.Tensor, **how: Any) -> Value:
 
 def test_bars_are_by_size_with_the_highest_full(tmp_path: Path) -> None:
     x = torch.tensor([0.0] * 30 + [1.0] * 2 + [16.0])
-    assert histogram(value_of(tmp_path, x)) == (0.0, 16.0, [15, 1, *[0] * 13, 1])
+    assert histogram(value_of(tmp_path, x)) == (0.0, 16.0, [15, 1, *[0] * 13, 1], 0)
 
 
 def test_a_bar_with_few_elements_is_still_seen(tmp_path: Path) -> None:
@@ -35,8 +37,8 @@ def test_a_bar_with_few_elements_is_still_seen(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
-    found = histogram(value_of(tmp_path, torch.tensor([math.nan, math.inf, -math.inf, 1.0, 2.0])), 2)
-    assert found == (1.0, 2.0, [15, 15])
+    found = histogram(value_of(tmp_path, torch.tensor([math.nan, math.inf, -math.inf, 1.0, 2.0])), bars=2)
+    assert found == (1.0, 2.0, [15, 15], 0)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_where_there_is_nothing_to_show_there_is_none(tmp_path: Path, tensor: to
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8])
 def test_every_dtype_of_numbers_has_bars(tmp_path: Path, dtype: torch.dtype) -> None:
-    assert histogram(value_of(tmp_path, torch.tensor([0, 1, 1, 3]).to(dtype)), 3) == (0.0, 3.0, [8, 15, 8])
+    assert histogram(value_of(tmp_path, torch.tensor([0, 1, 1, 3]).to(dtype)), bars=3) == (0.0, 3.0, [8, 15, 8], 0)
 
 
 def test_bytes_that_are_lost_have_none(tmp_path: Path) -> None:
@@ -85,11 +87,52 @@ def test_without_bytes_there_is_no_section(tmp_path: Path) -> None:
     assert section_of(b) is None
 
 
-def test_no_more_is_read_than_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_large_tensors_a_sample_is_read_where_there_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     b = Builder(tmp_path / "dump")
-    for _ in range(3):
-        b.value(torch.arange(4.0))
-    b.value(torch.arange(100.0))
-    monkeypatch.setattr(histograms, "MOST_BYTES", 40)
+    tensors = [torch.arange(4.0), torch.arange(4e4), torch.arange(4e4).reshape(200, 200).t() - 2e4, torch.arange(9.0)]
+    for tensor in tensors:
+        b.value(tensor)
+    bytes_read = 0
+    read = Source.read
+
+    def counting(self: Source, tables: Tables, blob: r.Blob, start: int, stop: int) -> Any:
+        nonlocal bytes_read
+        bytes_read += stop - start
+        return read(self, tables, blob, start, stop)
+
+    monkeypatch.setattr(histograms, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(Source, "read", counting)
     found = section_of(b)
-    assert found is not None and found.columns["index"] == [0, 1], "16 bytes each"
+    assert found is not None and found.columns["index"] == [0, 1, 2, 3]
+    assert 0.9 * (1 << 16) < bytes_read <= 1 << 16
+    sampled = found.columns["sampled"]
+    assert sampled[0] == sampled[3] == 0 and sampled[1] == sampled[2] > 7000
+    assert found.numbers("low")[1:3] == [0, -2e4] and found.numbers("high")[1:3] == [39_999, 19_999], "both ends"
+    assert set(found.columns["bar"][BARS : 3 * BARS]) <= {HIGHEST - 1, HIGHEST}, "from everywhere, evenly"
+
+
+def test_many_tensors_each_get_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder(tmp_path / "dump")
+    for _ in range(5):
+        b.value(torch.arange(2000.0))
+    monkeypatch.setattr(histograms, "MOST_BYTES", 100)
+    found = section_of(b)
+    assert found is not None and found.columns["sampled"] == [histograms.LEAST_BYTES // 4] * 5
+
+
+def test_what_cannot_be_read_in_blocks_is_read_whole_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scattered = value_of(tmp_path, torch.arange(4000.0)[::2])
+    found = histogram(scattered, 4096)
+    assert found is not None and found.sampled == 0
+    monkeypatch.setattr(histograms, "_MOST_SCATTERED", 4096)
+    assert histogram(scattered, 4096) is None
+
+
+def test_counts_of_parts() -> None:
+    assert counted(torch.tensor([0.0, 1.0, 1.0, 4.0]), 4) == (0.0, 4.0, [1, 2, 0, 1])
+    assert counted(torch.tensor([2.0, 2.0]), 4) == (2.0, 2.0, [2])
+    assert counted(torch.tensor([]), 4) == (0.0, 0.0, [])

@@ -11,6 +11,7 @@ export class Histograms {
     this.low = section.decimals("low");
     this.high = section.decimals("high");
     this.bar = section.integers("bar");
+    this.sampled = section.integers("sampled");
     this.rows = new Map(Array.from(section.integers("index"), (index, row) => [index, row]));
   }
 
@@ -22,6 +23,6 @@ export class Histograms {
     const row = this.rows.get(index);
     if (row === undefined) return null;
     const bars = Array.from(this.bar.subarray(row * this.bars, (row + 1) * this.bars), (bar) => bar / HIGHEST);
-    return { low: this.low.number(row) ?? 0, high: this.high.number(row) ?? 0, bars };
+    return { low: this.low.number(row) ?? 0, high: this.high.number(row) ?? 0, bars, sampled: this.sampled[row] };
   }
 }

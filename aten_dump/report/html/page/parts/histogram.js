@@ -6,14 +6,14 @@ import { svg } from "../frame/dom.js";
 const WIDTH = 96;
 const HEIGHT = 22;
 
-/** @typedef {{low: number, high: number, bars: number[]}} Histogram bars are shares of the highest, 0 to 1 */
+/** @typedef {{low: number, high: number, bars: number[], sampled?: number}} Histogram bars are shares of the highest, 0 to 1; `sampled` elements were looked at, 0 for all */
 
 /** @param {Histogram | null} found */
 export function histogram(found) {
   if (!found) return null;
-  const { low, high, bars } = found;
+  const { low, high, bars, sampled } = found;
   const width = WIDTH / bars.length;
-  const label = `Histogram from ${formatNumber(low)} to ${formatNumber(high)}`;
+  const label = `Histogram from ${formatNumber(low)} to ${formatNumber(high)}${sampled ? `, of a sample of ${sampled.toLocaleString("en")} elements` : ""}`;
   const zero = low < 0 && high > 0 ? (-low / (high - low)) * WIDTH : null;
   return svg("svg", { class: "histogram", width: WIDTH, height: HEIGHT + 1, viewBox: `0 0 ${WIDTH} ${HEIGHT + 1}`, role: "img", "aria-label": label },
     svg("title", {}, label),
