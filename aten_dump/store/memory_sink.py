@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from .records import BLOB, COMMIT, HASH, Blob, Commit, Hash, Header
-from .sink import Fill, Job
+from .sink import Fill, Job, named
 from .writing.host_bytes import HostBytes
 
 
@@ -29,7 +29,10 @@ class MemorySink:
         self._left = max_bytes
         self._piece_bytes = piece_bytes
         self._lock = threading.Lock()
-        self.emit = self.records.append
+
+    def emit(self, record: tuple[Any, ...]) -> None:
+        """Keep one record."""
+        self.records.append(named(record))
 
     def of(self, kind: int) -> list[Any]:
         """Return the records of one kind, in order."""

@@ -2,11 +2,11 @@
 
 Theory of operation
     An index (``index.msgpack``) is a stream of msgpack arrays. Element 0 of each is its kind, the rest are the fields
-    below in order. Capture makes these tuples on the training thread, so they are ``NamedTuple``s of plain ints,
-    strings, lists and None: making one costs a tuple, and packing one is a single C call on the writer's thread. Text
-    that repeats (op names, paths, devices) is interned once in a ``Text`` or ``Op`` record and named by id afterwards;
-    ids count from 1 within the file, 0 stands for "none". A reader MUST skip kinds it does not know and ignore
-    elements beyond the fields it knows: that is how the format grows. Trailing fields with defaults may lack.
+    below in order. Capture makes them on the training thread, of plain ints, strings, lists and None; packing one is a
+    single C call on the writer's thread. Those made for each op are bare tuples, half as dear to make and to pack as
+    these ``NamedTuple``s (`sink.named`). Text that repeats (op names, paths, devices) is interned once in a ``Text``
+    or ``Op`` record and named by id afterwards; ids count from 1 within the file, 0 stands for "none". A reader MUST
+    skip kinds and elements that it does not know: that is how the format grows. Trailing fields with defaults may lack.
 
 ``docs/format.md`` specifies the same table for readers in other languages; a test holds the two together.
 """

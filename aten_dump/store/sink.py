@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from .records import Header
+from .records import RECORD_TYPES, Header
 
 # fill(offset, address, nbytes): copy bytes [offset, offset + nbytes) of the blob to host memory at
 # `address`, on the calling thread. It may return a function that the writer calls, on its own thread,
 # to wait until the copy is complete (an accelerator's event); None when it is complete already.
 # `offset` and `address` are multiples of 64; so is `nbytes`, except in the last piece of a blob.
 Fill = Callable[[int, int, int], "Callable[[], None] | None"]
-Emit = Callable[[tuple[Any, ...]], None]  # keeps one record
+Emit = Callable[[tuple[Any, ...]], None]  # keeps one record, which may be the bare tuple of its fields
 # Returns records. It is called once, on the writer's thread where the sink has one.
 Job = Callable[[], "Iterable[tuple[Any, ...]]"]
+
+
+def named(record: tuple[Any, ...]) -> Any:
+    """Return a record as its NamedTuple: those made for each op are the bare tuples of their fields."""
+    kind = RECORD_TYPES.get(record[0])
+    return record if kind is None or type(record) is kind else kind(*record)
 
 
 class Sink(Protocol):

@@ -53,7 +53,7 @@ class Entered:
     def call(self) -> None:
         """Have a call recorded by hand, so that the step is not empty."""
         assert self.watch.recorder is not None
-        self.watch.recorder.step.emit_call(*range(1, len(r.Call._fields)))
+        self.watch.recorder.step.emit_call((r.CALL, *range(1, len(r.Call._fields))))
 
 
 @pytest.fixture

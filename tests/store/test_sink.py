@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
-from aten_dump.store.sink import Sink
+from aten_dump.store.sink import Sink, named
 from tests.store.recording import header, noise, small_step, store
 
 
@@ -31,3 +31,11 @@ def test_pieces_and_budget() -> None:
     assert sink.blobs[1] == noise(999).tobytes()
     assert store(sink, noise(2), "U8") == 0
     assert store(sink, noise(1), "U8") == 0
+
+
+def test_a_bare_tuple_gets_the_names_of_its_fields() -> None:
+    bare = (r.STORAGE, 3, 64, 1)
+    assert named(bare) == r.Storage(*bare)
+    assert named(bare).nbytes == 64
+    assert named(note := r.Note(r.NOTE, "code", "text", 1)) is note
+    assert named(unknown := (99, 1)) is unknown

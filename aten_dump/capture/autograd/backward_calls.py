@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
+from ...store.records import CALL, TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
@@ -96,25 +96,31 @@ class BackwardCall:
             step.coverage.add("selection")
             return
         args, kwargs = self.arguments()
+        entry = step.entry_of(owner.kind, owner.name)
+        if owner.n < 0:
+            owner.n = entry.counter.next()
         step.emit_call(
-            self.id,
-            self.parent_id,
-            step.interner.op(owner.kind, owner.name),
-            step.number(owner),
-            self.repeat,
-            BACKWARD,
-            self.thread,
-            self.start_ns,
-            self.end_ns - self.start_ns,
-            None,
-            self.stack,
-            owner.module,
-            owner.id,
-            args,
-            kwargs,
-            self.results(),
-            None,
-            None,
+            (
+                CALL,
+                self.id,
+                self.parent_id,
+                entry.op,
+                owner.n,
+                self.repeat,
+                BACKWARD,
+                self.thread,
+                self.start_ns,
+                self.end_ns - self.start_ns,
+                None,
+                self.stack,
+                owner.module,
+                owner.id,
+                args,
+                kwargs,
+                self.results(),
+                None,
+                None,
+            )
         )
 
     def arguments(self) -> tuple[list[Tree], dict[str, Tree] | None]:
@@ -134,7 +140,11 @@ class BackwardCall:
     def results(self) -> Tree:
         """Return the gradients of the inputs, in the shape of the inputs; keyed where keywords have gradients."""
         owner = self.owner
-        found = {path: self.sent.get(edge) for edge, paths in (owner.input_edges or {}).items() for path in paths}
+        edges = owner.input_edges
+        if edges is None:
+            positional: list[Tree] = [None] * len(owner.args)
+            return [TREE_TUPLE, *positional]
+        found = {path: self.sent.get(edge) for edge, paths in edges.items() for path in paths}
         positional = [
             None
             if not isinstance(tree, list)

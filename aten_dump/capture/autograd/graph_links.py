@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from ...store.records import SAVED, Saved, TreePath
+from ...store.records import SAVED, TreePath
 from ..naming.call_name import MODULE, NODE, CallName
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
@@ -61,17 +61,21 @@ class GraphLinks:
     def track(self, call: OpenCall, outputs: Iterable[tuple[TreePath, torch.Tensor]], thread: ThreadState) -> None:
         """Tag the nodes that were made on the way to `outputs`, and note which of them are outputs of `call`."""
         for path, tensor in outputs:
-            node = tensor.grad_fn
-            if node is None:
-                continue
-            metadata: Any = node.metadata
-            tag: NodeTag | None = metadata.get(KEY)
-            if tag is None or tag.tags is not self.tags:
-                self.track_nodes((node,), call, thread)
-                tag = self.tags.of(node)
-            if tag is not None and tag.sequence_nr >= call.sequence_start:
-                received = (tensor.output_nr, call, path)
-                tag.receives = (*tag.receives, received) if tag.receives else (received,)
+            self.track_one(call, path, tensor, thread)
+
+    def track_one(self, call: OpenCall, path: TreePath, tensor: torch.Tensor, thread: ThreadState) -> None:
+        """Do what `track` does for one output, which is at `path`."""
+        node = tensor.grad_fn
+        if node is None:
+            return
+        metadata: Any = node.metadata
+        tag: NodeTag | None = metadata.get(KEY)
+        if tag is None or tag.tags is not self.tags:
+            self.track_nodes((node,), call, thread)
+            tag = metadata.get(KEY)
+        if tag is not None and tag.tags is self.tags and tag.sequence_nr >= call.sequence_start:
+            received = (tensor.output_nr, call, path)
+            tag.receives = (*tag.receives, received) if tag.receives else (received,)
 
     def track_nodes(
         self, roots: Iterable[Any], call: OpenCall | None, thread: ThreadState, maker: OpenCall | None = None
@@ -94,7 +98,9 @@ class GraphLinks:
                 continue
             tag = self._tag(node, call, consumer, thread, maker)
             if tag is not None:
-                for following, _ in node.next_functions:  # before Python 3.12 a comprehension is a call
+                edges: tuple[Any, ...] = node.next_functions
+                for edge in edges:  # before Python 3.12 a comprehension is a call
+                    following = edge[0]
                     if following is not None:
                         pending.append((following, tag.forward))
 
@@ -146,7 +152,7 @@ class GraphLinks:
         if self._saved_by is not None:
             ids += self._saved_by(tag.sequence_nr, thread.number, packed)
         if ids and tag.forward:
-            self._step.emit(Saved(SAVED, tag.forward, tag.name.op, ids))
+            self._step.emit((SAVED, tag.forward, tag.name.op, ids))
         if not tensors and not packed and top_saved_hooks(False) is not None:
             self._step.coverage.add("saved_hooks")
             return True

@@ -18,9 +18,14 @@ class SequenceClaims:
     def __init__(self, threads: list[ThreadState]) -> None:
         self._threads = threads
 
-    def claim(self, thread: ThreadState, call: int) -> int | None:
-        """Give the nodes made since the thread's last call to `call`; return the number of the one it made itself."""
-        now: int = _get_sequence_nr()
+    def claim(self, thread: ThreadState, call: int, now: int) -> int | None:
+        """Give the nodes made since the thread's last call to `call`; return the number of the one it made itself.
+
+        Args:
+            thread: the running thread.
+            call: the aten call that begins.
+            now: what the thread's sequence counter says.
+        """
         first = thread.claimed
         if now == first:
             return None

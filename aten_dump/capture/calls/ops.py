@@ -18,7 +18,7 @@ from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
 from ...config import DumpConfig
-from ...store.records import CALL, Call, Tree
+from ...store.records import CALL, Tree
 from ..autograd.node_tags import NodeTags
 from ..naming.call_name import ATEN
 from ..step.collectives import Flights
@@ -29,10 +29,9 @@ from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all
 from ..values.value_ids import ValueIds
 from .op_entries import OpEntry, new_entry
-from .places import NOWHERE, Places
+from .places import Place, Places
 
 _TENSOR: Final = torch.Tensor
-_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 
 
 class Ops:
@@ -76,7 +75,7 @@ class Ops:
         return PendingOp(self, thread, entry)
 
 
-class PendingOp:
+class PendingOp(Place):
     """An op under way that writes nothing."""
 
     __slots__ = (
@@ -87,23 +86,21 @@ class PendingOp:
         "kwargs",
         "n",
         "ops",
-        "place",
         "recorded",
-        "sequence_nr",
         "start_ns",
         "thread",
     )
 
     def __init__(self, ops: Ops, thread: ThreadState, entry: OpEntry) -> None:
         number = self.id = ops.step.next_id()
+        counter = get_sequence_nr()
         self.ops = ops
         self.entry = entry
         self.thread = thread
-        self.sequence_nr = ops.claims.claim(thread, number) if get_sequence_nr() != thread.claimed else None
+        self.sequence_nr = ops.claims.claim(thread, number, counter) if counter != thread.claimed else None
         self.before = thread.last_call  # the aten call before it on this thread
         thread.last_call = number
         thread.last_output = None
-        self.place = NOWHERE
         self.recorded = True
         self.n = -1  # of the call's name; given at the end, unless inner ops come before that
         self.args: list[Tree] = []
@@ -115,10 +112,10 @@ class PendingOp:
         step = self.ops.step
         if not step.is_on:
             return
-        duration_ns = perf_counter_ns() - step.start_ns - self.start_ns
+        now_ns = perf_counter_ns()
         try:
-            with self.thread.own:
-                self._record(args, kwargs, result, error, duration_ns)
+            with self.thread.own.since(now_ns):
+                self._record(args, kwargs, result, error, now_ns - step.start_ns - self.start_ns)
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed_beside(error, own)
 
@@ -132,8 +129,8 @@ class PendingOp:
         plan = self.entry.plan
         if plan.copies and isinstance(args[0], _TENSOR) and not args[0].requires_grad:
             self.sequence_nr = None  # what it claimed is the node of the in-place op that it runs for
-        place = self.place = ops.places.of_op(thread, self.sequence_nr)
-        if not step.filter.takes_all and not step.filter.records(ATEN, plan.name, place.fqn):
+        ops.places.find(self, thread)
+        if not step.filter.takes_all and not step.filter.records(ATEN, plan.name, self.fqn):
             step.coverage.add("selection")
             return
         top = thread.stack[-1] if thread.stack else None
@@ -165,30 +162,26 @@ class PendingOp:
         step.calls = calls = step.calls + 1
         if not calls & CALLS_PER_PAUSE:
             step.pause()
-        parent, phase, sequence_nr, stack, module, forward, _ = self.place
         step.emit(
-            _new(
-                Call,
-                (
-                    CALL,
-                    self.id,
-                    parent,
-                    entry.number,
-                    n,
-                    0,
-                    phase,
-                    self.thread.number,
-                    self.start_ns,
-                    duration_ns,
-                    sequence_nr,
-                    stack,
-                    module,
-                    forward,
-                    self.args,
-                    self.kwargs,
-                    outputs,
-                    written,
-                    None if error is None else text_of(error),
-                ),
+            (
+                CALL,
+                self.id,
+                self.parent,
+                entry.number,
+                n,
+                0,
+                self.phase,
+                self.thread.number,
+                self.start_ns,
+                duration_ns,
+                self.sequence_nr,
+                self.stack,
+                self.module,
+                self.forward,
+                self.args,
+                self.kwargs,
+                outputs,
+                written,
+                None if error is None else text_of(error),
             )
         )

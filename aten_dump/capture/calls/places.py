@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..autograd.node_tags import NodeTags
 from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE
@@ -12,22 +12,20 @@ from ..step.threads import ThreadState
 from ..torch_internals.engine import is_grad_enabled, running_node
 
 _INT64: Final = 2**63 - 1
-_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 
 
-class Place(NamedTuple):
-    """Where a call belongs."""
+class Place:
+    """Where a call belongs; set by `Places.find`."""
+
+    __slots__ = ("forward", "fqn", "module", "parent", "phase", "sequence_nr", "stack")
 
     parent: int
     phase: int
-    sequence_nr: int | None
+    sequence_nr: int | None  # of the autograd node that it made, or that runs it
     stack: int
     module: int
     forward: int
     fqn: str
-
-
-NOWHERE: Final = Place(0, FORWARD, None, 0, 0, 0, "")
 
 
 class Places:
@@ -40,32 +38,34 @@ class Places:
         self._tags = tags
         self._keeps_stacks = keeps_stacks
 
-    def of_op(self, thread: ThreadState, sequence_nr: int | None) -> Place:
-        """Return where an op belongs; `sequence_nr` is that of the autograd node that it made."""
+    def find(self, place: Place, thread: ThreadState) -> None:
+        """Set where an op belongs, whose `sequence_nr` is that of the autograd node that it made."""
         node = running_node()
         top = thread.stack[-1] if thread.stack else None
         if node is None and top is not None and top.kind == NODE:
             top = self._step.top(thread)
+        place.forward = 0
         if top is None:
-            parent = module = stack = 0
-            fqn = ""
+            place.parent = place.module = place.stack = 0
+            place.fqn = ""
         else:
-            parent, module, fqn, stack = top.visible, top.module, top.fqn, top.stack
+            place.parent, place.module, place.fqn, place.stack = top.visible, top.module, top.fqn, top.stack
         if self._keeps_stacks and (top is None or top.kind not in (API, NODE)):
-            stack = self._step.stack_of(program_frame(), thread)
+            place.stack = self._step.stack_of(program_frame(), thread)
         if node is None or (thread.optimizer_depth and thread.optimizer_runs_in_backward()):
-            phase = OPTIMIZER if thread.optimizer_depth and not is_grad_enabled() else FORWARD
-            return _new(Place, (parent, phase, sequence_nr, stack, module, 0, fqn))
+            place.phase = OPTIMIZER if thread.optimizer_depth and not is_grad_enabled() else FORWARD
+            return
         tags = self._tags
         if (top is not None and top.phase == RECOMPUTE) or tags.recomputes(node):
-            return _new(
-                Place, (parent, RECOMPUTE, sequence_nr, stack, module, 0, fqn)
-            )  # the reader finds the original call
+            place.phase = RECOMPUTE  # the reader finds the original call
+            return
+        place.phase = BACKWARD
         tag = tags.of(node)
         call = None if tag is None else tag.call
         if tag is None or call is None:
-            number = node._sequence_nr() & _INT64
-            return _new(Place, (parent, BACKWARD, number, stack, module, tags.forward_of(node), fqn))
+            place.sequence_nr = node._sequence_nr() & _INT64
+            place.forward = tags.forward_of(node)
+            return
         if call is not top and (top is None or (not tag.running and top.kind != ATEN)):
-            parent = call.visible  # gradients are added up after the node's run; or another thread runs it
-        return _new(Place, (parent, BACKWARD, call.sequence_nr, stack, call.module, tag.forward, call.fqn))
+            place.parent = call.visible  # gradients are added up after the node's run; or another thread runs it
+        place.sequence_nr, place.module, place.forward, place.fqn = call.sequence_nr, call.module, tag.forward, call.fqn

@@ -75,7 +75,7 @@ class PythonCalls:
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed(error)
             return None
-        call.start_ns = perf_counter_ns() - step.start_ns
+        call.start_ns = thread.own.left_ns - step.start_ns
         return call
 
     def begin_module(
@@ -93,26 +93,27 @@ class PythonCalls:
                 call.frame = frame
                 self._note_arguments(call, args, kwargs)
                 if call.recorded:
+                    call.start_ns = perf_counter_ns() - step.start_ns
                     self.emit_begun(call, thread)
                 call.sequence_start = _get_sequence_nr()
                 thread.stack.append(call)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed(error)
             return None
-        call.start_ns = perf_counter_ns() - step.start_ns
+        call.start_ns = thread.own.left_ns - step.start_ns
         return call
 
     def open_remark(self, name: CallName, frame: FrameType, thread: ThreadState) -> OpenCall:
         """Return a call that the program tells of by its own words, placed where the program is."""
         top = self.step.top(thread) if thread.stack else None
         call = OpenCall(self.step.next_id(), API, name, top)
+        call.start_ns = perf_counter_ns() - self.step.start_ns
         self._place(call, top, frame, thread)
         call.sequence_start = _get_sequence_nr()
         return call
 
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
         """Set phase, forward link, visibility and stack of a call that begins."""
-        call.start_ns = perf_counter_ns() - self.step.start_ns
         node = running_node()
         if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
             node = None
@@ -159,10 +160,11 @@ class PythonCalls:
         step = self.step
         if not step.is_on:
             return
-        call.end_ns = perf_counter_ns() - step.start_ns
+        now_ns = perf_counter_ns()
+        call.end_ns = now_ns - step.start_ns
         thread = step.here.state
         try:
-            with thread.own:
+            with thread.own.since(now_ns):
                 call.raw = ()
                 step.take_off(thread, call)
                 if self._flights.pending and error is None and call.kind == API and self._flights.of_call(call):
@@ -191,7 +193,7 @@ class PythonCalls:
                 call.outputs = self._values.tree_of(result, keep)
             has_outputs = True
             if error is None and is_grad_enabled():
-                self._links.track(call, (((), result),), thread)
+                self._links.track_one(call, (), result, thread)
         else:
             call.outputs = encode(result, self._values, keep)
             outputs = list(tensors_in(result))

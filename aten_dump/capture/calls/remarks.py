@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from ...store.records import CALL
 from ..naming.call_name import API, BACKWARD, CallName
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
@@ -96,8 +97,9 @@ class Remarks:
                 value = self._values.tree_of(gradient, True)
                 op, repeat = step.interner.op(API, call.name), call.backwards
                 call.backwards += 1
-                fields = (step.next_id(), parent, op, step.number(call), repeat, BACKWARD, thread.number, step.now_ns())
-                step.emit_call(*fields, 0, None, call.stack, call.module, call.id, [value], None, None, None, None)
+                begun = (step.next_id(), parent, op, step.number(call), repeat, BACKWARD, thread.number, step.now_ns())
+                rest = (0, None, call.stack, call.module, call.id, [value], None, None, None, None)
+                step.emit_call((CALL, *begun, *rest))
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed(error)
 

@@ -52,12 +52,12 @@ class WatchedOp(PendingOp):
         plan = self.entry.plan
         if self.sequence_nr is None and plan.writes:
             self.sequence_nr = ops.claims.claim_ahead(thread, self.before, self.id, args)
-        place = self.place = ops.places.of_op(thread, self.sequence_nr)
+        ops.places.find(self, thread)
         if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             ops.flights.reading(args, kwargs)
         if thread.aside or thread.compiled_nodes:
             ops.values.storages.invalidate_since(thread.storages_before)
-        self.recorded = ops.step.filter.records(ATEN, plan.name, place.fqn)
+        self.recorded = ops.step.filter.records(ATEN, plan.name, self.fqn)
         if not self.recorded:
             ops.step.coverage.add("selection")
             return
@@ -73,12 +73,12 @@ class WatchedOp(PendingOp):
 
     def _tell_begun(self) -> None:
         """Have it on file that a collective begins: should it hang, the dump says in which."""
-        entry, step, place = self.entry, self.ops.step, self.place
+        entry, step = self.entry, self.ops.step
         if not entry.number:
             entry.number = step.interner.op(ATEN, entry.plan.name, entry.plan.arguments)
         self.n = entry.counter.next()
         number, start_ns = self.thread.number, perf_counter_ns() - step.start_ns
-        begun = (self.id, place.parent, entry.number, self.n, place.phase, number, start_ns, place.stack, place.module)
+        begun = (self.id, self.parent, entry.number, self.n, self.phase, number, start_ns, self.stack, self.module)
         step.emit(Open(OPEN, *begun, self.args, self.kwargs))
         step.sink.hurry()
 

@@ -50,12 +50,11 @@ def open_nested(op: PendingOp) -> OpenCall:
     if op.recorded:
         op.n = op.entry.counter.next()
     call = OpenCall(op.id, ATEN, op.entry.plan.name, thread.stack[-1] if thread.stack else None)
-    place = op.place
-    call.parent_id, call.phase, call.forward, call.stack = place.parent, place.phase, place.forward, place.stack
-    call.fqn, call.module = place.fqn, place.module
+    call.parent_id, call.phase, call.forward, call.stack = op.parent, op.phase, op.forward, op.stack
+    call.fqn, call.module = op.fqn, op.module
     call.sequence_start = _get_sequence_nr()
     call.recorded = False  # its record is that of the op
-    call.visible = op.id if op.recorded else place.parent
+    call.visible = op.id if op.recorded else op.parent
     thread.stack.append(call)
     return call
 

@@ -18,6 +18,7 @@ from .written_bytes import WrittenRanges
 
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
 _LEAST_PURGE: Final = 1024
+_is_meta: Final[dict[torch.device, bool]] = {}  # to read a device's type makes a string each time
 
 
 class StorageTable:
@@ -48,7 +49,10 @@ class StorageTable:
         device = on.device
         self._count += 1
         weak: Any = storage._weak_ref()
-        state = StorageState(self._count, nbytes, weak, device.type == "meta")
+        is_meta = _is_meta.get(device)
+        if is_meta is None:
+            is_meta = _is_meta[device] = device.type == "meta"
+        state = StorageState(self._count, nbytes, weak, is_meta)
         self.states[storage._cdata] = state
         self._announce(state, device)
         return state

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Final, Protocol
 
 from ...config import DumpConfig
-from ...store.records import CALL, Call, Tree
+from ...store.records import CALL, CALL_KINDS, Tree
 from ...store.sink import Sink
 from ..naming.call_name import NODE, REMARKS, CallName
 from ..naming.interned_tables import Interner
@@ -26,7 +26,6 @@ from .call_counters import CallCounters, Counter
 from .open_calls import OpenCall
 from .threads import Threads, ThreadState
 
-_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
 CALLS_PER_PAUSE: Final = 1023  # a power of two less one
 
@@ -39,6 +38,16 @@ class Failures(Protocol):
 
     def failed_quietly(self, error: Exception) -> None:
         """The recorder failed while an error of the program is on its way: stop recording and warn, never raise."""
+
+
+class CallEntry:
+    """What a step knows of one thing that is called."""
+
+    __slots__ = ("counter", "op")
+
+    def __init__(self, counter: Counter, op: int) -> None:
+        self.counter = counter
+        self.op = op  # Op id
 
 
 class Step:
@@ -54,7 +63,7 @@ class Step:
         self.threads = Threads()
         self.here = self.threads.here
         self.counters = CallCounters()
-        self._entries: dict[tuple[int, CallName], tuple[Counter, int]] = {}  # of calls other than ops: with Op ids
+        self._entries: list[dict[CallName, CallEntry]] = [{} for _ in CALL_KINDS]
         self.start_ns = perf_counter_ns()
         self.interner = Interner(sink.emit)
         self.coverage = Coverage()
@@ -79,10 +88,17 @@ class Step:
         stack = self.threads.main.stack
         return stack[-1].visible if stack else 0
 
+    def entry_of(self, kind: int, name: CallName) -> CallEntry:
+        """Return the step's entry of what calls other than ops call."""
+        entry = self._entries[kind].get(name)
+        if entry is None:
+            entry = self._entries[kind][name] = CallEntry(self.counters.of(name), self.interner.op(kind, name))
+        return entry
+
     def number(self, call: OpenCall) -> int:
         """Return the n of a call's name, given at the first question."""
         if call.n < 0:
-            call.n = self.counters.of(call.name).next()
+            call.n = self.entry_of(call.kind, call.name).counter.next()
         return call.n
 
     def stack_of(self, frame: FrameType | None, thread: ThreadState) -> int:
@@ -142,49 +158,43 @@ class Step:
         self, thread: ThreadState, call: OpenCall, outputs: Tree, written: list[Tree] | None, error: str | None
     ) -> None:
         """Record a call that has ended, at `call.end_ns`."""
-        key = (call.kind, call.name)
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = self.counters.of(call.name), self.interner.op(*key)
+        entry = self.entry_of(call.kind, call.name)
         n = call.n
         if n < 0:
-            n = call.n = entry[0].next()
+            n = call.n = entry.counter.next()
         self.calls = calls = self.calls + 1
         if not calls & CALLS_PER_PAUSE:
             self.pause()
         self.emit(
-            _new(
-                Call,
-                (
-                    CALL,
-                    call.id,
-                    call.parent_id,
-                    entry[1],
-                    n,
-                    0,
-                    call.phase,
-                    thread.number,
-                    call.start_ns,
-                    call.end_ns - call.start_ns,
-                    call.sequence_nr,
-                    call.stack,
-                    call.module,
-                    call.forward,
-                    call.args,
-                    call.kwargs,
-                    outputs,
-                    written,
-                    error,
-                ),
+            (
+                CALL,
+                call.id,
+                call.parent_id,
+                entry.op,
+                n,
+                0,
+                call.phase,
+                thread.number,
+                call.start_ns,
+                call.end_ns - call.start_ns,
+                call.sequence_nr,
+                call.stack,
+                call.module,
+                call.forward,
+                call.args,
+                call.kwargs,
+                outputs,
+                written,
+                error,
             )
         )
 
-    def emit_call(self, *fields: Any) -> None:
-        """Emit a Call record of these fields."""
+    def emit_call(self, record: tuple[Any, ...]) -> None:
+        """Emit a Call record."""
         self.calls = calls = self.calls + 1
         if not calls & CALLS_PER_PAUSE:
             self.pause()
-        self.emit(_new(Call, (CALL, *fields)))
+        self.emit(record)
 
     def pause(self) -> None:
         """Wait where too many records wait to be written: asked each time that `CALLS_PER_PAUSE` calls were counted."""

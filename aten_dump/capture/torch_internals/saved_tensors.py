@@ -8,6 +8,7 @@ import torch
 
 from .packed_tensors import PackedTensor
 
+_TENSOR: Final = torch.Tensor
 _saved_attributes: Final[dict[type, tuple[str, ...]]] = {}
 
 
@@ -26,9 +27,12 @@ def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor],
     is_hooked = False
     for name in names:
         saved = getattr(node, name)
-        for one in saved if isinstance(saved, (tuple, list)) else (saved,):
+        several: tuple[Any, ...] = tuple(saved) if isinstance(saved, (tuple, list)) else (saved,)
+        for one in several:
             hook, data = getattr(one, "unpack_hook", None), getattr(one, "data", None)
-            if isinstance(data, PackedTensor):
+            if hook is None and type(data) is _TENSOR:
+                tensors.append(data)
+            elif isinstance(data, PackedTensor):
                 packed.append(data)
             elif hook is not None:
                 is_hooked = True

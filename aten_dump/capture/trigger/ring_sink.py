@@ -30,7 +30,7 @@ from ...config import DumpConfig
 from ...errors import StoreError
 from ...store import records as r
 from ...store.op_names import UNSCALE_GRADIENTS
-from ...store.sink import Fill, Job, Sink
+from ...store.sink import Fill, Job, Sink, named
 from ...store.writing.host_bytes import HostBytes
 from ..data.keeper import Observe
 from ..memory.storages import StorageState
@@ -106,10 +106,10 @@ class RingSink:
             step = self._steps.current
             if step is None:
                 return
-            if isinstance(record, r.Call):
-                self._on_call(step, record)
+            if record[0] == r.CALL:
+                self._on_call(step, named(record))
             else:
-                step.take(record)
+                step.take(named(record))
 
     def wait_for_room(self) -> None:
         """Wait for the real sink, which has no more than what was passed on."""

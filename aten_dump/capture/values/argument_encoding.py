@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -33,10 +33,10 @@ _PARAMETER: Final = torch.nn.Parameter
 
 
 def encode_all(
-    items: Iterable[Any],
+    items: tuple[Any, ...],
     values: ValueIds,
     keep: bool,
-    known: Sequence[Any] = (),
+    known: tuple[Any, ...] = (),
     known_trees: Sequence[Tree] = (),
 ) -> list[Tree]:
     """Return each of `items` as a tree; see `encode`. A tensor that is `known[i]` at position i is `known_trees[i]`."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-from ...store.records import CONJUGATE, NEGATIVE, OPAQUE, REQUIRES_GRAD, STORAGE, UNDEFINED, VALUE, Storage, Value
+from ...store.records import CONJUGATE, NEGATIVE, OPAQUE, REQUIRES_GRAD, STORAGE, UNDEFINED, VALUE, Value
 from ...store.sink import Emit
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import Geometry
 from ..memory.storages import StorageState, ValueInfo
 from ..naming.interned_tables import Interner
 from ..torch_internals.quiet import quiet
-
-_new: Final = tuple.__new__  # of a record, without the checks of a NamedTuple's own
 
 
 class ValueRecords:
@@ -35,7 +33,7 @@ class ValueRecords:
         text = self._devices.get(device)
         if text is None:
             text = self._devices[device] = self._interner.text(str(device))
-        self._emit(_new(Storage, (STORAGE, state.id, state.nbytes, text)))
+        self._emit((STORAGE, state.id, state.nbytes, text))
 
     def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> ValueInfo:
         """Emit the value of a tensor on a storage."""
@@ -56,7 +54,7 @@ class ValueRecords:
         self.count = number = self.count + 1
         text = self._dtypes.get(geometry[3]) or self._dtype_text(geometry[3])
         offset, shape, stride = geometry[:3]
-        self._emit(_new(Value, (VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra)))
+        self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra))
         return ValueInfo(number, flags, self._keeps_nothing)
 
     def without_storage(self, tensor: torch.Tensor, flags: int, extra: dict[str, Any], strided: bool = True) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._C._autograd import _get_sequence_nr
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -260,7 +261,7 @@ class Linked:
     def ran(self) -> int:
         self.count += 1
         thread = self.recorded.thread
-        self.tags.claims.claim(thread, self.count)
+        self.tags.claims.claim(thread, self.count, _get_sequence_nr())
         thread.last_call = self.count
         return self.count
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._C._autograd import _get_sequence_nr
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -47,7 +48,7 @@ class Runs:
     def made(self, tensor: torch.Tensor) -> torch.Tensor:
         """Say that the owner made `tensor`."""
         self.claimed += 1
-        self.runs.tags.claims.claim(self.recorded.thread, self.claimed)
+        self.runs.tags.claims.claim(self.recorded.thread, self.claimed, _get_sequence_nr())
         self.owner.outputs = [r.TREE_VALUE, self.recorded.values.value_of(tensor, False)]
         self.runs.links.track(self.owner, [((), tensor)], self.recorded.thread)
         return tensor

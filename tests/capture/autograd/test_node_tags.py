@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._C._autograd import _get_sequence_nr
 from torch.utils.checkpoint import checkpoint
 
 from aten_dump.capture.autograd.node_tags import KEY, NodeTag, NodeTags
@@ -49,7 +50,7 @@ def test_the_forward_call_of_a_node_is_what_its_tag_says_else_who_claimed_its_nu
 ) -> None:
     x = torch.ones(1, requires_grad=True)
     node = node_of(x.exp())
-    tags.claims.claim(threads.main, 8)
+    tags.claims.claim(threads.main, 8, _get_sequence_nr())
     assert tags.forward_of(node) == 8
     put(tags, node, 5)
     assert tags.forward_of(node) == 5

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._C._autograd import _get_sequence_nr
 
 from aten_dump.capture.autograd.sequence_claims import SequenceClaims
 from aten_dump.capture.step.threads import Threads, ThreadState
@@ -104,7 +105,7 @@ class Claims:
         self.claims = SequenceClaims(self.threads.all)
 
     def op(self, number: int) -> int | None:
-        found = self.claims.claim(self.thread, number)
+        found = self.claims.claim(self.thread, number, _get_sequence_nr())
         self.thread.last_call = number
         return found
 

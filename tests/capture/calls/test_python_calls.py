@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump.capture.calls.python_calls import PythonCalls
@@ -258,7 +259,7 @@ def test_a_backward_ties_the_graph_it_is_called_on(name: str) -> None:
     """Made where nobody saw it: by ops under no Python-level call."""
     recorded, x = Recorded(), torch.ones(2, requires_grad=True)
     y = x.exp()
-    recorded.ops.claims.claim(recorded.thread, 5)
+    recorded.ops.claims.claim(recorded.thread, 5, _get_sequence_nr())
     begin(recorded, y, name=CallName(name, "Torch", name.rpartition(".")[2]))
     tag = recorded.tags.of(y.grad_fn)
     assert (tag is None) is (name == "torch.add")

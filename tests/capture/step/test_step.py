@@ -185,7 +185,7 @@ def test_the_program_waits_for_room_every_thousand_calls() -> None:
     waited: list[int] = []
     sink.wait_for_room = lambda: waited.append(step.calls)  # type: ignore[method-assign]
     for _ in range(2100):
-        step.emit_call(*[0] * (len(r.Call._fields) - 1))
+        step.emit_call((r.CALL, *[0] * (len(r.Call._fields) - 1)))
     assert waited == [1024, 2048]
 
 
