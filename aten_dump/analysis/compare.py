@@ -98,10 +98,12 @@ class Comparison:
         return Mapping(modules=modules, calls=calls)
 
     def answer(self) -> str:
-        """Return the verdict, the first cause and how the error travels, as a paragraph and lines."""
-        lines = [" ".join(self._paragraph())]
+        """Return the verdict, the first cause and how the error travels, in lines."""
+        lines = [" ".join(self._verdict())]
         if self.first is not None:
             evidence, finding = self.first
+            first, *others = cause_sentences(finding, evidence)
+            lines = [f"{lines[0]} {first}", *(f"  {sentence}" for sentence in others)]
             steps = travel(evidence.rows, finding)
             lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
             causes = [(e, e.findings[0]) for e in self.ranks if e.findings]
@@ -115,13 +117,11 @@ class Comparison:
         lines += [f"Note: {note}" for note in (*self.notes, *(n for e in self.ranks for n in e.notes))]
         return "\n".join(lines)
 
-    def _paragraph(self) -> Iterator[str]:
+    def _verdict(self) -> Iterator[str]:
         yield VERDICT_TEXTS[self.verdict]
         if self.first is not None:
-            evidence, finding = self.first
             if len(self.ranks) > 1:
-                yield f"In {_where(evidence)}, the first of {len(self.ranks)}:"
-            yield from cause_sentences(finding, evidence)
+                yield f"In {_where(self.first[0])}, the first of {len(self.ranks)}:"
         elif self.verdict == "incomparable":
             yield from (f"{_where(e)}: nobody knows {_listed(e.unknown_ends)}." for e in self.ranks if e.unknown_ends)
         elif self.verdict == "different":

@@ -50,17 +50,23 @@ def numbers(row: Row) -> str:
         parts += [f"greatest difference {close.metrics.max_abs:.3g}{at}", f"cosine {close.metrics.cosine:.6g}"]
     if close.metrics is not None and close.metrics.nonfinite:
         parts.append(f"{close.metrics.nonfinite} elements are NaN or Inf on one side only")
-    if row.own_error is not None:
-        parts.append(f"own error {row.own_error:.3g}")
-    if row.ratio is not None and row.floor_from:
-        floor = f" of {row.floor:.3g}" if row.floor else ""
-        source: FloorFrom = row.floor_from
-        parts.append(f"{row.ratio:.3g} times the floor{floor} given by {FLOOR_TEXTS[source]}")
+    if row.own_error is not None or (row.ratio is not None and row.floor_from):
+        parts.append(", ".join(_against_floor(row)))
     if row.amplification is not None:
         parts.append(f"{row.amplification:.3g} times the error of its inputs")
     if not parts:
         parts.append("the hashes differ" if close.level == "hash" else close.reason or "nothing was measured")
     return f"Numbers: {'; '.join(parts)}."
+
+
+def _against_floor(row: Row) -> Iterator[str]:
+    if row.own_error is not None:
+        yield f"own error {row.own_error:.3g}"
+    if row.ratio is not None and row.floor_from:
+        source: FloorFrom = row.floor_from
+        size = f" of {row.floor:.3g}" if row.floor else ""
+        how = "within" if row.ratio <= 1 else f"{row.ratio:.3g} times"
+        yield f"{how} the floor{size} given by {FLOOR_TEXTS[source]}"
 
 
 def travel(rows: Sequence[Row], finding: Finding) -> list[str]:

@@ -95,7 +95,12 @@ def test_further_findings_are_counted_and_the_next_named_once() -> None:
         ),
         (
             row(closeness=Closeness("hash"), own_error=0.5, ratio=3.0, floor_from="replay", floor=0.125),
-            "Numbers: own error 0.5; 3 times the floor of 0.125 given by a float64 replay of the op.",
+            "Numbers: own error 0.5, 3 times the floor of 0.125 given by a float64 replay of the op.",
+        ),
+        (
+            row(own_error=1e-8, ratio=0.07, floor_from="replay", floor=4e-7),
+            "Numbers: relative L2 0.25; greatest difference 0; cosine 1; "
+            "own error 1e-08, within the floor of 4e-07 given by a float64 replay of the op.",
         ),
         (
             row(closeness=Closeness("hash"), ratio=3.0, floor_from="exact", floor=0.0),
