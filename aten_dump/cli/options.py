@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..dump import Calls, RankDump, open_dump
+from ..dump.call_filter import Wanted
+from ..dump.index.call_modes import MODES
 from ..errors import MissingDataError
 from ..store.records import CALL_KINDS, PHASES
 from .console import echo
@@ -28,6 +30,7 @@ _FILTERS = (
     click.option("--op", help="Exact op or api (aten::addmm, Functional.linear), a part of it, or regex:..."),
     click.option("--kind", type=click.Choice(CALL_KINDS), help="Only calls of this kind."),
     click.option("--phase", type=click.Choice(PHASES), help="Only calls of this phase."),
+    click.option("--mode", type=click.Choice(list(MODES)), help="Only calls in such modules, or in this grad mode."),
     click.option("--module", help="Glob on the module path: 'transformer.h.*.attn'; takes in what is inside."),
     click.option("--name", "call_name", help="A part of the call's name, or regex:..."),
 )
@@ -39,7 +42,7 @@ def place_options(function: Function) -> Function:
 
 
 def filter_options(function: Function) -> Function:
-    """Add --op, --kind, --phase, --module and --name."""
+    """Add --op, --kind, --phase, --mode, --module and --name."""
     return _add(function, _FILTERS)
 
 
@@ -100,4 +103,4 @@ def selected(rank: RankDump, filters: dict[str, str | None]) -> Calls | None:
     """Return the calls that the filter options select; None when none was given."""
     if all(text is None for text in filters.values()):
         return None
-    return rank.calls.filter(**filters)
+    return rank.calls.matching(Wanted(**filters))

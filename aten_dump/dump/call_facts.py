@@ -55,6 +55,16 @@ class CallFacts:
         return records.PHASES[self._record.phase]
 
     @property
+    def grad_enabled(self) -> bool | None:
+        """Whether grad mode was on where it began; None in recordings that do not say."""
+        return self._tables.modes.grad(self._tables.positions[self._record.id])
+
+    @property
+    def training(self) -> bool | None:
+        """Whether the module it ran in, or its forward call, was in training; None outside of modules."""
+        return self._tables.modes.training(self._tables.positions[self._record.id])
+
+    @property
     def n(self) -> int:
         """The number in the name: calls of this prefix and api before this one."""
         return self._record.n

@@ -29,6 +29,7 @@ class Wanted:
     phase: str | None = None
     module: str | None = None
     name: str | None = None
+    mode: str | None = None
 
 
 class CallFilter:
@@ -39,6 +40,7 @@ class CallFilter:
         self._name = None if wanted.name is None else _one_of_texts("name", wanted.name)
         self._phase = None if wanted.phase is None else _code("phase", wanted.phase, records.PHASES)
         self._ops = self._matching_ops(wanted.op, wanted.kind)
+        self._mode = None if wanted.mode is None else tables.modes.are(wanted.mode)
         self._modules = None if wanted.module is None else _inside("module", wanted.module)
         self._module_facts: dict[int, bool] = {}
 
@@ -63,6 +65,8 @@ class CallFilter:
             found = found[np.isin(calls.column("op")[found], list(self._ops))]
         if self._phase is not None:
             found = found[calls.column("phase")[found] == self._phase]
+        if self._mode is not None:
+            found = found[self._mode[found]]
         if self._modules is not None:
             modules, ops = (calls.column(name)[found].tolist() for name in ("module", "op"))
             found = found[[self._in_module(module, op) for module, op in zip(modules, ops, strict=True)]]

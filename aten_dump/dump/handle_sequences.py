@@ -60,8 +60,22 @@ class Calls(Sequence[Call]):
         Raises:
             ConfigError: an unknown kind or phase, or a regular expression that does not compile.
         """
-        wanted = CallFilter(self._rank.tables, Wanted(op, kind, phase, module, name))
-        return Calls(self._rank, wanted.select(self._positions))
+        return self.matching(Wanted(op, kind, phase, module, name))
+
+    def in_mode(self, mode: str) -> Calls:
+        """Return the calls that ran in a mode.
+
+        Args:
+            mode: ``"training"`` or ``"evaluation"``, as the module was that it ran in; ``"grad"`` or ``"no_grad"``.
+
+        Raises:
+            ConfigError: an unknown mode.
+        """
+        return self.matching(Wanted(mode=mode))
+
+    def matching(self, wanted: Wanted) -> Calls:
+        """Return the calls that are wanted; see `filter` and `in_mode`."""
+        return Calls(self._rank, CallFilter(self._rank.tables, wanted).select(self._positions))
 
     def to_pandas(self, rows: Rows = "calls") -> Any:
         """Return a ``pandas.DataFrame`` (extra ``pandas``).

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..dump import Call, RankDump, Value
+from ..dump.call_filter import Wanted
 from ..errors import MissingDataError
 
 Progress = Callable[[int, int], None]  # calls done, calls in all
@@ -45,7 +46,7 @@ class ChosenCalls:
 
     def calls(self, rank: RankDump) -> Iterator[Call]:
         """Yield the selected calls of a step and rank, in execution order."""
-        selected = rank.calls if not any(self.filters.values()) else rank.calls.filter(**self.filters)
+        selected = rank.calls if not any(self.filters.values()) else rank.calls.matching(Wanted(**self.filters))
         self._all = max(self._all, self._done) + len(selected)
         kinds = frozenset(self.kinds)
         for call in selected:

@@ -29,6 +29,7 @@ def _facts(call: Call) -> Iterator[str]:
         "op": call.op,
         "kind": call.kind,
         "phase": call.phase,
+        "mode": _mode(call),
         "module": call.module or None,
         "call id": call.id,
         "parent": None if call.parent is None else call.parent.name,
@@ -40,6 +41,12 @@ def _facts(call: Call) -> Iterator[str]:
     for name, fact in facts.items():
         if fact is not None:
             yield f"  {name:<12} {fact}"
+
+
+def _mode(call: Call) -> str | None:
+    words = {True: ("training", "grad"), False: ("evaluation", "no grad")}
+    known = [(call.training, 0), (call.grad_enabled, 1)]
+    return ", ".join(words[fact][at] for fact, at in known if fact is not None) or None
 
 
 def _stack(call: Call) -> Iterator[str]:

@@ -130,6 +130,7 @@ class _Expected(NamedTuple):
 _CHECKS: Final = {  # by annotation
     "int": _Expected("an int", _is(int), True),
     "bool": _Expected("a bool", _is(bool, int), True),
+    "bool | None": _Expected("a bool or nil", _is(bool, type(None)), True),
     "str": _Expected("a text", _is(str), True),
     "bytes": _Expected("bytes", _is(bytes), True),
     "int | None": _Expected("an int or nil", _is(int, type(None)), True),

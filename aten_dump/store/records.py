@@ -14,7 +14,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 FORMAT_VERSION: Final = 1
 
@@ -41,6 +41,7 @@ COMMIT: Final = 20
 RANDOM: Final = 21
 PACKED: Final = 22
 FETCHED: Final = 23
+MODE: Final = 24
 
 # Codes inside records. The position in the tuple is the code on disk.
 CALL_KINDS: Final = ("aten", "api", "module", "node")
@@ -318,33 +319,19 @@ class Fetched(NamedTuple):
     at_ns: int
 
 
+class Mode(NamedTuple):
+    """How a thread runs, from a call on until the next record of that thread; written where it changes."""
+
+    kind: int
+    thread: int
+    call: int  # Call id of the first call; it may have no record
+    grad: bool  # torch.is_grad_enabled()
+    training: bool | None  # of the innermost module; nil outside of modules
+
+
 Record: TypeAlias = (
     Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
-    | Open | Call | Saved | Gradient | Note | Check | Commit | Random | Packed | Fetched
+    | Open | Call | Saved | Gradient | Note | Check | Commit | Random | Packed | Fetched | Mode
 )  # fmt: skip
 
-RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = {
-    HEADER: Header,
-    TEXT: Text,
-    OP: Op,
-    FRAME: Frame,
-    STACK: Stack,
-    STORAGE: Storage,
-    VALUE: Value,
-    SHARD: Shard,
-    BLOB: Blob,
-    DATA: Data,
-    STATISTICS: Statistics,
-    HASH: Hash,
-    SAME: Same,
-    OPEN: Open,
-    CALL: Call,
-    SAVED: Saved,
-    GRADIENT: Gradient,
-    NOTE: Note,
-    CHECK: Check,
-    COMMIT: Commit,
-    RANDOM: Random,
-    PACKED: Packed,
-    FETCHED: Fetched,
-}
+RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = dict(enumerate(get_args(Record), HEADER))  # in order of kind

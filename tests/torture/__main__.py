@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import resource
 import shutil
@@ -92,11 +93,13 @@ def _kill(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> 
 
 
 def _interrupt(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         with limited(6 * seconds):  # the first of a kind counts its instructions, and torch imports what it needs
             interrupt_one(folder, chance)
     finally:
         stop_all()
+        signal.signal(signal.SIGINT, before)
 
 
 def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Callable[..., None]:
@@ -129,9 +132,16 @@ def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Call
     return case
 
 
-def warm_up() -> None:
-    """Import what the first look at a dump imports, which no case is to be charged with."""
+@contextmanager
+def warmed_up() -> Iterator[None]:
+    """Import what the first look at a dump imports, which no case is to be charged with; nor is a search of it for garbage."""
     look_at(DUMPS[0], random.Random(0))
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _harm(dump: Path, chance: random.Random) -> str:
@@ -157,8 +167,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     arguments = parser.parse_args()
     bad = 0
-    warm_up()
-    with tempfile.TemporaryDirectory() as folder:
+    with warmed_up(), tempfile.TemporaryDirectory() as folder:
         for kind in arguments.kinds:
             counts = run(kind, round(KINDS[kind] * arguments.scale), arguments.seed, Path(folder))
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
-import subprocess
-import sys
+import signal
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from aten_dump.store import records as r
@@ -13,35 +14,41 @@ from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover
 from aten_dump.store.shard_reader import ShardReader
-from tests.checkout import ROOT
-from tests.store.recording import noise
+from tests.store.recording import bare_value, begin, call, noise, store, writer
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from tests.store.recording import *
-sink = writer(Path(sys.argv[1]), queue_bytes=1 << 20, shard_bytes=1 << 18)
-print("running", flush=True)
-for step in range(10_000):
-    begin(sink, step)
-    for number in range(1, 30):
-        sink.emit(bare_value(number))
-        blob = store(sink, noise(1 + number * 7919 % 20_000, number + step), "U8")
-        sink.emit(r.Data(r.DATA, number, blob, 0, 0))
-        sink.emit(call(number, args=[[0, number]]))
-    sink.end_step(29, 29, {})
-"""
+_fork = multiprocessing.get_context("forkserver")  # a program begins in milliseconds, what it imports is there
+_fork.set_forkserver_preload([__name__])
+
+
+def record_for_ever(folder: Path, told: Connection) -> None:
+    """Write steps until somebody kills this process."""
+    sink = writer(folder, queue_bytes=1 << 20, shard_bytes=1 << 18)
+    told.send("running")
+    for step in range(10_000):
+        begin(sink, step)
+        for number in range(1, 30):
+            sink.emit(bare_value(number))
+            blob = store(sink, noise(1 + number * 7919 % 20_000, number + step), "U8")
+            sink.emit(r.Data(r.DATA, number, blob, 0, 0))
+            sink.emit(call(number, args=[[0, number]]))
+        sink.end_step(29, 29, {})
 
 
 def kill_one(folder: Path, random: random.Random) -> tuple[int, int]:
     """Kill a program; return how many tensors were read, and how many of them were wrong."""
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], cwd=ROOT, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(random.random() * random.choice((0.01, 0.1, 0.5)))
+    told, tells = _fork.Pipe(duplex=False)
+    process = _fork.Process(target=record_for_ever, args=(folder, tells))
+    process.start()
+    assert told.recv() == "running"
+    clock = (~(process.pid or 0) << 3) | 2  # of the time that the process has run, as clock_getcpuclockid(3) makes it
+    end = time.clock_gettime(clock) + random.random() * random.choice((0.01, 0.1, 0.5))
+    while time.clock_gettime(clock) < end and process.is_alive():
+        time.sleep(0.001)
     process.kill()
-    process.wait()
-    process.stdout.close()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, "it ended before"
+    for end in (told, tells, process):
+        end.close()
     read = wrong = 0
     for rank in sorted(folder.glob("step*/rank0"), key=lambda path: int(path.parent.name[4:])):
         if not (rank / "index.msgpack").exists():

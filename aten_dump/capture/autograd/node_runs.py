@@ -169,6 +169,8 @@ class NodeRuns:
         step = self.step
         top = thread.stack[-1] if thread.stack else None
         call = OpenCall(step.next_id(), NODE, tag.name, top)
+        if is_grad_enabled() is not thread.grad:
+            step.tell_mode(thread, call.id)
         if parent is not None:
             call.parent_id = parent.visible
         elif top is None:

@@ -25,6 +25,7 @@ from ..step.collectives import Flights
 from ..step.random_states import RandomStates
 from ..step.step import CALLS_PER_PAUSE, Step, text_of
 from ..step.threads import ThreadState
+from ..torch_internals.engine import is_grad_enabled
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all
 from ..values.value_ids import ValueIds
@@ -94,6 +95,8 @@ class PendingOp(Place):
     def __init__(self, ops: Ops, thread: ThreadState, entry: OpEntry) -> None:
         number = self.id = ops.step.next_id()
         counter = get_sequence_nr()
+        if is_grad_enabled() is not thread.grad:
+            ops.step.tell_mode(thread, number)
         self.ops = ops
         self.entry = entry
         self.thread = thread

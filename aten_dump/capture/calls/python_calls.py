@@ -114,6 +114,8 @@ class PythonCalls:
 
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
         """Set phase, forward link, visibility and stack of a call that begins."""
+        if is_grad_enabled() is not thread.grad:
+            self.step.tell_mode(thread, call.id)
         node = running_node()
         if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
             node = None

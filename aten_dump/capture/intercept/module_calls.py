@@ -111,16 +111,22 @@ class ModuleCalls:
         kind = type(module)
         if recorder is None or not recorder.calls.sees(kind.__qualname__):
             return original(module, *args, **kwargs)
-        call = self._begin(recorder, module, args, kwargs, frame)
-        if call is None:
-            return original(module, *args, **kwargs)
+        thread = recorder.step.here.state
+        outer = thread.training
+        thread.set_training(vars(module).get("training"))
         try:
-            with self._fast_path(module), self._pre_hooks(recorder, module, call):
-                result = original(module, *args, **kwargs)
-        except BaseException as error:
-            recorder.calls.end(call, None, error)
-            raise
-        recorder.calls.end(call, result, None)
+            call = self._begin(recorder, module, args, kwargs, frame)
+            if call is None:
+                return original(module, *args, **kwargs)
+            try:
+                with self._fast_path(module), self._pre_hooks(recorder, module, call):
+                    result = original(module, *args, **kwargs)
+            except BaseException as error:
+                recorder.calls.end(call, None, error)
+                raise
+            recorder.calls.end(call, result, None)
+        finally:
+            thread.set_training(outer)
         if held:
             deliver()
         return result

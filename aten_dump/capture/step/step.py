@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any, Final, Protocol
 
 from ...config import DumpConfig
-from ...store.records import CALL, CALL_KINDS, Tree
+from ...store.records import CALL, CALL_KINDS, MODE, Mode, Tree
 from ...store.sink import Sink
 from ..naming.call_name import NODE, REMARKS, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
-from ..torch_internals.engine import running_node
+from ..torch_internals.engine import is_grad_enabled, running_node
 from ..unseen import Coverage
 from .call_counters import CallCounters, Counter
 from .open_calls import OpenCall
@@ -195,6 +195,15 @@ class Step:
         if not calls & CALLS_PER_PAUSE:
             self.pause()
         self.emit(record)
+
+    def tell_mode(self, thread: ThreadState, call: int) -> None:
+        """Record how a thread runs from a call on; asked where its grad mode is not `thread.grad`."""
+        try:
+            with thread.own:
+                thread.grad = is_grad_enabled()
+                self.emit(Mode(MODE, thread.number, call, thread.grad, thread.training))
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.failed(error)
 
     def pause(self) -> None:
         """Wait where too many records wait to be written: asked each time that `CALLS_PER_PAUSE` calls were counted."""

@@ -25,6 +25,7 @@ class ThreadState:
         "compiled_nodes",
         "delegated",
         "first",
+        "grad",
         "last_call",
         "last_output",
         "made",
@@ -37,6 +38,7 @@ class ThreadState:
         "own",
         "stack",
         "storages_before",
+        "training",
         "unpacked",
     )
 
@@ -57,8 +59,16 @@ class ThreadState:
         self.last_call = 0  # the last aten call
         self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
         self.unpacked = 0  # id() of a saved tensor that autograd is about to detach; see `SavedPacks`
+        self.grad: bool | None = None  # grad mode, as the last `Mode` record has it; None: the next call tells
+        self.training: bool | None = None  # of the innermost module
         self.optimizer_depth = 0
         self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
+
+    def set_training(self, training: bool | None) -> None:
+        """Take it that the innermost module is another one now, in training or in evaluation."""
+        if training is not self.training:
+            self.training = training
+            self.grad = None
 
     def optimizer_runs_in_backward(self) -> bool:
         """Tell whether an optimizer's step runs in a hook of the present backward pass; not a pass run by a closure."""

@@ -63,6 +63,7 @@ class HeldStep:
             r.GRADIENT: self._take_gradient,
             r.PACKED: _leave_out,  # of calls that may never be written
             r.FETCHED: _leave_out,
+            r.MODE: self._pass_on_or_hold,
             r.NOTE: self._pass_on_or_hold,
             **dict.fromkeys(_TABLES, self._take_table),
             **dict.fromkeys(_FACTS, self._take_fact),

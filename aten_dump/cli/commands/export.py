@@ -52,13 +52,14 @@ def command(
     op: str | None,
     kind: str | None,
     phase: str | None,
+    mode: str | None,
     module: str | None,
     call_name: str | None,
     sources: Path | None,
     overwrite: bool,
 ) -> None:
     """Write a dump in the format of another tool."""
-    filters = {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name}
+    filters = {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     with count_progress(f"exporting to {to}") as progress:
         options = Options(steps, ranks, filters, sources, overwrite)
         done = export_dump(dump, to, out, options, progress)

@@ -29,6 +29,7 @@ def command(
     op: str | None,
     kind: str | None,
     phase: str | None,
+    mode: str | None,
     module: str | None,
     call_name: str | None,
     depth: int | None,
@@ -51,7 +52,9 @@ def command(
     if name is not None:
         print_lines(_details(opened, name), line_limit(limit))
         return
-    matched = selected(opened, {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name})
+    matched = selected(
+        opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
+    )
     print_lines((call_line(line) for line in tree_lines(opened, matched, depth)), line_limit(limit))
     if matched is not None and not matched:
         echo(f"no call of {opened.where} matches these filters; it has {len(opened.calls)} calls", err=True)

@@ -33,6 +33,7 @@ def command(
     op: str | None,
     kind: str | None,
     phase: str | None,
+    mode: str | None,
     module: str | None,
     call_name: str | None,
     form: str,
@@ -50,7 +51,9 @@ def command(
       aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
     opened = open_rank(dump, step, rank)
-    matched = selected(opened, {"op": op, "kind": kind, "phase": phase, "module": module, "name": call_name})
+    matched = selected(
+        opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
+    )
     calls = opened.calls if matched is None else matched
     if form == "table":
         if output is not None:

@@ -11,7 +11,7 @@ CALL_COLUMNS: Final[dict[str, ColumnType]] = {
     "call_id": "int", "name": "text", "op": "text", "api": "text", "kind": "text", "phase": "text",
     "parent_id": "int", "forward_id": "int", "module": "text", "sequence_nr": "int", "thread": "int",
     "start_ns": "int", "duration_ns": "int", "error": "text", "source_file": "text", "source_line": "int",
-    "source_function": "text",
+    "source_function": "text", "training": "bool", "grad_enabled": "bool",
 }  # fmt: skip
 
 
@@ -22,6 +22,7 @@ def call_row(call: Call) -> tuple[Any, ...]:
         call.id, call.name, call.op, call.api, call.kind, call.phase, call.parent_id or None,
         None if forward is None else forward.id, call.module, _signed(call.sequence_nr), call.thread, call.start_ns,
         call.duration_ns, call.error, *((source.file, source.line, source.function) if source else (None, None, None)),
+        call.training, call.grad_enabled,
     )  # fmt: skip
 
 

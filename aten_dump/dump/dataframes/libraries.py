@@ -23,9 +23,9 @@ def _import(package: str, extra: str) -> Any:
 
 
 def pandas_table(columns: Columns, types: Types) -> Any:
-    """Return a ``pandas.DataFrame``; integers may be missing (``Int64``)."""
+    """Return a ``pandas.DataFrame``; integers and truths may be missing (``Int64``, ``boolean``)."""
     pandas = _import("pandas", "pandas")
-    names: dict[ColumnType, Any] = {"int": "Int64", "float": "float64", "bool": "bool"}
+    names: dict[ColumnType, Any] = {"int": "Int64", "float": "float64", "bool": "boolean"}
     return pandas.DataFrame(
         {name: pandas.Series(list(cells), dtype=names.get(types[name], "object")) for name, cells in columns.items()}
     )

@@ -21,6 +21,7 @@ from ...store.checking.references import check_references
 from ...store.index_reader import IndexData
 from ...store.raw_rows import MadeRows, RawRows
 from ..argument_decoding import Frame
+from .call_modes import CallModes
 from .call_table import CallTable
 from .typed_rows import Facts, Groups, Places, Records, RecordTable
 
@@ -69,6 +70,7 @@ class Tables:
         begun = RecordTable(rows[records.OPEN], records.Open)
         self.unfinished = frozenset(begun) - frozenset(self._finished(rows, begun))  # ids
         self.calls = CallTable(rows[records.CALL], MadeRows(_call_of(begun[id]) for id in sorted(self.unfinished)))
+        self.modes = CallModes(rows[records.MODE], self.calls)
 
     @staticmethod
     def _finished(rows: Mapping[int, RawRows], begun: RecordTable[records.Open]) -> list[int]:

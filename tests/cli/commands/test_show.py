@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
-from aten_dump import AtenDumpError
+from aten_dump import AtenDumpError, DumpConfig, DumpMode
 from aten_dump.cli.commands.show import command
 
 
@@ -56,3 +57,14 @@ def test_filters_that_match_nothing_say_so(dump: Path) -> None:
     assert result.exit_code == 0 and result.stdout == ""
     assert "no call of " in result.stderr and "it has 10 calls" in result.stderr
     assert run(dump, "--op", "aten::t").stderr == ""
+
+
+def test_calls_of_a_mode(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=str(tmp_path), level="aten")):
+        torch.ones(2)
+        with torch.no_grad():
+            torch.zeros(2)
+    assert [line.split()[0] for line in run(tmp_path, "--mode", "no_grad").stdout.splitlines()] == [
+        "Aten.zeros.0.forward"
+    ]
+    assert "mode         no grad" in run(tmp_path, "Aten.zeros.0.forward").stdout

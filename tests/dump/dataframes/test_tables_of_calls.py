@@ -61,7 +61,7 @@ def test_tensors_are_rows(library: str, rank: RankDump, scenario: Scenario) -> N
 def test_a_part_of_the_calls_and_none(library: str, rank: RankDump) -> None:
     some = rank.calls.filter(op="aten::addmm")
     assert [row["name"] for row in READ[library](getattr(some, f"to_{library}")())] == ["Aten.addmm.0.forward"]
-    for rows, columns in (("calls", 19), ("values", len(value_column_types([rank])))):
+    for rows, columns in (("calls", 21), ("values", len(value_column_types([rank])))):
         none = getattr(rank.calls[:0], f"to_{library}")(rows)
         assert none.shape == (0, columns)
 
