@@ -22,13 +22,14 @@ from .intercept.custom_functions import FunctionCalls, run_as_call
 from .intercept.interception import Interception
 from .intercept.module_calls import ModuleCalls
 from .intercept.optimizer_steps import OptimizerSteps
-from .intercept.torch_modes import ApiMode, OpMode
+from .intercept.torch_modes import ApiMode, new_op_mode
 from .intercept.wait_wrappers import Waits
 from .interrupts import HeldSignals, deliver, runs_program
 from .naming.call_name import CallName
 from .recorder import Watch
 from .session import Session
 from .step.module_paths import ModulePaths
+from .torch_internals.higher_order import HigherOrderRules
 from .torch_internals.mode_stack import Modes
 
 Arguments = ParamSpec("Arguments")
@@ -281,13 +282,13 @@ def stop_all() -> None:
 
 def _interception(config: DumpConfig, paths: ModulePaths, watch: Watch, outermost: bool) -> Interception:
     """Return all that is to see the program while a step is recorded."""
-    compiled = CompiledCalls(watch, config, lambda: interception.step_aside())
-    op_mode = OpMode(watch, compiled.lets_compile)
+    compiled = CompiledCalls(watch, config, lambda ops_too: interception.step_aside(ops_too))
+    op_mode = new_op_mode(watch, compiled.lets_compile)
     api_mode = ApiMode(watch, op_mode)
     interception = Interception(
         Modes(api_mode, op_mode, outermost),
         traced=[ModuleCalls(watch, paths, api_mode), FunctionCalls(watch)],
-        others=[compiled, OptimizerSteps(watch)],
+        others=[compiled, OptimizerSteps(watch), HigherOrderRules(op_mode)],
         lasting=[Waits(watch)],
     )
     return interception

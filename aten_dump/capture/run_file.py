@@ -106,6 +106,8 @@ def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict
 
 
 def _version(name: str) -> str | None:
+    if name == "torch":
+        return str(torch.__version__)  # names the build, which the metadata of some wheels leaves out
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

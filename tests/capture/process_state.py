@@ -15,6 +15,8 @@ import torch.utils.checkpoint
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from aten_dump.capture.torch_internals.engine import top_saved_hooks
+
 _NAMESPACES: dict[str, Any] = {
     "torch": torch,
     "torch.Tensor": torch.Tensor,
@@ -67,7 +69,7 @@ def picture() -> dict[str, Any]:
     return {
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "function modes": torch._C._len_torch_function_stack(),
-        "saved tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(False),
+        "saved tensor hooks": top_saved_hooks(False),
         "hook tables": {name: list(table) for name, table in _HOOK_TABLES.items()},
         "attributes": _attributes(),
         "threads": sorted(thread.name for thread in threading.enumerate()),

@@ -18,6 +18,7 @@ from aten_dump.cli.main import main
 from tests.capture.bits import calls
 from tests.capture.children import kill, started
 from tests.capture.same_outcome import note
+from tests.torch_features import needs_saved_tensors
 
 
 def _dump(path: Path, body: Any, **config: Any) -> Any:
@@ -64,6 +65,7 @@ def test_modules_of_a_thread_without_the_mode(tmp_path: Path) -> None:
     assert not calls(rank, op="aten::tanh")
 
 
+@needs_saved_tensors
 def test_saved_tensors_under_the_users_hooks(tmp_path: Path) -> None:
     def body() -> None:
         x = torch.ones(3, requires_grad=True)

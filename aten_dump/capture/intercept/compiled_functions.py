@@ -18,15 +18,14 @@ Theory of operation
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
-from typing import Any, Final
+from types import CodeType, FrameType, ModuleType
+from typing import Any
 
 import torch
 from torch._C._autograd import _get_sequence_nr
@@ -36,44 +35,54 @@ from ..interrupts import runs_program
 from ..naming.call_name import CallName
 from ..recorder import StepRecorder, Watch
 from ..step.open_calls import OpenCall
+from ..torch_internals.compiler import (
+    MODULE,
+    SWITCH,
+    UNTOLD,
+    can_leave_alone,
+    is_for_higher_order,
+    leave_alone,
+    name_of_compiled,
+    result_of,
+    set_compiler,
+    wrapper_of,
+)
 from ..torch_internals.patches import Patch
-
-_MODULE: Final = "torch._dynamo.eval_frame"
-_NAME: Final = "_maybe_set_eval_frame"
-_WRAPPER: Final = "compile_wrapper"  # the function in that module which calls what was compiled
 
 
 class Region:
     """A compiled call that runs compiled."""
 
-    __slots__ = ("back", "call", "frame", "recorder")
+    __slots__ = ("back", "call", "frame", "handled", "recorder")
 
     def __init__(self, frame: FrameType, recorder: StepRecorder, call: OpenCall | None) -> None:
         self.frame = frame
         self.recorder = recorder
         self.call = call
+        self.handled = sys.exc_info()[1]  # the program's, which is no error of the call
         self.back: Callable[[], None] | None = None
 
 
 class CompiledCalls:
     """Knows when a compiled function is called."""
 
-    def __init__(self, watch: Watch, config: DumpConfig, step_aside: Callable[[], Callable[[], None]]) -> None:
-        """Begin; `step_aside` takes everything but the op mode away, and returns what puts it back."""
+    def __init__(self, watch: Watch, config: DumpConfig, step_aside: Callable[[bool], Callable[[], None]]) -> None:
+        """Begin; `step_aside` takes everything away, the op mode if told to, and returns what puts it back."""
         self._watch = watch
         self._how = config.compile
         self._step_aside = step_aside
         self._threads = threading.local()
         self._finder: _WhenImported | None = None
         self._patch: Patch | None = None
+        self._wrapper: CodeType | None = None
         self._warned = False
 
     def install(self) -> None:
         """Begin to watch."""
-        if _MODULE in sys.modules:
+        if MODULE in sys.modules:
             self._replace()
         elif self._finder is None:
-            self._finder = _WhenImported(_MODULE, self._replace)
+            self._finder = _WhenImported(MODULE, self._replace)
             sys.meta_path.insert(0, self._finder)
 
     def remove(self) -> None:
@@ -90,20 +99,26 @@ class CompiledCalls:
         return self._patch is not None or self._how == "opaque"  # patched, compiled calls are known before it looks
 
     def _replace(self) -> None:
-        module = sys.modules[_MODULE]
-        original = getattr(module, _NAME, None)
-        if original is None or self._patch is not None:
+        module = sys.modules[MODULE]
+        original, self._wrapper = getattr(module, SWITCH, None), wrapper_of(module)
+        if original is None or self._wrapper is None or self._patch is not None:
             return
 
         @runs_program
         def _maybe_set_eval_frame(callback: Any) -> Any:
-            return original(self._asked(callback, sys._getframe(1)))
+            before = set_compiler(None)  # an older torch asks with the compiler on, which would compile what follows
+            try:
+                chosen = self._asked(callback, sys._getframe(1))
+            finally:
+                set_compiler(before)
+            return original(chosen)
 
-        self._patch = Patch(module, _NAME, _maybe_set_eval_frame)
+        leave_alone(_maybe_set_eval_frame)
+        self._patch = Patch(module, SWITCH, _maybe_set_eval_frame)
 
     def _asked(self, callback: Any, frame: FrameType) -> Any:
         """The compiler is to be switched to `callback` in `frame`; return what it is to be switched to instead."""
-        if frame.f_code.co_name != _WRAPPER:
+        if frame.f_code is not self._wrapper:
             return callback
         region: Region | None = getattr(self._threads, "region", None)
         if region is not None:
@@ -114,12 +129,12 @@ class CompiledCalls:
         recorder = self._watch.recorder
         if recorder is None or callback is None or recorder.step.here.state.own.depth or not _is_recorded_thread():
             return callback  # with None it runs as written already
-        aside = bool(getattr(frame.f_locals.get("self"), "export", False)) or _is_for_higher_order()
+        aside = bool(getattr(frame.f_locals.get("self"), "export", False)) or is_for_higher_order(frame)
         if self._how == "eager" and not aside:
             self._tell(recorder, "compile_eager", frame)
             if frame.f_locals.get("fullgraph_count_enabled"):
                 # Nobody shall count compiled frames: there are none, and that would be an error.
-                sys.modules[_MODULE].set_fullgraph_compiled_frame_count(-1)
+                sys.modules[MODULE].set_fullgraph_compiled_frame_count(-1)
             return None
         self._threads.region = self._begin(recorder, frame, is_call=not aside)
         return callback
@@ -129,12 +144,13 @@ class CompiledCalls:
         region = Region(frame, recorder, None)
         if is_call:
             self._tell(recorder, "compile_opaque", frame)
-            function = _name_of(frame)
+            function = name_of_compiled(frame)
             name = CallName(f"torch.compile:{function}", "Torch", f"compile.{function.rpartition('.')[2]}")
             values = frame.f_locals
             call = recorder.calls.begin(name, values["args"], values["kwargs"], frame.f_back or frame)
         region.call = call
-        region.back = self._step_aside()
+        # To an older torch a tensor under a mode is another input: it would compile anew.
+        region.back = self._step_aside(is_call and not can_leave_alone)
         thread = recorder.step.here.state
         thread.aside += 1
         thread.storages_before = recorder.values.storages.seen()
@@ -153,12 +169,13 @@ class CompiledCalls:
             thread.made[number] = call.id  # what its backward runs belongs to this call
         thread.claimed = max(thread.claimed, _get_sequence_nr())
         thread.last_call = call.id
-        values = frame.f_locals
-        error = None if "result" in values else sys.exc_info()[1]
-        region.recorder.calls.end(call, values.get("result"), error)
+        result, error = result_of(frame, region.handled)
+        if result is UNTOLD:
+            region.recorder.step.next_id()  # else it looks like a question, that runs no op and makes no tensor
+        region.recorder.calls.end(call, result, error)
 
     def _tell(self, recorder: StepRecorder, code: str, frame: FrameType) -> None:
-        function = _name_of(frame)
+        function = name_of_compiled(frame)
         recorder.step.coverage.add(code, function)
         if self._warned:
             return
@@ -170,23 +187,6 @@ class CompiledCalls:
             '(compile="eager" runs it as written)',
         }[self._how]
         warnings.warn(f"aten_dump: the compiled function {function} {does}", stacklevel=5)
-
-
-def _name_of(frame: FrameType) -> str:
-    """Return the qualified name of the function that a wrapper's frame calls."""
-    function = frame.f_locals.get("fn")
-    if callable(function):
-        function = inspect.unwrap(function)
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, torch.nn.Module):
-        return type(owner).__qualname__
-    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return name.rpartition("<locals>.")[2]
-
-
-def _is_for_higher_order() -> bool:
-    operators = sys.modules.get("torch._higher_order_ops.utils")
-    return operators is not None and bool(getattr(operators, "_in_hop_compile", bool)())
 
 
 def _is_recorded_thread() -> bool:

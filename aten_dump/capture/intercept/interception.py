@@ -9,7 +9,9 @@ from typing import Protocol
 from ..torch_internals.mode_stack import (
     Modes,
     function_mode_position,
+    put_dispatch_mode_back,
     put_function_mode_back,
+    take_dispatch_mode_off,
     take_function_mode_off,
 )
 
@@ -71,9 +73,10 @@ class Interception:
         for one in self._lasting:
             one.remove()
 
-    def step_aside(self) -> Callable[[], None]:
-        """Take everything but the op mode away, for code that the compiler traces; return what puts it back."""
+    def step_aside(self, ops_too: bool = False) -> Callable[[], None]:
+        """Take everything away, the op mode only where asked to, for what is compiled; return what puts it back."""
         position = take_function_mode_off(self.modes.function)
+        op_position = take_dispatch_mode_off(self.modes.dispatch) if ops_too else None
         for one in self._traced:
             one.remove()
 
@@ -82,6 +85,8 @@ class Interception:
                 one.install()
             if position is not None:
                 put_function_mode_back(self.modes.function, position)
+            if op_position is not None:
+                put_dispatch_mode_back(self.modes.dispatch, op_position)
 
         return back
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
 from torch._C import _get_dispatch_stack_at as get_dispatch_stack_at
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
@@ -26,6 +25,7 @@ from ..naming.call_name import CallName
 from ..naming.op_schemas import OpPlan
 from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
+from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
 from ..torch_internals.mode_stack import without_only_dispatch_mode
 from ..torch_internals.tracing import (
@@ -38,12 +38,7 @@ from ..torch_internals.tracing import (
     takes_stand_ins,
 )
 from ..torch_internals.write_counts import inner_writes_counted
-from .inner_ops import open_nested, run_higher_order, run_subclass_op
-
-_frames = getattr(torch._C._dynamo, "eval_frame", None)
-_set_strategy = getattr(_frames, "set_code_exec_strategy", None)
-_Action: Any = getattr(_frames, "_FrameAction", None)
-_skip_all: Any = _Action and _frames._FrameExecStrategy(_Action.SKIP, _Action.SKIP)  # type: ignore[union-attr]
+from .inner_ops import COPIES, DETACH, open_nested, run_higher_order, run_subclass_op
 
 # Why a call is not recorded.
 _IS_QUESTION: Final = "it asks a tensor subclass for its shape, and computes nothing"
@@ -130,8 +125,8 @@ class OpMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from wrapping `__torch_dispatch__` where we can tell dynamo to leave it alone for less."""
-        return _set_strategy is None
+        """Keep torch from wrapping `__torch_dispatch__`: that dynamo leaves it alone is had for less."""
+        return False
 
     def ignore_compile_internals(self) -> bool:  # type: ignore[override]
         """Tell dynamo whether to compile under this mode: where it asks us first, the answer was given there."""
@@ -176,7 +171,7 @@ class OpMode(TorchDispatchMode):
             why_not = _OWN_CODE if args and id(args[0]) == thread.unpacked else why_not
             thread.unpacked = 0
         if why_not is _HANDED_ON:
-            thread.delegated = None
+            thread.delegated = COPIES if func is DETACH else None
             return NotImplemented
         if why_not is _IS_TRACED:
             recorder.step.coverage.add("traced")
@@ -203,7 +198,7 @@ class OpMode(TorchDispatchMode):
             return _STANDS_IN
         if types and plan.is_question:  # tensor subclasses alone ask them
             return _IS_QUESTION
-        if kind == OWN_DISPATCH and thread.delegated is func:
+        if kind == OWN_DISPATCH and (thread.delegated is func or (thread.delegated is COPIES and func is DETACH)):
             return _HANDED_ON
         if get_tracing_state() is not None or (len_dispatch_stack() and is_traced()):
             return _IS_TRACED
@@ -224,5 +219,23 @@ class OpMode(TorchDispatchMode):
             recorder.step.drop(op.thread, call)
 
 
-if _set_strategy is not None:  # dynamo compiles neither this nor what it calls; else torch wraps it to that end
-    _set_strategy(OpMode.__torch_dispatch__.__code__, _skip_all)
+class ShieldedOpMode(OpMode):
+    """The same, for a torch that cannot be told to leave what `OpMode` calls alone: the compiler is off meanwhile."""
+
+    @runs_program
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = set_compiler(None)
+        try:
+            return OpMode.__torch_dispatch__(self, func, types, args, kwargs)
+        finally:
+            set_compiler(before)
+
+
+def new_op_mode(watch: Watch, lets_compile: Callable[[], bool]) -> OpMode:
+    """Return an op mode that dynamo does not compile."""
+    return (OpMode if can_leave_alone else ShieldedOpMode)(watch, lets_compile)
+
+
+leave_alone((OpMode if can_leave_alone else ShieldedOpMode).__torch_dispatch__)

@@ -120,15 +120,21 @@ def push_dispatch_mode_below(mode: TorchDispatchMode) -> None:
         _push_dispatch_mode(other)
 
 
-def take_dispatch_mode_off(mode: TorchDispatchMode) -> None:
-    """Take `mode` off the stack, if it still is on it, wherever it is."""
-    if not any(dispatch_mode_at(i) is mode for i in range(len_dispatch_stack())):
-        return
-    above = []
-    while (top := _pop_dispatch_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_dispatch_mode(other)
+def take_dispatch_mode_off(mode: TorchDispatchMode) -> int | None:
+    """Take `mode` off the stack, wherever it is; return its position, None if it was not there."""
+    position = next((i for i in range(len_dispatch_stack()) if dispatch_mode_at(i) is mode), None)
+    if position is not None:
+        above = [_pop_dispatch_mode() for _ in range(len_dispatch_stack() - position)]
+        for other in reversed(above[:-1]):
+            _push_dispatch_mode(other)
+    return position
+
+
+def put_dispatch_mode_back(mode: TorchDispatchMode, position: int) -> None:
+    """Undo `take_dispatch_mode_off`."""
+    above = [_pop_dispatch_mode() for _ in range(len_dispatch_stack() - position)]
+    for one in (mode, *reversed(above)):
+        _push_dispatch_mode(one)
 
 
 def take_only_dispatch_mode_off(mode: TorchDispatchMode) -> bool:

@@ -11,6 +11,7 @@ from aten_dump.capture.torch_internals.engine import (
     running_node,
     top_saved_hooks,
 )
+from tests.torch_features import needs_saved_hooks_told
 
 
 def test_the_running_node_is_known_inside_a_backward_only() -> None:
@@ -47,6 +48,7 @@ def test_a_callback_comes_when_the_last_node_has_run_and_may_queue_another() -> 
     assert order == ["node", "leaf", "first callback", "second callback"]
 
 
+@needs_saved_hooks_told
 def test_the_innermost_saved_tensor_hooks_are_the_program_s() -> None:
     assert top_saved_hooks(False) is None
     pack, unpack = (lambda t: t), (lambda t: t)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from aten_dump.capture.torch_internals.saved_tensors import saved_tensors_of
+from tests.torch_features import needs_saved_tensors
 
 
 def saved(tensor: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
@@ -20,6 +21,7 @@ def same_memory(tensors: list[torch.Tensor], *expected: torch.Tensor) -> bool:
     return sorted(t.data_ptr() for t in tensors) == sorted(t.data_ptr() for t in expected)
 
 
+@needs_saved_tensors
 def test_inputs_and_results_that_a_formula_needs() -> None:
     x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     assert same_memory(saved(x * w)[0], x, w)
@@ -28,11 +30,13 @@ def test_inputs_and_results_that_a_formula_needs() -> None:
     assert saved(x + w) == ([], False)
 
 
+@needs_saved_tensors
 def test_tensors_that_are_saved_as_a_list() -> None:
     x, rows = torch.ones(2, 3, requires_grad=True), torch.tensor([1])
     assert same_memory(saved(x[rows])[0], rows)
 
 
+@needs_saved_tensors
 def test_those_under_hooks_are_left_alone() -> None:
     x, seen = torch.ones(2, requires_grad=True), []
 
@@ -47,6 +51,7 @@ def test_those_under_hooks_are_left_alone() -> None:
     assert seen == ["packed"]
 
 
+@needs_saved_tensors
 def test_what_was_written_since_is_read_without_an_error() -> None:
     """Unpacking it would raise: that is the backward's to do."""
     x = torch.ones(2, requires_grad=True)

@@ -25,6 +25,7 @@ from aten_dump.capture.torch_internals.tracing import (
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only
 from tests.capture.same_outcome import batch, note, ops, recorded, trained
+from tests.torch_features import needs_debug_mode
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
@@ -124,6 +125,7 @@ def test_a_scripted_function(tmp_path: Path) -> None:
     assert ops(calls(rank, op="aten::sin")) == ["aten::sin"] * 3
 
 
+@needs_debug_mode
 def test_modes_of_torchs_own_see_what_they_see_without_us(tmp_path: Path) -> None:
     from torch.utils._debug_mode import DebugMode
 

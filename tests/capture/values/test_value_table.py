@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.capture.bits import assert_same, calls, only, values
+from tests.torch_features import needs_saved_tensors
 
 Record = Callable[..., Any]
 MIB = 1 << 20
@@ -312,6 +313,7 @@ def test_structure_holds_no_bytes(record: Record, tmp_path: Path) -> None:
     assert list((tmp_path / "dump0").rglob("*.safetensors")) == []
 
 
+@needs_saved_tensors
 def test_saved_for_backward(record: Record) -> None:
     x, w = torch.randn(4, 5, requires_grad=True), torch.randn(6, 5, requires_grad=True)
 

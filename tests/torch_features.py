@@ -1,0 +1,59 @@
+"""What the torch that is installed can do: tests of what an older one cannot are skipped by feature, not by number."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def _detaches_once() -> bool:
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner: torch.Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape)  # type: ignore[attr-defined]
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return Wrapper(torch.ones(1))
+
+    seen: list[Any] = []
+    Wrapper(torch.ones(1)).detach()
+    return len(seen) == 1
+
+
+def _compiled_wrapper_names_its_result() -> bool:
+    import torch._dynamo.eval_frame as module
+
+    from aten_dump.capture.torch_internals.compiler import wrapper_of
+
+    wrapper = wrapper_of(module)
+    return wrapper is not None and "result" in wrapper.co_varnames
+
+
+_saved = getattr(torch._C._autograd, "SavedTensor", None)
+
+needs_saved_tensors = pytest.mark.skipif(
+    not hasattr(_saved, "data"), reason="this torch does not tell what a node saved without unpacking it"
+)
+needs_saved_hooks_told = pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),
+    reason="this torch does not tell which saved-tensor hooks are on",
+)
+needs_higher_order_under_modes = pytest.mark.skipif(
+    not hasattr(TorchDispatchMode, "supports_higher_order_operators"),
+    reason="this torch raises where a higher-order operator meets a mode of the program's",
+)
+needs_debug_mode = pytest.mark.skipif(
+    importlib.util.find_spec("torch.utils._debug_mode") is None, reason="this torch has no DebugMode"
+)
+needs_results_of_compiled = pytest.mark.skipif(
+    not _compiled_wrapper_names_its_result(), reason="this torch does not tell what a compiled function returns"
+)
+needs_one_detach = pytest.mark.skipif(
+    not _detaches_once(), reason="this torch copies what a subclass detached by another detach, once for each mode"
+)
