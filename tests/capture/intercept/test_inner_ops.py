@@ -251,7 +251,7 @@ def test_what_stands_for_an_op_is_its_place_and_no_record() -> None:
     assert stack == [call] and (call.id, call.visible, call.kind, call.recorded) == (op.id, op.id, ATEN, False)
     assert op.n == 0, "its number comes before those of the ops in it"
     inner = _watched(watched, torch.ops.aten.add_.Scalar, x, 1)
-    assert inner.place.parent == op.id
+    assert inner.parent == op.id
     inner.end((x, 1), {}, x, None)
     watched.recorder.step.drop(watched.recorder.step.here.state, call)
     op.end((x, 1), {}, x, None)
