@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from time import perf_counter
 
@@ -12,6 +11,7 @@ from ...store.sink import Fill
 from ...store.writing.host_bytes import HostBytes
 from ..torch_internals.quiet import quiet
 from .device_copies import copier_of
+from .host_memory import tensor_at
 
 
 def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> Fill:
@@ -27,7 +27,7 @@ def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> F
         ready = None
         with quiet():
             raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, first + offset, (nbytes,), (1,))
-            host = torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
+            host = tensor_at(address, nbytes)
             if copier is None:
                 host.copy_(raw)
             else:

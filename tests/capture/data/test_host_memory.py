@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aten_dump.capture.data.host_memory import as_array, host_memory, host_tensor
+from aten_dump.capture.data.host_memory import _given_out as given_out
+from aten_dump.capture.data.host_memory import as_array, host_memory, host_tensor, tensor_at
 
 
 class Seen(TorchDispatchMode):
@@ -50,3 +51,21 @@ def test_the_program_s_modes_see_nothing_of_it() -> None:
     with Seen() as seen:
         torch.ones(2)
     assert len(seen.ops) == 1, "the mode sees what is not hidden"
+
+
+def test_parts_of_memory_that_was_given_out_are_views_of_it() -> None:
+    array = host_memory(64)
+    array[:] = range(64)
+    part = tensor_at(array.ctypes.data + 8, 4)
+    assert part.tolist() == [8, 9, 10, 11]
+    assert part.untyped_storage().data_ptr() == array.ctypes.data, "a view, not a tensor of its own on those bytes"
+    other = np.arange(8, dtype=np.uint8)
+    assert tensor_at(other.ctypes.data + 2, 3).tolist() == [2, 3, 4]
+
+
+def test_nothing_is_kept_of_memory_that_is_gone() -> None:
+    array = host_memory(64)
+    address = array.ctypes.data
+    assert address in given_out
+    del array
+    assert address not in given_out

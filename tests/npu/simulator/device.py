@@ -62,7 +62,9 @@ def set_delays(seed: int, most_us: int) -> None:
 @contextmanager
 def held(stream: Any) -> Iterator[None]:
     """Stop a stream: what is put in it runs afterwards."""
-    handle = ctypes.c_void_p(stream.npu_stream)
+    npu: Any = torch.get_device_module("npu")
+    known = npu.Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
+    handle = ctypes.c_void_p(known.npu_stream)
     launcher().sim_hold(handle)
     try:
         yield

@@ -1,0 +1,153 @@
+"""The recorder waits where it must, and nowhere else. Run with `make test-npu`.
+
+Each wait of the copies to the host is taken out in turn: on a device whose streams run later and whose memory is
+poisoned, what is recorded must then be wrong. And no op makes the host wait, or moves data, on the recorder's account.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.data import device_copies
+from aten_dump.capture.trigger import extremes
+from tests.models import build, train_step
+from tests.npu.simulator import device
+
+COUNT = 4096
+
+
+def copy_without(line: str) -> Callable[..., Any]:
+    """Return `Copier.copy` with one line less."""
+    source = inspect.getsource(device_copies)
+    assert source.count(line) == 1, line
+    module = types.ModuleType("device_copies_with_a_fault")
+    module.__package__ = device_copies.__package__
+    exec(compile(source.replace(line, "pass"), "device_copies.py", "exec"), vars(module))
+    copy: Callable[..., Any] = module.Copier.copy
+    return copy
+
+
+def copies_stream() -> Any:
+    copier = device_copies.copier_of(torch.device("npu:0"))
+    assert copier is not None
+    return copier._stream
+
+
+@contextmanager
+def held_a_while(stream: Any) -> Iterator[None]:
+    """Stop a stream for so long that the writer's thread gets to what waits for it."""
+    with device.held(stream):
+        yield
+        time.sleep(0.5)
+
+
+def the_program_s_stream_is_late(x: torch.Tensor) -> torch.Tensor:
+    with held_a_while(torch.accelerator.current_stream()):
+        return x.neg()
+
+
+def the_copies_stream_is_late(x: torch.Tensor) -> torch.Tensor:
+    with held_a_while(copies_stream()):
+        return x.neg()
+
+
+def the_program_writes_in_place(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    with held_a_while(copies_stream()):
+        torch.neg(x, out=y)
+        y.fill_(7)
+    return y
+
+
+def memory_is_used_again(x: torch.Tensor) -> torch.Tensor:
+    with held_a_while(copies_stream()):
+        y = x.neg()
+        again = [torch.full_like(x, 9) for _ in range(8)]
+    return y + 0 * again[0]
+
+
+WAITS = {  # the line, how the device behaves, whether copies are staged on the device
+    "for the program's stream": (
+        "self._stream.wait_event(current.record_event())", the_program_s_stream_is_late, True,
+    ),
+    "for the copy, on the writer's thread": ("done.synchronize()", the_copies_stream_is_late, True),
+    "of the program's stream for the copy": ("current.wait_event(done)", the_program_writes_in_place, False),
+    "of the allocator": ("source.record_stream(self._stream)", memory_is_used_again, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("taken_out", [False, True])
+@pytest.mark.parametrize("wait", WAITS)
+def test_each_wait_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: str, taken_out: bool) -> None:
+    line, program, staged = WAITS[wait]
+    if not staged:
+        monkeypatch.setattr(device_copies, "STAGING_BYTES", 0)
+    copies_stream()  # made before
+    if taken_out:
+        monkeypatch.setattr(device_copies.Copier, "copy", copy_without(line))
+        if not staged:  # the copy has its own module's constant
+            monkeypatch.setitem(device_copies.Copier.copy.__globals__, "STAGING_BYTES", 0)
+    x = torch.arange(float(COUNT)).to("npu")
+    torch.accelerator.synchronize()
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor", level="aten", io="output")):
+        program(x)
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    (call,) = [call for call in rank.calls if call.op.startswith("aten::neg")]
+    is_right = torch.equal(call.outputs.tensor(), -torch.arange(float(COUNT)))
+    assert is_right is not taken_out
+
+
+def caller() -> str:
+    """Return which file of ours made the host wait or data move; "" where the program's own op did."""
+    if threading.current_thread().name.startswith("aten_dump"):
+        return ""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        _, found, name = frame.f_code.co_filename.partition("/aten_dump/")
+        if found:
+            return "" if name.endswith("intercept/torch_modes.py") else name
+        frame = frame.f_back
+    return ""
+
+
+def counts_of(path: Path, steps: int, **config: Any) -> Counter[str]:
+    """Return what the recorder did on the program's threads in some steps of a training run."""
+    with torch.device("npu"):
+        program = build("gpt2", "adamw_foreach")
+        train_step(program)
+        with DumpMode(DumpConfig(path=path, **config), model=program.model) as dump, device.counted(caller) as counts:
+            for _ in range(steps):
+                train_step(program)
+                dump.step()
+    return Counter({f"{what} by {by}": count for (what, by), count in counts.items() if by})
+
+
+@pytest.mark.parametrize("data", ["statistic", "hash", "full"])
+def test_no_op_makes_the_host_wait(tmp_path: Path, data: str) -> None:
+    """All that is done on the program's threads is to begin copies: one for a batch of results, one for a blob."""
+    counts = counts_of(tmp_path / "dump", 2, data=data)
+    copies = counts.pop("device to host by capture/data/device_copies.py")
+    assert counts == {}
+    blobs = sum(len(rank.values) for rank in open_dump(tmp_path / "dump").all_ranks())
+    assert 2 <= copies <= (6 if data == "statistic" else blobs)
+
+
+def test_a_trigger_waits_once_for_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extremes, "MOST_SECONDS", 1e9)
+    monkeypatch.setattr(extremes, "MOST_PENDING", 4096)
+    counts = counts_of(tmp_path / "dump", 2, data="structure", trigger="nonfinite")
+    assert {name.partition(" by ")[2] for name in counts} == {"capture/trigger/extremes.py"}, counts
+    assert max(counts.values()) <= 4
