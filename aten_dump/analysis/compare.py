@@ -24,6 +24,7 @@ from .given_dumps import Given, Path, chosen, opened
 from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
 from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
+from .meetings.first_cause import first_cause, unfounded
 from .notebook_view import comparison_html
 from .pairing.user_mapping import Mapping
 from .rerun.allowed_ops import allowed_patterns
@@ -56,7 +57,7 @@ class Comparison:
         for row in self.rows:
             if row.closeness is None or row.closeness.level != "none" or row.status == "different":
                 statuses[row.status] += 1
-        if statuses["different"] or any(evidence.findings for evidence in self.ranks):
+        if statuses["different"] or any(evidence.findings for evidence in self.ranks) or any(unfounded(self.ranks)):
             return "different"
         if not (statuses["same"] or statuses["within"]):
             return "incomparable"
@@ -74,8 +75,7 @@ class Comparison:
     @property
     def first(self) -> tuple[RankEvidence, Finding] | None:
         """The first cause over all ranks, and the step and rank it is in."""
-        found = [(evidence, evidence.findings[0]) for evidence in self.ranks if evidence.findings]
-        return min(found, key=lambda pair: (pair[0].steps[0], pair[1].order, pair[0].ranks[0]), default=None)
+        return first_cause(self.ranks)
 
     @property
     def cause(self) -> Finding | None:
@@ -125,8 +125,10 @@ class Comparison:
         elif self.verdict == "incomparable":
             yield from (f"{_where(e)}: nobody knows {_listed(e.unknown_ends)}." for e in self.ranks if e.unknown_ends)
         elif self.verdict == "different":
-            first = next(row for row in self.rows if row.status == "different")
-            yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}."
+            first = next((row for row in self.rows if row.status == "different"), None)
+            if first is not None:
+                yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}."
+            yield from (f"{_where(e)}: {leaning}, and was not compared." for e, leaning in unfounded(self.ranks))
 
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}: {self.target} against {self.baseline}, {len(self.ranks)} step-ranks>"

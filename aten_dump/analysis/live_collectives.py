@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..dump import Call, RankDump, ReprRef, Value
-from ..store.op_names import TRANSFER_NAMESPACES, WAIT_TENSOR, read_op_name
+from .meetings.process_groups import group_of, is_message, leaves
 
 # Collectives for which all ranks give tensors of the same shapes; for scatter, gather and all-to-all they may differ.
 _SAME_SHAPES: Final = ("allreduce", "all_reduce", "broadcast", "reduce", "allgather", "all_gather", "barrier")
-_BETWEEN_TWO: Final = ("send", "recv")  # from one rank to another: the others of the group have no part in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,9 @@ def collectives_of(ranks: Sequence[RankDump]) -> list[Group]:
     groups: dict[tuple[str, tuple[int, ...]], Group] = {}
     for rank in ranks:
         for call in sorted(rank.calls, key=lambda call: call.id):
-            key = _group_of(call)
-            if key is not None:
-                group = groups.setdefault(key, Group(*key))
+            found = group_of(call)
+            if found is not None and not is_message(call.op):
+                group = groups.setdefault((found.name, found.ranks), Group(found.name, found.ranks))
                 group.begun.setdefault(rank.rank, []).append(_collective(call))
     for group in groups.values():  # a rank of the group that has begun none is known by its dump
         for rank in ranks:
@@ -84,38 +83,11 @@ def collectives_of(ranks: Sequence[RankDump]) -> list[Group]:
     return list(groups.values())
 
 
-def _group_of(call: Call) -> tuple[str, tuple[int, ...]] | None:
-    """Return name and ranks of the group that a call is a collective of; None for any other call."""
-    if call.kind != "aten" or call.op is None:
-        return None
-    name = read_op_name(call.op)
-    if name.namespace not in TRANSFER_NAMESPACES or name.without_overload == WAIT_TENSOR:
-        return None
-    if name.name.startswith(_BETWEEN_TWO):
-        return None
-    for item in _leaves(call.inputs):
-        if isinstance(item, dict) and "group" in item and isinstance(item.get("ranks"), (list, tuple)):
-            return str(item["group"]), tuple(item["ranks"])
-    return None
-
-
 def _collective(call: Call) -> Collective:
-    leaves = list(_leaves(call.inputs))
-    tensors = tuple(f"{item.dtype_name}{list(item.shape)}" for item in leaves if isinstance(item, Value))
-    said = [item.text if isinstance(item, ReprRef) else item for item in leaves if isinstance(item, (ReprRef, str))]
+    items = list(leaves(call.inputs))
+    tensors = tuple(f"{item.dtype_name}{list(item.shape)}" for item in items if isinstance(item, Value))
+    said = [item.text if isinstance(item, ReprRef) else item for item in items if isinstance(item, (ReprRef, str))]
     return Collective(call.op or "", tensors, " ".join(said).replace("ReduceOp.", ""), call.finished)
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    """Yield tensors, literals and the dicts that stand for objects."""
-    if isinstance(tree, dict) and "ranks" not in tree:
-        for item in tree.values():
-            yield from _leaves(item)
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from _leaves(item)
-    else:
-        yield tree
 
 
 def _ranks(numbers: Sequence[int]) -> str:

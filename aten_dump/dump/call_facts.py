@@ -151,7 +151,7 @@ class CallFacts:
 
     def read_value_ids(self) -> set[int]:
         """Return the ids of the inputs but those that the call only wrote to, as an ``out=`` or a ``zero_`` does."""
-        trees = read_inputs(self._tables.op(self._record.op), self._record)
+        trees = read_inputs(self._tables.op(self._record.op), self._record, self._tables.header.rank)
         return {value for tree in trees for _, value in slots(tree, "")}
 
     @property

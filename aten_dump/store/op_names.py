@@ -50,6 +50,8 @@ _RECEIVING: Final = frozenset(
         *("reduce_scatter_tensor_coalesced", "recv", "recv_any_source"),
     )
 )
+# Ops of other libraries' namespaces that are given where to write at this position.
+_OUT_POSITIONS: Final = {"fsdp::all_gather_copy_in": 1}
 
 
 class OpName(NamedTuple):
@@ -80,21 +82,38 @@ def is_collective(op: str) -> bool:
     return read_op_name(op).namespace in COLLECTIVE_NAMESPACES
 
 
-def read_inputs(op: Op, call: Call) -> list[Tree]:
+def read_inputs(op: Op, call: Call, rank: int | None = None) -> list[Tree]:
     """Return the arguments of a call but those that it only writes to.
 
     Args:
         op: what it calls. What an aten op writes among its keywords is an ``out=`` of its.
         call: its record; what it wrote decides, so that a call that failed has read all.
+        rank: that made it: of a broadcast all but the root only write.
     """
     args, kwargs = call.args, call.kwargs or {}
+    if op.op in _OUT_POSITIONS:
+        return [tree for position, tree in enumerate(args) if position != _OUT_POSITIONS[op.op]]
     written = (call.written or [])[::2]
     if not written:
         return [*args, *kwargs.values()]
     name = read_op_name(op.op)
-    first = 1 if op.api in _OVERWRITING or (name.namespace == "c10d" and name.name in _RECEIVING) else 0
+    receives = name.namespace == "c10d" and (name.name in _RECEIVING or _is_sent_by_another(op, call, rank))
+    first = 1 if op.api in _OVERWRITING or receives else 0
     outs = set(written) if name.namespace == "aten" else {"out"}
     return [*args[first:], *(tree for name, tree in kwargs.items() if name not in outs)]
+
+
+def _is_sent_by_another(op: Op, call: Call, rank: int | None) -> bool:
+    """Tell whether a call is a broadcast of another rank's tensor."""
+    if rank is None or read_op_name(op.op).name != "broadcast_":
+        return False
+    given = dict(zip(op.arguments, call.args, strict=False))
+    group, root = given.get("process_group"), given.get("root_rank")
+    items = group[1:] if type(group) is tuple else ()
+    ranks = next((item for name, item in zip(items[::2], items[1::2], strict=False) if name == "ranks"), None)
+    if type(ranks) is not tuple or type(root) is not int or not 0 <= root < len(ranks) - 1:
+        return False
+    return bool(ranks[1 + root] != rank)
 
 
 def reads_no_elements(op: str) -> bool:

@@ -43,3 +43,31 @@ def test_of_an_aten_op_every_written_keyword_of_another_op_out_alone() -> None:
 def test_a_call_that_wrote_nothing_has_read_all() -> None:
     one = call(1, args=[X, Y], kwargs={"out": OUT}, error="RuntimeError: no")
     assert read_inputs(op("aten::copy_", "copy_"), one) == [X, Y, OUT]
+
+
+GROUP = (r.TREE_DICT, "group", "0", "ranks", (r.TREE_LIST, 4, 9))
+
+
+def broadcast(group: object, root: object, rank: int | None) -> list[object]:
+    """What a rank reads of a broadcast of X."""
+    names = ["tensors", "process_group", "root_rank"]
+    sends = r.Op(r.OP, 1, 0, "c10d::broadcast_", "Distributed", "broadcast_", names)
+    return read_inputs(sends, call(1, args=[X, group, root], written=["tensors", X]), rank)
+
+
+@pytest.mark.parametrize(("rank", "reads"), [(4, True), (9, False), (None, True)])
+def test_of_a_broadcast_only_the_root_reads(rank: int | None, reads: bool) -> None:
+    assert (X in broadcast(GROUP, 0, rank)) == reads
+
+
+@pytest.mark.parametrize(
+    ("group", "root"),
+    [(3, 0), ((r.TREE_DICT, "ranks"), 0), ((r.TREE_DICT, "ranks", 5), 0), (GROUP, 7), (GROUP, "0")],
+)
+def test_a_broadcast_of_which_nothing_is_known_has_read_all(group: object, root: object) -> None:
+    assert X in broadcast(group, root, 9)
+
+
+def test_where_a_gather_of_fsdp_writes_is_not_read() -> None:
+    one = call(1, args=[X, OUT, 5], written=None)
+    assert read_inputs(op("fsdp::all_gather_copy_in", "all_gather_copy_in"), one) == [X, 5]

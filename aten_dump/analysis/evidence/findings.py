@@ -8,6 +8,7 @@ from typing import Final, Literal
 from ..distance.value_distance import Closeness, Level
 from ..pairing.alignment import How
 from .noise_floors import FloorFrom
+from .other_ranks import Leaning, Part
 
 Status = Literal["same", "within", "different", "unmatched", "unknown", "layout"]
 FindingKind = Literal[
@@ -113,6 +114,8 @@ class RankEvidence:
     proven: int = 0  # calls of the target that were shown to be right
     judged: int = 0  # calls of the target that make something, and were judged
     unproven: tuple[str, ...] = ()  # names of those that could only be estimated
+    meets: tuple[Part, ...] = ()  # the target's collectives and messages
+    leans: tuple[Leaning, ...] = ()  # on other ranks
     unknown_ends: tuple[str, ...] = ()  # losses, gradients and memory left behind that could not be compared
 
     def count(self, status: Status) -> int:

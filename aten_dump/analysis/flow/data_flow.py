@@ -7,34 +7,32 @@ Theory of operation
     same through all views. Ids of values rise in the order in which they are first seen: that tells a result from a
     later view back to what was there before.
 
-    Not part of the flow are what gloo runs inside a collective (transport), and ``set_``, which only says where memory
-    from outside lies: a batch from a DataLoader's worker, the new storage of a ``copy.deepcopy``.
+    What is no part of the flow is in `apart.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Final
 
 from ...dump import Call, RankDump, Value
 from ...store import records
-from ...store.op_names import is_collective, read_op_name
 from ..rerun.list_ops import item_of
 from ..rerun.workspaces import is_workspace
+from .apart import calls_apart
 
 Slots = list[tuple[str, Value]]
 Moment = tuple[int, int]  # a storage at a version
-
-_PLACES_MEMORY: Final = "aten::set_"
 
 
 class DataFlow:
     """The calls of one kind in one recording, and what they read and make."""
 
-    def __init__(self, rank: RankDump, kind: str) -> None:
+    def __init__(self, rank: RankDump, kind: str, *, wrapped: bool = True) -> None:
+        """Follow a recording; `wrapped` takes ops on DTensors for the program's, not what they run on local tensors."""
         self.rank = rank
         self._kind = kind
+        self._wrapped = wrapped
         self._reads: dict[int, Slots] = {}
         self._results: dict[int, Slots] = {}
 
@@ -42,21 +40,13 @@ class DataFlow:
         """Tell whether a call is one of the program's that computes or shows something."""
         return call.kind == self._kind and call.id not in self._apart
 
+    def is_apart(self, call: Call) -> bool:
+        """Tell whether a call of any kind takes no part in the flow."""
+        return call.id in self._apart
+
     @cached_property
     def _apart(self) -> frozenset[int]:
-        """Ids of calls inside a collective, and of ``set_``."""
-        tables = self.rank.tables
-        found: set[int] = set()
-        collectives = {op.id for op in tables.ops.records() if op.call_kind == 0 and is_collective(op.op)}
-        placing = {op.id for op in tables.ops.records() if read_op_name(op.op).without_overload == _PLACES_MEMORY}
-        inside = {call.id for call in tables.calls if call.op in collectives}
-        for call in tables.calls:
-            if call.parent in inside:
-                inside.add(call.id)
-                found.add(call.id)
-            elif call.op in placing:
-                found.add(call.id)
-        return frozenset(found)
+        return calls_apart(self.rank, wrappers=not self._wrapped)
 
     def calls(self) -> Iterator[Call]:
         """Yield the calls that take part, in execution order."""

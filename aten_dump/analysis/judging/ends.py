@@ -46,10 +46,14 @@ class Ends:
         self._knows = knows
         self._open_pairs = open_pairs
         self.unknown: list[str] = []  # ends that could not be compared
+        self._of_nothing: list[str] = []  # losses that both sides made of memory that nothing had written
+        self._known = 0
 
     def run(self) -> None:
         for end in (*self._roots(), *self._gradients(), *self._left_behind()):
             self._judge(end)
+        if self.unknown or not self._known:  # or schedules of pipelines inferred shapes so
+            self.unknown = [*self._of_nothing, *self.unknown]
 
     # -- which they are -------------------------------------------------------------------------------------------
 
@@ -128,8 +132,11 @@ class Ends:
             if link.said.guilty:
                 self._blame(end, row, link)
         if state is None or state.status == "unknown":
-            self.unknown.append(end.name)
+            is_of_nothing = end.kind == "loss" and state is not None and state.undefined
+            (self._of_nothing if is_of_nothing else self.unknown).append(end.name)
             knows.evidence.judged(pair, end.name, close, Judgement("unknown", note=close.reason))
+        else:
+            self._known += 1
 
     def _blame(self, end: End, row: Row, link: Link) -> None:
         knows = self._knows

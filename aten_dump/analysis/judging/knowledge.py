@@ -35,6 +35,8 @@ class Proofs:
 class Knowledge:
     """What is known of two recordings, the target's and the baseline's, while they are walked."""
 
+    wrapped = False  # of ops on DTensors: what they run on local tensors is judged, not they themselves
+
     def __init__(
         self, ranks: tuple[RankDump, RankDump], kind: str, judge: ResultJudge, sources: Sources, *, read_data: bool
     ) -> None:
@@ -42,7 +44,7 @@ class Knowledge:
         self.kind = kind
         self.judge = judge
         self.sources = sources
-        self.flows = DataFlow(target, kind), DataFlow(baseline, kind)
+        self.flows = DataFlow(target, kind, wrapped=self.wrapped), DataFlow(baseline, kind, wrapped=self.wrapped)
         self.known = Counterparts(read_data=read_data)
         self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
         self.regions = Regions(self.flows, self.known)

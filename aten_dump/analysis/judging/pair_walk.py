@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...dump import Call, Value
 from ..distance.value_distance import Closeness
@@ -167,17 +168,18 @@ class Walk:
         blamed = any(link.said is not None and link.said.guilty for link in links)
         for slot, (target, baseline, close) in results.items():
             said = self._with_arguments(judged[slot], close, inputs, differences)
-            self.knows.known.keep(target, baseline, state_from(said, close, inputs.depth + 1))
+            state = replace(state_from(said, close, inputs.depth + 1), undefined=inputs.undefined)
+            self.knows.known.keep(target, baseline, state)
             row = self.knows.evidence.judged(pair, slot, close, said, inputs)
             if said.guilty and not blamed:
                 blamed = True
                 self._blame(pair, row, said, inputs, differences)
-        self._note_proof(pair, list(judged.values()), links)
+        defined = [judged[slot] for slot, (one, other, _) in results.items() if not (one.undefined and other.undefined)]
+        if defined and not inputs.undefined:
+            self._note_proof(pair, defined, links)
 
     def _note_proof(self, pair: Pair, judged: list[Judgement], links: list[Link]) -> None:
         proofs = self.knows.proofs
-        if not judged:
-            return
         said = [*judged, *(link.said for link in links if link.said is not None)]
         if all(item.proven for item in said):
             proofs.proven.add(pair.target.id)

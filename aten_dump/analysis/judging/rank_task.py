@@ -20,10 +20,11 @@ from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
 from ..evidence.user_rules import Rule
+from ..meetings.meeting_points import attendance_of
+from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
-from ..rerun.op_errors import Replays
 from .knowledge import Knowledge
 from .pair_walk import Walk
 from .result_judge import ResultJudge
@@ -117,10 +118,12 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     settings = task.settings
     is_recompute = task.control == RECOMPUTE
     control = None if task.control is None or is_recompute else _control(baseline, task)
-    judge = ResultJudge(settings.rules, Replays(enabled=settings.replay), control)
+    replays = MeetingReplays(enabled=settings.replay)
+    judge = ResultJudge(settings.rules, replays, control)
     sources = sources_of(task, target, baseline)
     knows = Knowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
-    return evidence_of(Walk(knows), pairs, task, whole=not is_recompute)
+    found = evidence_of(Walk(knows), pairs, task, whole=not is_recompute)
+    return replace(found, meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans))
 
 
 def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
@@ -160,7 +163,8 @@ def evidence_of(
     walk.run(primary)
     ends = walk.ends() if whole else ()
     for pair in others:
-        walk.describe(pair)
+        if not knows.flows[0].is_apart(pair.target):
+            walk.describe(pair)
     before()
     kept = {pair.target.id: pair for pair in (*pairs, *walk.found_by_flow) if pair.target.id not in walk.given_up}
     pairs = list(kept.values())

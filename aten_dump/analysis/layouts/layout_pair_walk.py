@@ -64,6 +64,7 @@ class LayoutJudge(ResultJudge):
 class LayoutKnowledge(Knowledge):
     """What is known of assembled ranks; `sizes` has those of parts, and of the whole: (target's, baseline's)."""
 
+    wrapped = True
     sizes: frozenset[tuple[int, int]] = frozenset()
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:

@@ -117,6 +117,7 @@ class WatchedOp(PendingOp):
             return True
         if self.n < 0:
             self.n = self.entry.counter.next()
+        flight.op = self
 
         def finish() -> None:
             outputs = encode(result, ops.values, ops.keep_outputs)

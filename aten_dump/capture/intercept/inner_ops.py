@@ -50,9 +50,13 @@ _REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {
 
 def open_nested(op: PendingOp) -> OpenCall:
     """Put a call that stands for `op` on its thread's stack: the parent of what runs until `Step.drop`."""
-    thread = op.thread
     if op.recorded:
         op.n = op.entry.counter.next()
+    return open_again(op, op.thread)
+
+
+def open_again(op: PendingOp, thread: ThreadState) -> OpenCall:
+    """Put a call that stands for `op`, which has its number, on a thread's stack, as `open_nested` does."""
     call = OpenCall(op.id, ATEN, op.entry.plan.name, thread.stack[-1] if thread.stack else None)
     call.parent_id, call.phase, call.forward, call.stack = op.parent, op.phase, op.forward, op.stack
     call.fqn, call.module = op.fqn, op.module

@@ -15,7 +15,10 @@ import torch
 
 from ..interrupts import deliver, held, runs_program
 from ..recorder import StepRecorder, Watch
+from ..step.collectives import Flight
+from ..step.open_calls import OpenCall
 from ..torch_internals.patches import Patch
+from .inner_ops import open_again
 
 _WAITS: Final = ("wait", "synchronize", "block_current_stream")
 _CALLBACKS: Final = ("then", "add_done_callback")
@@ -77,14 +80,24 @@ class Waits:
         flights = recorder.flights.of_work(work) if recorder is not None else []
         for flight in flights:
             flight.waiting += 1
+        inside = self._open_inside(recorder, flights)
         try:
             result = original(work, *args, **kwargs)
         finally:
             for flight in flights:
                 flight.waiting -= 1
+            if recorder is not None and inside is not None:
+                recorder.step.drop(recorder.step.here.state, inside)
         if recorder is not None and flights:
             self._own(recorder, lambda: recorder.flights.land_all(flights))
         return result
+
+    def _open_inside(self, recorder: StepRecorder | None, flights: list[Flight]) -> OpenCall | None:
+        """Have what the wait itself runs (gloo copies in the thread that waits) be part of the collective."""
+        if recorder is None or self._watch.recorder is not recorder or not flights or flights[0].op is None:
+            return None
+        thread = recorder.step.here.state
+        return None if thread.own.depth else open_again(flights[0].op, thread)
 
     @runs_program
     def _resizing(self, original: Callable[..., Any], storage: Any, *args: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ _WRITES_NOTHING: Final = frozenset(
 class Flight:
     """A collective that was started and is not known to have ended."""
 
-    __slots__ = ("api", "extents", "finishers", "targets", "tensors", "waiting", "work")
+    __slots__ = ("api", "extents", "finishers", "op", "targets", "tensors", "waiting", "work")
 
     def __init__(self, work: Any, targets: dict[str, Any], tensors: list[torch.Tensor], api: OpenCall | None) -> None:
         self.work = work  # the Work object that the program gets; None for functional collectives
@@ -47,6 +47,7 @@ class Flight:
         self.tensors = tensors  # all that is written, fresh outputs too
         self.extents = [(t.untyped_storage()._cdata, *byte_extent(t)) for t in self.memory()]
         self.api = api  # the Python-level call that started it
+        self.op: Any = None  # the op that started it, in this step: what a wait for it runs is inside
         self.finishers: list[Callable[[], None]] = []  # write the records that were held back
         self.waiting = 0  # threads inside the wait for it: they may write the result themselves
 
@@ -184,7 +185,7 @@ class Flights:
         """Begin a step with what the step before has left under way: undefined until the program waits for it."""
         for flight in flights:
             flight.finishers.clear()
-            flight.api = None
+            flight.api = flight.op = None
             self.pending.append(flight)
             self._hide(flight)
 
