@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-peers test-npu test-npu-all torture lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-torch test-peers test-npu test-npu-all torture lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -114,6 +114,23 @@ bench-report: $(READY) ## Measure the report in Chromium: size, first view, keys
 	  --constraint constraints.txt '.[browser]'
 	$(RUN) -m benchmarks.report_in_browser $(BENCH_REPORT_ARGS)
 
+# Another torch, or another Python (`make PYTHON=python3.13 test-torch TORCH=2.13.0`), has an environment of its own: five
+# minutes and five gigabytes each with the builds for CUDA that PyPI has, which run on the CPU too. TORCH_ENVS says where.
+TORCH_ENVS ?= .torch
+TORCH_ENV   = $(TORCH_ENVS)/$(TORCH)-py$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+test-torch: $(TORCH_ENV)/.ready ## Run the tests with another version: make test-torch TORCH=2.6.0
+	$(TORCH_ENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+$(TORCH_ENVS)/%/.ready: pyproject.toml constraints.txt
+	@[ -n "$(TORCH)" ] || { echo "make: name a version of torch: make test-torch TORCH=2.6.0" >&2; exit 1; }
+	@rm -rf "$(@D)"
+	"$(PYTHON)" -m venv "$(@D)"
+	@grep -vE '^(torch|triton|sympy|setuptools)==' constraints.txt > "$(@D)/constraints.txt"  # these, torch chooses
+	ATEN_DUMP_COMPILE=0 "$(@D)/bin/python" -m pip install --disable-pip-version-check --quiet \
+	  --constraint "$(@D)/constraints.txt" torch==$(TORCH) --editable ".[dev]"
+	@touch "$@"
+
 test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2
 
@@ -154,7 +171,7 @@ types: $(READY) ## Check the types of the package, strictly
 	$(RUN) -m mypy
 
 clean: ## Remove the environment, the demo's dump and caches
-	rm -rf $(VENV) .npu .bench-peers .mutants demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .npu .bench-peers .mutants .torch demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \

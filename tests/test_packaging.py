@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.checkout import ROOT
 
@@ -72,6 +73,21 @@ def test_every_name_in_all_exists() -> None:
     import aten_dump
 
     assert [name for name in aten_dump.__all__ if not hasattr(aten_dump, name)] == []
+
+
+def test_a_torch_that_is_too_old_is_told_in_one_sentence(tmp_path: Path) -> None:
+    code = "import torch; torch.__version__ = '2.5.1'\ntry:\n    from aten_dump import DumpMode\n"
+    code += "except RuntimeError as error:\n    print(error)"
+    said = run_python("-c", code, cwd=tmp_path)
+    assert said == "aten_dump records with torch 2.6 or newer; this is 2.5.1: upgrade torch\n"
+
+
+def test_the_oldest_torch_is_the_one_in_pyproject() -> None:
+    from aten_dump.capture.torch_internals import OLDEST, refuse_older
+
+    assert f"torch>={OLDEST[0]}.{OLDEST[1]}" in PROJECT["dependencies"]
+    for version in (torch.__version__, "2.6.0a0+git123", "2.10.0", "3.0", "a build of our own"):
+        refuse_older(version)
 
 
 def test_version_is_that_of_the_distribution() -> None:
