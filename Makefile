@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-torch test-peers test-npu test-npu-all torture lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compiled bench-targets bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-torch test-peers test-npu test-npu-all torture lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,16 @@ wheel: $(READY) ## Make a compiled wheel in dist/, and run an example on it in a
 
 bench-compiled: compiled ## Measure as `bench` does, with the compiled modules
 	cd build/compiled && ../../$(RUN) -m benchmarks $(BENCH_ARGS)
+
+# Both builds in turn, then one table of what is aimed at: hours, on a machine that does nothing else.
+TARGETS_ARGS := --repeats 5 --tables costs,growth --curves ops --modes \
+  debugmode,structure,hash,statistic,statistic-all-12,tensor,full,tensor-tmpfs,full-tmpfs,limits
+
+bench-targets: compiled ## Measure pure and compiled, and print what is aimed at beside it (BENCH_ARGS="--repeats 3")
+	@mkdir -p build/targets
+	$(RUN) -m benchmarks $(TARGETS_ARGS) $(BENCH_ARGS) --json build/targets/pure.json
+	cd build/compiled && ../../$(RUN) -m benchmarks $(TARGETS_ARGS) $(BENCH_ARGS) --json ../targets/compiled.json
+	$(RUN) -m benchmarks.targets build/targets/pure.json build/targets/compiled.json
 
 # The device is built once, and again when its source changes; -n 2 would share no more than two cores.
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest

@@ -39,3 +39,35 @@ def test_an_unknown_mode_is_told_apart_from_the_known(tmp_path):
     found = run("--modes", "ours,telepathy")
     assert found.returncode == 2
     assert "unknown modes: telepathy; groups: limits, ours, peers, msprobe" in found.stderr
+
+
+def measured(x, us_per_op=0.0, **more):
+    return {"wall_ratio": x, "on_file_ratio": x, "above_s": us_per_op / 1e6 * 10, "ops": 10, "peak_bytes": 0, **more}
+
+
+def test_what_is_aimed_at_stands_beside_what_was_measured(tmp_path):
+    from benchmarks import targets
+
+    pure = {
+        ("chain", "structure"): measured(20, 40), ("chain", "debugmode"): measured(10, 20), ("chain", "full"): measured(25, 52),
+        ("gpt2", "structure"): measured(1.5), ("gpt2", "hash"): measured(1.9), ("gpt2", "tensor"): measured(3.0),
+        ("gpt2", "limit-hash"): measured(9.0), ("ops-1000", "structure"): measured(9, 30),
+        ("ops-100000", "structure"): measured(9, 33, peak_bytes=30_000), ("llama", "hash"): {"error": "out of memory"},
+    }  # fmt: skip
+    compiled = {("gpt2", "limit-hash"): measured(1.2), ("gpt2", "limit-write"): measured(2.0)}
+    for name, run in (("pure", pure), ("compiled", compiled)):
+        rows = [{"workload": workload, "mode": mode, **found} for (workload, mode), found in run.items()]
+        (tmp_path / name).write_text(json.dumps({"rows": rows}))
+    found = targets.rows(targets.read(tmp_path / "pure"), targets.read(tmp_path / "compiled"))
+    cells = {line.split(" | ")[0].lstrip("| "): line.split(" | ")[1] for line in found}
+    assert cells["chain, structure, us/op, x D"] == "2 (≤ 1.6, missed)"
+    assert cells["chain, full, us/op above structure"] == "12 (≤ 11, missed)"
+    assert cells["gpt2, hash, x less structure's, x L"] == "2 (≤ 1.5, missed)"  # of the compiled run's limit
+    assert cells["gpt2, tensor, on file x, x L's"] == "1.5 (≤ 1.4, missed)"
+    assert cells["an op of 100,000 in a step, structure, x one of 1,000"] == "1.1 (≤ 1.15)"
+    assert cells["peak bytes above bare per op of 100,000, structure"] == "3000 (≤ 2048, missed)"
+    assert (
+        cells["llama, hash, x less structure's, x L"]
+        == cells["gpt2, full, on file x, x L's"].replace("1.6", "1.5")
+        == "- (≤ 1.5)"
+    )
