@@ -59,6 +59,7 @@ class StepRecorder:
             self.ops.watch_closely(torch.ops.aten.detach.default)
         self._paths = around.paths
         self._keep_gradients = config.io in ("all", "output")
+        self._before: dict[int, int] = {}  # see `go_unobserved`
         self._callbacks = 0  # of futures, where their ops are not seen
 
     def begin_with(self, flights: list[Flight]) -> None:
@@ -77,15 +78,19 @@ class StepRecorder:
         for name, gradient, call in gradients:
             self.step.emit(Gradient(GRADIENT, name, self.values.value_of(gradient, self._keep_gradients), call))
 
-    def callback_ran(self) -> None:
+    def callback_ran(self, before: dict[int, int]) -> None:
         """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""
         if torch._C._len_torch_dispatch_stack() == 0:
             self._callbacks += 1
-            self.trust_no_memory()
+            self.trust_no_memory(before)
 
-    def trust_no_memory(self) -> None:
-        """Trust no memory seen so far: the program ran unobserved."""
-        self.values.storages.invalidate()
+    def go_unobserved(self) -> None:
+        """The program is about to run unobserved, until `trust_no_memory`."""
+        self._before = self.values.storages.unwritten_contents()
+
+    def trust_no_memory(self, before: dict[int, int] | None = None) -> None:
+        """Trust no memory seen so far: the program ran unobserved. What it left as it was stays undefined."""
+        self.values.storages.invalidate(self._before if before is None else before)
         self.flights.hide_again()
 
     def flush(self) -> None:

@@ -127,9 +127,11 @@ class Session:
     def pause(self) -> None:
         """Stop recording until `resume`; the step goes on."""
         _check_thread(self, "pause")
-        if self._watch.recorder is not None:
+        recorder = self._watch.recorder
+        if recorder is not None:
             self._watch.turn_off()
             self._interception.remove()
+            recorder.go_unobserved()
 
     def resume(self) -> None:
         """Record again after `pause`, within the same step."""

@@ -53,7 +53,7 @@ from ..torch_internals.patches import Patch
 class Region:
     """A compiled call that runs compiled."""
 
-    __slots__ = ("back", "call", "frame", "handled", "recorder")
+    __slots__ = ("back", "call", "frame", "handled", "recorder", "unwritten")
 
     def __init__(self, frame: FrameType, recorder: StepRecorder, call: OpenCall | None) -> None:
         self.frame = frame
@@ -61,6 +61,7 @@ class Region:
         self.call = call
         self.handled = sys.exc_info()[1]  # the program's, which is no error of the call
         self.back: Callable[[], None] | None = None
+        self.unwritten: dict[int, int] = {}  # digests of memory that nothing had written
 
 
 class CompiledCalls:
@@ -153,7 +154,8 @@ class CompiledCalls:
         region.back = self._step_aside(is_call and not can_leave_alone)
         thread = recorder.step.here.state
         thread.aside += 1
-        thread.storages_before = recorder.values.storages.seen()
+        storages = recorder.values.storages
+        thread.storages_before, region.unwritten = storages.seen(), storages.unwritten_contents()
         return region
 
     def _end(self, region: Region, frame: FrameType) -> None:
@@ -162,7 +164,7 @@ class CompiledCalls:
         if region.back is not None and region.recorder is self._watch.recorder:
             region.back()  # else recording stopped meanwhile, and with it everything was taken away
         call = region.call
-        region.recorder.values.storages.invalidate()  # the kernels of the compiler write unseen
+        region.recorder.values.storages.invalidate(region.unwritten)  # the kernels of the compiler write unseen
         if call is None:
             return
         for number in range(call.sequence_start, _get_sequence_nr()):

@@ -118,9 +118,12 @@ class Waits:
         @functools.wraps(callback, updated=())
         @runs_program
         def called(*given: Any, **named: Any) -> Any:
+            before: dict[int, int] = {}
+            if torch._C._len_torch_dispatch_stack() == 0:
+                self._own(recorder, lambda: before.update(recorder.values.storages.unwritten_contents()))
             try:
                 return callback(*given, **named)
             finally:
-                self._own(recorder, recorder.callback_ran)
+                self._own(recorder, lambda: recorder.callback_ran(before))
 
         return original(future, called, *args, **kwargs)

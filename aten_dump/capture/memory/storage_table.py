@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from .geometry import Geometry, byte_extent
-from .storages import StorageState, storage_of
+from .storages import StorageState, digest_of, storage_of
 from .written_bytes import WrittenRanges
 
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
@@ -141,6 +141,16 @@ class StorageTable:
         """Return how many storages were seen so far, a mark for `invalidate_since`: later ones have greater ids."""
         return self._count
 
+    def unwritten_contents(self) -> dict[int, int]:
+        """Return a digest of each storage in host memory of which nothing, or a part, was written, by its id."""
+        found: dict[int, int] = {}
+        for state in list(self.states.values()):
+            if state.written is not None and not state.written.in_flight:
+                digest = digest_of(state)
+                if digest is not None:
+                    found[state.id] = digest
+        return found
+
     def invalidate_since(self, mark: int) -> None:
         """Trust no contents of memory that came after `mark`: kernels that no mode sees write to it."""
         for state in self.states.values():
@@ -148,9 +158,17 @@ class StorageTable:
                 state.bump()
                 state.written = None
 
-    def invalidate(self) -> None:
-        """Trust no contents seen so far: the program ran unobserved."""
-        self.invalidate_since(0)
+    def invalidate(self, before: dict[int, int] | None = None) -> None:
+        """Trust no contents seen so far: the program ran unobserved.
+
+        Args:
+            before: what `unwritten_contents` gave before it did: what has not changed since was not written.
+        """
+        for state in self.states.values():
+            state.bump()
+            known = None if before is None else before.get(state.id)
+            if state.written is not None and (known is None or known != digest_of(state)):
+                state.written = None
 
 
 def _geometry_of(tensor: torch.Tensor) -> Geometry:

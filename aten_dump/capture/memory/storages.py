@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+import xxhash
 
 from ...store.records import TREE_VALUE, Tree
+from ...store.writing.host_bytes import HostBytes
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
 
@@ -115,6 +117,14 @@ class StorageState:
         elif self.written is not None:
             self.written.resize(before, now)
         self.bump()
+
+
+def digest_of(state: StorageState) -> int | None:
+    """Return a digest of the bytes of a storage; None of one that is gone, or not in host memory."""
+    storage = torch.UntypedStorage._new_with_weak_ptr(state.weak)
+    if storage is None or storage.device.type != "cpu" or not state.nbytes or storage.nbytes() != state.nbytes:
+        return None
+    return xxhash.xxh3_64_intdigest(HostBytes(storage.data_ptr(), storage).view(0, state.nbytes))
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:

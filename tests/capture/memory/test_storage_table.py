@@ -139,3 +139,20 @@ def test_memory_is_freed_and_its_address_not_taken_for_it(announced: Announced) 
     assert len(table.states) < 2500, "states of freed storages stay"
     table.clear()
     assert table.states == {}
+
+
+def test_what_is_as_it_was_after_unseen_code_is_as_undefined_as_it_was(announced: Announced) -> None:
+    untouched, filled, begun, fresh = torch.empty(4), torch.empty(4), torch.empty(4), torch.empty(4)
+    for tensor in (untouched, filled, begun):
+        announced.table.undefined(tensor)
+    begun[:2] = 1.0
+    announced.table.written(begun[:2])
+    before = announced.table.unwritten_contents()
+    announced.table.undefined(fresh)
+    filled.copy_(filled.nan_to_num() + 1)
+    announced.table.invalidate(before)
+    states = [announced.state(tensor) for tensor in (untouched, filled, begun, fresh)]
+    assert [state.written is None for state in states] == [False, True, False, True]
+    assert states[2].written is not None and states[2].written.covers(begun[:2], (0,)), "what was written stays so"
+    assert all(state.version for state in states), "their values are seen anew"
+    announced.table.clear()
