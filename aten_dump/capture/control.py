@@ -9,7 +9,8 @@ Theory of operation
     decides without those that have not answered. No collective is used: it would be one more in the program, and
     hang where a rank has ended.
 
-    Requests made before this process began are of an earlier run.
+    Requests made before this process began are of an earlier run. A program that a launcher has restarted goes on with
+    what was decided in the attempt before: the same files of ended processes, so that all ranks find the same.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 
 from ..config import DumpConfig
 from ..errors import ConfigError
-from ..store.control.control_files import Answer, ControlFiles, Decision, Request
+from ..store.control.control_files import Answer, ControlFiles, Decision, Request, last_decision
 
 _BEGAN_UNIX_NS: Final = time.time_ns()
 _STEPS_AHEAD: Final = 2
@@ -43,8 +44,12 @@ class _Due(NamedTuple):
         Raises:
             ConfigError: it cannot be so.
         """
-        wanted = {"steps": self.request.steps, "level": self.request.level}
-        return dataclasses.replace(config, **{name: text for name, text in wanted.items() if text is not None})  # type: ignore[arg-type]
+        return _changed(config, self.request.steps, self.request.level)
+
+
+def _changed(config: DumpConfig, steps: str | None, level: str | None) -> DumpConfig:
+    wanted = {"steps": steps, "level": level}
+    return dataclasses.replace(config, **{name: text for name, text in wanted.items() if text is not None})  # type: ignore[arg-type]
 
 
 class Control:
@@ -54,9 +59,10 @@ class Control:
         root: folder of the dump.
         rank: this one.
         ranks: those that record; the first of them decides.
+        attempts: folders of the attempts of this program that a launcher has ended, the last one first.
     """
 
-    def __init__(self, root: Path, rank: int, ranks: Sequence[int]) -> None:
+    def __init__(self, root: Path, rank: int, ranks: Sequence[int], attempts: Sequence[Path] = ()) -> None:
         self._files = ControlFiles(root)
         self._rank = rank
         self._ranks = ranks
@@ -64,8 +70,14 @@ class Control:
         self._due: _Due | None = None  # not decided yet
         self._decided: tuple[_Due, int] | None = None  # with the step that it holds from
         self._silent: set[int] = set()  # ranks that have not answered what is due
+        self._so_far = last_decision(attempts)
         self._boundary_s = time.monotonic()  # when the last step began
         self._step_s = 0.0  # what it took
+
+    def at_start(self, config: DumpConfig) -> DumpConfig:
+        """Return the config of the first step: that of the program, with what was asked of its attempts before."""
+        before = self._so_far
+        return config if before is None else _changed(config, before.steps, before.level)
 
     def before_step(self, step: int, config: DumpConfig) -> DumpConfig:
         """Return the config of a step that is about to begin; `config` is that of the step before."""
@@ -131,4 +143,8 @@ class Control:
         every = [found for rank in self._ranks if (found := self._files.answer(rank)) is not None]
         last = max([step, *(found.step for found in every if found.number == number)])
         ahead = 0 if len(self._ranks) == 1 else _STEPS_AHEAD + int(_SECONDS_AHEAD / max(self._step_s, 1e-3))
-        self._files.write(Decision(number, last + ahead, tuple(sorted(self._silent))))
+        so_far, asked = self._so_far, due.request
+        steps = asked.steps or (so_far.steps if so_far else None)
+        level = asked.level or (so_far.level if so_far else None)
+        self._so_far = Decision(number, last + ahead, tuple(sorted(self._silent)), steps, level)
+        self._files.write(self._so_far)

@@ -37,6 +37,13 @@ def folder_of_attempt(path: str | os.PathLike[str]) -> tuple[Path, int]:
     return folder.absolute(), restarts  # the program may change its folder later
 
 
+def attempts_before(folder: Path, restarts: int) -> list[Path]:
+    """Return the folders of the attempts before one that writes to `folder`, the last first, if it lies in theirs."""
+    if folder.name != f"restart{restarts}":
+        return []
+    return [folder.with_name(f"restart{number}") for number in range(restarts - 1, 0, -1)] + [folder.parent]
+
+
 def rank_and_world_size() -> tuple[int, int]:
     """Return rank and world size from the process group, else from the launcher's variables, else (0, 1)."""
     distributed = torch.distributed

@@ -22,6 +22,7 @@ from . import IS_COMPILED
 from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core, how_devices_compute
+from .launcher_rank import attempts_before
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -36,6 +37,7 @@ class Run:
         self.world_size = world_size
         self.control: Control | None = None  # of a run that writes files
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
+        self._restarts = restarts
         self._steps = 0
         self._unseen: Counter[str] = Counter()  # notes of all steps, by code
         self._file = RunFile(root, describe_run(config, world_size, restarts)) if rank in (first, 0) else None
@@ -60,7 +62,7 @@ class Run:
         )
         writer = Writer(self.root, self.rank, settings)
         ranks = [rank for rank in range(self.world_size) if rank in config.rank_selection]
-        self.control = Control(self.root, self.rank, ranks)
+        self.control = Control(self.root, self.rank, ranks, attempts_before(self.root, self._restarts))
         if self._file is not None:
             try:
                 self._file.write()

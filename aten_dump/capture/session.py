@@ -93,6 +93,8 @@ class Session:
     def _open_sink(self, run: Run) -> None:
         if self._sink is None:
             self._sink = run.open_writer()
+            if run.control is not None:
+                self.config = run.control.at_start(self.config)
         if self.config.trigger is not None:
             shared = run.root if self._writes_files and run.world_size > 1 else None
             ring = self._sink = RingSink(self._sink, self.config, shared, run.rank)

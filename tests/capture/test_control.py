@@ -13,7 +13,7 @@ import torch
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture import control
 from aten_dump.capture.control import Control
-from aten_dump.store.control.control_files import Answer, ControlFiles, Request
+from aten_dump.store.control.control_files import Answer, ControlFiles, Decision, Request
 
 
 class Ranks:
@@ -153,3 +153,25 @@ def test_without_requests_a_boundary_costs_one_look_at_a_file(tmp_path: Path, mo
     ranks.go(0, 3)
     assert looks == [ranks.files.request_path] * 3
     assert not (tmp_path / "control").exists()
+
+
+def test_a_restart_goes_on_with_what_was_decided_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(tmp_path, 1, steps="none")
+    ranks.ask(1, steps="all")
+    ranks.go(0)
+    ranks.ask(2, level="api")
+    ranks.go(0)
+    config = DumpConfig(tmp_path, steps="none")
+    assert Control(tmp_path / "restart1", 0, [0]).at_start(config) == config, "no attempts are named"
+    for attempts in ([tmp_path], [tmp_path / "restart1", tmp_path]):
+        found = Control(tmp_path / "restart2", 0, [0], attempts).at_start(config)
+        assert (found.steps, found.level) == ("all", "api")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with DumpMode(config) as dump:
+        torch.ones(2).add(1)
+        dump.step()
+    attempt = open_dump(tmp_path / "restart1")
+    assert attempt.step(0).rank(0).config["level"] == "api" and len(attempt.step(0).rank(0).calls) > 0
+    ControlFiles(tmp_path / "restart1").write(Decision(3, 0, steps="7"))
+    found = Control(tmp_path / "restart2", 0, [0], [tmp_path / "restart1", tmp_path]).at_start(config)
+    assert (found.steps, found.level) == ("7", "mix"), "the last attempt in which anything was decided"

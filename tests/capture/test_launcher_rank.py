@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from aten_dump.capture.launcher_rank import folder_of_attempt, rank_and_world_size
+from aten_dump.capture.launcher_rank import attempts_before, folder_of_attempt, rank_and_world_size
 
 NAMES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
@@ -75,3 +75,10 @@ def test_each_attempt_has_a_folder_of_its_own(
     if count is not None:
         environment.setenv("TORCHELASTIC_RESTART_COUNT", count)
     assert folder_of_attempt(path) == (Path(folder).absolute(), restarts)
+
+
+def test_attempts_lie_in_the_folder_of_the_first_or_are_dumps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for restarts, expected in ((0, []), (1, ["/d"]), (3, ["/d/restart2", "/d/restart1", "/d"])):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+        assert attempts_before(*folder_of_attempt("/d")) == [Path(path) for path in expected]
+    assert attempts_before(*folder_of_attempt("/runs/{restart}/dump")) == []

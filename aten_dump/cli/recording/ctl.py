@@ -13,6 +13,7 @@ import click
 from ...config import Level, Selection
 from ...errors import ConfigError, MissingDataError
 from ...store.control.control_files import Answer, ControlFiles, Decision, Request
+from ...store.regular_files import numbered_folders
 from ...store.run_json import read_ranges, read_run
 from ..console import echo
 
@@ -40,6 +41,8 @@ def command(dump: Path, action: str, value: str | None, wait_s: float) -> None:
     It goes by files in DUMP/control, through no network port; a run that is not selected to record costs nothing but
     a look at one file for each step.
 
+    Where torchrun has restarted the program it is the last attempt, which began with what was asked before it.
+
     \b
     Examples
       aten-dump ctl dump status
@@ -48,6 +51,9 @@ def command(dump: Path, action: str, value: str | None, wait_s: float) -> None:
       aten-dump ctl dump level module
     """  # noqa: D301 - \b keeps click from filling lines
     _check(action, value)
+    dump, restarts = _newest_attempt(dump)
+    if restarts:
+        echo(f"restart {restarts} of the program, in {dump}")
     run = read_run(dump)
     ranks = [rank for low, high in read_ranges(run.get("ranks")) for rank in range(low, high + 1)]
     files = ControlFiles(dump)
@@ -57,6 +63,13 @@ def command(dump: Path, action: str, value: str | None, wait_s: float) -> None:
         _report_change(files, ranks, request, end_s)
     else:
         _report_status(files, ranks, request, end_s)
+
+
+def _newest_attempt(dump: Path) -> tuple[Path, int]:
+    """Return the folder that the last attempt of the program writes to, and how often it was restarted."""
+    read_run(dump)
+    attempts = numbered_folders(dump, "restart")
+    return (attempts[max(attempts)], max(attempts)) if attempts else (dump, 0)
 
 
 def _check(action: str, value: str | None) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -58,6 +59,8 @@ class Decision:
     number: int  # of the request
     from_step: int
     silent: tuple[int, ...] = ()  # ranks that had not answered
+    steps: str | None = None  # what holds from then on, asked for now or before
+    level: str | None = None
 
 
 _Kind = TypeVar("_Kind", Request, Answer, Decision)
@@ -105,6 +108,11 @@ class ControlFiles:
                 found = json.loads(file.read(_MOST_BYTES))
             return _message(kind, found)
         return None
+
+
+def last_decision(attempts: Iterable[Path]) -> Decision | None:
+    """Return what was decided last, in the first of these attempts of a program in which anything was."""
+    return next((found for root in attempts if (found := ControlFiles(root).decision()) is not None), None)
 
 
 def _message(kind: type[_Kind], found: Any) -> _Kind | None:

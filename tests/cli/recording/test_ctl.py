@@ -129,3 +129,18 @@ def test_where_nothing_was_recorded_nothing_is_asked(tmp_path: Path) -> None:
     assert code == 2
     assert "run.json" in text
     assert set(ctl._ACTIONS) >= {"on", "off", "steps", "level", "status"}
+
+
+def test_of_a_restarted_program_the_last_attempt_is_asked(files: ControlFiles, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"restart{number}").mkdir()
+        (tmp_path / f"restart{number}" / "run.json").write_text(json.dumps({"ranks": "0", "world_size": 1}))
+    attempt = ControlFiles(tmp_path / "restart2")
+    attempt.write(Answer(0, 1, 3, "all", "mix"))
+    code, text = aten_dump("ctl", tmp_path, "status", "--wait", 5)
+    said = [
+        f"restart 2 of the program, in {tmp_path / 'restart2'}",
+        "rank 0: begins step 3, records steps all at level mix",
+    ]
+    assert (code, text.splitlines()) == (0, said)
+    assert files.request() is None and attempt.request() is not None
