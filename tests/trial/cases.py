@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-import torch
-
 from .calls_in_forward import Rewriting, Slip
 from .forms import ARRANGEMENTS, FORMS
 from .kernels import KERNEL_SLIPS, WrongKernel
@@ -62,10 +60,7 @@ def _places(program: str, table: Literal["slips", "forms"]) -> dict[str, int]:
 def _count(program: Program, slip: Slip) -> int:
     counting = Rewriting(slip, -1, marks=False)
     training = program.build()
-    with (
-        torch.no_grad() if slip.name not in ("detached", "gradient x1.02", "gradient's sign") else torch.enable_grad(),
-        counting,
-    ):
+    with counting:
         training.loss(training.model, training.batches[0])
     return counting.seen
 

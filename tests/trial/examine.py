@@ -69,7 +69,7 @@ def record(training: Training, path: Path, device: AbstractContextManager[Any] |
     with device or nullcontext(), DumpMode(DumpConfig(path=str(path), data="tensor"), model=training.model) as dump:
         ends = training.run(dump.step)
     torch.set_num_threads(1)
-    return Recording(path, ends)
+    return Recording(path, ends + training.left())
 
 
 def examine(case: Case, folder: Path, baselines: Baselines) -> Said:
@@ -155,7 +155,8 @@ def judge(case: Case, guilty: str, found: Comparison, replays: list[Replay], ran
     if guilty:
         return Said("call" if re.search(guilty, _told(cause)) else "elsewhere", text)
     step = next((rank for rank in ranks if rank.step == cause.row.place.step), ranks[0])
-    return Said(_nearness(cause, step), text)
+    near = _nearness(cause, step)
+    return Said("call" if near == "elsewhere" and _stands_there(found, step) else near, text)
 
 
 def _told(cause: Finding) -> str:
@@ -188,6 +189,23 @@ def _nearness(cause: Finding, rank: RankDump) -> Outcome:
                 return "reader"
     place = cause.row.place
     return "module" if place.module == begun.module != "" else "elsewhere"
+
+
+def _stands_there(found: Comparison, rank: RankDump) -> bool:
+    """Tell whether a call that the target lacks stood in the baseline where the slip is in the target."""
+    first = found.first
+    if first is None or first[1].row.target is not None:
+        return False
+    missing = first[1].row.place.id
+    names = {baseline: target for target, baseline in first[0].paired.items()}
+    theirs = open_dump(found.baseline).step(rank.step).rank(0)
+    pairs = [(call.id, names[call.name]) for call in theirs.calls if call.name in names]
+    before = [name for number, name in pairs if number < missing][-1:]
+    after = [name for number, name in pairs if number > missing][:1]
+    begun, ended = [mark.call.id for mark in rank.marks if mark.text in (BEGIN, END)][:2]
+    low = rank[before[0]].id if before else 0
+    high = rank[after[0]].id if after else rank.calls[-1].id
+    return low < ended and begun < high and high - low < 40
 
 
 def _short(error: BaseException) -> str:

@@ -35,7 +35,7 @@ class Training:
     threads: int = 1
 
     def run(self, end_step: Callable[[], None]) -> list[Tensor]:
-        """Train; return losses, gradients and what is left in the model."""
+        """Train; return losses and gradients."""
         torch.manual_seed(99)
         optimizer = self.make_optimizer()
         ends = []
@@ -43,7 +43,11 @@ class Training:
             self.before_step(self, number)
             ends += self.step(optimizer, batch)
             end_step()
-        return ends + [t.detach().clone() for t in self.model.state_dict().values() if t.is_floating_point()]
+        return ends
+
+    def left(self) -> list[Tensor]:
+        """Return what is left in the model."""
+        return [t.detach().clone() for t in self.model.state_dict().values() if t.is_floating_point()]
 
     def make_optimizer(self) -> Any:
         return self.optimizer([p for p in self.model.parameters() if p.requires_grad], **self.settings)

@@ -35,6 +35,7 @@ class DataFlow:
         self._wrapped = wrapped
         self._reads: dict[int, Slots] = {}
         self._results: dict[int, Slots] = {}
+        self._made_by: dict[int, Call | None] = {}
 
     def takes_part(self, call: Call) -> bool:
         """Tell whether a call is one of the program's that computes or shows something."""
@@ -79,13 +80,16 @@ class DataFlow:
 
     def maker(self, value: Value) -> Call | None:
         """Return the call that showed a value first, or made its memory what it is; None if it is from outside."""
+        if value.id in self._made_by:
+            return self._made_by[value.id]
         found = self._makers[0].get(value.id)
         if found is None and value.storage:
             written = self._makers[1].get((value.storage, value.version))
             found = written[0][0] if written else None
             if found is not None and any(number == value.id for _, number in self.rank.call(found).input_slots()):
-                return None  # it only looked at memory that was written where nobody saw it
-        return None if found is None else self.rank.call(found)
+                found = None  # it only looked at memory that was written where nobody saw it
+        maker = self._made_by[value.id] = None if found is None else self.rank.call(found)
+        return maker
 
     def writer(self, value: Value) -> tuple[Call, str, Value] | None:
         """Return who wrote the memory of a value: the call, the slot, and the value as the call left it."""

@@ -76,6 +76,7 @@ class Regions:
         self._flows = flows
         self._known = known
         self._meanings: dict[tuple[object, ...], Meaning] = {}
+        self._widens: dict[tuple[Side, int], bool] = {}
 
     def cone(self, side: Side, values: Sequence[Value]) -> Cone:
         """Return the cone of some values, down to values that have a counterpart or come from outside."""
@@ -101,13 +102,27 @@ class Regions:
         return self._meanings[key]
 
     def _from_common_start(self, sides: tuple[_Growing, _Growing]) -> tuple[Cone, Cone]:
+        made_at: dict[tuple[Side, int], int] = {}
+
+        def when(item: tuple[_Growing, Value]) -> int:
+            key = item[0].side, item[1].id
+            if key not in made_at:
+                made_at[key] = self._made_at(item[0].side, item[1])
+            return made_at[key]
+
         for _ in range(_MOST_WIDENED):
-            odd = [item for item in self._odd(sides) if item[0].can_widen(item[1])]
+            odd = [item for item in self._odd(sides) if self._can_widen(*item)]
             if not odd:
                 break
-            growing, value = max(odd, key=lambda item: self._made_at(item[0].side, item[1]))
+            growing, value = max(odd, key=when)
             growing.widen(value)
         return sides[0].cone(), sides[1].cone()
+
+    def _can_widen(self, growing: _Growing, value: Value) -> bool:
+        key = growing.side, value.id
+        if key not in self._widens:
+            self._widens[key] = growing.can_widen(value)
+        return self._widens[key]
 
     def _odd(self, sides: tuple[_Growing, _Growing]) -> list[tuple[_Growing, Value]]:
         """Return the values that only one side starts from."""
@@ -235,6 +250,8 @@ def _is_shaken_as_far(one: torch.Tensor, other: torch.Tensor, shaken: tuple[obje
 
 def _is_same(value: Value, one: torch.Tensor, other: torch.Tensor) -> bool:
     """Tell whether two float64 results are the same, as far as float64 is exact."""
+    if torch.equal(one, other) and bool(one.isfinite().all()):
+        return True
     apart = measure(one, other)
     if apart.nonfinite:
         return False

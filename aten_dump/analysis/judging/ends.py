@@ -149,7 +149,9 @@ class Ends:
             seen_as = Finding(kind, row, text, known, (row.place.id, 1))
             knows.evidence.blame_region(seen_as, odd_call(cones, knows.flows), calls)
         else:
-            knows.evidence.blame(end.kind, row, text, "", (row.place.id, 1))
+            # What made it is right; that the other side wrote it later, and who did, shows where the step ends.
+            at = knows.target.calls[-1].id if end.kind == "left" else row.place.id
+            knows.evidence.blame(end.kind, row, text, "", (at, 1))
 
     def _pair(self, end: End) -> Pair:
         calls = [

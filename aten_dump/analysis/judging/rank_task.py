@@ -25,6 +25,7 @@ from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
+from .cut_gradients import named_at_the_cut
 from .knowledge import Knowledge
 from .pair_walk import Walk
 from .result_judge import ResultJudge
@@ -170,7 +171,7 @@ def evidence_of(
     pairs = list(kept.values())
     rows = [*knows.evidence.rows, *(unmatched_rows(walk, pairs) if whole else ())]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
-    findings = sorted(knows.evidence.findings, key=lambda finding: finding.order)
+    findings = named_at_the_cut(knows, sorted(knows.evidence.findings, key=lambda finding: finding.order))
     if findings:
         findings[0] = _with_partners(findings[0], target)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)

@@ -1,0 +1,67 @@
+"""A gradient that one side lacks is told at the forward call that cuts it off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump.analysis.judging.cut_gradients import named_at_the_cut
+
+
+def _record(path: Path, join: Callable[[Tensor, Tensor], Tensor]) -> Path:
+    torch.manual_seed(0)
+    one, two, head = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 1)
+    x = torch.randn(3, 4)
+    model = nn.ModuleDict({"one": one, "two": two, "head": head})
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+        y = join(one(x).exp(), two(x))
+        head(y.tanh()).square().mean().backward()
+    return path
+
+
+def _without_gradient(a: Tensor, b: Tensor) -> Tensor:
+    with torch.no_grad():
+        c = a * b
+    return c.sin() + b
+
+
+CASES = {  # exp detaches what it made too, on both sides: that is number 0
+    "detached": (lambda a, b: (a * b).detach().sin() + b, "Aten.detach.1.forward"),
+    "in the midst": (lambda a, b: (a.detach() * b).sin() + b, "Aten.detach.1.forward"),
+    "without gradient": (_without_gradient, "Aten.mul.0.forward"),
+}
+
+
+def join(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sin() + b
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_call_that_cuts_a_gradient_off_is_named(name: str, tmp_path: Path) -> None:
+    changed, guilty = CASES[name]
+    paths = _record(tmp_path / "changed", changed), _record(tmp_path / "plain", join)
+    found = compare(*paths)
+    assert found.cause is not None and found.cause.row.place.call == guilty, found.answer()
+    assert "no gradient flows back through it in the target" in found.cause.text
+    turned = compare(*reversed(paths)).cause
+    assert turned is not None and turned.row.target is None and turned.row.place.call == guilty, turned
+    assert "no gradient flows back through it in the baseline" in turned.text
+
+
+def test_another_gradient_is_told_where_it_is_made(tmp_path: Path) -> None:
+    def turned(a: Tensor, b: Tensor) -> Tensor:
+        c = a * b
+        c.register_hook(torch.neg)
+        return c.sin() + b
+
+    found = compare(_record(tmp_path / "changed", turned), _record(tmp_path / "plain", join))
+    assert found.cause is not None and found.cause.row.place.call == "Aten.neg.0.backward", found.answer()
+
+
+def test_nothing_found_stays_nothing() -> None:
+    assert named_at_the_cut(None, []) == []  # type: ignore[arg-type]
