@@ -13,6 +13,7 @@ from ....report.html.payload.sections import Subject
 from ....report.serve.local_server import serve
 from ....report.serve.served_dump import ServedDump
 from ...console import count_progress, echo
+from ...ending import end_without_threads
 from ...options import dump_argument
 from ...workers import jobs_option, workers
 
@@ -41,6 +42,7 @@ def command(dump: Path, baseline: Path | None, port: int, jobs: int) -> None:
     comparison = None if baseline is None else _compare(dump, baseline, jobs)
     served = ServedDump(Subject(target, __version__, base, comparison))
     serve(served, port, lambda address: echo(f"{address}  (Ctrl-C ends it)"))
+    end_without_threads()  # sections may still be made that nobody waits for
 
 
 def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
