@@ -55,8 +55,9 @@ class Places(Mapping[int, int]):
         return len(self._others) or len(self._ids)
 
     def in_order(self) -> Sequence[int]:
-        """Return the ids in ascending order."""
-        return np.unique(self._ids).data
+        """Return the ids in ascending order, in which writers of ours leave them."""
+        is_sorted = bool((self._ids[1:] > self._ids[:-1]).all())
+        return (self._ids if is_sorted else np.unique(self._ids)).data
 
     def positions(self) -> Sequence[int]:
         """Return the positions that count, in the order of the first of equal ids."""
