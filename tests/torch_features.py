@@ -26,6 +26,19 @@ def _detaches_once() -> bool:
     return len(seen) == 1
 
 
+def _apply_takes_keywords() -> bool:
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+    try:
+        Same.apply(x=torch.ones(1))
+    except TypeError:
+        return False
+    return True
+
+
 def _compiled_wrapper_names_its_result() -> bool:
     import torch._dynamo.eval_frame as module
 
@@ -35,6 +48,7 @@ def _compiled_wrapper_names_its_result() -> bool:
     return wrapper is not None and "result" in wrapper.co_varnames
 
 
+APPLY_TAKES_KEYWORDS = _apply_takes_keywords()  # that of an autograd function
 _saved = getattr(torch._C._autograd, "SavedTensor", None)
 
 needs_saved_tensors = pytest.mark.skipif(
@@ -47,6 +61,10 @@ needs_saved_hooks_told = pytest.mark.skipif(
 needs_higher_order_under_modes = pytest.mark.skipif(
     not hasattr(TorchDispatchMode, "supports_higher_order_operators"),
     reason="this torch raises where a higher-order operator meets a mode of the program's",
+)
+needs_backward_seen = pytest.mark.skipif(
+    "handle_torch_function" not in torch.autograd.backward.__code__.co_names,
+    reason="this torch shows no mode that torch.autograd.backward is called",
 )
 needs_debug_mode = pytest.mark.skipif(
     importlib.util.find_spec("torch.utils._debug_mode") is None, reason="this torch has no DebugMode"

@@ -31,6 +31,7 @@ from .session import Session
 from .step.module_paths import ModulePaths
 from .torch_internals.higher_order import HigherOrderRules
 from .torch_internals.mode_stack import Modes
+from .torch_internals.packed_tensors import refuse_hooks
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -51,6 +52,7 @@ class DumpMode:
             device, a FlopCounterMode): for one that is entered in the midst of a program and outlives them.
 
     Raises:
+        ConfigError: at once, when the torch that is installed cannot do what `config` asks for.
         StoreError: on entering, when the dump cannot be written there.
         CaptureError: when the recorder fails and ``on_error="raise"``.
 
@@ -72,6 +74,8 @@ class DumpMode:
         outermost: bool = False,
     ) -> None:
         self.config = DumpConfig.from_environment() if config is None else config
+        if self.config.saved_tensors == "hooks":
+            refuse_hooks()
         paths, self._watch = ModulePaths(model), Watch()
         self._interception = _interception(self.config, paths, self._watch, outermost)
         self._session = Session(self.config, paths, sink, self._watch, self._interception)

@@ -9,6 +9,7 @@ import torch
 
 is_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 running_node: Final[Callable[[], Any]] = torch._C._current_autograd_node  # None outside of a backward pass
+TELLS_TOP_SAVED_HOOKS: Final = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 # The innermost saved-tensor hooks; None without any, and of an older torch, which cannot be asked.
 top_saved_hooks: Final[Callable[[bool], Any]] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None

@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
+from ...errors import ConfigError
 from ..interrupts import runs_program
+from .engine import TELLS_TOP_SAVED_HOOKS
 from .modified_tensors import words_of_torch
 
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
@@ -75,6 +77,19 @@ def is_output(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor that is being saved is a result of the very node that saves it."""
     node = tensor.grad_fn
     return node is not None and node._sequence_nr() == get_sequence_nr() - 1
+
+
+def refuse_hooks() -> None:
+    """Raise where the hooks of the program around ours cannot be asked for: ours would take their place.
+
+    Raises:
+        ConfigError: this torch does not tell them.
+    """
+    if not TELLS_TOP_SAVED_HOOKS:
+        raise ConfigError(
+            f'DumpConfig.saved_tensors is "hooks": torch {torch.__version__} does not tell which saved-tensor hooks '
+            'the program has, and would no longer call them; take "nodes", or a newer torch'
+        )
 
 
 def may_push_hooks() -> bool:

@@ -9,19 +9,23 @@ import torch
 from .packed_tensors import PackedTensor
 
 _TENSOR: Final = torch.Tensor
+# An older torch shows of what a node saved only that there is something: it may be under hooks.
+_tells: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
 _saved_attributes: Final[dict[type, tuple[str, ...]]] = {}
 
 
 def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor], bool]:
     """Return the tensors that a node saved for its backward, those under our hooks, and whether others are under hooks.
 
-    Those are left alone. Reads ``SavedTensor.data``, which neither unpacks nor checks versions; a torch without it
-    returns nothing.
+    Those are left alone. Reads ``SavedTensor.data``, which neither unpacks nor checks versions. Of a torch without it
+    no tensors are returned, and all that is saved counts as being under hooks.
     """
     kind = type(node)
     names = _saved_attributes.get(kind)
     if names is None:
         names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
+    if not _tells:
+        return [], [], bool(names)
     tensors: list[torch.Tensor] = []
     packed: list[PackedTensor] = []
     is_hooked = False

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only, values
 from tests.capture.twice import twice
+from tests.torch_features import needs_backward_seen
 
 Record = Callable[..., Any]
 
@@ -113,7 +114,7 @@ def test_retain_graph_runs_are_calls_of_their_own(record: Record) -> None:
     assert_linked(rank)
 
 
-@pytest.mark.parametrize("way", ["grad", "backward"])
+@pytest.mark.parametrize("way", ["grad", pytest.param("backward", marks=needs_backward_seen)])
 def test_with_inputs_only_their_part_of_the_graph_runs(record: Record, way: str) -> None:
     """Called directly, not as a method; the leaf left out has no gradient, in the program or in the dump."""
 

@@ -21,6 +21,7 @@ from tests.capture.autograd.links import Cube, assert_linked, is_accumulation
 from tests.capture.bits import assert_same, calls, only, values
 from tests.capture.calls.recorded_ops import Recorded
 from tests.models import build, train_step
+from tests.torch_features import needs_one_detach, needs_saved_tensors
 
 Record = Callable[..., Any]
 
@@ -118,6 +119,7 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@needs_one_detach
 def test_links_agree_with_prehooks_on_every_node(record: Record) -> None:
     watch = _Watch()
     x, w = torch.randn(4, 6, requires_grad=True), torch.randn(6, 6, requires_grad=True)
@@ -366,6 +368,7 @@ def test_a_tag_of_another_step_is_replaced() -> None:
     assert second.tag(y).tags is second.tags and first.tags.of(y.grad_fn) is None
 
 
+@needs_saved_tensors
 def test_what_a_node_saved_is_told_under_the_op_that_made_it() -> None:
     linked = Linked()
     x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
@@ -388,6 +391,7 @@ def test_python_numbers_that_a_node_saved_are_left_out() -> None:
     assert saved == [] or all(linked.recorded.sink.of(r.VALUE)[v - 1].shape for one in saved for v in one.values)
 
 
+@needs_saved_tensors
 def test_a_node_under_the_program_s_saved_tensor_hooks_runs_python_and_is_counted() -> None:
     for hooked in (True, False):
         linked, x = Linked(), torch.ones(2, requires_grad=True)

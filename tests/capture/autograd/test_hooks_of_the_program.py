@@ -15,6 +15,7 @@ from tests.capture.autograd.links import Cube, assert_linked
 from tests.capture.bits import assert_same, calls, only, values
 from tests.capture.process_state import changes, module_hooks, picture
 from tests.capture.twice import twice
+from tests.torch_features import APPLY_TAKES_KEYWORDS
 
 Record = Callable[..., Any]
 
@@ -49,6 +50,9 @@ class TwoOutputs(torch.autograd.Function):
 taken_before = Cube.apply
 
 
+SCALE = {"scale": 3.0}
+
+
 def test_a_custom_function_is_a_call(record: Record) -> None:
     """With its arguments, its inner ops as children, and a backward with the gradients it got and gave."""
     before = picture()
@@ -57,7 +61,7 @@ def test_a_custom_function_is_a_call(record: Record) -> None:
         x = torch.randn(4, requires_grad=True)
         y = Cube.apply(x * 1)
         z = DoubleInPlace.apply(y * 1)
-        a, b = TwoOutputs.apply(z, scale=3.0)
+        a, b = TwoOutputs.apply(z, **SCALE) if APPLY_TAKES_KEYWORDS else TwoOutputs.apply(z, *SCALE.values())
         a.sum().backward()
         return [y, z, a, b, x.grad]  # type: ignore[list-item]
 
@@ -77,7 +81,7 @@ def test_a_custom_function_is_a_call(record: Record) -> None:
     assert dirty.mutated == ("0",)
     assert_same(values(dirty.outputs)[0].tensor(), values(dirty.mutated_values)[0].tensor())
     two = rank["Torch.TwoOutputs.0.forward"]
-    assert two.inputs[1] == {"scale": 3.0}
+    assert two.inputs[1] == (SCALE if APPLY_TAKES_KEYWORDS else {})
     assert_same(values(rank["Torch.TwoOutputs.0.backward"].outputs)[0].tensor(), torch.full((4,), 3.0))
     assert_linked(rank)
     left = [change for change in changes(before, picture()) if "autograd.Function" in change or "mode" in change]

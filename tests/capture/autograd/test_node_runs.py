@@ -20,6 +20,7 @@ from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
 from tests.capture.autograd.links import Cube
 from tests.capture.calls.recorded_ops import Recorded
+from tests.torch_features import needs_saved_tensors
 
 
 class Passing(TorchDispatchMode):
@@ -143,6 +144,7 @@ def test_the_function_mode_sees_the_python_of_a_node_and_goes_again(runs: Runs, 
     assert depths == [1] and torch._C._len_torch_function_stack() == 0
 
 
+@needs_saved_tensors
 def test_a_hook_of_the_program_makes_a_node_run_python(runs: Runs, x: torch.Tensor) -> None:
     """Registered before ours it would run first; ours goes to the end, as it may replace the gradient."""
     depths: list[int] = []

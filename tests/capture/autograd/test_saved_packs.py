@@ -24,7 +24,9 @@ from aten_dump.capture.naming.call_name import CallName
 from aten_dump.capture.step.open_calls import OpenCall
 from tests.capture.autograd import test_inplace_errors as inplace
 from tests.capture.bits import assert_same
+from tests.torch_features import needs_saved_hooks_told
 
+pytestmark = needs_saved_hooks_told
 Program = Callable[[], Any]
 
 
@@ -128,6 +130,10 @@ TORCH_LIBRARY_IMPL(aten_dump_test, CPU, m) { m.impl("square", &square); }
 """
 
 
+# Some wheels of older versions keep to the strings of older compilers.
+_ABI = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_what_a_function_in_cpp_saves(tmp_path: Path) -> None:
@@ -136,7 +142,19 @@ def test_what_a_function_in_cpp_saves(tmp_path: Path) -> None:
     (tmp_path / "square.cpp").write_text(CPP.replace("torch/extension.h", "torch/torch.h"))
     includes = [f"-I{path}" for path in cpp_extension.include_paths()]
     libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
-    command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", *includes, "square.cpp", "-o", "square.so", *libraries]
+    command = [
+        "g++",
+        "-O0",
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        _ABI,
+        *includes,
+        "square.cpp",
+        "-o",
+        "square.so",
+        *libraries,
+    ]
     subprocess.run([*command, "-ltorch", "-ltorch_cpu", "-lc10"], cwd=tmp_path, check=True, timeout=280)
     torch.ops.load_library(str(tmp_path / "square.so"))
 
