@@ -21,6 +21,7 @@ from aten_dump import DumpConfig, DumpMode
 from tests.analysis.wrong_ops import Wrong, zeroed
 
 BLOCKS, HEADS, WIDTH, HIDDEN, OUT = 1, 8, 16, 12, 5
+CLASSES = 4  # of `classify`
 KEY_BIAS = True
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -57,14 +58,29 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def build() -> Model:
+def build(out: int = OUT) -> Model:
     torch.manual_seed(0)
-    return Model()
+    model = Model()
+    if out != OUT:
+        model.head = nn.Linear(WIDTH, out)
+    return model
 
 
 def batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(7)
     return torch.randn(4, 6, WIDTH, generator=generator), torch.randn(4, 6, OUT, generator=generator)
+
+
+def classify(path: Path, model: nn.Module) -> None:
+    """Record a step of SGD with a cross entropy, which ranks of one group compute together."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, classes = batch()[0], torch.arange(24) % CLASSES
+    with DumpMode(DumpConfig(path=str(path), data="full"), model=model):
+        with loss_parallel() if dist.is_initialized() else nullcontext():
+            nn.functional.cross_entropy(model(x).flatten(0, 1), classes).backward()
+        optimizer.step()
 
 
 def train(path: Path, model: nn.Module, take: Callable[[Tensor], Tensor] = lambda x: x, **config: Any) -> None:
@@ -77,7 +93,7 @@ def train(path: Path, model: nn.Module, take: Callable[[Tensor], Tensor] = lambd
         optimizer.step()
 
 
-def single(path: Path, **config: Any) -> None:
+def single(path: Path, *, classes: bool = False, **config: Any) -> None:
     """Record the step in a process of its own, of which nothing tells that there are others."""
     if RANK == 0:
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
@@ -85,14 +101,18 @@ def single(path: Path, **config: Any) -> None:
             "import pathlib, torch; torch.set_num_threads(1); from tests.distributed import layouts as l; "
             f"l.KEY_BIAS = {KEY_BIAS}; l.train(pathlib.Path({str(path)!r}), l.build(), **{config!r})"
         )
+        if classes:
+            code = f"{code.partition('l.KEY_BIAS')[0]}l.classify(pathlib.Path({str(path)!r}), l.build(l.CLASSES))"
         subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
-def tensor_parallel(model: nn.Module, mesh: Any) -> nn.Module:
-    from torch.distributed.tensor import Replicate
+def tensor_parallel(model: nn.Module, mesh: Any, *, classes: bool = False) -> nn.Module:
+    from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     plan: dict[str, Any] = {"head": ColwiseParallel(output_layouts=Replicate())}
+    if classes:
+        plan["head"] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
     for n in range(BLOCKS):
         plan |= {f"blocks.{n}.{name}": ColwiseParallel() for name in ("q", "k", "v", "up")}
         plan |= {f"blocks.{n}.{name}": RowwiseParallel() for name in ("out", "down")}
@@ -196,6 +216,7 @@ def pairs(folder: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     single(folder / "single")
+    single(folder / "single.classes", classes=True)
     init(folder, 2)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     KEY_BIAS = False
@@ -203,6 +224,7 @@ def pairs(folder: Path) -> None:
     train(folder / "tp.statistic", tensor_parallel(build(), mesh), data="statistic")
     KEY_BIAS = True
     train(folder / "tp", tensor_parallel(build(), mesh))
+    classify(folder / "tp.classes", tensor_parallel(build(CLASSES), mesh, classes=True))
     train(folder / "sp", sequence_parallel(build(), mesh))
     train(folder / "fsdp", fully_sharded(build()), consecutive)
     train(folder / "fsdp.shuffled", fully_sharded(build()), shuffled)
@@ -251,6 +273,8 @@ def meshes(folder: Path) -> None:
     half = both["dp"].get_local_rank()
     model = fully_sharded(tensor_parallel(build(), both["tp"]), mesh=both["dp"])
     train(folder / "fsdp_tp", model, lambda x: x.chunk(2)[half])
+    model = fully_sharded(sequence_parallel(build(), both["tp"]), mesh=both["dp"])
+    train(folder / "fsdp_sp", model, lambda x: x.chunk(2)[half])
 
 
 def init(folder: Path, ranks: int) -> None:

@@ -63,6 +63,13 @@ def test_what_serves_the_layout_is_listed_as_what_it_is(dumps: Path) -> None:
     assert "calls are part of the parallel layout" in found.answer()
 
 
+def test_a_loss_whose_classes_are_divided_agrees_with_one_process(dumps: Path) -> None:
+    found = compare(dumps / "tp.classes", dumps / "single.classes")
+    assert_agree(found)
+    notes = {row.place.op: row.note for row in found.rows if "loss_parallel" in row.note}
+    assert notes.keys() == {"aten::nll_loss_backward", "aten::_log_softmax_backward_data"}
+
+
 def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:
     assert_agree(compare(dumps / "single", dumps / "tp"))
     both = compare(dumps / "tp", dumps / "fsdp")
@@ -160,7 +167,7 @@ def test_the_command_line(dumps: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layout", "unknown"), [("tp4", 0), ("hsdp", 0), ("fsdp_tp", 400)])
+@pytest.mark.parametrize(("layout", "unknown"), [("tp4", 0), ("hsdp", 0), ("fsdp_tp", 400), ("fsdp_sp", 400)])
 def test_four_ranks(tmp_path_factory: pytest.TempPathFactory, layout: str, unknown: int) -> None:
     folder = launch_once("meshes", tmp_path_factory, MODULE, ranks=4).folder
     found = compare(folder / layout, folder / "single")

@@ -26,12 +26,12 @@ from ...errors import MissingDataError
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
-from ..judging.pair_walk import Walk
 from ..judging.rank_task import Task, compare_rank, evidence_of, exact_sources, pair_calls, walked_kind
 from ..judging.sources import Sources
 from ..pairing.alignment import align
 from ..pairing.call_keys import call_keys, normal_module
 from ..rerun.allowed_ops import allowing
+from .fused_loss import LayoutWalk
 from .layout_calls import LAYOUT_TEXTS, LayoutKind, layout_calls
 from .layout_pair_walk import LayoutJudge, LayoutKnowledge, RankExplainer, shares, sizes_of
 from .moved_values import Fault, Moves
@@ -158,7 +158,7 @@ def compare_together(task: Task) -> RankEvidence:
     sources = Sources(task.steps, exact=exact_sources(target, baseline))
     knows = LayoutKnowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     knows.sizes = frozenset(sizes)
-    found = evidence_of(Walk(knows), pairs, task, before=lambda: _before(knows, pairs, faults))
+    found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, faults))
     return _with_layout(found, (one, other), settler)
 
 

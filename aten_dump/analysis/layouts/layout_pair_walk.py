@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,6 +29,7 @@ from ..judging.estimates import limits_of
 from ..judging.knowledge import Knowledge
 from ..judging.result_judge import ResultJudge
 from ..rerun.op_errors import OwnError
+from .fused_loss import is_fused, judge_fused
 from .rank_replays import RankReplays, id_of
 
 _GROWTH: Final = 4.0  # of the dtype's limit, times the root of depth and ranks
@@ -41,6 +42,15 @@ class LayoutJudge(ResultJudge):
     """A judge who also holds what ranks make together against the counterpart."""
 
     ranks: int = 2  # the greater number of both sides
+
+    def results(
+        self, target: Call, baseline: Call, found: Mapping[str, Compared], inputs: Inputs
+    ) -> dict[str, Judgement]:
+        """Judge all results of a pair of calls; `found` has them by slot."""
+        judged = super().results(target, baseline, found, inputs)
+        if is_fused(target) == is_fused(baseline):
+            return judged
+        return {slot: judge_fused(target, said, found[slot], inputs, self.ranks) for slot, said in judged.items()}
 
     def _replayed(self, own: OwnError, compared: Compared, inputs: Inputs) -> Judgement:
         said = super()._replayed(own, compared, inputs)
