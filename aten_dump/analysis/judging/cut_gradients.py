@@ -26,16 +26,29 @@ _Pair = tuple[Call, Call]
 
 
 def named_at_the_cut(knows: Knowledge, findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings, the first of them at the call that cuts a gradient off, if that is its reason."""
+    """Return findings, first what cuts a gradient off if that is the reason of the first one."""
     found = list(findings)
-    if not found or not (found[0].kind == "gradient" or found[0].row.place.phase == "backward"):
+    if not found or not _is_of_backward(knows, found[0]):
         return found
-    for side in (0, 1):
-        lacking = _lacking(knows, side)
-        if lacking and _is_about(knows, found[0], side, lacking):
-            found[0] = _at(knows, found[0], _cut(knows, side, lacking), side)
-            break
-    return found
+    reasons = [found[0], *(finding for finding in found[1:] if _is_lone(finding))]
+    for reason in reasons:
+        for side in (0, 1):
+            lacking = _lacking(knows, side)
+            if lacking and _is_about(knows, reason, side, lacking):
+                found.remove(reason)
+                return [_at(knows, reason, _cut(knows, side, lacking), side), *found]
+    return sorted(found, key=lambda finding: not _is_lone(finding)) if found[0].row.place.phase != "backward" else found
+
+
+def _is_of_backward(knows: Knowledge, finding: Finding) -> bool:
+    """Tell whether a finding is of the backward or of what comes after it: clipping, the optimizer."""
+    begun = next((call.id for call in knows.target.calls if call.phase == "backward"), sys.maxsize)
+    return finding.kind == "gradient" or finding.order[0] >= begun
+
+
+def _is_lone(finding: Finding) -> bool:
+    """Tell whether it is that a parameter has a gradient on one side only."""
+    return finding.kind == "gradient" and not finding.calls and None in (finding.row.target, finding.row.baseline)
 
 
 def _lacking(knows: Knowledge, side: Side) -> list[_Pair]:
@@ -49,7 +62,7 @@ def _lacking(knows: Knowledge, side: Side) -> list[_Pair]:
 
 def _is_about(knows: Knowledge, finding: Finding, side: Side, lacking: Iterable[_Pair]) -> bool:
     """Tell whether a finding has to do with the backward that a side lacks."""
-    if finding.kind == "gradient" and not finding.calls:
+    if _is_lone(finding):
         return (finding.row.target is None) == (side == 0)
     having = (knows.target, knows.baseline)[1 - side]
     lost = {other.id for _, other in lacking}

@@ -53,6 +53,30 @@ def test_the_call_that_cuts_a_gradient_off_is_named(name: str, tmp_path: Path) -
     assert "no gradient flows back through it in the baseline" in turned.text
 
 
+def _trained(path: Path, change: Callable[[nn.ModuleDict], object]) -> Path:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"one": nn.Linear(4, 5), "two": nn.Linear(4, 5)})
+    change(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=True)
+    x = torch.randn(3, 4)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+        (model["one"](x).exp() + model["two"](x)).square().mean().backward()
+        optimizer.step()
+    return path
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_a_frozen_parameter_is_told_before_what_the_optimizer_makes_of_it(name: str, tmp_path: Path) -> None:
+    def freeze(model: nn.ModuleDict) -> None:
+        model["two"].get_parameter(name).requires_grad_(False)
+
+    found = compare(_trained(tmp_path / "frozen", freeze), _trained(tmp_path / "plain", lambda model: None))
+    assert found.cause is not None and found.cause.kind == "gradient", found.answer()
+    assert (
+        found.cause.row.place.module == "two" and f"two.{name} has a gradient in the baseline only" in found.cause.text
+    )
+
+
 def test_another_gradient_is_told_where_it_is_made(tmp_path: Path) -> None:
     def turned(a: Tensor, b: Tensor) -> Tensor:
         c = a * b
