@@ -218,9 +218,9 @@ class RankDump(Recording):
                 self.value_by_id(packed.value) if packed.value else None,
                 self.find(packed.call),
                 packed.at_ns,
-                tuple(fetched.get(number, ())),
+                tuple(fetched.get(packed.id, ())),
             )
-            for number, packed in self.tables.packed.items()
+            for _, packed in sorted(self.tables.packed.items())
         ]
 
 

@@ -20,7 +20,7 @@ from .held_bytes import HeldBytes
 from .held_call import HeldCall
 from .held_tables import HeldTables
 from .held_values import HeldValues
-from .step_file import StepFile
+from .step_file import HeldPacks, StepFile
 
 _TABLES: Final = frozenset((r.TEXT, r.OP, r.FRAME, r.STACK))
 _FACTS: Final = frozenset((r.DATA, r.STATISTICS, r.HASH, r.SAME))
@@ -48,6 +48,7 @@ class HeldStep:
         self.values = HeldValues(held_bytes, statistics)
         self.tables = HeldTables()
         self._file = StepFile(header, self.values, held_bytes, sink)
+        self._packs = HeldPacks(self._file)
         self._is_over = False
         self._seconds: dict[str, float] = {}
         self._randoms: dict[int, r.Random] = {}  # by call
@@ -61,8 +62,8 @@ class HeldStep:
             r.RANDOM: self._take_random,
             r.SAVED: self._take_saved,
             r.GRADIENT: self._take_gradient,
-            r.PACKED: _leave_out,  # of calls that may never be written
-            r.FETCHED: _leave_out,
+            r.PACKED: self._packs.take_packed,
+            r.FETCHED: self._packs.take_fetched,
             r.MODE: self._pass_on_or_hold,
             r.NOTE: self._pass_on_or_hold,
             **dict.fromkeys(_TABLES, self._take_table),
@@ -133,6 +134,7 @@ class HeldStep:
         call = self.calls.popleft()
         self._randoms.pop(call.record.id, None)
         self._saved.pop(call.record.id, None)
+        self._packs.drop(call.record.id)
         self.values.drop(call.values)
 
     # -- writing
@@ -186,12 +188,9 @@ class HeldStep:
         self._file.write_call(held.record, held.values, self._randoms.pop(number, None))
         for saved in self._saved.pop(number, ()):
             self._file.write_saved(saved)
+        self._packs.write(number)
 
     def _write_opens(self) -> None:
         """Tell which written calls' callers are still under way: their Call records come when they end."""
         for record in [record for record in self._opens.values() if record.id < self._file.last_id]:
             self._file.emit(self._opens.pop(record.id))
-
-
-def _leave_out(record: object) -> None:
-    """Do nothing with a record."""

@@ -119,3 +119,46 @@ class StepFile:
         if number not in self._blobs:
             self._blobs[number] = self._bytes.write(number, self._sink)
         return self._blobs[number]
+
+
+class HeldPacks:
+    """What saved-tensor hooks saw, until its call is written: tensors that were packed, and when nodes fetched them."""
+
+    def __init__(self, file: StepFile) -> None:
+        self._file = file
+        self._by_call: dict[int, list[r.Packed]] = {}
+        self._fetched: dict[int, list[r.Fetched]] = {}  # by the id of a Packed that is held
+        self._written: set[int] = set()
+
+    def take_packed(self, record: r.Packed) -> None:
+        """Hold a record until its call is written; one of no call never is."""
+        if self._file.has_call(record.call):
+            self._write(record)
+        elif record.call:
+            self._by_call.setdefault(record.call, []).append(record)
+            self._fetched[record.id] = []
+
+    def take_fetched(self, record: r.Fetched) -> None:
+        """Pass on a record, or hold it as long as what it tells of."""
+        if record.packed in self._written:
+            self._file.emit(record)
+        elif record.packed in self._fetched:
+            self._fetched[record.packed].append(record)
+
+    def write(self, call: int) -> None:
+        """Write what a call that is written has saved."""
+        for record in self._by_call.pop(call, ()):
+            self._write(record)
+
+    def drop(self, call: int) -> None:
+        """Forget what a call has saved."""
+        for record in self._by_call.pop(call, ()):
+            del self._fetched[record.id]
+
+    def _write(self, record: r.Packed) -> None:
+        if record.value:
+            self._file.write_value(record.value)
+        self._file.emit(record)
+        self._written.add(record.id)
+        for fetched in self._fetched.pop(record.id, ()):
+            self._file.emit(fetched)
