@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-targets bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-torch test-peers test-npu test-npu-all torture lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compiled bench-targets bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-torch test-peers test-programs test-npu test-npu-all torture lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -150,6 +150,20 @@ bench: $(READY) ## Measure what recording costs, against the bare step
 test-peers: .bench-peers/ready ## Run the real msprobe on what we export, and read what it records
 	ATEN_DUMP_PEERS=required .bench-peers/bin/python -m pytest -q tests/peers
 
+test-programs: .programs/ready ## Run real programs of other people's libraries, bare and recorded (half an hour on two cores)
+	HF_HUB_OFFLINE=1 ATEN_DUMP_PROGRAMS=all .programs/bin/python -m pytest -q tests/programs -o tmp_path_retention_policy=none
+
+# Their own environment, on top of ours: the same torch. torchvision and timm come without what they ask for, a torch for CUDA.
+.programs/ready: $(READY)
+	@rm -rf .programs
+	$(RUN) -m venv .programs
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.programs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	.programs/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt \
+	  diffusers==0.42.1 peft==0.21.2 torch_geometric==2.8.1 trl==1.16.0
+	.programs/bin/python -m pip install --disable-pip-version-check --quiet --no-deps timm==1.0.31 torchvision==0.28.0
+	@touch $@
+
 bench-peers: .bench-peers/ready ## Install the recorder that `make bench` compares with and that pip has (msprobe)
 
 # Its own environment, on top of ours: the same torch, and nothing of it is added to .venv.
@@ -181,7 +195,7 @@ types: $(READY) ## Check the types of the package, strictly
 	$(RUN) -m mypy
 
 clean: ## Remove the environment, the demo's dump and caches
-	rm -rf $(VENV) .npu .bench-peers .mutants .torch demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .npu .bench-peers .programs .mutants .torch demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || \

@@ -2,7 +2,8 @@
 
 Theory of operation
     A blob is checked against its checksum when bytes of it are read for the first time: piece by piece, so that the
-    copy of what is wanted finds in the cache what the hash has just read. Later reads of it are copies alone.
+    hash finds in the cache what has just been copied. It is taken of the copy: what the reader is given is what was
+    checked, and hashing pages of the file first, then copying them, costs twice as much. Later reads are copies alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .records import Blob, Shard
 from .regular_files import open_inside
 from .shards import partial_name, shard_name
 
-PIECE_BYTES: Final = 256 << 10  # what is still in the cache after the hash
+PIECE_BYTES: Final = 1 << 20  # what is still in the cache when it is hashed
 _MAPPED_BYTES: Final = 8 << 20  # read through maps before they are dropped: their pages count as memory of the process
 
 
@@ -176,17 +177,20 @@ class ShardReader:
 
 
 def _digest(source: NDArray[np.uint8], into: NDArray[np.uint8] | None = None) -> bytes:
-    """Return the checksum of some bytes, and copy them where `into` is given."""
+    """Return the checksum of some bytes; where `into` is given, copy them there and return that of the copy."""
     if len(source) <= PIECE_BYTES:
         if into is not None:
             into[:] = source
+            source = into
         return xxhash.xxh3_64_digest(source.data)
     digest = xxhash.xxh3_64()
     for start in range(0, len(source), PIECE_BYTES):
         piece = source[start : start + PIECE_BYTES]
-        digest.update(piece.data)
         if into is not None:
-            into[start : start + PIECE_BYTES] = piece
+            copied = into[start : start + PIECE_BYTES]
+            copied[:] = piece
+            piece = copied
+        digest.update(piece.data)
     return digest.digest()
 
 

@@ -17,6 +17,8 @@ _WORKSPACES: Final[dict[str, frozenset[int]]] = {
     "aten::cudnn_batch_norm": frozenset({3}),
     "aten::_batch_norm_with_update": frozenset({3}),
     "aten::_batch_norm_with_update_functional": frozenset({3}),
+    "aten::_ctc_loss": frozenset({1}),  # what lies beyond the length of an input or target is not written
+    "aten::_cudnn_ctc_loss": frozenset({1}),
 }
 
 

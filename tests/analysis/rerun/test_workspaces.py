@@ -21,6 +21,8 @@ from aten_dump.analysis.rerun.workspaces import is_workspace
         ("aten::_batch_norm_with_update", "mutated.3", False),
         ("aten::_batch_norm_with_update", "output.x", False),
         ("aten::native_batch_norm", "output.3", False),
+        ("aten::_ctc_loss.Tensor", "output.1", True),
+        ("aten::_ctc_loss", "output.0", False),
         ("mine::_cudnn_rnn", "output.3", False),
     ],
 )
