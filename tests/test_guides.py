@@ -25,6 +25,7 @@ from tests.checkout import ROOT
 from tests.export.conftest import Net, record
 
 GUIDES = sorted((ROOT / "docs" / "guide").glob("from-*.md"))
+README_SECTION = "## Coming from another recorder\n"
 FOREIGN = ROOT / "tests" / "golden" / "foreign"
 ROW = re.compile(r"\| (.+) \| `([^`]+)` \|")
 CONFIG = '{"task": "statistics", "dump_path": "by-debugger", "rank": [], "step": [], "level": "mix", "statistics": {}}'
@@ -35,7 +36,10 @@ DATA_DUMP = (
 
 
 def rows(guide: Path) -> Iterator[Any]:
-    for number, line in enumerate(guide.read_text(encoding="utf-8").splitlines(), 1):
+    text = guide.read_text(encoding="utf-8")
+    if guide.name == "README.md":
+        text = text.partition(README_SECTION)[2].partition("\n## ")[0]
+    for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("| ") and not line.startswith("| you had"):
             match = ROW.fullmatch(line)
             assert match, f"{guide.name}:{number}: a row is | what one had | `what one writes` |"
@@ -102,7 +106,7 @@ def run_command(line: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*keys without meaning here")
-@pytest.mark.parametrize("row", [row for guide in GUIDES for row in rows(guide)])
+@pytest.mark.parametrize("row", [row for guide in (*GUIDES, ROOT / "README.md") for row in rows(guide)])
 def test_a_row_runs(row: str, here: Path) -> None:
     try:
         if row.startswith("aten-dump "):
@@ -122,6 +126,7 @@ def test_a_row_runs(row: str, here: Path) -> None:
 def test_there_are_guides_for_all_of_them() -> None:
     assert [guide.stem for guide in GUIDES] == ["from-apex", "from-hooks", "from-mindspore", "from-msprobe"]
     assert sum(1 for guide in GUIDES for _ in rows(guide)) > 90
+    assert sum(1 for _ in rows(ROOT / "README.md")) == 15
 
 
 def test_a_row_that_is_wrong_fails(here: Path) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,3 +69,28 @@ def test_the_targets_are_those_of_the_table(tmp_path: Path) -> None:
     help_text = run("--help").stdout
     assert all(f"{name:<12} {target.says[:20]}" in help_text for name, target in TARGETS.items())
     assert "Missing option" in run(tmp_path, "--to", "torch").stderr
+
+
+def test_a_bar_counts_the_calls_in_a_terminal_and_is_gone_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = small_step(tmp_path / "dump")
+    ours, theirs = pty.openpty()
+    seen = bytearray()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # Linux says so that nobody writes to the terminal any more
+            while piece := os.read(ours, 1 << 12):
+                seen.extend(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        command.main([str(dump), "--to", "torch", "--out", str(tmp_path / "out")], standalone_mode=False)
+    reader.join(60)
+    os.close(ours)
+    before, _, after = seen.decode().partition("7/7")
+    assert "exporting to torch" in before and "\x1b[2K" in after, "the bar's line, and its end"
+    assert after.rstrip().endswith("left out 1 tensors that are undefined memory")
