@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from aten_dump import open_dump
 from aten_dump.analysis.compare import Comparison, compare
 from aten_dump.cli.commands.compare import command
 from tests.distributed.launching import launch_once
@@ -68,6 +69,12 @@ def test_a_loss_whose_classes_are_divided_agrees_with_one_process(dumps: Path) -
     assert_agree(found)
     notes = {row.place.op: row.note for row in found.rows if "loss_parallel" in row.note}
     assert notes.keys() == {"aten::nll_loss_backward", "aten::_log_softmax_backward_data"}
+
+
+def test_the_node_of_a_redistribution_belongs_to_its_call(dumps: Path) -> None:
+    nodes = [call for call in open_dump(dumps / "tp").step(0).rank(0).calls if call.op == "RedistributeBackward"]
+    assert nodes
+    assert {call.forward.op.rpartition(".")[2] for call in nodes if call.forward is not None} == {"Redistribute"}
 
 
 def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:

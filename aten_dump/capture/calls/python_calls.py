@@ -171,6 +171,8 @@ class PythonCalls:
                 step.take_off(thread, call)
                 if self._flights.pending and error is None and call.kind == API and self._flights.of_call(call):
                     step.number(call)
+                    if is_grad_enabled():  # now: later calls come upon the nodes that it made before it has landed
+                        self._links.track(call, list(tensors_in(result)), thread)
                     self._end_landed(thread, call, result)
                 else:
                     self._end_now(thread, call, result, error)
@@ -183,9 +185,11 @@ class PythonCalls:
         if flights:
             flights[-1].finishers.append(lambda: self._end_landed(self.step.here.state, call, result))
         else:
-            self._end_now(thread, call, result, None)
+            self._end_now(thread, call, result, None, is_linked=True)
 
-    def _end_now(self, thread: ThreadState, call: OpenCall, result: Any, error: BaseException | None) -> None:
+    def _end_now(
+        self, thread: ThreadState, call: OpenCall, result: Any, error: BaseException | None, is_linked: bool = False
+    ) -> None:
         keep = self._keep_outputs and call.recorded
         if type(result) is _TENSOR:
             last = thread.last_output
@@ -194,13 +198,13 @@ class PythonCalls:
             else:
                 call.outputs = self._values.tree_of(result, keep)
             has_outputs = True
-            if error is None and is_grad_enabled():
+            if error is None and not is_linked and is_grad_enabled():
                 self._links.track_one(call, (), result, thread)
         else:
             call.outputs = encode(result, self._values, keep)
             outputs = list(tensors_in(result))
             has_outputs = bool(outputs)
-            if has_outputs and error is None and is_grad_enabled():
+            if has_outputs and error is None and not is_linked and is_grad_enabled():
                 self._links.track(call, outputs, thread)
         written = self._written(call, keep)
         call.given = call.frame = None
