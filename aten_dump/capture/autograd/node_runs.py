@@ -139,7 +139,8 @@ class NodeRuns:
         after = AfterRun(self, tag)
         before = node.register_prehook(BeforeRun(after))
         after.handle = node.register_hook(after)
-        self._handles += (before, after.handle)
+        self._handles.append(before)
+        self._handles.append(after.handle)
 
     def enter(self, after: AfterRun, thread: ThreadState) -> None:
         """A node begins to run."""

@@ -77,14 +77,10 @@ class ValueTable(ValueIds):
         try:
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
-            geometry: Geometry = (
-                tensor.storage_offset(),
-                tensor.shape,
-                tensor.stride(),
-                dtype,
-                dtype in _COMPLEX and tensor.is_conj(),
-                tensor.is_neg(),
-            )
+            offset, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
+            is_conj = dtype in _COMPLEX and tensor.is_conj()
+            is_neg = tensor.is_neg()
+            geometry: Geometry = (offset, shape, stride, dtype, is_conj, is_neg)
             state = self._states.get(storage._cdata)
             if state is None:
                 state = self.storages.add(storage, tensor)
@@ -99,7 +95,7 @@ class ValueTable(ValueIds):
             if _is_functional(tensor):
                 return [TREE_VALUE, self._without_memory.opaque(tensor)]  # it has a storage, but no memory
             # A plain tuple of plain tuples: Python's collector need not walk it.
-            geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
+            geometry = (offset, tuple(shape), stride, dtype, is_conj, is_neg)
             info = state.values[geometry] = self._records.in_memory(tensor, state, geometry)
         if keep and not info.is_kept and not info.flags & (UNDEFINED | OPAQUE):
             self._keeper.keep(tensor, state, info)
