@@ -119,9 +119,10 @@ class Keeper:
             return True
         stored, facts = self._keeps_bytes, self._keeps_facts
         if nbytes == state.nbytes:
-            other = state.whole_hash.get(dtype)
+            known = state.whole_facts()
+            other = known.hash.get(dtype)
             if other is None:
-                state.whole_hash[dtype] = state.whole_statistics[dtype] = info.id
+                known.hash[dtype] = known.statistics[dtype] = info.id
             elif facts:
                 self._emit(Same(SAME, info.id, other, self._same_facts))
                 facts = False
@@ -146,10 +147,11 @@ class Keeper:
             and not info.flags & (CONJUGATE | NEGATIVE)
             and covers(tensor)
         )
-        if wanted.statistics and not (whole and self._has_same(state.whole_statistics, tensor, info, SAME_STATISTICS)):
+        known = state.whole_facts()
+        if wanted.statistics and not (whole and self._has_same(known.statistics, tensor, info, SAME_STATISTICS)):
             self._keep_statistics(tensor, info)
         wants_hash = bool(wanted.hash) and not (
-            whole and tensor.is_contiguous() and self._has_same(state.whole_hash, tensor, info, SAME_HASH)
+            whole and tensor.is_contiguous() and self._has_same(known.hash, tensor, info, SAME_HASH)
         )
         if wanted.bytes and self._stored.keep(tensor, state, info, wants_hash):
             return

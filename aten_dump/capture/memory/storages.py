@@ -43,6 +43,16 @@ class WriteClock:
 CLOCK: Final = WriteClock()
 
 
+class WholeFacts:
+    """Which values that cover a storage have its facts, by dtype."""
+
+    __slots__ = ("hash", "statistics")
+
+    def __init__(self) -> None:
+        self.hash: dict[torch.dtype, int] = {}
+        self.statistics: dict[torch.dtype, int] = {}
+
+
 class StorageState:
     """What is known of one storage at its present version."""
 
@@ -54,8 +64,7 @@ class StorageState:
         "values",
         "version",
         "weak",
-        "whole_hash",
-        "whole_statistics",
+        "whole",
         "written",
         "written_at",
     )
@@ -70,8 +79,7 @@ class StorageState:
         self.values: dict[Geometry, Any] = {}
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
         self.blobs: list[Stored] | tuple[()] = ()
-        self.whole_statistics: dict[torch.dtype, int] = {}  # value that covers the storage -> has the statistics
-        self.whole_hash: dict[torch.dtype, int] = {}
+        self.whole: WholeFacts | None = None  # None until something is known: with data="structure" nothing ever is
         self.written: WrittenRanges | None = None  # None: all of it is defined
 
     def bump(self) -> None:
@@ -81,8 +89,13 @@ class StorageState:
         self.version += 1
         self.values = {}
         self.blobs = ()
-        self.whole_statistics = {}
-        self.whole_hash = {}
+        self.whole = None
+
+    def whole_facts(self) -> WholeFacts:
+        """Return what is known of values that cover the storage, to be added to."""
+        if self.whole is None:
+            self.whole = WholeFacts()
+        return self.whole
 
     def add_blob(self, first: int, past: int, blob: Any, start: int) -> None:
         """Note that the bytes [first, past) are stored."""

@@ -44,10 +44,10 @@ def test_a_write_makes_a_new_version_and_forgets_what_was_known(announced: Annou
     x = torch.zeros(4)
     state = announced.state(x)
     state.values["geometry",] = object()
-    state.whole_hash[x.dtype] = 1
+    state.whole_facts().hash[x.dtype] = 1
     before = state.written_at
     announced.table.written(x[1:2])
-    assert (state.version, state.values, state.whole_hash) == (1, {}, {})
+    assert (state.version, state.values, state.whole_facts().hash) == (1, {}, {})
     assert state.written_at > before
     announced.table.clear()
 
