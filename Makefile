@@ -143,6 +143,7 @@ $(TORCH_ENVS)/%/.ready: pyproject.toml constraints.txt
 
 test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2
+	ATEN_DUMP_SWEEP=all $(RUN) -m pytest -q tests/sweep/test_links_in_place.py
 
 bench: $(READY) ## Measure what recording costs, against the bare step
 	$(RUN) -m benchmarks $(BENCH_ARGS)

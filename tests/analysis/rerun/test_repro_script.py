@@ -110,4 +110,4 @@ def test_errors_of_the_command(record: Callable[..., Any], tmp_path: Path) -> No
     assert 'replay needs data="tensor"' in run("replay", dump).output
     assert run("replay", dump, "--emit", tmp_path / "x.py").exit_code == 2
     toaster = run("replay", dump, "--device", "toaster")
-    assert toaster.exit_code == 2 and "--device is 'toaster'" in toaster.output
+    assert toaster.exit_code == 2 and "device is 'toaster'" in toaster.output
