@@ -39,7 +39,7 @@ from ..torch_internals.compiler import (
     MODULE,
     SWITCH,
     UNTOLD,
-    can_leave_alone,
+    compiles_alike_under_modes,
     is_for_higher_order,
     leave_alone,
     name_of_compiled,
@@ -150,8 +150,7 @@ class CompiledCalls:
             values = frame.f_locals
             call = recorder.calls.begin(name, values["args"], values["kwargs"], frame.f_back or frame)
         region.call = call
-        # To an older torch a tensor under a mode is another input: it would compile anew.
-        region.back = self._step_aside(is_call and not can_leave_alone)
+        region.back = self._step_aside(is_call and not compiles_alike_under_modes)
         thread = recorder.step.here.state
         thread.aside += 1
         storages = recorder.values.storages

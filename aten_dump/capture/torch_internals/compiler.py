@@ -18,6 +18,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 MODULE: Final = "torch._dynamo.eval_frame"
 SWITCH: Final = "_maybe_set_eval_frame"  # what the wrapper asks to switch the compiler on and back
@@ -29,6 +30,8 @@ _frames: Final[Any] = getattr(torch._C._dynamo, "eval_frame", None)
 _set_strategy: Final[Any] = getattr(_frames, "set_code_exec_strategy", None)
 _skip: Final[Any] = getattr(_frames, "skip_code", None)
 
+# To an older torch a tensor is another input where a mode is on the stack: a compiled function would be compiled anew.
+compiles_alike_under_modes: Final = hasattr(TorchDispatchMode, "ignore_compile_internals")
 can_leave_alone: Final = _set_strategy is not None  # a function of ours and what it calls
 set_compiler: Final[Callable[[Any], Any]] = getattr(_frames, "set_eval_frame", lambda callback: None)
 

@@ -24,7 +24,7 @@ from aten_dump.capture.naming.call_name import CallName
 from aten_dump.capture.step.open_calls import OpenCall
 from tests.capture.autograd import test_inplace_errors as inplace
 from tests.capture.bits import assert_same
-from tests.torch_features import needs_saved_hooks_told
+from tests.torch_features import needs_one_detach, needs_saved_hooks_told
 
 pytestmark = needs_saved_hooks_told
 Program = Callable[[], Any]
@@ -63,6 +63,7 @@ def agreed(rank: RankDump) -> int:
 # -- what is recorded
 
 
+@needs_one_detach
 def test_everything_else_is_recorded_as_with_nodes(tmp_path: Path) -> None:
     with DumpMode(DumpConfig(tmp_path / "nodes", data="full")):
         block()
@@ -413,6 +414,7 @@ def test_a_graph_of_an_earlier_step(tmp_path: Path) -> None:
     assert open_dump(tmp_path).step(1).rank(0).packed_tensors() == []
 
 
+@needs_one_detach
 def test_modes_of_the_program_see_what_they_see_without(tmp_path: Path) -> None:
     class Seen(TorchDispatchMode):
         def __init__(self) -> None:
