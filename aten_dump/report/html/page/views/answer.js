@@ -2,9 +2,10 @@
 
 import { formatBytes, formatCount, formatNumber } from "../data/numbers.js";
 import { h, replace } from "../frame/dom.js";
+import { namedCall } from "../parts/links.js";
+import { sourceLine } from "../parts/source_line.js";
 import { comparisonAnswer } from "./answer_comparison.js";
 import { readFacts, worthReading } from "./early_facts.js";
-import { namedCall } from "../parts/links.js";
 
 /** @typedef {import("../frame/app.js").App} App */
 /** @typedef {import("../frame/app.js").View} View */
@@ -70,7 +71,7 @@ export class AnswerView {
       h("ol", { class: "events" }, events.map((/** @type {any} */ event) => h("li", {},
         namedCall(this.app, one, event.call), " ", h("span", { class: "bad mono" }, event.slots.map(slotText).join("; ")),
         event.why ? h("div", {}, event.why) : null,
-        h("div", { class: "muted mono" }, [event.module, event.source].filter(Boolean).join(" · "))))));
+        h("div", { class: "muted mono" }, event.module, event.module && event.source ? " · " : "", sourceLine(event.source))))));
   }
 
   steps() {

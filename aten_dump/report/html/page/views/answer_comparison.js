@@ -3,6 +3,7 @@
 import { formatNumber } from "../data/numbers.js";
 import { h, svg } from "../frame/dom.js";
 import { namedCall, ratioChip, severity, statusChip } from "../parts/links.js";
+import { sourceLine } from "../parts/source_line.js";
 
 /** @typedef {import("../frame/app.js").App} App */
 
@@ -26,7 +27,7 @@ function causeCard(app, cause) {
   /** @type {[string, Node | string][]} */
   const facts = [
     ["op", h("span", { class: "mono" }, cause.op)], ["phase", cause.phase], ["module", h("span", { class: "mono" }, cause.module)],
-    ["source", h("span", { class: "mono" }, cause.source)],
+    ["source", sourceLine(cause.source)],
     ["belongs to", cause.forward ? namedCall(app, cause, cause.forward) : ""],
     ["partner", cause.partner ? h("span", { class: "mono" }, cause.partner) : ""],
   ];

@@ -65,6 +65,7 @@ export class GraphView {
       return h("li", {}, twisty(list, path), link, list);
     };
     replace(this.tree, h("h2", {}, "Modules"), h("ul", {}, h("li", {}, h("a", { href: address({ ...place, view: "graph", module: "", call: "" }), "aria-current": fqn === "" ? "true" : null }, "outside of modules")), (tree.get("") ?? []).map(item)));
+    this.tree.querySelector("[aria-current=true]")?.scrollIntoView({ block: "nearest" });
   }
 
   /**

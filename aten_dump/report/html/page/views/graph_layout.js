@@ -34,12 +34,15 @@ export async function laidOut(graph) {
     const middle = points[Math.floor(points.length / 2)];
     return { d: smooth(points), edge, x: middle.x, y: middle.y };
   });
+  let right = 0;
   for (const edge of graph.edges.filter(({ isBackward }) => isBackward)) {
     const [from, to] = [boxes.get(edge.from), boxes.get(edge.to)];
-    if (from && to) paths.push({ d: aside(from, to), edge, x: from.x, y: from.y });
+    if (!from || !to) continue;
+    right = Math.max(right, from.x + from.width / 2 + bulge(from, to), to.x + to.width / 2 + bulge(from, to));
+    paths.push({ d: aside(from, to), edge, x: from.x, y: from.y });
   }
   const { width, height } = found.graph();
-  return { boxes, paths, width: width + 60, height };
+  return { boxes, paths, width: Math.max(width, right) + 20, height };
 }
 
 /** @param {{x: number, y: number}[]} points */
@@ -55,13 +58,21 @@ function smooth(points) {
 }
 
 /**
+ * How far a line beside two nodes keeps away from them: past those between.
+ * @param {Box} from
+ * @param {Box} to
+ */
+function bulge(from, to) {
+  return Math.min(120, 14 + Math.abs(from.y - to.y) / 8);
+}
+
+/**
  * A line beside the nodes, for gradients, which go the other way.
  * @param {Box} from
  * @param {Box} to
  */
 function aside(from, to) {
   const [startX, endX] = [from.x + from.width / 2, to.x + to.width / 2];
-  const bulge = Math.min(40, 14 + Math.abs(from.y - to.y) / 12);
-  const side = Math.max(startX, endX) + bulge;
+  const side = Math.max(startX, endX) + bulge(from, to);
   return `M${startX.toFixed(1)},${(from.y - 6).toFixed(1)}C${side.toFixed(1)},${(from.y - 10).toFixed(1)} ${side.toFixed(1)},${(to.y + 10).toFixed(1)} ${endX.toFixed(1)},${(to.y + 6).toFixed(1)}`;
 }

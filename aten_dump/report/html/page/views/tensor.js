@@ -50,7 +50,7 @@ export class TensorView {
       const { json } = await this.source.tensor({ ...query, part: "elements", row: String(row), column: String(column) });
       replace(elements, h("h2", {}, "Elements"), elementTable(json, look));
     };
-    replace(this.element, this.head(found), choice.element, this.map(section, choice, look), this.histogram(section), elements);
+    replace(this.element, this.head(found), choice.element, h("div", { class: "map-and-bars" }, this.map(section, choice, look), this.histogram(section)), elements);
     await look(0, 0);
   }
 
@@ -97,23 +97,25 @@ export class TensorView {
    * @param {(row: number, column: number) => void} look
    */
   map(section, choice, look) {
-    const { cells, shape, limit, facts } = section.json;
+    const { cells, shape, limit } = section.json;
     const told = h("p", { class: "told mono", role: "status" });
-    const width = Math.max(Math.min(this.element.clientWidth, 1280) - 90, 240);
+    const beside = this.element.clientWidth > 900 ? 400 : 0;
+    const width = Math.max(Math.min(this.element.clientWidth, 1280) - 90 - beside, 240);
     const label = `${SHOWN[choice.show]}: ${shape[0]} rows, ${shape[1]} columns, colours from -${limit} to ${limit}`;
     const tell = (/** @type {number} */ row, /** @type {number} */ column, /** @type {[number, number]} */ end) => replace(told, `row ${span(row, end[0])}, column ${span(column, end[1])}`);
     const canvas = heatMap({ codes: section.integers("code"), cells, shape, label }, width, look, tell);
     const isReduced = cells[0] < shape[0] || cells[1] < shape[1];
     return h("section", { class: "card" }, h("h2", {}, SHOWN[choice.show]),
       shape[0] * shape[1] ? h("div", { class: "scroll" }, canvas) : h("p", { class: "muted" }, "It has no elements."),
-      h("div", { class: "map-legend mono" }, h("span", {}, choice.show === "ulp" ? "0" : `-${limit}`), h("span", { class: `map-scale ${choice.show === "ulp" ? "upper" : ""}` }), h("span", {}, limit), h("span", { class: "muted" }, isReduced ? "of each cell the element furthest from 0" : "")), told,
-      h("dl", { class: "mono slice-facts" }, Object.entries(facts).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", { class: ["NaN", "+Inf", "-Inf"].includes(name) ? "bad" : "" }, String(text))))));
+      h("div", { class: "map-legend mono" }, h("span", {}, choice.show === "ulp" ? "0" : `-${limit}`), h("span", { class: `map-scale ${choice.show === "ulp" ? "upper" : ""}` }), h("span", {}, limit), h("span", { class: "muted" }, isReduced ? "of each cell the element furthest from 0" : "")), told);
   }
 
   /** @param {import("../data/columns.js").Section} section */
   histogram(section) {
     const counts = section.integers("bar");
-    return counts.length > 1 ? h("section", { class: "card" }, h("h2", {}, "Histogram"), bars(counts, section.json.low, section.json.high)) : null;
+    const { facts, low, high } = section.json;
+    return h("section", { class: "card" }, counts.length > 1 ? [h("h2", {}, "Histogram"), bars(counts, low, high)] : h("h2", {}, "Numbers"),
+      h("dl", { class: "mono slice-facts" }, Object.entries(facts).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", { class: ["NaN", "+Inf", "-Inf"].includes(name) ? "bad" : "" }, String(text))))));
   }
 
   again() {
