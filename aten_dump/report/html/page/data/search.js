@@ -43,8 +43,9 @@ export function search(rank, query, resultOf) {
   if (!words.length) return null;
   const { calls } = rank.loaded;
   const tests = words.map((word) => testOf(rank, word, resultOf));
-  const matched = new Uint8Array(calls.count);
-  for (let call = 0; call < calls.count; call++) matched[call] = tests.every((test) => test(call)) ? 1 : 0;
+  const matched = new Uint8Array(calls.count).fill(1);
+  // A loop for each word: one through all of them for each call takes twice as long.
+  for (const test of tests) for (let call = 0; call < calls.count; call++) if (matched[call] && !test(call)) matched[call] = 0;
   return matched;
 }
 

@@ -29,9 +29,10 @@ export async function lineChart(holder, steps, lines, { logarithmic = false, lab
     width: Math.max(holder.clientWidth, 200), height: HEIGHT, cursor: { drag: { x: true, y: false } }, legend: { show: lines.length <= 12 },
     scales: { x: { time: false, ...(steps.length === 1 ? { range: [steps[0] - 1, steps[0] + 1] } : {}) }, y: isLog ? { distr: 3 } : {} },
     axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000, 100000], label: "step", labelSize: 16, labelGap: 2, size: 26, labelFont: axis.font }, { ...axis, size: 70, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => tick === null ? "" : formatNumber(tick, 4)) }],
-    series: [{ label: "step" }, ...lines.map(({ name }, i) => ({
+    series: [{ label: "step" }, ...lines.map(({ name, numbers }, i) => ({
       label: name, stroke: themeColour(shades[i % shades.length]), width: 1.6, dash: dashes[Math.floor(i / shades.length) % dashes.length],
-      points: { show: steps.length <= 40, size: 5 }, value: (/** @type {any} */ _, /** @type {number | null} */ number) => formatNumber(number),
+      points: { show: steps.length <= 40, size: 5 }, // Of what is not finite there is no point, but the legend tells it.
+      value: (/** @type {any} */ _, /** @type {number | null} */ __, /** @type {number} */ ___, /** @type {number | null} */ at) => at === null ? "" : formatNumber(numbers[at]),
     }))],
     // The legend tells the last step until another is pointed at.
     hooks: { draw: [(/** @type {any} */ drawn) => (drawn.cursor.left ?? -1) < 0 && drawn.setLegend({ idx: steps.length - 1 }, false)] },

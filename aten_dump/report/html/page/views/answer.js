@@ -10,6 +10,9 @@ import { readFacts, worthReading } from "./early_facts.js";
 /** @typedef {import("../frame/app.js").App} App */
 /** @typedef {import("../frame/app.js").View} View */
 
+const FIRST_SICK = 3; // steps and ranks whose NaN are told at once
+const MOST_ROWS = 16; // of a table that does not scroll
+
 /** @implements {View} */
 export class AnswerView {
   /** @param {App} app */
@@ -59,13 +62,15 @@ export class AnswerView {
   nonfinite() {
     const found = this.stepRanks.filter((/** @type {any} */ one) => one.nonfinite?.first || one.nonfinite?.counts?.["scaled overflows"]);
     if (!found.length) return null;
-    return h("section", { class: "card" }, h("h2", {}, "NaN and Inf"), found.map((/** @type {any} */ one) => this.nonfiniteOf(one)));
+    return h("section", { class: "card" }, h("h2", {}, "NaN and Inf"),
+      found.slice(0, FIRST_SICK).map((/** @type {any} */ one) => this.nonfiniteOf(one)),
+      found.length > FIRST_SICK ? h("details", {}, h("summary", {}, `${found.length - FIRST_SICK} more steps and ranks`), found.slice(FIRST_SICK).map((/** @type {any} */ one) => this.nonfiniteOf(one))) : null);
   }
 
   /** @param {any} one step-rank */
   nonfiniteOf(one) {
     const events = one.nonfinite.producers.length ? one.nonfinite.producers : [one.nonfinite.first].filter(Boolean);
-    const counts = Object.entries(one.nonfinite.counts).filter(([, count]) => count).map(([name, count]) => `${count} ${name}`);
+    const counts = Object.entries(one.nonfinite.counts).filter(([, count]) => count).map(([name, count]) => `${count} ${count === 1 ? name.replace(/s$/, "") : name}`);
     return h("div", { class: "cause" },
       h("p", { class: "muted" }, `step ${one.step}, rank ${one.rank}: ${counts.join(", ")} of ${formatCount(one.nonfinite.calls, "call")}`),
       h("ol", { class: "events" }, events.map((/** @type {any} */ event) => h("li", {},
@@ -78,12 +83,12 @@ export class AnswerView {
     const titles = ["step", "rank", "state", "calls", "values", "index", "tensors", "kept for backward"];
     const rows = this.stepRanks.map((/** @type {any} */ one) => h("tr", {},
       h("td", { class: "number" }, one.step), h("td", { class: "number" }, one.rank),
-      h("td", {}, stateOf(one), one.shown || isWritten(one) ? null : h("span", { class: "muted" }, ", not shown call by call")),
+      h("td", {}, stateOf(one), one.nonfinite?.first ? h("span", { class: "bad" }, ", NaN or Inf") : null, one.shown || isWritten(one) ? null : h("span", { class: "muted" }, ", not shown call by call")),
       h("td", { class: "number" }, one.calls.toLocaleString("en")), h("td", { class: "number" }, one.values.toLocaleString("en")),
       h("td", { class: "number" }, formatBytes(one.index_bytes)), h("td", { class: "number" }, formatBytes(one.shard_bytes)),
       h("td", { class: "number" }, one.saved_bytes === null ? "" : formatBytes(one.saved_bytes))));
     return h("section", { class: "card" }, h("h2", {}, "Steps and ranks"),
-      rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Steps and ranks" },
+      rows.length ? h("div", { class: `scroll ${rows.length > MOST_ROWS ? "tall" : ""}`, tabindex: "0", role: "region", "aria-label": "Steps and ranks" },
         h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)))
         : h("p", {}, "No step was recorded."));
   }

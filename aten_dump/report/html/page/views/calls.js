@@ -132,7 +132,8 @@ export class CallsView {
 
   tell() {
     const { calls } = /** @type {Rank} */ (this.rank).loaded;
-    const count = this.matched ? this.matched.reduce((sum, one) => sum + one, 0) : calls.count;
+    let count = 0;
+    for (let call = 0; call < calls.count; call++) if (!this.matched || this.matched[call]) count++;
     const text = this.error || (this.matched ? `${count.toLocaleString("en")} of ${formatCount(calls.count, "call")}` : "");
     this.say(text);
     if (this.found) replace(this.found, text || formatCount(calls.count, "call"));
