@@ -9,7 +9,8 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,21 +65,40 @@ class Ends:
 
     def _gradients(self) -> Iterator[End]:
         ours, theirs = (gradients_of(rank) for rank in (self._knows.target, self._knows.baseline))
-        for name in ours.keys() & theirs.keys():
-            yield End("gradient", f"gradient of {name}", ours[name], theirs[name])
-        if ours and theirs:
-            self._lone(ours, theirs)
-
-    def _lone(self, ours: dict[str, Value], theirs: dict[str, Value]) -> None:
-        """Add a finding for parameters that have a gradient on one side only."""
-        names = {
-            normal_module(name) for rank in (self._knows.target, self._knows.baseline) for name in parameters(rank)
-        }
-        for side, alone, lacking in ((0, ours, theirs), (1, theirs, ours)):
-            for name in sorted(alone.keys() - lacking.keys()):
-                if names and name not in names:
-                    continue  # the other side does not know the parameter: it goes by another name
+        if not (ours and theirs):
+            return
+        names = {name: name for name in ours.keys() & theirs.keys()}
+        names |= self._renamed(
+            {name: ours[name] for name in sorted(ours.keys() - theirs.keys())},
+            {name: theirs[name] for name in sorted(theirs.keys() - ours.keys())},
+        )
+        for name, other in names.items():
+            yield End("gradient", f"gradient of {name}", ours[name], theirs[other])
+        for side, alone, known in ((0, ours, names.keys()), (1, theirs, names.values())):
+            for name in sorted(alone.keys() - set(known)):
                 self._lacks(side, name, alone[name])
+
+    def _renamed(self, ours: dict[str, Value], theirs: dict[str, Value]) -> dict[str, str]:
+        """Return which of the parameters of one side that the other does not know by name are which of the other's.
+
+        A module around the model adds to the front of all names; where modules go by other names, counterparts tell.
+        """
+        known = self._knows.known
+        found: dict[str, str] = {}
+        ways: tuple[Callable[[str, str], bool], ...] = (
+            lambda name, other: f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}"),
+            lambda name, other: known.class_of(0, ours[name]) == known.class_of(1, theirs[other]),
+        )
+        for is_same in ways:
+            pairs = [
+                (name, other)
+                for name in ours.keys() - found.keys()
+                for other in theirs.keys() - set(found.values())
+                if is_same(name, other) and ours[name].shape == theirs[other].shape
+            ]
+            times = [Counter(side) for side in zip(*pairs, strict=True)]
+            found |= {name: other for name, other in pairs if times[0][name] == times[1][other] == 1}
+        return found
 
     def _lacks(self, side: int, name: str, value: Value) -> None:
         knows = self._knows
@@ -176,11 +196,6 @@ def gradients_of(rank: RankDump) -> dict[str, Value]:
     """Return each parameter's gradient when backward ended, by the parameter's path without wrappers."""
     holders = Holders(rank)
     return {normal_module(name): holders.of(value) for name, value in rank.gradients.items()}
-
-
-def parameters(rank: RankDump) -> set[str]:
-    """Return the names of parameters that the recording knows: those that have a gradient."""
-    return set(rank.gradients)
 
 
 def _last_call(rank: RankDump, value: Value) -> Call:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump import open_dump
-from aten_dump.analysis.judging.ends import gradients_of, parameters, roots_of
+from aten_dump import compare, open_dump
+from aten_dump.analysis.judging.ends import gradients_of, roots_of
 from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.dump import RankDump
 from tests.analysis.by_hand import walked
@@ -71,7 +71,7 @@ def test_gradients_go_by_the_name_without_wrappers(record: Callable[..., Any]) -
     other = record(lambda: model(X).sum().backward(), wrapped)
     assert set(gradients_of(plain)) == set(gradients_of(other)) == {"weight", "bias"}
     assert torch.equal(gradients_of(plain)["weight"].tensor(), X.view(1, 4))
-    assert parameters(plain) == {"weight", "bias"} and parameters(other) == {"module.weight", "module.bias"}
+    assert set(plain.gradients) == {"weight", "bias"} and set(other.gradients) == {"module.weight", "module.bias"}
 
 
 # -- losses --------------------------------------------------------------------------------------------------------
@@ -174,6 +174,32 @@ def test_a_parameter_with_a_gradient_on_one_side_only(record: Callable[..., Any]
         assert finding.order == (walk.knows.target.calls[-1].id + 1, 0), "behind all calls"
     none = record(lambda: X.exp(), model)
     assert [kind for kind, _ in found(ended(both, none)[0])] == [], "a step without backward is another step"
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_module_around_the_model_renames_its_parameters(record: Callable[..., Any], lost: bool) -> None:
+    def dump(wrap: Callable[[nn.Module], nn.Module], lost: bool) -> RankDump:
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        inner[2].bias.requires_grad_(not lost)
+        model = wrap(inner)
+        return record(lambda: model(X).sum().backward(), model=model, data="tensor")
+
+    found = compare(dump(Wrapped, lost), dump(lambda model: model, False))
+    told = [finding.text for evidence in found.ranks for finding in evidence.findings]
+    assert [text for text in told if "gradient in the" in text] == (
+        ["2.bias has a gradient in the baseline only"] if lost else []
+    )
+    assert lost == bool(told)
 
 
 def test_gradients_that_are_paired_are_known(record: Callable[..., Any], ended: Ended) -> None:
