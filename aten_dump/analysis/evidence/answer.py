@@ -47,7 +47,7 @@ def numbers(row: Row) -> str:
         parts.append(f"{name} {close.error:.3g}")
     if close.metrics is not None:
         at = "" if close.metrics.max_abs_at is None else f" at {list(close.metrics.max_abs_at)}"
-        parts += [f"greatest difference {close.metrics.max_abs:.3g}{at}", f"cosine {close.metrics.cosine:.6g}"]
+        parts += [f"greatest difference {close.metrics.max_abs:.3g}{at}", f"cosine {_cosine(close.metrics.cosine)}"]
     if close.metrics is not None and close.metrics.nonfinite:
         parts.append(f"{close.metrics.nonfinite} elements are NaN or Inf on one side only")
     if row.own_error is not None or (row.ratio is not None and row.floor_from):
@@ -66,7 +66,14 @@ def _against_floor(row: Row) -> Iterator[str]:
         source: FloorFrom = row.floor_from
         size = f" of {row.floor:.3g}" if row.floor else ""
         how = "within" if row.ratio <= 1 else f"{row.ratio:.3g} times"
-        yield f"{how} the floor{size} given by {FLOOR_TEXTS[source]}"
+        why = f" ({row.floor_reason})" if row.floor_reason else ""
+        yield f"{how} the floor{size} given by {FLOOR_TEXTS[source]}{why}"
+
+
+def _cosine(cosine: float) -> str:
+    """Return a cosine with the digits it needs: what is not 1 is not called 1."""
+    text = f"{cosine:.6g}"
+    return f"1 - {1 - cosine:.2g}" if text == "1" and cosine < 1 else text
 
 
 def travel(rows: Sequence[Row], finding: Finding) -> list[str]:

@@ -26,6 +26,7 @@ class Judgement:
     ratio: float | None = None
     own: OwnError | None = None
     note: str = ""
+    reason: str = ""  # why the floor is what it is
 
     @property
     def proven(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -46,9 +47,11 @@ class Estimator:
         local = Limits.of(_coarser(target, baseline), summed_terms(call))
         if control is not None:
             limits = control.times(_CONTROL_TIMES).above(local)
-            return _over(_ratio(close, limits), limits, "control", inputs)
+            reason = f"{_CONTROL_TIMES:g} times its distance from the baseline"
+            return replace(_over(_ratio(close, limits), limits, "control", inputs), reason=reason)
         if inputs.worst == "same":
-            return _over(_ratio(close, local), local, "dtype", inputs)
+            reason = f"{str(_coarser(target, baseline)).removeprefix('torch.')}, sums of {summed_terms(call):.0f} terms"
+            return replace(_over(_ratio(close, local), local, "dtype", inputs), reason=reason)
         return _grown(call, close, local, inputs)
 
 
@@ -64,7 +67,8 @@ def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs) -> Judge
     if ratio > 1 and inputs.agree and any(name in call.op for name in _QUOTIENTS):
         note = "a quotient of noise has no bound: only a replay can tell"
         return Judgement("within", False, limits.rel_l2, "depth", ratio, note=note)
-    return _over(ratio, limits, "depth", inputs)
+    reason = f"{inputs.depth + 1} ops deep, inputs up to {inputs.error:.2g} apart"
+    return replace(_over(ratio, limits, "depth", inputs), reason=reason)
 
 
 def distance(target: Value, baseline: Value, close: Closeness, depth: int, error: float = 0.0) -> tuple[float, float]:

@@ -195,7 +195,7 @@ class Walk:
         precisions = self.knows.sources.precisions
         wrong_dtype = close.dtype is not None and inputs.same_dtypes and close.dtype not in precisions
         if wrong_dtype or (not close.bitwise and close.known and differences):
-            return Judgement("different", True, said.floor, said.floor_from, said.ratio, said.own, said.note)
+            return replace(said, status="different", guilty=True)
         return said
 
     def _blame(

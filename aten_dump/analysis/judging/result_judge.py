@@ -117,8 +117,8 @@ class ResultJudge:
         ratio = max(ours, theirs)
         if ratio > 1:
             note = "it is the baseline that is off" if theirs > 1 >= ours else ""
-            return Judgement("different", True, own.floor, "replay", ratio, own, note)
-        return Judgement(carried(compared, inputs), False, own.floor, "replay", ratio, own)
+            return Judgement("different", True, own.floor, "replay", ratio, own, note, own.reason)
+        return Judgement(carried(compared, inputs), False, own.floor, "replay", ratio, own, reason=own.reason)
 
 
 def carried(compared: Compared, inputs: Inputs) -> Status:

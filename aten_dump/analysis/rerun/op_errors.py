@@ -38,6 +38,11 @@ class OwnError:
         return self.baseline.ratio / SUSPECT
 
     @property
+    def reason(self) -> str:
+        """Why the floor is what it is."""
+        return f"{SUSPECT:g} times {self.target.reason}" if self.target.reason else ""
+
+    @property
     def floor(self) -> float:
         """What the target may be off, as a relative L2 error."""
         return SUSPECT * self.target.floor

@@ -62,6 +62,7 @@ class LocalError:
     max_abs: float  # greatest absolute error
     at: tuple[int, ...]  # where that is
     bit_equal: bool  # recorded and replayed in the recorded dtype are the same, bit by bit
+    reason: str = ""  # why the floor is what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,14 @@ class _Judged:
         floor = max(0.5 * self.unit + self.accumulator, 1e-30) * self.found.reference
         smallest = _tiny(self.recorded.dtype) * math.sqrt(max(1, self.recorded.numel()))
         return max(floor, smallest, 0.0 if self.honest is None else self.honest.error)
+
+    def reason(self, terms: float) -> str:
+        """Return why the floor is what it is; each element sums up so many terms."""
+        name = str(self.recorded.dtype).removeprefix("torch.")
+        if self.honest is not None and self.honest.error >= self.floor:
+            return f"what the same op in {name} is off on this machine"
+        summed = f" of sums of {terms:.0f} terms" if terms >= 2 and self.accumulator > 0.5 * self.unit else ""
+        return f"rounding to {name}{summed}"
 
     def of_norm(self) -> float:
         """Return the L2 norm of the error over its floor."""
@@ -178,7 +187,10 @@ def measure(
     scale = found.reference or 1.0
     bit_equal = native is not None and _equal_bits(recorded, native)
     at = _place(found.at, recorded.shape)
-    return LocalError(slot, found.error / scale, judged.floor / scale, judged.ratio(), found.max_error, at, bit_equal)
+    return LocalError(
+        slot, found.error / scale, judged.floor / scale, judged.ratio(), found.max_error, at, bit_equal,
+        judged.reason(terms),
+    )  # fmt: skip
 
 
 def _least(recorded: torch.Tensor, reference: torch.Tensor, accumulator: float) -> float:

@@ -103,6 +103,14 @@ def test_further_findings_are_counted_and_the_next_named_once() -> None:
             "own error 1e-08, within the floor of 4e-07 given by a float64 replay of the op.",
         ),
         (
+            row(closeness=Closeness("hash"), ratio=3.0, floor_from="depth", floor=0.125, floor_reason="9 ops deep"),
+            "Numbers: 3 times the floor of 0.125 given by a bound that grows with depth (9 ops deep).",
+        ),
+        (
+            row(closeness=apart(0.25, cosine=1 - 2.5e-8)),
+            "Numbers: relative L2 0.25; greatest difference 0; cosine 1 - 2.5e-08.",
+        ),
+        (
             row(closeness=Closeness("hash"), ratio=3.0, floor_from="exact", floor=0.0),
             "Numbers: 3 times the floor given by exact equality.",
         ),

@@ -58,6 +58,14 @@ def test_what_the_same_op_is_off_here_is_allowed() -> None:
     assert found.ratio <= SUSPECT and not found.bit_equal
 
 
+def test_why_a_floor_is_what_it_is_is_said() -> None:
+    assert of(X.float(), X).reason == "rounding to float32"
+    assert of(X.float(), X, terms=1 << 14).reason == "rounding to float32 of sums of 16384 terms"
+    assert of(X.bfloat16(), X, terms=4.0).reason == "rounding to bfloat16", "sums in float32 are finer"
+    alike = X * (1 - 40 * half_unit(torch.float32))
+    assert of(X.float(), X, alike.float()).reason == "what the same op in float32 is off on this machine"
+
+
 # -- wrong ---------------------------------------------------------------------------------------------------------
 
 
