@@ -48,7 +48,7 @@ def run(package: str, folder: Path, task: str, level: str) -> Path:
     config = {"task": task, "dump_path": str(out), "rank": [], "step": [], "level": level, task: section}
     (folder / "config.json").write_text(json.dumps(config))
     command = [sys.executable, "-c", SCRIPT.replace("PACKAGE", package), str(folder / "config.json")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return out
 
