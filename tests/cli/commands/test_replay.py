@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from aten_dump import ConfigError, StoreError
+from aten_dump import ReplayError, StoreError
 from aten_dump.cli.commands.replay import command
 from tests.checkout import ROOT
 from tests.cli.commands.tiny import record
@@ -96,7 +96,7 @@ def test_what_does_not_go_together_is_said(honest: Path, options: list[str], wor
 
 def test_a_device_that_is_none_is_an_error(honest: Path) -> None:
     result = run(honest, "--device", "toaster")
-    assert isinstance(result.exception, ConfigError) and "'toaster'" in str(result.exception)
+    assert isinstance(result.exception, ReplayError) and "'toaster'" in str(result.exception)
 
 
 def test_a_script_runs_one_op_alone(honest: Path, tmp_path: Path) -> None:
