@@ -21,7 +21,7 @@ import torch
 from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
-from ..composed_backward import composed
+from ..composed_ops import composed
 from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
@@ -146,7 +146,7 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
         args, kwargs = arguments.build()
         check_arguments(op, args, kwargs)
         with torch.no_grad(), torch.sparse.check_sparse_tensor_invariants():
-            if is_random:
+            if is_random and run is op:  # what is composed here draws nothing
                 result, drew = _draw(partial(run, *args, **kwargs), _generator_in(args, kwargs), state, around)
             else:
                 result, drew = run(*args, **kwargs), False

@@ -1,4 +1,4 @@
-"""Backward ops that only some devices have as one op, such as NPUs: elsewhere autograd composes what they compute."""
+"""Ops that only some devices have as one op, such as NPUs, composed of others for the CPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+from .fused_references import FUSED
 
 
 def composed(op: Any, device: torch.device) -> Callable[..., Any]:
@@ -39,4 +41,5 @@ def _gradients(
 _COMPOSED: Final[dict[str, Callable[..., Any]]] = {
     "aten::matmul_backward": _matmul_backward,
     "aten::linear_backward": _linear_backward,
+    **FUSED,
 }

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aten_dump.analysis.composed_backward import composed
+from aten_dump.analysis.composed_ops import composed
 
 CPU = torch.device("cpu")
 
