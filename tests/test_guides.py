@@ -55,12 +55,23 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with what the rows name."""
-    for name in ("dump", "other"):
-        shutil.copytree(dumps / name, tmp_path / name)
-    shutil.copytree(FOREIGN / "msprobe" / "mix-tensor", tmp_path / "msprobe-dump")
-    shutil.copytree(FOREIGN / "mindspore", tmp_path / "mindspore-dump")
+def row(request: pytest.FixtureRequest) -> str:
+    """What a test runs; nothing, where it has no row."""
+    return str(getattr(request, "param", ""))
+
+
+@pytest.fixture
+def here(row: str, dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with what the row names; `rank` is of `dump`."""
+    there = {
+        "dump": dumps / "dump",
+        "other": dumps / "other",
+        "msprobe-dump": FOREIGN / "msprobe" / "mix-tensor",
+        "mindspore-dump": FOREIGN / "mindspore",
+    }
+    for name, folder in there.items():
+        if name in row or (name == "dump" and "rank" in row):
+            shutil.copytree(folder, tmp_path / name)
     (tmp_path / "config.json").write_text(CONFIG)
     (tmp_path / "data_dump.json").write_text(DATA_DUMP)
     (tmp_path / "out").mkdir()
@@ -106,7 +117,7 @@ def run_command(line: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*keys without meaning here")
-@pytest.mark.parametrize("row", [row for guide in (*GUIDES, ROOT / "README.md") for row in rows(guide)])
+@pytest.mark.parametrize("row", [row for guide in (*GUIDES, ROOT / "README.md") for row in rows(guide)], indirect=True)
 def test_a_row_runs(row: str, here: Path) -> None:
     try:
         if row.startswith("aten-dump "):
