@@ -28,6 +28,7 @@ from ..pairing.user_mapping import Mapping, found_modules
 from .cut_gradients import named_at_the_cut
 from .knowledge import Knowledge
 from .pair_walk import Walk
+from .precisions import precision_notes
 from .result_judge import ResultJudge
 from .sources import Sources
 
@@ -185,7 +186,8 @@ def evidence_of(
         (len(target.calls), len(baseline.calls)),
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
-        {p.target.name: p.baseline.name for p in pairs}, tuple(_incomplete(target, baseline)),
+        {p.target.name: p.baseline.name for p in pairs},
+        (*_incomplete(target, baseline), *precision_notes(target, baseline)),
         proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
         unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip
