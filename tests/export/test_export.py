@@ -15,8 +15,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from aten_dump import Call, ConfigError, DumpConfig, DumpMode, MissingDataError, RankDump, StoreError, Value, open_dump
+from aten_dump.cli.main import main
 from aten_dump.export import TARGETS, Options, export_dump
 from aten_dump.export.chosen_calls import slots_of
 from aten_dump.export.formats.to_msprobe import name_in_msprobe
@@ -374,5 +376,5 @@ def test_the_command(recorded: Path, tmp_path: Path) -> None:
     assert done.stdout.strip() == f"wrote {tmp_path / 'out'}"
     names = {path.name.rpartition(".forward")[0] for path in (tmp_path / "out" / "step1" / "rank0").iterdir()}
     assert "Functional.gelu.0" in names and all("gelu" in path.name for path in (tmp_path / "out").rglob("*.pt"))
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert again.returncode == 2 and "exists already" in again.stderr
+    again = CliRunner().invoke(main, [str(part) for part in command[3:]])
+    assert again.exit_code == 2 and "exists already" in again.output
