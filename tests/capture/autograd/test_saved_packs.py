@@ -449,10 +449,3 @@ def test_a_call_is_within_itself_and_what_is_around_it() -> None:
     inner, other = OpenCall(2, 1, name, outer), OpenCall(3, 1, name, None)
     assert _is_within(inner, inner) and _is_within(inner, outer)
     assert not _is_within(outer, inner) and not _is_within(inner, other) and not _is_within(None, outer)
-
-
-def test_with_a_trigger_no_timeline_is_written(tmp_path: Path) -> None:
-    _, rank = recorded(
-        tmp_path, lambda: (torch.zeros(3, requires_grad=True).log() * 2).sum().backward(), trigger="nonfinite"
-    )
-    assert rank.packed_tensors() == [] and any("log" in call.name for call in rank.calls)
