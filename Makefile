@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-targets bench-peers compiled mutants wheel test test-browser test-compiled test-ops test-torch test-peers test-programs test-npu test-npu-all torture trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compiled bench-targets bench-peers compiled mutants wheel test test-slow test-browser test-compiled test-ops test-torch test-peers test-programs test-npu test-npu-all torture trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -33,8 +33,11 @@ demo: $(READY) ## Record three steps of a small GPT-2, print what was recorded a
 	$(RUN) examples/demo.py demo-dump
 	@$(RUN) -m aten_dump report demo-dump --output demo-report.html
 
-test: $(READY) ## Run all tests
-	$(RUN) -m pytest $(PYTEST_ARGS)
+test: $(READY) ## Run the tests, but those that take longest
+	$(RUN) -m pytest $(PYTEST_ARGS) -m "not slow"
+
+test-slow: $(READY) ## Run those that take longest (ten minutes on two cores)
+	$(RUN) -m pytest $(PYTEST_ARGS) -m slow
 
 # The wheel and what is run with it lie in one folder, so that child processes too import that package.
 compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (needs gcc)

@@ -90,10 +90,10 @@ def test_callbacks_are_told_of_where_their_ops_are_not_seen() -> None:
     recording, x = Recording(), torch.ones(2)
     before = recording.value(x)
     with Passing():
-        recording.recorder.callback_ran()
+        recording.recorder.callback_ran({})
     assert recording.value(x) == before
     for _ in range(2):
-        recording.recorder.callback_ran()
+        recording.recorder.callback_ran({})
     assert recording.value(x) != before
     recording.recorder.close()
     assert [(note.code, note.count) for note in recording.sink.of(r.NOTE)] == [("unseen", 2)]

@@ -72,13 +72,12 @@ def test_every_rank_is_recorded(tmp_path: Path, launcher: tuple[str, ...]) -> No
     assert len({recorded.dump.step(0).rank(rank).header.pid for rank in (0, 1)}) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "launcher", "module", "steps"),
     [
         ("accelerated", ACCELERATE, "3", 2),
-        ("trainer", PYTHON, "body.3", 3),
-        ("lightning", PYTHON, "body.3", 3),
+        pytest.param("trainer", PYTHON, "body.3", 3, marks=pytest.mark.slow),
+        pytest.param("lightning", PYTHON, "body.3", 3, marks=pytest.mark.slow),
     ],
 )
 def test_trainers_of_others_are_recorded(

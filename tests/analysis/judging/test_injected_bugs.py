@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,11 @@ def _swapped(t: Tensor) -> Tensor:
 
 def _scaled(t: Tensor) -> Tensor:
     return t * 1.02
+
+
+def sampled(cases: Iterable[str]) -> list[Any]:
+    """Return all cases; all but each third are marked as slow."""
+    return [pytest.param(case, marks=[pytest.mark.slow] if at % 3 else []) for at, case in enumerate(cases)]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +79,7 @@ PROGRAM_BUGS = {
 }
 
 
-@pytest.mark.parametrize("case", PROGRAM_BUGS)
+@pytest.mark.parametrize("case", sampled(PROGRAM_BUGS))
 def test_a_bug_in_the_program_is_named(case: str, baseline: Path, tmp_path: Path) -> None:
     options, kind, call, fqn = PROGRAM_BUGS[case]
     found = compare(record(tmp_path / "dump", options, OtherDevice()), baseline)
@@ -94,7 +100,7 @@ KERNEL_BUGS = {
 }
 
 
-@pytest.mark.parametrize("case", KERNEL_BUGS)
+@pytest.mark.parametrize("case", sampled(KERNEL_BUGS))
 def test_a_bug_in_a_kernel_is_named(case: str, baseline: Path, tmp_path: Path) -> None:
     op, number, change, kind = KERNEL_BUGS[case]
     found = compare(record(tmp_path / "dump", device=OtherDevice({(op, number): change})), baseline)
