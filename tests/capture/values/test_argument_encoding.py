@@ -71,7 +71,7 @@ def test_literals(item: Any, tree: Any, values: ValueTable) -> None:
     found = encode(item, values, False)
     assert found == tree and type(found) is type(tree)
     assert msgpack.unpackb(msgpack.packb(found), strict_map_key=False) == found
-    assert encode_all([item], values, False) == [tree]
+    assert encode_all((item,), values, False) == [tree]
     assert encode_arguments((item,), {}, values, False)[0] == [tree]
 
 
@@ -110,7 +110,7 @@ def test_arguments_and_their_tensors_have_the_same_paths(values: ValueTable, sin
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_data_are_kept_where_it_is_asked_for(values: ValueTable, sink: MemorySink, keep: bool) -> None:
-    encode_all([torch.zeros(1), [torch.ones(1)], {"k": torch.ones(2)}], values, keep)
+    encode_all((torch.zeros(1), [torch.ones(1)], {"k": torch.ones(2)}), values, keep)
     encode_arguments((torch.zeros(1), (torch.ones(1),)), {"k": torch.ones(2)}, values, keep)
     values.clear()
     assert len(sink.of(r.DATA)) == (6 if keep else 0)
@@ -119,7 +119,7 @@ def test_data_are_kept_where_it_is_asked_for(values: ValueTable, sink: MemorySin
 def test_what_is_known_is_not_encoded_again(values: ValueTable) -> None:
     x, y = torch.zeros(1), torch.ones(1)
     tree = [r.TREE_VALUE, 99]
-    assert encode_all([x, y, x], values, True, known=(x, x), known_trees=[tree, tree]) == [
+    assert encode_all((x, y, x), values, True, known=(x, x), known_trees=[tree, tree]) == [
         tree,
         [r.TREE_VALUE, 1],
         [r.TREE_VALUE, 2],
