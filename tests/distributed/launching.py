@@ -36,8 +36,9 @@ def launch_once(
 ) -> Launched:
     """Run `program` once for all workers of pytest-xdist, which wait for one another."""
     root = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
-    folder = root / f"distributed-{program}"
-    with (root / f"distributed-{program}.lock").open("w") as lock:
+    name = f"distributed-{module.rpartition('.')[2]}-{program}"
+    folder = root / name
+    with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "done").exists():
             return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(ranks)])
