@@ -9,6 +9,13 @@ import torch
 from aten_dump import DumpConfig, DumpMode, open_dump
 
 
+def _assert_only_the_second_factor_is_data(path: Path) -> None:
+    products = open_dump(path).step(0).rank(0).calls.filter(op="aten::mul.Tensor")
+    garbage, data = (call.inputs[0][0] for call in products)
+    assert garbage.undefined and not data.undefined
+    assert data.tensor().tolist() == [3.0] * 4
+
+
 def test_pause_leaves_memory_that_nobody_wrote_undefined(tmp_path: Path) -> None:
     with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="full")) as dump:
         untouched, filled = torch.empty(33), torch.empty(4)
@@ -17,11 +24,7 @@ def test_pause_leaves_memory_that_nobody_wrote_undefined(tmp_path: Path) -> None
         dump.resume()
         untouched.mul(2)
         filled.mul(2)
-    garbage, data = (
-        call.inputs[0][0] for call in open_dump(tmp_path / "dump").step(0).rank(0).calls.filter(op="aten::mul.Tensor")
-    )
-    assert garbage.undefined and not data.undefined
-    assert data.tensor().tolist() == [3.0] * 4
+    _assert_only_the_second_factor_is_data(tmp_path / "dump")
 
 
 def test_a_callback_that_no_mode_sees_defines_what_it_writes_alone(tmp_path: Path) -> None:
@@ -33,11 +36,7 @@ def test_a_callback_that_no_mode_sees_defines_what_it_writes_alone(tmp_path: Pat
         after.wait()
         untouched.mul(2)
         filled.mul(2)
-    garbage, data = (
-        call.inputs[0][0] for call in open_dump(tmp_path / "dump").step(0).rank(0).calls.filter(op="aten::mul.Tensor")
-    )
-    assert garbage.undefined and not data.undefined
-    assert data.tensor().tolist() == [3.0] * 4
+    _assert_only_the_second_factor_is_data(tmp_path / "dump")
 
 
 def _set_elsewhere(future: torch.futures.Future[int]) -> None:

@@ -24,8 +24,7 @@ def first_cause(ranks: Sequence[RankEvidence]) -> Caused | None:
         return None
     step = min(evidence.steps[0] for evidence, _ in found)
     found = [pair for pair in found if pair[0].steps[0] == step]
-    meetings = {evidence.ranks[0]: Attendance.of(evidence.ranks[0], evidence.meets) for evidence, _ in found}
-    meetings |= {e.ranks[0]: Attendance.of(e.ranks[0], e.meets) for e in ranks if e.steps[0] == step}
+    meetings = {e.ranks[0]: Attendance.of(e.ranks[0], e.meets) for e in ranks if e.steps[0] == step}
     left = [cause for cause in found if not any(_reaches(other, cause, meetings) for other in found)]
     return min(left or found, key=lambda pair: (pair[1].order, pair[0].ranks[0]))
 

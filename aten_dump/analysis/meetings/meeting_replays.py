@@ -236,11 +236,9 @@ def _eps(dtype: torch.dtype) -> float:
 def _distance(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """Return the greatest relative L2 between tensors of both dumps; infinity where their shapes differ."""
     worst = 0.0
-    for one, other in zip(ours, theirs, strict=False):
-        if one.shape != other.shape or not bool(torch.isfinite(_wide(one)).all()):
+    for one, other in zip(map(_wide, ours), map(_wide, theirs), strict=False):
+        if one.shape != other.shape or not bool(torch.isfinite(one).all()):
             return math.inf
-        apart, size = (
-            float(torch.linalg.vector_norm(_wide(t).abs().double())) for t in (_wide(one) - _wide(other), other)
-        )
+        apart, size = (float(torch.linalg.vector_norm(t.abs().double())) for t in (one - other, other))
         worst = max(worst, apart / size if size else math.inf if apart else 0.0)
     return worst if len(ours) == len(theirs) else math.inf

@@ -96,9 +96,7 @@ class BackwardCall:
             step.coverage.add("selection")
             return
         args, kwargs = self.arguments()
-        entry = step.entry_of(owner.kind, owner.name)
-        if owner.n < 0:
-            owner.n = entry.counter.next()
+        entry = step.numbered(owner)
         step.emit_call(
             (
                 CALL,

@@ -140,10 +140,9 @@ class PythonCalls:
 
     def emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
         """Tell that a module call has begun: should the program die in it, the dump says where."""
-        n = self.step.number(call)
-        op = self.step.interner.op(call.kind, call.name)
+        op = self.step.numbered(call).op
         record = Open(
-            OPEN, call.id, call.parent_id, op, n, call.phase, thread.number, call.start_ns, call.stack, call.module
+            OPEN, call.id, call.parent_id, op, call.n, call.phase, thread.number, call.start_ns, call.stack, call.module
         )
         self.step.emit(record)
 
@@ -170,7 +169,7 @@ class PythonCalls:
                 call.raw = ()
                 step.take_off(thread, call)
                 if self._flights.pending and error is None and call.kind == API and self._flights.of_call(call):
-                    step.number(call)
+                    step.numbered(call)
                     if is_grad_enabled():  # now: later calls come upon the nodes that it made before it has landed
                         self._links.track(call, list(tensors_in(result)), thread)
                     self._end_landed(thread, call, result)

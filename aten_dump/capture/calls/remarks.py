@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from ...store.records import CALL
-from ..naming.call_name import API, BACKWARD, CallName
+from ..naming.call_name import BACKWARD, CallName
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
 from ..step.threads import ThreadState
@@ -95,9 +95,9 @@ class Remarks:
             with thread.own:
                 parent = thread.stack[-1].visible if thread.stack else step.main_parent()
                 value = self._values.tree_of(gradient, True)
-                op, repeat = step.interner.op(API, call.name), call.backwards
+                op, repeat = step.numbered(call).op, call.backwards
                 call.backwards += 1
-                begun = (step.next_id(), parent, op, step.number(call), repeat, BACKWARD, thread.number, step.now_ns())
+                begun = (step.next_id(), parent, op, call.n, repeat, BACKWARD, thread.number, step.now_ns())
                 rest = (0, None, call.stack, call.module, call.id, [value], None, None, None, None)
                 step.emit_call((CALL, *begun, *rest))
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user

@@ -88,18 +88,15 @@ class Step:
         stack = self.threads.main.stack
         return stack[-1].visible if stack else 0
 
-    def entry_of(self, kind: int, name: CallName) -> CallEntry:
-        """Return the step's entry of what calls other than ops call."""
-        entry = self._entries[kind].get(name)
+    def numbered(self, call: OpenCall) -> CallEntry:
+        """Return the step's entry of what a call other than an op calls; the call has its n from the first time on."""
+        entries, name = self._entries[call.kind], call.name
+        entry = entries.get(name)
         if entry is None:
-            entry = self._entries[kind][name] = CallEntry(self.counters.of(name), self.interner.op(kind, name))
-        return entry
-
-    def number(self, call: OpenCall) -> int:
-        """Return the n of a call's name, given at the first question."""
+            entry = entries[name] = CallEntry(self.counters.of(name), self.interner.op(call.kind, name))
         if call.n < 0:
-            call.n = self.entry_of(call.kind, call.name).counter.next()
-        return call.n
+            call.n = entry.counter.next()
+        return entry
 
     def stack_of(self, frame: FrameType | None, thread: ThreadState) -> int:
         """Return the id of the stack of `frame`; that of the call around it where there is none of the program's."""
@@ -158,10 +155,7 @@ class Step:
         self, thread: ThreadState, call: OpenCall, outputs: Tree, written: list[Tree] | None, error: str | None
     ) -> None:
         """Record a call that has ended, at `call.end_ns`."""
-        entry = self.entry_of(call.kind, call.name)
-        n = call.n
-        if n < 0:
-            n = call.n = entry.counter.next()
+        entry = self.numbered(call)
         self.calls = calls = self.calls + 1
         if not calls & CALLS_PER_PAUSE:
             self.pause()
@@ -171,7 +165,7 @@ class Step:
                 call.id,
                 call.parent_id,
                 entry.op,
-                n,
+                call.n,
                 0,
                 call.phase,
                 thread.number,

@@ -24,6 +24,11 @@ def opened(step: Step, kind: int = API, name: CallName = ADD) -> OpenCall:
     return call
 
 
+def n_of(step: Step, call: OpenCall) -> int:
+    step.numbered(call)
+    return call.n
+
+
 def test_a_failure_of_ours_is_raised_unless_an_error_of_the_program_is_on_its_way() -> None:
     step, _, told = new_step()
     own = ValueError("ours")
@@ -36,9 +41,9 @@ def test_a_failure_of_ours_is_raised_unless_an_error_of_the_program_is_on_its_wa
 def test_the_n_of_a_name_is_given_once_at_the_first_question() -> None:
     step, _, _ = new_step()
     first, second = opened(step), opened(step)
-    assert step.number(second) == 0
-    assert step.number(first) == 1
-    assert (step.number(second), step.number(first)) == (0, 1)
+    assert n_of(step, second) == 0
+    assert n_of(step, first) == 1
+    assert (n_of(step, second), n_of(step, first)) == (0, 1)
 
 
 def test_a_call_that_ends_is_recorded_with_its_place_and_time() -> None:
@@ -60,7 +65,7 @@ def test_names_count_on_whether_asked_before_or_at_the_end() -> None:
         step.take_off(step.threads.main, call)
         step.emit_open(step.threads.main, call, None, None, None)
     third = opened(step)
-    assert step.number(third) == 2
+    assert n_of(step, third) == 2
     step.emit_open(step.threads.main, third, None, None, None)
     assert [call.n for call in sink.of(r.CALL)] == [0, 1, 2]
     assert len(sink.of(r.OP)) == 1 and step.calls == 3
