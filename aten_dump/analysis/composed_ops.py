@@ -8,14 +8,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ..torch_names import has_kernel_for
 from .fused_references import FUSED
 
 
 def composed(op: Any, device: torch.device) -> Callable[..., Any]:
     """Return the op, or what computes the same on a device that has no kernel for it."""
     own = _COMPOSED.get(op.name())
-    kernels = torch._C._dispatch_has_kernel_for_dispatch_key
-    return op if own is None or device.type != "cpu" or kernels(op.name(), "CPU") else own
+    return op if own is None or device.type != "cpu" or has_kernel_for(op.name(), "CPU") else own
 
 
 def _matmul_backward(grad: Tensor, one: Tensor, other: Tensor, mask: list[bool]) -> tuple[Tensor | None, ...]:

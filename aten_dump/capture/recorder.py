@@ -20,6 +20,7 @@ from .data.keeper import Keeper, Observe
 from .step.collectives import Flight, Flights
 from .step.module_paths import ModulePaths
 from .step.step import Failures, Step
+from .torch_internals.engine import len_dispatch_stack
 from .torch_internals.mode_stack import Modes
 from .values.unseen_writes import UnseenWrites
 from .values.value_table import ValueTable
@@ -80,7 +81,7 @@ class StepRecorder:
 
     def callback_ran(self, before: dict[int, int]) -> None:
         """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""
-        if torch._C._len_torch_dispatch_stack() == 0:
+        if len_dispatch_stack() == 0:
             self._callbacks += 1
             self.trust_no_memory(before)
 

@@ -10,10 +10,12 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from ..capture.torch_internals.compiler import MODULE as COMPILER
+
 _Kind = TypeVar("_Kind")
 # Modules that pass everything on to one other: paths begin below them, and are then the same with and without.
 _WRAPPERS: Final = {DataParallel: "module", DistributedDataParallel: "module"}
-_COMPILED: Final = ("torch._dynamo.eval_frame", "OptimizedModule")  # not imported: dynamo takes seconds
+_COMPILED: Final = (COMPILER, "OptimizedModule")  # not imported: dynamo takes seconds
 
 
 def live(kind: type[_Kind]) -> list[_Kind]:

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
+from ..capture.torch_internals.engine import current_graph_task_id
 from ..capture.torch_internals.patches import Patch
 
 
@@ -47,4 +47,4 @@ class NextModuleCall:
 
 
 def _is_programs_turn() -> bool:
-    return threading.current_thread() is threading.main_thread() and torch._C._current_graph_task_id() == -1
+    return threading.current_thread() is threading.main_thread() and current_graph_task_id() == -1

@@ -22,6 +22,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
+from ..capture.torch_internals.engine import current_graph_task_id
 from ..capture.torch_internals.patches import Patch
 from .next_module_call import NextModuleCall
 
@@ -90,7 +91,7 @@ class StepEnds:
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._returned += 1
-        in_backward = torch._C._current_graph_task_id() != -1  # an optimizer of each parameter, as it gets its gradient
+        in_backward = current_graph_task_id() != -1  # an optimizer of each parameter, as it gets its gradient
         if self._is_alone(optimizer) and not in_backward:
             self._wait_no_more()
             self._end()

@@ -23,6 +23,7 @@ import torch
 
 from ...errors import ConfigError, ReplayError
 from ...store.op_names import read_op_name
+from ...torch_names import OpOverload, has_kernel
 
 COMPUTING_NAMESPACES: Final = frozenset(
     ("aten", "prims", "quantized", "_quantized", "quantized_decomposed", "mkldnn", "onednn", "torchvision", "npu")
@@ -84,7 +85,7 @@ def registered_op(op: str) -> Any:
     """Return the OpOverload of a name, to ask about it; None where torch's dispatcher has none."""
     namespace, name, overload = read_op_name(op)
     try:
-        is_known = _NAME.fullmatch(op) is not None and torch._C._dispatch_has_kernel(op)
+        is_known = _NAME.fullmatch(op) is not None and has_kernel(op)
     except RuntimeError:  # the parser of names refuses Python's keywords
         is_known = False
     if not is_known:
@@ -117,7 +118,7 @@ def allowed_op(op: str) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _why_not(op: torch._ops.OpOverload) -> str:
+def _why_not(op: OpOverload) -> str:
     """Return why an op is none that only computes, ``""`` where it is one."""
     if read_op_name(op.name()).name in _NOT_COMPUTING:
         return "it does something else than computing"

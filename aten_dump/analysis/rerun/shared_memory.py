@@ -20,6 +20,7 @@ import torch
 from ...dump import Value
 from ...errors import MissingDataError, ReplayError
 from ...store.records import LAYOUTS
+from ...torch_names import neg_view
 
 ALIGNMENT: Final = 64  # bytes; what torch's CPU allocator aligns storages to
 Moment = tuple[int, int]  # a storage at a version
@@ -174,7 +175,7 @@ def _write(value: Value, buffer: torch.Tensor, base: int, *, whole: bool) -> Non
         return
     tensor = value.tensor()
     tensor = torch.conj(tensor) if value.conjugate else tensor  # the bytes, before the bits apply
-    tensor = torch._neg_view(tensor) if value.negative else tensor
+    tensor = neg_view(tensor) if value.negative else tensor
     if tensor.dtype.itemsize not in _SAME_SIZE:
         tensor = torch.view_as_real(tensor)
     _copy_elements(value, tensor, buffer, base)
@@ -229,7 +230,7 @@ def _cast_views(
 
 def _with_bits(value: Value, tensor: torch.Tensor) -> torch.Tensor:
     tensor = torch.conj(tensor) if value.conjugate else tensor
-    return torch._neg_view(tensor) if value.negative else tensor
+    return neg_view(tensor) if value.negative else tensor
 
 
 def _moved(made: dict[int, torch.Tensor], device: torch.device) -> dict[int, torch.Tensor]:
@@ -242,10 +243,10 @@ def _moved(made: dict[int, torch.Tensor], device: torch.device) -> dict[int, tor
     for key, tensor in made.items():
         flags = tensor.is_conj(), tensor.is_neg()
         plain = torch.conj(tensor) if flags[0] else tensor
-        plain = torch._neg_view(plain) if flags[1] else plain
+        plain = neg_view(plain) if flags[1] else plain
         size = plain.element_size()
         usable = memory[: memory.numel() // size * size].view(plain.dtype)
         view = usable.as_strided(plain.shape, plain.stride(), plain.storage_offset())
         view = torch.conj(view) if flags[0] else view
-        moved[key] = torch._neg_view(view) if flags[1] else view
+        moved[key] = neg_view(view) if flags[1] else view
     return moved

@@ -14,9 +14,6 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch._C import _current_graph_task_id as current_graph_task_id
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
-from torch._C._autograd import _get_sequence_nr
 
 from ...config import DumpConfig
 from ...store.records import TREE_TUPLE, Tree
@@ -25,7 +22,13 @@ from ..step.open_calls import OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
 from ..torch_internals import node_hooks
-from ..torch_internals.engine import is_grad_enabled, queue_callback
+from ..torch_internals.engine import (
+    current_graph_task_id,
+    get_sequence_nr,
+    is_grad_enabled,
+    len_dispatch_stack,
+    queue_callback,
+)
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_NODES
 from ..torch_internals.mode_stack import (
     Modes,
@@ -186,7 +189,7 @@ class NodeRuns:
             call.stack = top.stack
         if not step.filter.takes_all:
             step.leave_out(call)
-        call.sequence_start = _get_sequence_nr()
+        call.sequence_start = get_sequence_nr()
         call.start_ns = perf_counter_ns() - step.start_ns
         thread.stack.append(call)
         return call

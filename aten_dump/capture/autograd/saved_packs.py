@@ -15,16 +15,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
-from torch._C._autograd import _get_sequence_nr as get_sequence_nr
-from torch._ops import HigherOrderOperator
 
 from ...errors import CaptureError
 from ...store.records import FETCHED, NOTE, PACKED, Fetched, Note, Packed
+from ...torch_names import HigherOrderOperator
 from ..interrupts import runs_program
 from ..step.open_calls import OpenCall
 from ..step.step import Step
-from ..torch_internals.engine import running_node, top_saved_hooks
+from ..torch_internals.engine import get_sequence_nr, len_dispatch_stack, running_node, top_saved_hooks
 from ..torch_internals.packed_tensors import Hooks, PackedTensor, may_push_hooks, pop_hooks, push_hooks
 from ..values.value_ids import ValueIds
 from .node_tags import NodeTags

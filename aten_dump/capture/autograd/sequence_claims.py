@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C._autograd import _get_sequence_nr
 
 from ..step.threads import ThreadState
+from ..torch_internals.engine import get_sequence_nr
 
 
 class SequenceClaims:
@@ -77,7 +77,7 @@ class SequenceClaims:
             thread: the running thread.
             own_from: nodes of this number and greater are surely the thread's own; None if no node is.
         """
-        own = thread.first <= number < _get_sequence_nr()
+        own = thread.first <= number < get_sequence_nr()
         if len(self._threads) > 1 and not (own and own_from is not None and number >= own_from):
             makers = [one for one in self._threads if number in one.made]
             if own and makers not in ([], [thread]):

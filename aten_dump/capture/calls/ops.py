@@ -13,9 +13,6 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 import torch
-from torch._C import _get_tracing_state as get_tracing_state
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
-from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
 from ...config import DumpConfig
 from ...store.records import CALL, Tree
@@ -25,7 +22,7 @@ from ..step.collectives import Flights
 from ..step.random_states import RandomStates
 from ..step.step import CALLS_PER_PAUSE, Step, text_of
 from ..step.threads import ThreadState
-from ..torch_internals.engine import is_grad_enabled
+from ..torch_internals.engine import get_sequence_nr, get_tracing_state, is_grad_enabled, len_dispatch_stack
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all
 from ..values.value_ids import ValueIds

@@ -7,8 +7,6 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
-from torch._C._autograd import _get_sequence_nr
 
 from ...config import DumpConfig
 from ...store.records import OPEN, Open, Tree
@@ -19,7 +17,7 @@ from ..step.collectives import Flights
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
 from ..step.threads import ThreadState
-from ..torch_internals.engine import is_grad_enabled, running_node
+from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, len_dispatch_stack, running_node
 from ..torch_internals.tracing import is_traced
 from ..values.argument_encoding import encode, encode_arguments
 from ..values.containers import tensors_in
@@ -70,7 +68,7 @@ class PythonCalls:
                     self._links.track_nodes((t.grad_fn for _, t in call.given or ()), top, thread)
                 elif call.recorded and not self._values.finds_unseen_writes:
                     call.raw = args
-                call.sequence_start = _get_sequence_nr()
+                call.sequence_start = get_sequence_nr()
                 thread.stack.append(call)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed(error)
@@ -95,7 +93,7 @@ class PythonCalls:
                 if call.recorded:
                     call.start_ns = perf_counter_ns() - step.start_ns
                     self.emit_begun(call, thread)
-                call.sequence_start = _get_sequence_nr()
+                call.sequence_start = get_sequence_nr()
                 thread.stack.append(call)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed(error)
@@ -109,7 +107,7 @@ class PythonCalls:
         call = OpenCall(self.step.next_id(), API, name, top)
         call.start_ns = perf_counter_ns() - self.step.start_ns
         self._place(call, top, frame, thread)
-        call.sequence_start = _get_sequence_nr()
+        call.sequence_start = get_sequence_nr()
         return call
 
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:

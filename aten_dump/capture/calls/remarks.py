@@ -11,9 +11,9 @@ Theory of operation
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -22,9 +22,8 @@ from ..naming.call_name import BACKWARD, CallName
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
 from ..step.threads import ThreadState
+from ..torch_internals.engine import is_functorch_wrapper
 from ..values.value_table import ValueTable
-
-_is_functorch_wrapper: Final[Callable[[torch.Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Opener(Protocol):
@@ -58,7 +57,7 @@ class Remarks:
             self._step.failed(error)
 
     def _watch_gradient(self, call: OpenCall, tensor: torch.Tensor) -> None:
-        if not tensor.requires_grad or _is_functorch_wrapper(tensor):
+        if not tensor.requires_grad or is_functorch_wrapper(tensor):
             return
         node = tensor.grad_fn
         hook = _GradientHook(self, call, None if node is None else tensor.output_nr)

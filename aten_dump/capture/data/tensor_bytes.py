@@ -6,6 +6,8 @@ import ctypes
 
 import torch
 
+from ...torch_names import conj_view, neg_view
+
 
 def row_major(tensor: torch.Tensor, first: int | None) -> torch.Tensor:
     """Return the raw elements of `tensor`, conj and neg bits not applied, in row-major order. Call inside `quiet()`.
@@ -15,9 +17,9 @@ def row_major(tensor: torch.Tensor, first: int | None) -> torch.Tensor:
         first: only so many elements; None for all.
     """
     if tensor.dtype.is_complex and tensor.is_conj():
-        tensor = torch._conj(tensor)
+        tensor = conj_view(tensor)
     if tensor.is_neg():
-        tensor = torch._neg_view(tensor)
+        tensor = neg_view(tensor)
     if first is not None and first < tensor.numel():
         if not tensor.is_contiguous():
             tensor = _leading(tensor, first)

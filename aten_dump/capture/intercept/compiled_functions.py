@@ -27,9 +27,6 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-import torch
-from torch._C._autograd import _get_sequence_nr
-
 from ...config import DumpConfig
 from ..interrupts import runs_program
 from ..naming.call_name import CallName
@@ -47,6 +44,7 @@ from ..torch_internals.compiler import (
     set_compiler,
     wrapper_of,
 )
+from ..torch_internals.engine import get_sequence_nr, len_dispatch_stack
 from ..torch_internals.patches import Patch
 
 
@@ -166,9 +164,9 @@ class CompiledCalls:
         region.recorder.values.storages.invalidate(region.unwritten)  # the kernels of the compiler write unseen
         if call is None:
             return
-        for number in range(call.sequence_start, _get_sequence_nr()):
+        for number in range(call.sequence_start, get_sequence_nr()):
             thread.made[number] = call.id  # what its backward runs belongs to this call
-        thread.claimed = max(thread.claimed, _get_sequence_nr())
+        thread.claimed = max(thread.claimed, get_sequence_nr())
         thread.last_call = call.id
         result, error = result_of(frame, region.handled)
         if result is UNTOLD:
@@ -191,7 +189,7 @@ class CompiledCalls:
 
 
 def _is_recorded_thread() -> bool:
-    return torch._C._len_torch_dispatch_stack() > 0
+    return len_dispatch_stack() > 0
 
 
 class _WhenImported(MetaPathFinder):

@@ -16,17 +16,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch.nn.modules._functions import BackwardHookFunction
 
 from ..interrupts import deliver, held, runs_program
 from ..naming.call_name import CallName
 from ..recorder import StepRecorder, Watch
+from ..torch_internals.module_hooks import BackwardHookFunction
 from ..torch_internals.patches import Patch
 
-_LEFT_OUT: Final = (BackwardHookFunction,)
 _names: dict[type, CallName] = {}
 
 
@@ -53,7 +52,7 @@ class FunctionCalls:
         @runs_program
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             bound = original.__get__(None, cls)
-            if issubclass(cls, _LEFT_OUT):
+            if issubclass(cls, BackwardHookFunction):
                 return bound(*args, **kwargs)
             return _run(watch.recorder, _Called(bound, name_of_function(cls), sys._getframe(1), True), args, kwargs)
 

@@ -21,16 +21,20 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import torch
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
-from torch._C._autograd import _get_sequence_nr
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..calls.ops import PendingOp
 from ..interrupts import runs_program
 from ..naming.call_name import ATEN
 from ..step.open_calls import OpenCall
 from ..step.threads import ThreadState
-from ..torch_internals.mode_stack import push_dispatch_mode, push_dispatch_mode_below, take_dispatch_mode_off
+from ..torch_internals.engine import get_sequence_nr, len_dispatch_stack
+from ..torch_internals.higher_order import kernel_of
+from ..torch_internals.mode_stack import (
+    TorchDispatchMode,
+    push_dispatch_mode,
+    push_dispatch_mode_below,
+    take_dispatch_mode_off,
+)
 from ..unseen import Coverage
 
 DETACH: Final = torch.ops.aten.detach.default
@@ -60,7 +64,7 @@ def open_again(op: PendingOp, thread: ThreadState) -> OpenCall:
     call = OpenCall(op.id, ATEN, op.entry.plan.name, thread.stack[-1] if thread.stack else None)
     call.parent_id, call.phase, call.forward, call.stack = op.parent, op.phase, op.forward, op.stack
     call.fqn, call.module = op.fqn, op.module
-    call.sequence_start = _get_sequence_nr()
+    call.sequence_start = get_sequence_nr()
     call.recorded = False  # its record is that of the op
     call.visible = op.id if op.recorded else op.parent
     thread.stack.append(call)
@@ -86,7 +90,7 @@ def run_higher_order(
     mode: TorchDispatchMode, coverage: Coverage, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run a higher-order operator, with `mode` seeing its body's ops where that can be."""
-    kernel = getattr(func, "py_kernels", {}).get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    kernel = kernel_of(func)
     reach = _REACH.get(func.name())
     if kernel is None or reach is None or len_dispatch_stack():
         coverage.add("higher_order", func.name())

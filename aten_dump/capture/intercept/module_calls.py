@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from torch import nn
 from torch.compiler import is_dynamo_compiling
-from torch.nn.modules.module import _global_forward_pre_hooks
 from torch.overrides import TorchFunctionMode
 
 from ..interrupts import deliver, held, runs_program
@@ -24,6 +23,7 @@ from ..recorder import StepRecorder, Watch
 from ..step.module_paths import ModulePaths
 from ..step.open_calls import OpenCall
 from ..torch_internals.mode_stack import without_function_mode
+from ..torch_internals.module_hooks import may_replace_arguments
 from ..torch_internals.patches import Patch
 
 _FAST_PATH_MODULES: Final = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
@@ -62,12 +62,6 @@ class PreHooks:
 
 def _nothing(*args: Any) -> None:
     """Stand where a hook of ours was copied."""
-
-
-def _has_pre_hooks(module: nn.Module) -> bool:
-    """Tell whether hooks may replace the arguments of this module's next call."""
-    own = vars(module).get("_forward_pre_hooks")
-    return own is not None and bool(own or _global_forward_pre_hooks) and module._compiled_call_impl is None
 
 
 class ModuleCalls:
@@ -160,6 +154,6 @@ class ModuleCalls:
     @staticmethod
     def _pre_hooks(recorder: StepRecorder, module: nn.Module, call: OpenCall) -> AbstractContextManager[None]:
         """Return a context in which the arguments that pre-hooks make are recorded as those of the call."""
-        if not _has_pre_hooks(module):
+        if not may_replace_arguments(module):
             return nullcontext()
         return PreHooks(module, lambda args, kwargs: recorder.calls.replace_arguments(call, args, kwargs))

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..interrupts import runs_program
 from ..recorder import Watch
 from ..step.threads import ThreadState
+from ..torch_internals.engine import current_graph_task_id
 
 
 class OptimizerSteps:
@@ -40,7 +40,7 @@ class OptimizerSteps:
             return None
         thread = recorder.step.here.state
         thread.optimizer_depth += 1
-        thread.optimizer_pass = torch._C._current_graph_task_id()
+        thread.optimizer_pass = current_graph_task_id()
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": _outside_of_step(kwargs["closure"], thread)}
         if len(args) > 1 and callable(args[1]):

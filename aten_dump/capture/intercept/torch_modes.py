@@ -10,12 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from torch._C import _get_dispatch_stack_at as get_dispatch_stack_at
-from torch._C import _get_tracing_state as get_tracing_state
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..calls.ops import PendingOp
 from ..calls.watched_ops import watch
@@ -26,8 +22,9 @@ from ..naming.op_schemas import OpPlan
 from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
+from ..torch_internals.engine import dispatch_mode_at, get_tracing_state, len_dispatch_stack
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
-from ..torch_internals.mode_stack import without_only_dispatch_mode
+from ..torch_internals.mode_stack import TorchDispatchMode, without_only_dispatch_mode
 from ..torch_internals.tracing import (
     OWN_DISPATCH,
     PLAIN,
@@ -97,7 +94,7 @@ class ApiMode(TorchFunctionMode):
         depth = len_dispatch_stack()
         if (
             get_tracing_state() is not None
-            or ((depth > 1 or (depth and get_dispatch_stack_at(0) is not self._op_mode)) and is_traced())
+            or ((depth > 1 or (depth and dispatch_mode_at(0) is not self._op_mode)) and is_traced())
             or takes_stand_ins(args)
         ):
             return _IS_TRACED

@@ -17,6 +17,7 @@ from ..interrupts import deliver, held, runs_program
 from ..recorder import StepRecorder, Watch
 from ..step.collectives import Flight
 from ..step.open_calls import OpenCall
+from ..torch_internals.engine import NativeFuture, len_dispatch_stack
 from ..torch_internals.patches import Patch
 from .inner_ops import open_again
 
@@ -40,7 +41,7 @@ class Waits:
             for name in _WAITS:
                 self._wrap(torch.distributed.Work, name, self._waiting)
             for name in _CALLBACKS:
-                self._wrap(torch._C.Future, name, self._calling_back)
+                self._wrap(NativeFuture, name, self._calling_back)
 
     def remove(self) -> None:
         """Put back what was there."""
@@ -119,7 +120,7 @@ class Waits:
         @runs_program
         def called(*given: Any, **named: Any) -> Any:
             before: dict[int, int] = {}
-            if torch._C._len_torch_dispatch_stack() == 0:
+            if len_dispatch_stack() == 0:
                 self._own(recorder, lambda: before.update(recorder.values.storages.unwritten_contents()))
             try:
                 return callback(*given, **named)

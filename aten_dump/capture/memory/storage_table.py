@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from ...torch_names import free_weak_ref, is_expired
 from .geometry import Geometry, byte_extent
 from .storages import StorageState, digest_of, storage_of
 from .written_bytes import WrittenRanges
@@ -77,17 +78,16 @@ class StorageTable:
 
     def _purge(self) -> None:
         """Forget storages that the program has freed."""
-        expired = torch.UntypedStorage._expired
         for address, state in list(self.states.items()):
-            if expired(state.weak):
-                torch.UntypedStorage._free_weak_ref(state.weak)
+            if is_expired(state.weak):
+                free_weak_ref(state.weak)
                 del self.states[address]
         self._purge_at = max(_LEAST_PURGE, len(self.states) * 3 // 2)
 
     def clear(self) -> None:
         """Let go of every weak reference."""
         for state in self.states.values():
-            torch.UntypedStorage._free_weak_ref(state.weak)
+            free_weak_ref(state.weak)
         self.states.clear()
 
     # -- writes

@@ -13,6 +13,7 @@ import xxhash
 
 from ...store.records import TREE_VALUE, Tree
 from ...store.writing.host_bytes import HostBytes
+from ...torch_names import referred_storage
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
 
@@ -134,7 +135,7 @@ class StorageState:
 
 def digest_of(state: StorageState) -> int | None:
     """Return a digest of the bytes of a storage; None of one that is gone, or not in host memory."""
-    storage = torch.UntypedStorage._new_with_weak_ptr(state.weak)
+    storage = referred_storage(state.weak)
     if storage is None or storage.device.type != "cpu" or not state.nbytes or storage.nbytes() != state.nbytes:
         return None
     return xxhash.xxh3_64_intdigest(HostBytes(storage.data_ptr(), storage).view(0, state.nbytes))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from ...torch_names import HigherOrderOperator, OpOverload, OpOverloadPacket
 from .call_name import CallName
 
 # Longest first. An API's full name begins with one of these; the rest of it is its `api`.

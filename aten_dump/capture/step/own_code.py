@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Final
 
-import torch
-
-_no_functions: Final[Callable[[], AbstractContextManager[None]]] = torch._C.DisableTorchFunction
+from ..torch_internals.quiet import without_torch_functions
 
 
 class OwnCode:
@@ -27,7 +23,7 @@ class OwnCode:
         self.ns = 0  # time spent in it
         self.lock: AbstractContextManager[bool] | None = None  # guards the recorder's tables once threads share them
         self._entered_lock: AbstractContextManager[bool] | None = None
-        self._functions = _no_functions()
+        self._functions = without_torch_functions()
         self._start_ns = 0  # when it was entered, or is about to be; 0 where the clock is still to be asked
         self.left_ns = 0  # what the clock said when it was last left
 

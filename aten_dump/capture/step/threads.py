@@ -7,10 +7,8 @@ import threading
 import time
 from typing import Any
 
-import torch
-from torch._C._autograd import _get_sequence_nr
-
 from ...store.records import Tree
+from ..torch_internals.engine import current_graph_task_id, get_sequence_nr
 from .open_calls import OpenCall
 from .own_code import OwnCode
 from .thread_local import ThreadLocal
@@ -72,7 +70,7 @@ class ThreadState:
 
     def optimizer_runs_in_backward(self) -> bool:
         """Tell whether an optimizer's step runs in a hook of the present backward pass; not a pass run by a closure."""
-        return self.optimizer_pass == torch._C._current_graph_task_id()
+        return self.optimizer_pass == current_graph_task_id()
 
 
 class Threads:
@@ -93,7 +91,7 @@ class Threads:
         What another thread began without the lock is waited for: it is short, and waits for nothing that this thread
         does.
         """
-        state = ThreadState(next(self._count), _get_sequence_nr())
+        state = ThreadState(next(self._count), get_sequence_nr())
         with self._lock:
             others = list(self.all)
             self.all.append(state)

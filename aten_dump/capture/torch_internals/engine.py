@@ -1,4 +1,4 @@
-"""What is asked of autograd's engine on the path of every op, by names that say what it is."""
+"""What is asked of autograd and of the dispatcher on the path of every op, by names that say what it is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from typing import Any, Final
 
 import torch
 
+# -- autograd
 is_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
+get_sequence_nr: Final[Callable[[], int]] = torch._C._autograd._get_sequence_nr  # of the next node made here
 running_node: Final[Callable[[], Any]] = torch._C._current_autograd_node  # None outside of a backward pass
+current_graph_task_id: Final[Callable[[], int]] = torch._C._current_graph_task_id  # -1 outside of a backward pass
 TELLS_TOP_SAVED_HOOKS: Final = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 # The innermost saved-tensor hooks; None without any, and of an older torch, which cannot be asked.
 top_saved_hooks: Final[Callable[[bool], Any]] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None
 )
 ACCUMULATE_GRAD: Final = 2**64 - 1  # the sequence number of nodes that accumulate into a leaf
+
+# -- modes and tracing
+len_dispatch_stack: Final[Callable[[], int]] = torch._C._len_torch_dispatch_stack
+dispatch_mode_at: Final[Callable[[int], Any]] = torch._C._get_dispatch_stack_at
+get_tracing_state: Final[Callable[[], Any]] = torch._C._get_tracing_state  # None unless torch.jit.trace is at work
+
+NativeFuture: Final[Any] = torch._C.Future  # what C++ hands out, below torch.futures.Future
+
+# -- tensors
+is_functional_tensor: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_tensor
+is_functorch_wrapper: Final[Callable[[torch.Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
+DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a class without a dispatch of its own
 
 
 def queue_callback(action: Callable[[], None]) -> None:

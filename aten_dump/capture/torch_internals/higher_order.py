@@ -49,6 +49,11 @@ class HigherOrderRules:
             self._patch = None
 
 
+def kernel_of(operator: Any) -> Any:
+    """Return the function that runs an operator's body as the program wrote it; None of one without."""
+    return getattr(operator, "py_kernels", {}).get(DispatchKey.CompositeExplicitAutograd)
+
+
 def _rule_of(operator: Any) -> Any:
     def rule(mode: TorchDispatchMode, *args: Any, **kwargs: Any) -> Any:
         return mode.__torch_dispatch__(operator, (), args, kwargs)

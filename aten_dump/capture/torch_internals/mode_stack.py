@@ -9,16 +9,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from torch._C import _get_dispatch_stack_at as dispatch_mode_at
 from torch._C import _get_function_stack_at as function_mode_at
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C import _len_torch_function_stack as len_function_stack
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_function_mode
 from torch.overrides import _push_mode as _push_function_mode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
 from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
+
+from .engine import dispatch_mode_at, len_dispatch_stack
 
 
 class Modes(NamedTuple):

@@ -18,11 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._autograd import _get_sequence_nr as get_sequence_nr
 
 from ...errors import ConfigError
 from ..interrupts import runs_program
-from .engine import TELLS_TOP_SAVED_HOOKS
+from .engine import TELLS_TOP_SAVED_HOOKS, get_sequence_nr
 from .modified_tensors import words_of_torch
 
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]

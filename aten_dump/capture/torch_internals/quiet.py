@@ -6,7 +6,10 @@ functorch transform is consulted: the ops go straight to the device's kernels an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Final
 
 import torch
 
@@ -35,6 +38,8 @@ def _key_set() -> torch._C.DispatchKeySet:
 
 
 _EXCLUDED = _key_set()
+# A context in which reading an attribute of a tensor is no call that function modes see.
+without_torch_functions: Final[Callable[[], AbstractContextManager[None]]] = torch._C.DisableTorchFunction
 
 
 class quiet:
@@ -43,7 +48,7 @@ class quiet:
     __slots__ = ("_autograd", "_function", "_keys")
 
     def __enter__(self) -> None:
-        self._function = torch._C.DisableTorchFunction()
+        self._function = without_torch_functions()
         self._function.__enter__()
         self._autograd = torch._C._AutoDispatchBelowAutograd()
         self._autograd.__enter__()

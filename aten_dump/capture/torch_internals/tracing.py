@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import torch
 from torch._C import _get_dispatch_mode as get_dispatch_mode
-from torch._C import _get_tracing_state as get_tracing_state
-from torch._C import _len_torch_dispatch_stack as len_dispatch_stack
 from torch._C import _TorchDispatchModeKey as ModeKey
+
+from .engine import DISABLED_DISPATCH, get_tracing_state, len_dispatch_stack
 
 PLAIN: Final = 0
 OWN_DISPATCH: Final = 1  # a subclass that handles ops in Python
@@ -66,4 +66,4 @@ def _kind_of(kind: type) -> int:
     if kind.__module__ in _STAND_INS:
         return TRACED
     dispatch = getattr(kind, "__torch_dispatch__", None)
-    return PLAIN if kind is torch.Tensor or dispatch is torch._C._disabled_torch_dispatch_impl else OWN_DISPATCH
+    return PLAIN if kind is torch.Tensor or dispatch is DISABLED_DISPATCH else OWN_DISPATCH

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
 from ...store.records import TREE_BYTES, TREE_DICT, TREE_LIST, TREE_OBJECT, Tree
+from ...torch_names import process_group_named
 
 _CLASSES: Final = "torch.classes."
 
@@ -36,10 +37,8 @@ def group_named(name: Any) -> Tree:
     """Return the process group that a functional collective names; the name itself where there is none of it."""
     if not isinstance(name, str):
         return describe(name)
-    try:
-        return _group(torch._C._distributed_c10d._resolve_process_group(cast(Any, name)))
-    except (RuntimeError, AttributeError, ValueError, TypeError):  # not registered, or a torch without the question
-        return name
+    group = process_group_named(name)
+    return name if group is None else _group(group)
 
 
 def mesh_of(mesh: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...torch_names import async_collective_tensor
 from ..torch_internals.quiet import quiet
 from .distributed_literals import mesh_of
 
@@ -26,8 +27,8 @@ def describe_subclass(kind: type) -> Callable[[torch.Tensor], Described] | None:
     tensors = sys.modules.get("torch.distributed.tensor")
     if tensors is not None and issubclass(kind, tensors.DTensor):
         return _dtensor
-    functional = sys.modules.get("torch.distributed._functional_collectives")
-    if functional is not None and issubclass(kind, functional.AsyncCollectiveTensor):
+    waiting = async_collective_tensor()
+    if waiting is not None and issubclass(kind, waiting):
         return lambda tensor: (tensor.elem, {}, ())  # type: ignore[attr-defined]
     return None
 

@@ -8,7 +8,6 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -20,6 +19,7 @@ from ..memory.geometry import Geometry
 from ..memory.storage_table import StorageTable
 from ..memory.storages import ValueInfo
 from ..naming.interned_tables import Interner
+from ..torch_internals.engine import DISABLED_DISPATCH, is_functional_tensor
 from ..unseen import Coverage
 from .tensors_without_memory import TensorsWithoutMemory
 from .unseen_writes import UnseenWrites
@@ -27,7 +27,6 @@ from .value_ids import ValueIds
 from .value_records import ValueRecords
 
 _TENSOR: Final = torch.Tensor
-_is_functional: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_tensor
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
 
@@ -92,7 +91,7 @@ class ValueTable(ValueIds):
             self._unseen_writes.check(tensor, state)
         info: ValueInfo | None = state.values.get(geometry)
         if info is None:
-            if _is_functional(tensor):
+            if is_functional_tensor(tensor):
                 return [TREE_VALUE, self._without_memory.opaque(tensor)]  # it has a storage, but no memory
             # A plain tuple of plain tuples: Python's collector need not walk it.
             geometry = (offset, tuple(shape), stride, dtype, is_conj, is_neg)
@@ -129,9 +128,6 @@ class ValueTable(ValueIds):
 
     def _is_plain(self, kind: type) -> bool:
         """Tell whether tensors of `kind` are memory like any other: no dispatch of their own."""
-        plain = (
-            getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
-            or kind is torch.nn.Buffer
-        )
+        plain = getattr(kind, "__torch_dispatch__", None) is DISABLED_DISPATCH or kind is torch.nn.Buffer
         self._plain[kind] = plain
         return plain

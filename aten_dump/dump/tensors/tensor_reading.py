@@ -16,6 +16,7 @@ import torch
 
 from ...errors import AtenDumpError, FormatError, MissingDataError
 from ...store import records
+from ...torch_names import neg_view, quantized_per_channel, quantized_per_tensor
 from ..index.source import Source
 from ..index.tables import Tables
 from ..value_facts import ValueFacts
@@ -51,7 +52,7 @@ def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> tor
     if value.conjugate:
         raw = torch.conj(raw)
     if value.negative:
-        raw = torch._neg_view(raw)
+        raw = neg_view(raw)
     quantized = value.extra.get("quantized")
     return _put_together(value, "quantized", lambda: _quantize(raw, quantized)) if quantized else raw
 
@@ -175,13 +176,13 @@ SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int
 def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor:
     """Make a quantized tensor of its integers and the scheme in ``Value.extra["quantized"]``."""
     if str(scheme["scheme"]).startswith("per_tensor"):
-        return torch._make_per_tensor_quantized_tensor(integers, float(scheme["scale"]), int(scheme["zero_point"]))
+        return quantized_per_tensor(integers, float(scheme["scale"]), int(scheme["zero_point"]))
     points_dtype = getattr(torch, str(scheme.get("points_dtype", "int64")), torch.int64)
     scales = torch.tensor(scheme["scales"], dtype=torch.float64)
     zero_points = torch.tensor(scheme["zero_points"], dtype=points_dtype)
     if not scales.numel() == zero_points.numel() == integers.shape[int(scheme["axis"])]:
         raise ValueError(f"{scales.numel()} scales and {zero_points.numel()} zero points")
-    return torch._make_per_channel_quantized_tensor(integers, scales, zero_points, int(scheme["axis"]))
+    return quantized_per_channel(integers, scales, zero_points, int(scheme["axis"]))
 
 
 _Build = Callable[[ValueFacts, Parts], torch.Tensor]

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from ....dump import Value
 from ....errors import ReplayError
 from ....store.op_names import read_op_name
+from ....torch_names import tree_leaves
 
 _ALWAYS: Final = 256 << 20  # bytes that any machine has
 _META: Final = torch.device("meta")

@@ -1,0 +1,55 @@
+"""Private names of torch that recorder, reader and analysis use as they are.
+
+What only capture asks of private torch is in its room `torch_internals`; nothing else names any of it.
+
+In: nothing of ours.
+Out: the same things, by names that say what they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._ops import OpOverloadPacket as OpOverloadPacket
+from torch.utils._pytree import tree_leaves as tree_leaves
+
+Tensor = torch.Tensor
+
+# -- views that only say how elements are to be read
+conj_view: Final[Callable[[Tensor], Tensor]] = torch._conj
+neg_view: Final[Callable[[Tensor], Tensor]] = torch._neg_view
+
+# -- quantized tensors of given integers
+quantized_per_tensor: Final[Callable[[Tensor, float, int], Tensor]] = torch._make_per_tensor_quantized_tensor
+quantized_per_channel: Final[Callable[[Tensor, Tensor, Tensor, int], Tensor]] = torch._make_per_channel_quantized_tensor
+
+# -- the dispatcher's registry, asked by the name of an op; a name that it cannot read is a RuntimeError
+has_kernel: Final[Callable[[str], bool]] = torch._C._dispatch_has_kernel
+has_kernel_for: Final[Callable[[str, str], bool]] = torch._C._dispatch_has_kernel_for_dispatch_key
+
+# -- weak references to storages, which `storage._weak_ref()` makes
+is_expired: Final[Callable[[Any], bool]] = torch.UntypedStorage._expired
+free_weak_ref: Final[Callable[[Any], None]] = torch.UntypedStorage._free_weak_ref
+referred_storage: Final[Callable[[Any], torch.UntypedStorage | None]] = torch.UntypedStorage._new_with_weak_ptr
+
+
+# -- torch.distributed, which a build of torch may lack
+
+
+def process_group_named(name: str) -> Any:
+    """Return the process group that a functional collective names; None where there is none of it."""
+    try:
+        return torch._C._distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
+    except (RuntimeError, AttributeError, ValueError, TypeError):  # not registered, or a torch without the question
+        return None
+
+
+def async_collective_tensor() -> type | None:
+    """Return the class of tensors that a functional collective is still filling; None where none can be there yet."""
+    module = sys.modules.get("torch.distributed._functional_collectives")
+    return getattr(module, "AsyncCollectiveTensor", None)
