@@ -33,7 +33,7 @@ has_kernel: Final[Callable[[str], bool]] = torch._C._dispatch_has_kernel
 has_kernel_for: Final[Callable[[str, str], bool]] = torch._C._dispatch_has_kernel_for_dispatch_key
 
 # -- weak references to storages, which `storage._weak_ref()` makes
-is_expired: Final[Callable[[Any], bool]] = torch.UntypedStorage._expired
+is_expired: Final[Callable[[Any], bool]] = torch.UntypedStorage._expired  # type: ignore[assignment]
 free_weak_ref: Final[Callable[[Any], None]] = torch.UntypedStorage._free_weak_ref
 referred_storage: Final[Callable[[Any], torch.UntypedStorage | None]] = torch.UntypedStorage._new_with_weak_ptr
 
