@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ...store.records import CALL, TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
 from ..naming.call_name import BACKWARD, NODE
-from ..step.open_calls import Edge, OpenCall
+from ..step.open_calls import InputEdge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
 from ..torch_internals.quiet import quiet
@@ -38,13 +40,13 @@ class BackwardCall:
 
     __slots__ = (
         "_partial",
+        "_received",
+        "_sent",
         "end_ns",
         "id",
         "owner",
         "parent_id",
-        "received",
         "repeat",
-        "sent",
         "stack",
         "start_ns",
         "thread",
@@ -61,33 +63,50 @@ class BackwardCall:
         self.thread = thread.number
         self.stack = thread.stack[-1].stack if thread.stack else 0
         self.start_ns = self.end_ns = start_ns
-        self.received: dict[TreePath, Tree] = {}  # gradients of the outputs
-        self.sent: dict[Edge, Tree] = {}  # gradients of the inputs
-        self._partial: dict[Edge, tuple[int, torch.Tensor | None]] = {}  # sums not complete yet: terms seen, sum so far
+        # Key, tree, key, tree, ...: half as large as a dict. A key that comes again replaces what came before.
+        self._received: list[Any] = []
+        self._sent: list[Any] = []
+        self._partial: dict[InputEdge, tuple[int, torch.Tensor | None]] | None = None  # terms seen, sum so far
 
-    def send(self, edge: Edge, gradient: torch.Tensor | None, tree: Tree, sums: GradientSums) -> None:
+    @property
+    def received(self) -> dict[TreePath, Tree]:
+        """The gradients of the outputs so far."""
+        return dict(zip(self._received[::2], self._received[1::2], strict=True))
+
+    @property
+    def sent(self) -> dict[InputEdge, Tree]:
+        """The gradients of the inputs so far."""
+        return dict(zip(self._sent[::2], self._sent[1::2], strict=True))
+
+    def receive(self, path: TreePath, tree: Tree) -> None:
+        """Take the gradient of the output at `path`."""
+        self._received += (path, tree)
+
+    def send(self, edge: InputEdge, gradient: torch.Tensor | None, tree: Tree, sums: GradientSums) -> None:
         """Add a gradient that a node sends along `edge`; the sum of all that the call sends there is its gradient."""
-        expected = (self.owner.expected or {}).get(edge, 1)
-        if expected == 1:
-            self.sent[edge] = tree
+        if edge.terms < 2:
+            self._sent += (edge, tree)
             return
         if not sums.are_computed or (gradient is not None and type(gradient) is not torch.Tensor):
-            if gradient is not None and self.sent.get(edge) is None:
-                self.sent[edge] = sums.unknown(gradient)
+            if gradient is not None and edge not in self._sent:
+                self._sent += (edge, sums.unknown(gradient))
             return
+        if self._partial is None:
+            self._partial = {}
         seen, total = self._partial.pop(edge, (0, None))
         if gradient is not None:
             total = _add(total, gradient)
-        if seen + 1 < expected:
+        if seen + 1 < edge.terms:
             self._partial[edge] = (seen + 1, total)
         else:
-            self.sent[edge] = None if total is None else sums.known(total)
+            self._sent += (edge, None if total is None else sums.known(total))
 
     def complete(self, sums: GradientSums) -> None:
         """Take sums whose last terms never came: those nodes were not part of this backward."""
-        for edge, (_, total) in self._partial.items():
-            self.sent[edge] = None if total is None else sums.known(total)
-        self._partial.clear()
+        if self._partial is not None:
+            for edge, (_, total) in self._partial.items():
+                self._sent += (edge, None if total is None else sums.known(total))
+            self._partial = None
 
     def record(self, step: Step) -> None:
         """Record the call; it has ended."""
@@ -127,7 +146,7 @@ class BackwardCall:
         if not isinstance(outputs, list):
             return [None], None
         if outputs[0] == TREE_VALUE:
-            return [self.received.get(())], None
+            return [self._received[-1] if self._received else None], None
         grown = mirror(outputs, self.received)
         if outputs[0] in (TREE_LIST, TREE_TUPLE):
             return grown[1:], None
@@ -142,7 +161,8 @@ class BackwardCall:
         if edges is None:
             positional: list[Tree] = [None] * len(owner.args)
             return [TREE_TUPLE, *positional]
-        found = {path: self.sent.get(edge) for edge, paths in edges.items() for path in paths}
+        sent = self.sent
+        found = {path: sent.get(edge) for edge in edges.values() for path in edge.paths}
         positional = [
             None
             if not isinstance(tree, list)
@@ -207,7 +227,9 @@ class BackwardTask:
             outer = None if parent is None else self.calls.get(parent.id)
             if outer is not None and outer.end_ns < call.end_ns:
                 outer.end_ns = call.end_ns
-        for call in calls:
+        self.calls.clear()
+        calls.reverse()
+        while calls:  # each is let go of when it is recorded: their records may wait for the writer
+            call = calls.pop()
             call.complete(self._sums)
             call.record(self._step)
-        self.calls.clear()

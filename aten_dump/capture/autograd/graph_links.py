@@ -23,7 +23,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ...store.records import SAVED, TreePath
 from ..naming.call_name import MODULE, NODE, CallName
-from ..step.open_calls import Edge, OpenCall
+from ..step.open_calls import Edge, InputEdge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
 from ..torch_internals.engine import ACCUMULATE_GRAD, top_saved_hooks
@@ -159,24 +159,33 @@ class GraphLinks:
         return is_hooked
 
 
-def edges_of(tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> dict[Edge, list[TreePath]] | None:
+def edges_of(tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> dict[Edge, InputEdge] | None:
     """Return through which edges gradients will leave a call that is given these tensors."""
-    edges: dict[Edge, list[TreePath]] | None = None
+    edges: dict[Edge, InputEdge] | None = None
     for path, tensor in tensors:
         if tensor.requires_grad:
             node = tensor.grad_fn
             edge = (-id(tensor), 0) if node is None else (node._sequence_nr(), tensor.output_nr)
             if edges is None:
-                edges = {edge: [path]}
+                edges = {edge: InputEdge(path)}
+            elif edge in edges:
+                edges[edge].paths.append(path)
             else:
-                edges.setdefault(edge, []).append(path)
+                edges[edge] = InputEdge(path)
     return edges
+
+
+def keep_terms(before: dict[Edge, InputEdge], now: dict[Edge, InputEdge]) -> None:
+    """Let the edges of replaced arguments go on as those of the new ones: nodes may send along them already."""
+    for edge in now.keys() & before.keys():
+        before[edge].paths = now[edge].paths
+        now[edge] = before[edge]
 
 
 def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
     """Note which of the node's edges leave calls that made it for an input of theirs."""
     edges: list[tuple[int, Edge]] | None = None
-    sends: list[tuple[int, OpenCall, Edge]] = []
+    sends: list[tuple[int, OpenCall, InputEdge]] = []
     while owner is not None and owner.kind != NODE:
         inputs = owner.input_edges
         if inputs is not None:
@@ -187,12 +196,10 @@ def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
                     if following is not None
                 ]
             for slot, edge in edges:
-                if edge in inputs:
-                    sends.append((slot, owner, edge))
-                    if owner.expected is None:
-                        owner.expected = {edge: 1}
-                    else:
-                        owner.expected[edge] = owner.expected.get(edge, 0) + 1
+                leads_to = inputs.get(edge)
+                if leads_to is not None:
+                    leads_to.terms += 1
+                    sends.append((slot, owner, leads_to))
         owner = owner.parent
     if sends:
         tag.sends = sends

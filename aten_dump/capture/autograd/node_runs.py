@@ -50,14 +50,15 @@ Gradients = tuple["torch.Tensor | None", ...]
 class AfterRun:
     """The hook after a node's run; holds what only the run needs."""
 
-    task: BackwardTask | None = None  # the pass of its present or last run
-    mode_off = False  # our dispatch mode is off the stack for its run
-    pushed = False  # the function mode was put back on the stack for its run
-    handle: Any = None  # of this hook
+    __slots__ = ("handle", "mode_off", "pushed", "runs", "tag", "task")
 
     def __init__(self, runs: NodeRuns, tag: NodeTag) -> None:
         self.runs = runs
         self.tag = tag
+        self.task: BackwardTask | None = None  # the pass of its present run
+        self.mode_off = False  # our dispatch mode is off the stack for its run
+        self.pushed = False  # the function mode was put back on the stack for its run
+        self.handle: Any = None  # of this hook
 
     def __call__(self, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """Run by the engine after the node, with the gradients that it sends and those that it got."""
@@ -150,6 +151,7 @@ class NodeRuns:
         tag = after.tag
         if node_hooks.let_others_first(after.handle):
             tag.runs_python = True
+        _forget_last_run(thread)
         number = current_graph_task_id()
         task = after.task = self._tasks.get(number) or self._new_task(number, thread)
         owner = tag.owner
@@ -203,6 +205,8 @@ class NodeRuns:
         assert task is not None, "enter has set it"
         end_ns = call.end_ns = perf_counter_ns() - step.start_ns
         tag.running = False
+        _forget_last_run(thread)
+        thread.last_run = tag
         if tag.runs_python or after.mode_off:
             self._put_modes_back(after, thread)
         received = call.args = encode_all(grad_outputs, self._values, self._keep_inputs)
@@ -215,7 +219,7 @@ class NodeRuns:
         for slot, owner, path in tag.receives:
             receiver = calls.get(owner.id) or task.call_of(owner, thread)
             if receiver is not None and slot < len(received):
-                receiver.received[path] = received[slot]
+                receiver.receive(path, received[slot])
         step.take_off(thread, call)
         if call.recorded:
             step.emit_open(thread, call, [TREE_TUPLE, *sent], None, None)
@@ -280,3 +284,11 @@ class NodeRuns:
         node_hooks.remove_all(self._handles)
         self._handles.clear()
         node_hooks.uninstall()
+
+
+def _forget_last_run(thread: ThreadState) -> None:
+    """Let go of the node that ran last on a thread: its gradients have been added up, and no op comes under it."""
+    last = thread.last_run
+    if last is not None:
+        last.call = None
+        thread.last_run = None

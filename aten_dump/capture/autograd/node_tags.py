@@ -12,7 +12,7 @@ import torch.utils.checkpoint
 
 from ...store.records import TreePath
 from ..naming.call_name import CallName
-from ..step.open_calls import Edge, OpenCall
+from ..step.open_calls import InputEdge, OpenCall
 from ..step.threads import Threads
 from ..torch_internals.engine import ACCUMULATE_GRAD, is_grad_enabled
 from .sequence_claims import SequenceClaims
@@ -25,15 +25,10 @@ _ENGINE: Final = str(torch.autograd.graph.__file__)
 class NodeTag:
     """What the recorder knows of one autograd node, and of its present or last run."""
 
-    # Most nodes keep most of these; the class holds them, so that only what differs is set.
-    maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
-    leaf: int | None = None  # id of the leaf tensor that this node accumulates into
-    sends: Sequence[tuple[int, OpenCall, Edge]] = ()  # output slot -> input edge of that call
-    receives: Sequence[tuple[int, OpenCall, TreePath]] = ()  # input slot -> output of that call
-    runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
-    call: OpenCall | None = None  # its present or last run
-    running = False
-    creates_graph = False  # its run is itself differentiated (create_graph=True)
+    __slots__ = (
+        *("call", "creates_graph", "forward", "leaf", "maker", "name", "owner", "receives", "running", "runs_python"),
+        *("sends", "sequence_nr", "tags"),
+    )
 
     def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
         self.tags = tags  # those of the step that it belongs to: tags of earlier steps mean nothing
@@ -41,6 +36,14 @@ class NodeTag:
         self.sequence_nr = sequence_nr
         self.forward = forward
         self.owner = owner  # the innermost API or module call that made the node
+        self.maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
+        self.leaf: int | None = None  # id of the leaf tensor that this node accumulates into
+        self.sends: Sequence[tuple[int, OpenCall, InputEdge]] = ()  # output slot -> input edge of that call
+        self.receives: Sequence[tuple[int, OpenCall, TreePath]] = ()  # input slot -> output of that call
+        self.runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
+        self.call: OpenCall | None = None  # its present run, or its last one until another node of the thread runs
+        self.running = False
+        self.creates_graph = False  # its run is itself differentiated (create_graph=True)
 
 
 class NodeTags:

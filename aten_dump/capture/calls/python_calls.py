@@ -10,7 +10,7 @@ import torch
 
 from ...config import DumpConfig
 from ...store.records import OPEN, Open, Tree
-from ..autograd.graph_links import GraphLinks, edges_of
+from ..autograd.graph_links import GraphLinks, edges_of, keep_terms
 from ..memory.storages import CLOCK
 from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName
 from ..step.collectives import Flights
@@ -148,7 +148,10 @@ class PythonCalls:
         """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
         try:
             with self.step.here.state.own:
+                before = call.input_edges
                 self._note_arguments(call, args, kwargs)
+                if before is not None and call.input_edges is not None:
+                    keep_terms(before, call.input_edges)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
 

@@ -16,34 +16,28 @@ Edge = tuple[int, int]  # an edge of the autograd graph: (sequence number, or -i
 _NOTHING: Final[list[Tree]] = []
 
 
+class InputEdge:
+    """An edge of the autograd graph that leads to inputs of a call."""
+
+    __slots__ = ("paths", "terms")
+
+    def __init__(self, path: TreePath) -> None:
+        self.paths = [path]  # of the tensors among its arguments that lie there
+        self.terms = 0  # how many gradients the call's own nodes send along it
+
+
 class OpenCall:
     """A Python-level call, module or autograd node that has begun; aten ops have no children and need none.
 
-    It outlives its end for as long as its autograd nodes do, since its backward is rendered from it.
+    It outlives its end for as long as its autograd nodes do, since its backward is rendered from it. Slots, here and
+    in what else is kept of each call or node: what is set late takes four times the room in the dict of an instance.
     """
 
-    # Most calls keep most of these; the class holds them, so that only what differs is set.
-    recorded = True
-    n = -1  # of the call's name; given when first needed, so that calls that are dropped use up no number
-    phase = FORWARD
-    module = 0  # the fqn's text id
-    fqn = ""
-    stack = 0
-    forward = 0
-    start_ns = 0
-    sequence_start = 0
-    writes = 0  # writes to any storage that were seen before it began
-    backwards = 0  # how often its backward ran
-    is_function = False  # a torch.autograd.Function of the program's
-    frame: FrameType | None = None
-    sequence_nr: int | None = None
-    end_ns = 0
-    kwargs: dict[str, Tree] | None = None
-    outputs: Tree = None
-    raw: tuple[Any, ...] = ()  # its positional arguments, while an op in it may be given the same
-    given: list[tuple[TreePath, torch.Tensor]] | None = None  # its tensors, while it is open
-    input_edges: dict[Edge, list[TreePath]] | None = None
-    expected: dict[Edge, int] | None = None  # how many gradients its own nodes send along each of these edges
+    __slots__ = (
+        *("args", "backwards", "end_ns", "forward", "fqn", "frame", "given", "id", "input_edges", "is_function"),
+        *("kind", "kwargs", "module", "n", "name", "outputs", "parent", "parent_id", "phase", "raw", "recorded"),
+        *("sequence_nr", "sequence_start", "stack", "start_ns", "visible", "writes"),
+    )
 
     def __init__(self, number: int, kind: int, name: CallName, parent: OpenCall | None) -> None:
         self.id = number
@@ -54,7 +48,27 @@ class OpenCall:
         self.args: list[Tree] = _NOTHING
         if parent is None:
             self.parent_id = 0
+            self.fqn = ""
+            self.module = 0  # the fqn's text id
         else:
             self.parent_id = parent.visible
             self.fqn = parent.fqn
             self.module = parent.module
+        self.recorded = True
+        self.n = -1  # of the call's name; given when first needed, so that calls that are dropped use up no number
+        self.phase = FORWARD
+        self.stack = 0
+        self.forward = 0
+        self.start_ns = 0
+        self.sequence_start = 0
+        self.writes = 0  # writes to any storage that were seen before it began
+        self.backwards = 0  # how often its backward ran
+        self.is_function = False  # a torch.autograd.Function of the program's
+        self.frame: FrameType | None = None
+        self.sequence_nr: int | None = None
+        self.end_ns = 0
+        self.kwargs: dict[str, Tree] | None = None
+        self.outputs: Tree = None
+        self.raw: tuple[Any, ...] = ()  # its positional arguments, while an op in it may be given the same
+        self.given: list[tuple[TreePath, torch.Tensor]] | None = None  # its tensors, while it is open
+        self.input_edges: dict[Edge, InputEdge] | None = None

@@ -26,6 +26,7 @@ class ThreadState:
         "grad",
         "last_call",
         "last_output",
+        "last_run",
         "made",
         "made_around",
         "made_before",
@@ -56,6 +57,7 @@ class ThreadState:
         self.noted = claimed  # numbers below this are in `made` or `made_around`
         self.last_call = 0  # the last aten call
         self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
+        self.last_run: Any = None  # tag of the autograd node that ran last, while ops may come under it
         self.unpacked = 0  # id() of a saved tensor that autograd is about to detach; see `SavedPacks`
         self.grad: bool | None = None  # grad mode, as the last `Mode` record has it; None: the next call tells
         self.training: bool | None = None  # of the innermost module

@@ -9,13 +9,21 @@ import torch
 
 from aten_dump.capture.autograd.backward_calls import BackwardCall, BackwardTask, GradientSums
 from aten_dump.capture.naming.call_name import API, BACKWARD, MODULE, NODE, CallName
-from aten_dump.capture.step.open_calls import OpenCall
+from aten_dump.capture.step.open_calls import InputEdge, OpenCall
 from aten_dump.store import records as r
+from aten_dump.store.records import TreePath
 from tests.capture.calls.recorded_ops import Recorded
 
 ADD = CallName("torch.add", "Torch", "add")
-X, Y = (-1, 0), (7, 1)  # edges
 V = r.TREE_VALUE
+
+
+def edge(*paths: TreePath, terms: int = 1) -> InputEdge:
+    """An edge to the inputs at `paths`, along which so many gradients are sent."""
+    one = InputEdge(paths[0])
+    one.paths += paths[1:]
+    one.terms = terms
+    return one
 
 
 class Passed:
@@ -42,59 +50,59 @@ class Passed:
 # -- sums
 
 
-def sent(call: BackwardCall, sums: GradientSums, *terms: torch.Tensor | None) -> None:
+def sent(call: BackwardCall, x: InputEdge, sums: GradientSums, *terms: torch.Tensor | None) -> None:
     for number, term in enumerate(terms):
-        call.send(X, term, [V, 100 + number] if term is not None else None, sums)
+        call.send(x, term, [V, 100 + number] if term is not None else None, sums)
 
 
 def test_a_single_gradient_is_the_very_value_that_the_node_sent() -> None:
     passed = Passed()
-    call = passed.of(passed.owner())
-    sent(call, passed.sums, torch.ones(2))
-    assert call.sent == {X: [V, 100]}
+    call, x = passed.of(passed.owner()), edge((0,))
+    sent(call, x, passed.sums, torch.ones(2))
+    assert call.sent == {x: [V, 100]}
 
 
 def test_several_are_added_up_in_memory_of_the_recorder_s_own() -> None:
     passed = Passed(data="tensor")
-    call = passed.of(passed.owner(expected={X: 3}))
+    call, x = passed.of(passed.owner()), edge((0,), terms=3)
     terms = [torch.full((2,), 1.0), torch.full((2,), 10.0), torch.full((2,), 100.0)]
-    sent(call, passed.sums, terms[0], terms[1])
+    sent(call, x, passed.sums, terms[0], terms[1])
     assert call.sent == {}
-    call.send(X, terms[2], None, passed.sums)
+    call.send(x, terms[2], None, passed.sums)
     passed.recorded.values._keeper.flush()
-    assert call.sent == {X: [V, 1]}
+    assert call.sent == {x: [V, 1]}
     assert torch.frombuffer(bytearray(passed.recorded.sink.blobs[1]), dtype=torch.float32).tolist() == [111, 111]
     assert [term.tolist() for term in terms] == [[1, 1], [10, 10], [100, 100]]
 
 
 def test_a_term_without_a_gradient_counts_and_adds_nothing() -> None:
     passed = Passed()
-    call = passed.of(passed.owner(expected={X: 2, Y: 2}))
-    sent(call, passed.sums, None, torch.ones(2))
-    assert call.sent == {X: [V, 1]}
+    call, x, y = passed.of(passed.owner()), edge((0,), terms=2), edge((1,), terms=2)
+    sent(call, x, passed.sums, None, torch.ones(2))
+    assert call.sent == {x: [V, 1]}
     for _ in range(2):
-        call.send(Y, None, None, passed.sums)
-    assert call.sent[Y] is None
+        call.send(y, None, None, passed.sums)
+    assert call.sent[y] is None
 
 
 def test_terms_that_never_came_are_left_out_of_the_sum_at_the_end() -> None:
     passed = Passed(data="tensor")
-    call = passed.of(passed.owner(expected={X: 2, Y: 2}))
-    sent(call, passed.sums, torch.full((2,), 5.0))
-    call.send(Y, None, None, passed.sums)
+    call, x, y = passed.of(passed.owner()), edge((0,), terms=2), edge((1,), terms=2)
+    sent(call, x, passed.sums, torch.full((2,), 5.0))
+    call.send(y, None, None, passed.sums)
     call.complete(passed.sums)
     passed.recorded.values._keeper.flush()
-    assert call.sent == {X: [V, 1], Y: None}
+    assert call.sent == {x: [V, 1], y: None}
     assert torch.frombuffer(bytearray(passed.recorded.sink.blobs[1]), dtype=torch.float32).tolist() == [5, 5]
     call.complete(passed.sums)
-    assert call.sent == {X: [V, 1], Y: None}
+    assert call.sent == {x: [V, 1], y: None}
 
 
 def test_sums_that_are_not_computed_are_values_of_which_only_the_geometry_is_known() -> None:
     passed = Passed(computed=False)
-    call = passed.of(passed.owner(expected={X: 3}))
-    sent(call, passed.sums, None, torch.ones(2, 3), torch.ones(2, 3))
-    assert call.sent == {X: [V, 1]}
+    call, x = passed.of(passed.owner()), edge((0,), terms=3)
+    sent(call, x, passed.sums, None, torch.ones(2, 3), torch.ones(2, 3))
+    assert call.sent == {x: [V, 1]}
     (value,) = passed.recorded.sink.of(r.VALUE)
     assert (value.shape, value.storage) == ([2, 3], 0)
 
@@ -105,9 +113,9 @@ class Mine(torch.Tensor):
 
 def test_tensors_of_other_classes_are_not_added_up() -> None:
     passed = Passed()
-    call = passed.of(passed.owner(expected={X: 2}))
-    sent(call, passed.sums, torch.ones(2).as_subclass(Mine), torch.ones(2).as_subclass(Mine))
-    assert call.sent == {X: [V, 1]} and len(passed.recorded.sink.of(r.VALUE)) == 1
+    call, x = passed.of(passed.owner()), edge((0,), terms=2)
+    sent(call, x, passed.sums, torch.ones(2).as_subclass(Mine), torch.ones(2).as_subclass(Mine))
+    assert call.sent == {x: [V, 1]} and len(passed.recorded.sink.of(r.VALUE)) == 1
 
 
 # -- arguments and results
@@ -128,28 +136,32 @@ def test_tensors_of_other_classes_are_not_added_up() -> None:
 def test_arguments_are_gradients_in_the_shape_of_the_outputs(outputs: Any, received: Any, arguments: Any) -> None:
     passed = Passed()
     call = passed.of(passed.owner(outputs=outputs))
-    call.received.update(received)
+    for path, gradient in received.items():
+        call.receive(path, gradient)
     assert call.arguments() == arguments
 
 
 def test_results_are_gradients_in_the_shape_of_the_inputs() -> None:
     passed = Passed()
+    x, y = edge((0,), (4,)), edge((2, 1))
     owner = passed.owner(
         args=[[V, 1], 2.5, [r.TREE_LIST, [V, 2], [V, 3]], [r.TREE_LIST, 1], [V, 1]],
-        input_edges={X: [(0,), (4,)], Y: [(2, 1)]},
+        input_edges={(-1, 0): x, (7, 1): y},
     )
     call = passed.of(owner)
-    call.sent.update({X: [V, 8], Y: [V, 9]})
+    call.send(x, None, [V, 8], passed.sums)
+    call.send(y, None, [V, 9], passed.sums)
     assert call.results() == [r.TREE_TUPLE, [V, 8], None, [r.TREE_LIST, None, [V, 9]], None, [V, 8]]
 
 
 def test_results_are_keyed_only_where_a_keyword_has_a_gradient() -> None:
     passed = Passed()
-    owner = passed.owner(args=[[V, 1]], kwargs={"w": [V, 2], "n": 3}, input_edges={X: [(0,)], Y: [("w",)]})
+    x, y = edge((0,)), edge(("w",))
+    owner = passed.owner(args=[[V, 1]], kwargs={"w": [V, 2], "n": 3}, input_edges={(-1, 0): x, (7, 1): y})
     call = passed.of(owner)
-    call.sent[X] = [V, 8]
+    call.send(x, None, [V, 8], passed.sums)
     assert call.results() == [r.TREE_TUPLE, [V, 8]]
-    call.sent[Y] = [V, 9]
+    call.send(y, None, [V, 9], passed.sums)
     assert call.results() == [r.TREE_DICT, 0, [V, 8], "w", [V, 9]]
 
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from aten_dump import DumpConfig
 from aten_dump.capture.autograd.node_runs import NodeRuns
 from aten_dump.capture.naming.call_name import API, BACKWARD, MODULE, CallName
-from aten_dump.capture.step.open_calls import OpenCall
+from aten_dump.capture.step.open_calls import InputEdge, OpenCall
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
 from tests.capture.autograd.links import Cube
@@ -83,7 +83,7 @@ def test_a_run_is_a_call_with_the_gradients_that_came_and_went(runs: Runs, x: to
 
 
 def test_the_call_that_made_the_nodes_has_a_backward_with_its_gradients(runs: Runs, x: torch.Tensor) -> None:
-    runs.owner.args, runs.owner.input_edges = [[r.TREE_VALUE, 1]], {(-id(x), 0): [(0,)]}
+    runs.owner.args, runs.owner.input_edges = [[r.TREE_VALUE, 1]], {(-id(x), 0): InputEdge((0,))}
     y = runs.made(x.exp())
     with runs.modes.dispatch:
         y.sum().backward()

@@ -231,9 +231,13 @@ def test_hooks_may_replace_what_a_module_is_given() -> None:
     call = begin_module(recorded, x)
     assert call.input_edges is None
     recorded.calls.replace_arguments(call, (y,), {"k": 1})
-    assert call.input_edges == {(-id(y), 0): [(0,)]}
+    assert call.input_edges is not None and list(call.input_edges) == [(-id(y), 0)]
+    to_y = call.input_edges[-id(y), 0]
+    to_y.terms = 1  # of a node that the hook has made
+    recorded.calls.replace_arguments(call, (x, y), {"k": 1})
+    assert call.input_edges == {(-id(y), 0): to_y} and (to_y.paths, to_y.terms) == ([(1,)], 1)
     recorded.calls.end(call, x, None)
-    assert (recorded.last().args, recorded.last().kwargs) == ([[r.TREE_VALUE, 2]], {"k": 1})
+    assert (recorded.last().args, recorded.last().kwargs) == ([[r.TREE_VALUE, 1], [r.TREE_VALUE, 2]], {"k": 1})
 
 
 def test_without_gradient_no_edges_are_looked_for() -> None:
