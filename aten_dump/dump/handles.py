@@ -89,7 +89,8 @@ class Call(CallFacts):
     @property
     def where(self) -> str:
         """Where the program makes it, a backward call where its forward call is made; see `source_lines`."""
-        return source_lines(((self.forward if self.phase == "backward" else None) or self).stack)
+        call = (self.forward if self.phase == "backward" else None) or self
+        return self._tables.told(call.record.stack, source_lines)
 
     @property
     def backward(self) -> list[Call]:
@@ -291,7 +292,7 @@ class Recording:
         Raises:
             FormatError: the index has none of that id.
         """
-        record = self.tables.values.get(id)
+        record = self.tables.values.find(id)
         if record is None:
             raise FormatError(f"{self.where} names value {id}, which its index does not hold; run `aten-dump verify`")
         return Value(self, record)

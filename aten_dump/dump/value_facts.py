@@ -75,7 +75,7 @@ class ValueFacts:
 
     @property
     def device_name(self) -> str:
-        storage = self._tables.storages.get(self._record.storage)
+        storage = self._tables.storages.find(self._record.storage)
         if storage is not None:
             return self._tables.text(storage.device)
         return str((self._record.extra or {}).get("device", "cpu"))
@@ -107,7 +107,7 @@ class ValueFacts:
     @property
     def storage_nbytes(self) -> int:
         """Bytes of its storage when first seen, 0 where it has none."""
-        storage = self._tables.storages.get(self._record.storage)
+        storage = self._tables.storages.find(self._record.storage)
         return 0 if storage is None else storage.nbytes
 
     @property
@@ -187,4 +187,4 @@ class ValueFacts:
     @property
     def data(self) -> records.Data | None:
         """Where its bytes are, or None, for tools that read shards themselves."""
-        return self._tables.data.get(self._record.id)
+        return self._tables.data.find(self._record.id)

@@ -44,7 +44,7 @@ class ElementReader:
         """Take what is read; a value of up to `whole_bytes` is read at once."""
         self._flat: torch.Tensor | None = None
         self._value: Value | None = None
-        if isinstance(source, Value) and _memory_order(source) == order.dims and source.nbytes > whole_bytes:
+        if isinstance(source, Value) and source.nbytes > whole_bytes and _memory_order(source) == order.dims:
             self._value = source
             return
         tensor = plain(source.tensor() if isinstance(source, Value) else source)
@@ -67,6 +67,16 @@ def common_order(target: Value | torch.Tensor, baseline: Value | torch.Tensor) -
         if memory is not None and memory == _memory_order(baseline):
             dims = memory
     return Order(shape, dims)
+
+
+def same_elements(target: Value, baseline: Value) -> tuple[object, ...] | None:
+    """Return what two values have in common with all views that show the same elements in the same order, or None."""
+    one, other = target.data, baseline.data
+    order = None if one is None or other is None else _memory_order(target)
+    if one is None or other is None or order is None or order != _memory_order(baseline):
+        return None
+    places = one.blob, one.offset, other.blob, other.offset
+    return *places, target.numel, target.dtype_name, baseline.dtype_name
 
 
 def pairs(

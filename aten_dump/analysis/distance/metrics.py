@@ -14,17 +14,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...dump import Value
-from .element_chunks import CHUNK, Order, common_order, elements, pairs
+from .element_chunks import CHUNK, Order, common_order, elements, pairs, same_elements
 from .ulp import has_ulp, ulp_distance
 
 ULP_EDGES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # upper edges; one more bin is beyond
+_BINS: Final = (0, *(edge + 1 for edge in ULP_EDGES))  # where they begin
 _TINY: Final = 1e-300
 
 Coordinates = tuple[int, ...]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,24 @@ def coarser(target: torch.dtype, baseline: torch.dtype) -> torch.dtype:
     return torch.float64
 
 
+class Measured:
+    """What was measured of two recordings, so that views of one memory are measured once."""
+
+    def __init__(self) -> None:
+        self._totals: dict[tuple[object, ...], _Totals] = {}
+
+    def measure(self, target: Value, baseline: Value) -> Metrics:
+        """Compare two values of one shape; see `measure`."""
+        order = common_order(target, baseline)
+        key = same_elements(target, baseline)
+        total = None if key is None else self._totals.get(key)
+        if total is None:
+            total = _add_up(target, baseline, order)
+            if key is not None:
+                self._totals[key] = total
+        return total.metrics(order)
+
+
 def measure(target: Value | Tensor, baseline: Value | Tensor) -> Metrics:
     """Compare two tensors of one shape.
 
@@ -76,19 +99,18 @@ def measure(target: Value | Tensor, baseline: Value | Tensor) -> Metrics:
     Raises:
         MissingDataError: a value has no bytes.
     """
-    dtype = coarser(target.dtype, baseline.dtype)
     order = common_order(target, baseline)
-    total = _Totals(dtype, order)
-    count = math.prod(order.shape)
-    chunks: Iterable[tuple[int, Tensor, Tensor]] = pairs(target, baseline, order)
-    if count <= CHUNK:
-        chunks = list(chunks)  # read once for both passes
-        total.rms = _rms((b for _, _, b in chunks), dtype)
-    else:
+    return _add_up(target, baseline, order).metrics(order)
+
+
+def _add_up(target: Value | Tensor, baseline: Value | Tensor, order: Order) -> _Totals:
+    dtype = coarser(target.dtype, baseline.dtype)
+    total = _Totals(dtype)
+    if math.prod(order.shape) > CHUNK:
         total.rms = _rms((b for _, b in elements(baseline, order)), dtype)
-    for start, t, b in chunks:
+    for start, t, b in pairs(target, baseline, order):
         total.add(start, _cast(t, dtype), _cast(b, dtype))
-    return total.metrics(count)
+    return total
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -103,28 +125,33 @@ def _rms(chunks: Iterable[Tensor], dtype: torch.dtype) -> float:
     """Return the root mean square of the finite elements."""
     square, count = 0.0, 0
     for chunk in chunks:
-        finite = _wide(_cast(chunk, dtype))
-        own = float(finite.dot(finite))
-        if not math.isfinite(own):
-            finite = finite[torch.isfinite(finite)]
-            own = float(finite.dot(finite))
+        own, finite = _square(_wide(_cast(chunk, dtype)))
         square += own
-        count += finite.numel()
+        count += finite
     return math.sqrt(square / count) if count else 0.0
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float64)
+def _square(wide: Floats) -> tuple[float, int]:
+    """Return the sum of squares of the finite elements, and how many there are."""
+    found = float(wide.dot(wide))
+    if not math.isfinite(found):
+        wide = wide[np.isfinite(wide)]
+        found = float(wide.dot(wide))
+    return found, wide.size
+
+
+def _wide(tensor: Tensor) -> Floats:
+    found: Floats = tensor.to(torch.float64).numpy()
+    return found
 
 
 class _Totals:
     """Sums over chunks; it has more than fifteen attributes, one for each number that `Metrics` is made of."""
 
-    def __init__(self, dtype: torch.dtype, order: Order) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.order = order
         self.per = 2 if dtype.is_complex else 1
-        self.rms = 0.0
+        self.rms: float | None = None  # of the baseline; None where there is one chunk, which tells
         self.count = self.finite = self.exact = self.close_1e3 = self.close_5e3 = self.nonfinite = 0
         self.difference = self.dot = self.t_square = self.b_square = 0.0
         self.max_abs = self.max_rel = self.max_scaled = 0.0
@@ -132,97 +159,114 @@ class _Totals:
         self.bad = [0, 0]
         part = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
         self.has_ulp = has_ulp(part.get(dtype, dtype))
-        self.ulp = torch.zeros(len(ULP_EDGES) + 1, dtype=torch.int64)
+        self.ulp = np.zeros(len(ULP_EDGES) + 1, np.int64)
 
     def add(self, start: int, t: Tensor, b: Tensor) -> None:
         wide_t, wide_b = _wide(t), _wide(b)
-        if torch.equal(wide_t, wide_b) and self._add_same(wide_b):
+        squares = float(wide_t.dot(wide_t)), float(wide_b.dot(wide_b))
+        if self.rms is None:
+            square, count = (squares[1], wide_b.size) if math.isfinite(squares[1]) else _square(wide_b)
+            self.rms = math.sqrt(square / count) if count else 0.0
+        if math.isfinite(squares[0]) and math.isfinite(squares[1]):
+            self._add_finite(start, (t, b), (wide_t, wide_b), squares)
             return
-        self.count += t.numel()
-        equal = (wide_t == wide_b) | (wide_t.isnan() & wide_b.isnan())
-        same = int(equal.sum())
+        self.count += wide_t.size
+        equal = (wide_t == wide_b) | (np.isnan(wide_t) & np.isnan(wide_b))
+        same = int(np.count_nonzero(equal))
         self.exact += same
-        fine_t, fine_b = torch.isfinite(wide_t), torch.isfinite(wide_b)
+        fine_t, fine_b = np.isfinite(wide_t), np.isfinite(wide_b)
         fine = fine_t & fine_b
         self._add_nonfinite(start, fine_t, fine_b, equal)
-        if not bool(fine.all()):
-            wide_t, wide_b = wide_t.where(fine, 0.0), wide_b.where(fine, 0.0)
-        count = int(fine.sum())
+        wide_t, wide_b = np.where(fine, wide_t, 0.0), np.where(fine, wide_b, 0.0)
+        count = int(np.count_nonzero(fine))
         self.finite += count
-        self.t_square += float(wide_t.dot(wide_t))
-        self.b_square += float(wide_b.dot(wide_b))
-        if same == t.numel():
-            self.dot += float(wide_b.dot(wide_b))
-            self.close_1e3 += count
-            self.close_5e3 += count
-            if self.has_ulp:
-                self.ulp[0] += count
+        self._add_squares(float(wide_t.dot(wide_t)), float(wide_b.dot(wide_b)), float(wide_t.dot(wide_b)))
+        if same == wide_t.size:
+            self._add_same(count)
             return
-        self.dot += float(wide_t.dot(wide_b))
-        self._add_errors(start, (wide_t - wide_b).abs_(), wide_b.abs(), fine)
+        self._add_errors(start, np.abs(wide_t - wide_b), np.abs(wide_b), wide_t.size - count)
         if self.has_ulp:
-            self._add_ulp(ulp_distance(t[fine], b[fine]))
+            chosen = torch.from_numpy(fine)
+            self._add_ulp(ulp_distance(t[chosen], b[chosen]))
 
-    def _add_same(self, wide: Tensor) -> bool:
-        """Add a chunk that both have, in few passes; False, and nothing is added, unless all of it is finite."""
-        square, count = float(wide.dot(wide)), wide.numel()
-        if not math.isfinite(square):
-            return False
+    def _add_finite(
+        self, start: int, given: tuple[Tensor, Tensor], wide: tuple[Floats, Floats], squares: tuple[float, float]
+    ) -> None:
+        """Add a chunk that is finite on both sides, in fewer passes."""
+        count = wide[0].size
         self.count += count
-        self.exact += count
         self.finite += count
+        error = np.abs(wide[0] - wide[1])
+        unequal = int(np.count_nonzero(error))
+        self.exact += count - unequal
+        if not unequal:
+            self._add_squares(squares[0], squares[1], squares[1])
+            self._add_same(count)
+            return
+        self._add_squares(squares[0], squares[1], float(wide[0].dot(wide[1])))
+        self._add_errors(start, error, np.abs(wide[1]), 0)
+        if self.has_ulp:
+            self._add_ulp(ulp_distance(*given))
+
+    def _add_squares(self, target: float, baseline: float, product: float) -> None:
+        self.t_square += target
+        self.b_square += baseline
+        self.dot += product
+
+    def _add_same(self, count: int) -> None:
+        """Add so many finite elements that are equal."""
         self.close_1e3 += count
         self.close_5e3 += count
-        self.t_square += square
-        self.b_square += square
-        self.dot += square
         if self.has_ulp:
             self.ulp[0] += count
-        return True
 
-    def _add_nonfinite(self, start: int, fine_t: Tensor, fine_b: Tensor, equal: Tensor) -> None:
-        self.bad[0] += int((~fine_t).sum())
-        self.bad[1] += int((~fine_b).sum())
+    def _add_nonfinite(self, start: int, fine_t: Flags, fine_b: Flags, equal: Flags) -> None:
+        self.bad[0] += int(np.count_nonzero(~fine_t))
+        self.bad[1] += int(np.count_nonzero(~fine_b))
         wrong = ~(fine_t & fine_b) & ~equal
-        found = int(wrong.sum())
+        found = int(np.count_nonzero(wrong))
         if found and self.nonfinite_at < 0:
-            self.nonfinite_at = start * self.per + int(wrong.nonzero()[0])
+            self.nonfinite_at = start * self.per + int(wrong.argmax())
         self.nonfinite += found
 
-    def _add_errors(self, start: int, error: Tensor, size: Tensor, fine: Tensor) -> None:
+    def _add_errors(self, start: int, error: Floats, size: Floats, left_out: int) -> None:
+        """Add the errors of a chunk; so many elements of it are not finite, and count as 0."""
         self.difference += float(error.dot(error))
-        relative = torch.where(error > 0, error / size, 0.0)
-        self.close_1e3 += int(((relative <= 1e-3) & fine).sum())
-        self.close_5e3 += int(((relative <= 5e-3) & fine).sum())
-        self.max_scaled = max(self.max_scaled, float((error / (size + self.rms + _TINY)).max()))
+        with np.errstate(all="ignore"):
+            relative = np.divide(error, size, out=np.zeros_like(error), where=error > 0)
+        self.close_1e3 += int(np.count_nonzero(relative <= 1e-3)) - left_out
+        self.close_5e3 += int(np.count_nonzero(relative <= 5e-3)) - left_out
+        self.max_scaled = max(self.max_scaled, float((error / (size + ((self.rms or 0.0) + _TINY))).max()))
         at = int(error.argmax())
-        if float(error[at]) > self.max_abs:
+        if error[at] > self.max_abs:
             self.max_abs, self.max_abs_at = float(error[at]), start * self.per + at
         at = int(relative.argmax())
-        if float(relative[at]) > self.max_rel:
+        if relative[at] > self.max_rel:
             self.max_rel, self.max_rel_at = float(relative[at]), start * self.per + at
 
     def _add_ulp(self, steps: Tensor) -> None:
-        edges = torch.tensor(ULP_EDGES, dtype=steps.dtype)
-        self.ulp += torch.bincount(torch.bucketize(steps, edges), minlength=len(ULP_EDGES) + 1)
+        capped = np.minimum(steps.numpy(), ULP_EDGES[-1] + 1).astype(np.int64, copy=False)
+        counts = np.bincount(capped, minlength=ULP_EDGES[-1] + 2)
+        self.ulp += np.add.reduceat(counts, _BINS)
 
-    def _at(self, index: int) -> Coordinates | None:
-        return None if index < 0 else self.order.coordinates(index // self.per)
+    def metrics(self, order: Order) -> Metrics:
+        """Return the numbers of all chunks added; `order` is that in which the elements came."""
 
-    def metrics(self, count: int) -> Metrics:
-        """Return the numbers of all chunks added so far."""
+        def at(index: int) -> Coordinates | None:
+            return None if index < 0 else order.coordinates(index // self.per)
+
         norms = math.sqrt(self.t_square) * math.sqrt(self.b_square)
         difference = math.sqrt(self.difference)
         base = math.sqrt(self.b_square)
         shares = max(self.count, 1)
         return Metrics(
-            count=count,
+            count=math.prod(order.shape),
             dtype=str(self.dtype).removeprefix("torch."),
             rel_l2=0.0 if difference == 0 else difference / base if base else math.inf,
             max_abs=self.max_abs,
-            max_abs_at=self._at(self.max_abs_at),
+            max_abs_at=at(self.max_abs_at),
             max_rel=self.max_rel,
-            max_rel_at=self._at(self.max_rel_at),
+            max_rel_at=at(self.max_rel_at),
             max_scaled=self.max_scaled,
             cosine=min(1.0, max(-1.0, self.dot / norms)) if norms else 1.0 if self.t_square == self.b_square else 0.0,
             rmse=difference / math.sqrt(max(self.finite, 1)),
@@ -231,7 +275,7 @@ class _Totals:
             within_5e3=1.0 if self.finite == 0 else self.close_5e3 / self.finite,
             ulp=tuple(self.ulp.tolist()) if self.has_ulp else (),
             nonfinite=self.nonfinite,
-            nonfinite_at=self._at(self.nonfinite_at),
+            nonfinite_at=at(self.nonfinite_at),
             target_nonfinite=self.bad[0],
             baseline_nonfinite=self.bad[1],
         )

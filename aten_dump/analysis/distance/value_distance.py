@@ -10,7 +10,7 @@ from typing import Final, Literal
 from ...dump import Value
 from ...errors import MissingDataError
 from ...store.records import LAYOUTS
-from .metrics import Metrics, measure
+from .metrics import Measured, Metrics, measure
 
 Level = Literal["tensor", "statistic", "hash", "none"]
 
@@ -38,13 +38,14 @@ class Closeness:
         return self.level != "none" or self.bitwise or self.shape is not None
 
 
-def closeness(target: Value, baseline: Value, *, data: bool = True) -> Closeness:
+def closeness(target: Value, baseline: Value, *, data: bool = True, known: Measured | None = None) -> Closeness:
     """Compare two values.
 
     Args:
         target: a value of the dump in question.
         baseline: its counterpart.
         data: read tensors where there are any; False leaves it at hashes and statistics.
+        known: what was measured before, and takes what is measured here.
     """
     names = target.dtype_name, baseline.dtype_name
     dtype = names if names[0] != names[1] else None
@@ -56,11 +57,11 @@ def closeness(target: Value, baseline: Value, *, data: bool = True) -> Closeness
             return Closeness("none", reason=f"the {side}'s tensor {value.absence}")
     if shapes[0] != shapes[1]:
         return Closeness("none", dtype=dtype, shape=shapes, layout=layout)
-    found = _contents(target, baseline, data)
+    found = _contents(target, baseline, data, known)
     return replace(found, dtype=dtype, layout=layout)
 
 
-def _contents(target: Value, baseline: Value, data: bool) -> Closeness:
+def _contents(target: Value, baseline: Value, data: bool, known: Measured | None) -> Closeness:
     for value, side in ((target, "target"), (baseline, "baseline")):
         if value.absence:
             return Closeness("none", reason=f"the {side}'s tensor {value.absence}")
@@ -73,7 +74,7 @@ def _contents(target: Value, baseline: Value, data: bool) -> Closeness:
     if comparable and hashes[0] == hashes[1]:
         return Closeness(_best_level(target, baseline), bitwise=True, error=0.0)
     if data and target.has_data and baseline.has_data:
-        return _tensors(target, baseline)
+        return _tensors(target, baseline, known)
     if target.stats is not None and baseline.stats is not None:
         return _statistics(target, baseline)
     if comparable:
@@ -113,9 +114,9 @@ def same_bits(target: Value, baseline: Value) -> bool:
     return blobs[0].nbytes == blobs[1].nbytes and blobs[0].checksum == blobs[1].checksum
 
 
-def _tensors(target: Value, baseline: Value) -> Closeness:
+def _tensors(target: Value, baseline: Value, known: Measured | None) -> Closeness:
     try:
-        found = measure(target, baseline)
+        found = measure(target, baseline) if known is None else known.measure(target, baseline)
     except MissingDataError as error:
         return Closeness("none", reason=str(error))
     return Closeness("tensor", found.bitwise, found.rel_l2, found, nonfinite=found.nonfinite > 0)

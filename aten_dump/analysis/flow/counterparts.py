@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ...dump import Value
+from ..distance.metrics import Measured
 from ..distance.value_distance import Closeness, closeness
 from ..evidence.states import State
 
@@ -25,6 +26,7 @@ class Counterparts:
         self._read_data = read_data
         self._states: dict[tuple[int, int], State] = {}
         self._close: dict[tuple[int, int], Closeness] = {}
+        self._measured = Measured()
         self._parents: dict[tuple[Side, int], tuple[Side, int]] = {}
         self._partners: tuple[dict[int, Value], dict[int, Value]] = ({}, {})
         self._targets: dict[int, Value] = {}
@@ -34,7 +36,7 @@ class Counterparts:
         key = target.id, baseline.id
         found = self._close.get(key)
         if found is None:
-            found = self._close[key] = closeness(target, baseline, data=self._read_data)
+            found = self._close[key] = closeness(target, baseline, data=self._read_data, known=self._measured)
         return found
 
     def find(self, target: Value, baseline: Value) -> State | None:

@@ -24,7 +24,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 SUSPECT: Final = 4.0
 LENIENCE: Final = 8.0
@@ -253,12 +257,15 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def _greatest(reference: torch.Tensor) -> float:
     """Return the greatest finite absolute value."""
-    chunks = _flat(reference).split(_CHUNK)
-    return max(
-        (float(torch.nan_to_num(c.double(), 0.0, 0.0, 0.0).abs().max()) for c in chunks if c.numel()), default=0.0
-    )
+    return max((_greatest_of(chunk.double()) for chunk in _flat(reference).split(_CHUNK) if chunk.numel()), default=0.0)
 
 
+def _greatest_of(chunk: torch.Tensor) -> float:
+    found = float(np.abs(chunk.numpy()).max())
+    return found if math.isfinite(found) else float(torch.nan_to_num(chunk, 0.0, 0.0, 0.0).abs().max())
+
+
+@np.errstate(all="ignore")
 def _sums(found: torch.Tensor, reference: torch.Tensor, unit: float, least: float) -> _Sums:
     """Add up errors chunk by chunk, so that little memory is needed beyond the tensors.
 
@@ -271,35 +278,52 @@ def _sums(found: torch.Tensor, reference: torch.Tensor, unit: float, least: floa
     one, other = _flat(found), _flat(reference)
     error = norm = greatest = highest = elementwise = dot = spread = 0.0
     at = misplaced = 0
+    narrows = other.dtype != one.dtype and one.dtype.itemsize < 8
+    limit = torch.finfo(one.dtype).max if narrows else math.inf
     for start in range(0, one.numel(), _CHUNK):
-        x, y = one[start : start + _CHUNK].double(), other[start : start + _CHUNK]
-        if y.dtype != one.dtype and one.dtype.itemsize < 8:  # beyond the dtype's range is inf, also for the reference
-            y = torch.where(_beyond(y.double(), one.dtype), y.to(one.dtype).double(), y.double())
-        y = y.double()
-        finite = torch.isfinite(x) & torch.isfinite(y)
-        if not bool(finite.all()):
-            kinds = torch.nan_to_num(x, 1.0, 2.0, 3.0), torch.nan_to_num(y, 1.0, 2.0, 3.0)
-            wrong = ~finite & ((torch.isfinite(x) != torch.isfinite(y)) | (kinds[0] != kinds[1]))
-            misplaced += int(wrong.sum())
-        difference = torch.where(finite, x - y, 0.0).abs()
-        y = torch.where(finite, y, 0.0)
-        error += float(torch.linalg.vector_norm(difference)) ** 2
-        norm += float(torch.linalg.vector_norm(y)) ** 2
-        products = torch.where(finite, x - y, 0.0) * y
+        x, y, wrong = _finite(one[start : start + _CHUNK], other[start : start + _CHUNK], limit)
+        misplaced += wrong
+        signed, size = x - y, np.abs(y)
+        error += float(signed.dot(signed))
+        norm += float(y.dot(y))
+        products = signed * y
         dot += float(products.sum())
-        spread += float(torch.linalg.vector_norm(products)) ** 2
+        spread += float(products.dot(products))
+        difference = np.abs(signed, out=signed)
         worst = int(difference.argmax())
-        if float(difference[worst]) > greatest:
+        if difference[worst] > greatest:
             greatest, at = float(difference[worst]), start + worst
-        elementwise = max(elementwise, float((difference / (unit * y.abs() + least)).max()))
-        highest = max(highest, float(y.abs().max()))
+        elementwise = max(elementwise, float((difference / (unit * size + least)).max()))
+        highest = max(highest, float(size.max()))
     return _Sums(
         math.sqrt(error), math.sqrt(norm), greatest, highest, at, elementwise, misplaced, dot, math.sqrt(spread)
     )
 
 
-def _beyond(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return values.abs() > torch.finfo(dtype).max
+def _finite(found: torch.Tensor, reference: torch.Tensor, limit: float) -> tuple[Floats, Floats, int]:
+    """Return results and references in float64, both 0 where one is not finite.
+
+    Args:
+        found: results.
+        reference: what they should be.
+        limit: beyond this a reference is infinite in the dtype of the results.
+
+    Returns:
+        The two, and at how many places they are not of one kind.
+    """
+    x, y = found.double(), reference.double()
+    wide_x: Floats = x.numpy()
+    wide_y: Floats = y.numpy()
+    is_finite = math.isfinite(wide_x.dot(wide_x)) and math.isfinite(wide_y.dot(wide_y))
+    if is_finite and (limit == math.inf or np.abs(wide_y).max() <= limit):
+        return wide_x, wide_y, 0
+    if limit < math.inf:
+        y = torch.where(y.abs() > limit, y.to(found.dtype).double(), y)
+    fine = torch.isfinite(x), torch.isfinite(y)
+    finite = fine[0] & fine[1]
+    kinds = torch.nan_to_num(x, 1.0, 2.0, 3.0), torch.nan_to_num(y, 1.0, 2.0, 3.0)
+    wrong = ~finite & ((fine[0] != fine[1]) | (kinds[0] != kinds[1]))
+    return torch.where(finite, x, 0.0).numpy(), torch.where(finite, y, 0.0).numpy(), int(wrong.sum())
 
 
 def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

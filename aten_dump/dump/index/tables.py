@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -46,6 +46,7 @@ class Tables:
         self.has_header = data.header is not None
         self.commit: records.Commit | None = data.commit
         self._names: dict[int, str] = {}
+        self._told: dict[int, str] = {}
         self._sort(data.rows)
 
     def _sort(self, rows: Mapping[int, RawRows]) -> None:
@@ -98,12 +99,10 @@ class Tables:
         Raises:
             FormatError: a call names an op that the index does not have.
         """
-        try:
-            return self.ops[number]
-        except KeyError:
-            raise FormatError(
-                f"{self.where} names op {number}, which it does not hold; run `aten-dump verify`"
-            ) from None
+        found = self.ops.find(number)
+        if found is None:
+            raise FormatError(f"{self.where} names op {number}, which it does not hold; run `aten-dump verify`")
+        return found
 
     def call_name(self, call: records.Call) -> str:
         """Render ``{Prefix}.{api}.{n}.{phase}`` and, for a further backward, ``.{repeat}``."""
@@ -126,13 +125,20 @@ class Tables:
         """Return the frames of a stack, innermost first."""
         frames: list[Frame] = []
         while number:
-            link = self.stacks.get(number)
-            frame = None if link is None else self.frames.get(link.frame)
+            link = self.stacks.find(number)
+            frame = None if link is None else self.frames.find(link.frame)
             if link is None or frame is None:
                 break
             frames.append(Frame(self.text(frame.file), frame.line, self.text(frame.function), bool(frame.user)))
             number = link.parent
         return frames
+
+    def told(self, stack: int, tell: Callable[[list[Frame]], str]) -> str:
+        """Return what is told of the frames of a stack, which many calls share; each is told once."""
+        found = self._told.get(stack)
+        if found is None:
+            found = self._told[stack] = tell(self.stack(stack))
+        return found
 
     def same_as(self, value: int, fact: int, known: Container[int]) -> int:
         """Return the value that holds a fact (bit of ``Same.facts``) of `value`: itself, or one it shares it with."""

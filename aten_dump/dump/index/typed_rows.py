@@ -38,15 +38,20 @@ class Places(Mapping[int, int]):
         # Ids far apart, or twice the same: as no writer of ours makes them.
         self._others = {} if is_whole else dict(zip(ids.tolist(), range(len(ids)), strict=True))
 
-    def __getitem__(self, id: int) -> int:
+    def find(self, id: int) -> int:
+        """Return the position of an id, or -1."""
         at = id - self._low
         place: int = self._places[at] if 0 <= at < len(self._places) else self._others.get(id, -1)
+        return place
+
+    def __getitem__(self, id: int) -> int:
+        place = self.find(id)
         if place < 0:
             raise KeyError(id)
         return place
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, int) and self.get(id) is not None
+        return isinstance(id, int) and self.find(id) >= 0
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._others or self._ids.tolist())
@@ -120,6 +125,11 @@ class RecordTable(Mapping[int, Record]):
 
     def __getitem__(self, id: int) -> Record:
         return self._make(self.rows[self.places[id]])
+
+    def find(self, id: int) -> Record | None:
+        """Return the record of an id, or None: `get`, without an exception for each that is not there."""
+        place = self.places.find(id)
+        return None if place < 0 else self._make(self.rows[place])
 
     def __contains__(self, id: object) -> bool:
         return id in self.places

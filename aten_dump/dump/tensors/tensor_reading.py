@@ -63,8 +63,8 @@ def find_stored(value: ValueFacts, tables: Tables, source: Source) -> Stored:
     Raises:
         MissingDataError: there are none.
     """
-    data = tables.data.get(value.id)
-    blob = None if data is None else tables.blobs.get(data.blob)
+    data = tables.data.find(value.id)
+    blob = None if data is None else tables.blobs.find(data.blob)
     if value.undefined or value.opaque or data is None or blob is None:
         raise MissingDataError(why_no_data(value, tables, source))
     return Stored(value, tables, source, data, blob)

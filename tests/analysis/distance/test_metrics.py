@@ -93,3 +93,39 @@ def test_large_tensors_are_read_in_ranges(tmp_path: Path, view: object, monkeypa
     assert (ranged.max_abs, ranged.ulp) == (whole.max_abs, whole.ulp)
     t, b = values[0].tensor(), values[1].tensor()
     assert float((t - b).abs()[ranged.max_abs_at]) == pytest.approx(ranged.max_abs)
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_elements_that_are_not_finite_leave_the_other_numbers_as_they_are(
+    chunk: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in (elements, module):
+        monkeypatch.setattr(part, "CHUNK", chunk)
+    b = torch.randn(9, dtype=dtype)
+    t = b + 1e-3
+    bad, odd = (torch.full((4,), number).view(dtype) for number in (math.nan, math.inf))
+    clean, found = measure(t, b), measure(torch.cat([t, bad]), torch.cat([b, odd]))
+    assert clean.max_scaled > 0
+    assert found.max_scaled == pytest.approx(clean.max_scaled)
+    assert found.rel_l2 == pytest.approx(clean.rel_l2) and found.within_5e3 == clean.within_5e3
+    assert found.ulp == clean.ulp and found.nonfinite == 4
+
+
+def test_views_of_one_memory_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 6)
+    for n in range(2):
+        with DumpMode(DumpConfig(path=str(tmp_path / str(n)), data="tensor")) as dump:
+            y = x + n * (x > 0)
+            for view in (y, y.t(), y.view(3, 8), y[1:], y.t()[::2]):
+                view.clone()
+            dump.step()
+    sides = [open_dump(tmp_path / str(n)).rank(0, 0) for n in range(2)]
+    pairs = [[rank[f"Aten.clone.{n}.forward"].inputs[0][0] for rank in sides] for n in range(5)]
+    expected = [measure(*pair) for pair in pairs]
+    read: list[object] = []
+    original = module.pairs
+    monkeypatch.setattr(module, "pairs", lambda *given: read.append(given) or original(*given))
+    known = module.Measured()
+    assert [known.measure(*pair) for pair in pairs] == expected
+    assert len(read) == 3  # the first three show the same elements in the order of memory
