@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -46,6 +47,8 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
     """
     if is_collective(call.op):
         return "a collective: another rank sent it, see that rank's dump, or the sum overflowed"
+    if any(number != number for number in numbers_given(call)):
+        return "the program gave it NaN as a number"
     if given:
         return "it makes NaN of a mask: a row that is masked entirely, or 0 * inf"
     if undefined:
@@ -71,6 +74,20 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
             f"the greatest input is {max(sizes, default=0.0):.3g}"
         )
     return "an operation that has no result: 0/0, or inf - inf on the way"
+
+
+def numbers_given(call: Call) -> Iterator[float | complex]:
+    """Yield the floating numbers among a call's arguments."""
+    args, kwargs = call.inputs
+    waiting: list[Any] = [*args, *kwargs.values()]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, (list, tuple)):
+            waiting += item
+        elif isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, (float, complex)):
+            yield item
 
 
 def explain_scaled(why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], update: LossScale) -> str | None:

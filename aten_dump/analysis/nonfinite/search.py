@@ -5,7 +5,8 @@ Theory of operation
     One that was given non-finite elements and passes some on is a *propagator*. Infinities that the program put
     there on purpose are a *mask*: written as a literal (masked_fill, full, where with -inf), or -inf alone that
     came from outside, and what moves or adds to such values without making NaN of them. An op that makes NaN of
-    a mask (softmax of a row that is masked entirely, 0 * -inf) is a producer again. What is known of a value
+    a mask (softmax of a row that is masked entirely, 0 * -inf) is a producer again, and so is one that is given NaN
+    as a literal: no mask is made of it, and the trigger of the recorder fires there too. What is known of a value
     follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it. Gradients
     that overflow under the loss scale of a gradient scaler, which then skips the optimizer's step, are *scaled*.
     What memory held that a call only writes to is nothing to it. Statistics are enough; bytes are read only where there
@@ -16,14 +17,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ...errors import MissingDataError
 from ...store.op_names import LIFT_FRESH
-from .explanations import Slot, explain, explain_scaled, greatest_of
+from .explanations import Slot, explain, explain_scaled, greatest_of, numbers_given
 from .value_range import ContentsTable
 
 Kind = Literal["producer", "propagator", "mask", "outside", "scaled"]
@@ -164,10 +164,8 @@ class _Search:
         if not bad:
             return
         only_masks = all(key in self._masks for key in given_keys.values())
-        if _places(call) and only_masks:
-            kind: Kind = "mask"
-        elif given and only_masks:
-            kind = "producer" if any(slot.contents.nan for slot in bad) else "mask"
+        if only_masks and (given or _places(call)):
+            kind: Kind = "producer" if any(slot.contents.nan for slot in bad) else "mask"
         elif given:
             kind = "propagator"
         elif self._adds_masks(inputs, bad):
@@ -255,8 +253,7 @@ def _innermost(rank: RankDump) -> list[Call]:
 
 def _places(call: Call) -> bool:
     """Tell whether a call was given an infinity or NaN as a literal: it puts it there on purpose."""
-    args, kwargs = call.inputs
-    return any(isinstance(item, (float, complex)) and _odd(item) for item in _literals([*args, *kwargs.values()]))
+    return any(_odd(number) for number in numbers_given(call))
 
 
 def _is_constant(call: Call, slot: Slot) -> bool:
@@ -267,16 +264,6 @@ def _is_constant(call: Call, slot: Slot) -> bool:
 def _odd(number: float | complex) -> bool:
     parts = (number.real, number.imag) if isinstance(number, complex) else (number,)
     return not all(math.isfinite(part) for part in parts)
-
-
-def _literals(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from _literals(item)
-    elif isinstance(tree, dict):
-        yield from _literals(list(tree.values()))
-    else:
-        yield tree
 
 
 def _event(kind: Kind, call: Call, bad: list[Slot], inputs: list[Slot], why: str) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aten_dump import MissingDataError
+from aten_dump import DumpConfig, DumpMode, MissingDataError, open_dump
 from aten_dump.analysis.nonfinite.search import NonFinite, find_nonfinite
 from aten_dump.cli.main import main
 from tests.models import build
@@ -80,6 +81,14 @@ def written_in_place() -> None:
     x[1:].sum()
 
 
+def literal() -> None:
+    (torch.ones(4).fill_(float("nan")) * 2).sum()
+
+
+def infinite_literal() -> None:
+    (torch.zeros(4) * INF).sum()
+
+
 OUTSIDE = torch.tensor([1.0, float("nan")])
 
 
@@ -95,8 +104,25 @@ CAUSES: dict[str, tuple[Callable[[], None], str, str, str]] = {
     "half overflows": (half, "aten::mul.Tensor", "forward", "overflow of float16, whose greatest number is 6.55e+04"),
     "logarithm": (logarithm, "aten::log", "forward", "a logarithm of zero or less"),
     "in place": (written_in_place, "aten::mul_.Tensor", "forward", "overflow of float32"),
+    "NaN as a literal": (literal, "aten::fill_.Scalar", "forward", "the program gave it NaN as a number"),
+    "Inf as a literal": (infinite_literal, "aten::mul.Tensor", "forward", "0/0, or inf - inf"),
     "from outside": (from_outside, "aten::mul.Tensor", "forward", "came from outside"),
 }
+
+
+MASKS = [attention, masked_in_place, lowest_number, sdpa, least]
+
+
+@pytest.mark.parametrize("program", [*MASKS, *(cause[0] for cause in CAUSES.values())], ids=lambda f: f.__name__)
+def test_the_trigger_fires_where_the_search_finds_a_cause(
+    record: Callable[..., Any], program: Callable[[], None], tmp_path: Path
+) -> None:
+    first = find_nonfinite(record(program, data="statistic")).first
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="statistic", trigger="nonfinite")):
+        program()
+    dump = open_dump(tmp_path / "dump")
+    notes = [note for step in dump.steps for note in dump.rank(step, 0).notes if note.code == "trigger"]
+    assert [note.message.partition(" ")[0] for note in notes] == ([] if first is None else [first.op])
 
 
 @pytest.mark.parametrize("data", ["statistic", "tensor"])
@@ -113,7 +139,7 @@ def test_the_first_cause(record: Callable[..., Any], cause: str, data: str) -> N
 
 
 @pytest.mark.parametrize("data", ["statistic", "tensor"])
-@pytest.mark.parametrize("program", [attention, masked_in_place, lowest_number, sdpa, least], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", MASKS, ids=lambda f: f.__name__)
 def test_masks_are_no_cause(record: Callable[..., Any], program: Callable[[], None], data: str) -> None:
     found = find_nonfinite(record(program, data=data))
     assert found.masks
