@@ -1,4 +1,4 @@
-"""Runs the trial: python -m tests.trial [--sample N] [--seed S] [--program NAME] [word of a case's name ...]."""
+"""Runs the trial: python -m tests.trial [--sample N] [--seed S] [--program NAME] [--device npu] [word of a case's name ...]."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from tests import devices
+
 from .cases import cases
 from .examine import RIGHT, Baselines, examine
 
@@ -24,7 +26,11 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=1, help="one case in so many")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--json", type=Path, help="write what came of each case there, one line each")
+    parser.add_argument(
+        "--device", choices=devices.DEVICES, default="cpu", help="wrong kernels on it, and its own runs"
+    )
     options = parser.parse_args()
+    devices.start(options.device)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     counts: Counter[tuple[int, str, str]] = Counter()
@@ -32,7 +38,7 @@ def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         baselines = Baselines(Path(folder))
-        for case in cases(options.words, options.program, options.sample, options.seed):
+        for case in cases(options.words, options.program, options.sample, options.seed, options.device):
             start = time.perf_counter()
             said = examine(case, Path(folder), baselines)
             seconds = time.perf_counter() - start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -19,6 +19,13 @@ from .training import Program
 
 Group = Literal["bug", "kernel", "honest"]
 CALL_SLIPS, LOOPS, KERNELS, HONEST = 6, 3, 4, 6  # cases for each program
+NOT_ON_DEVICE = {  # programs that the simulated NPU cannot run
+    "gru tagger": "it has no kernel for the package's DynamicGRUV2",
+    "lstm forecaster": "it has no kernel for the package's DynamicRNN",
+}
+DRAW_THERE = frozenset(  # draw random numbers on their device, other ones than the CPU
+    ("bart", "diffusion unet", "mixer", "two towers", "graph attention", "vae")
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class Case:
     of: Literal["call", "loop", "kernel", "form", "arrangement", "device"]
     number: int = 0
     op: str = ""  # of a kernel
+    target: str = "cpu"  # the devices of the two sides
+    baseline: str = "cpu"
 
     @property
     def half(self) -> int:
@@ -40,7 +49,8 @@ class Case:
         at = (
             f" in {self.op}.{self.number}" if self.of == "kernel" else f" at {self.number}" if self.of == "call" else ""
         )
-        return f"{self.program}: {self.operator}{at}"
+        where = "" if self.target == "cpu" else f", {self.target} against {self.baseline}"
+        return f"{self.program}: {self.operator}{at}{where}"
 
 
 def _lot(*words: object) -> random.Random:
@@ -66,10 +76,10 @@ def _count(program: Program, slip: Slip) -> int:
 
 
 @cache
-def _kernels(program: str) -> list[tuple[str, int]]:
+def _kernels(program: str, device: str) -> list[tuple[str, int]]:
     """Return the calls of one step that compute, one of each kind of op first."""
     counting = WrongKernel()
-    training = PROGRAMS[program].build()
+    training = PROGRAMS[program].on(device)
     training.batches = training.batches[:1]
     with counting:
         training.run(lambda: None)
@@ -86,13 +96,18 @@ def of_program(name: str) -> Iterator[Case]:
     loops = [slip for slip, loop in LOOP_SLIPS.items() if loop.change(PROGRAMS[name].build()) is not None]
     for slip in lot.sample(loops, min(LOOPS, len(loops))):
         yield Case(name, "bug", slip, "loop")
+    yield from _wrong_kernels(name, "cpu")
+    yield from _honest(name)
+
+
+def _wrong_kernels(name: str, device: str) -> Iterator[Case]:
     lot = _lot(name, "kernels")
-    sites = _kernels(name)
+    sites = _kernels(name, device)
     ops = sorted({op for op, _ in sites})
     for op in lot.sample(ops, min(KERNELS, len(ops))):
         number = lot.choice([n for other, n in sites if other == op])
-        yield Case(name, "kernel", lot.choice(sorted(KERNEL_SLIPS)), "kernel", number, op)
-    yield from _honest(name)
+        slip = lot.choice(sorted(KERNEL_SLIPS))
+        yield Case(name, "kernel", slip, "kernel", number, op, target=device, baseline=device)
 
 
 def _honest(name: str) -> Iterator[Case]:
@@ -106,11 +121,25 @@ def _honest(name: str) -> Iterator[Case]:
         yield Case(name, "honest", other, "arrangement")
 
 
-def cases(words: Sequence[str] = (), programs: Sequence[str] = (), sample: int = 1, seed: int = 0) -> Iterator[Case]:
+def on_device(name: str, device: str) -> Iterator[Case]:
+    """Yield the cases of one program on a device: wrong kernels, the first against the CPU, and the CPU as a baseline."""
+    if name in NOT_ON_DEVICE:
+        return
+    other = device if name in DRAW_THERE else "cpu"
+    for number, case in enumerate(_wrong_kernels(name, device)):
+        yield replace(case, baseline=device if number else other)
+    if other != device:
+        yield Case(name, "honest", "other device", "device", target=device)
+    yield Case(name, "honest", "itself", "arrangement", target=device, baseline=device)
+
+
+def cases(
+    words: Sequence[str] = (), programs: Sequence[str] = (), sample: int = 1, seed: int = 0, device: str = "cpu"
+) -> Iterator[Case]:
     """Yield the cases of some programs, or all, whose text has all of the words; with `sample` one in so many, drawn by a seed."""
     for name in programs or PROGRAMS:
         lot = _lot(name, seed)
-        for case in of_program(name):
+        for case in of_program(name) if device == "cpu" else on_device(name, device):
             drawn = lot.randrange(sample) == 0
             if drawn and all(word in f"{case.group} {case.of} {case}" for word in words):
                 yield case

@@ -54,13 +54,14 @@ class Baselines:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: tuple[str, Recording] | None = None
+        self._kept: tuple[tuple[str, str], Recording] | None = None
 
-    def of(self, program: str) -> Recording:
-        if self._kept is None or self._kept[0] != program:
+    def of(self, case: Case) -> Recording:
+        wanted = case.program, case.baseline
+        if self._kept is None or self._kept[0] != wanted:
             path = self._folder / "baseline"
             shutil.rmtree(path, ignore_errors=True)
-            self._kept = program, record(PROGRAMS[program].build(), path)
+            self._kept = wanted, record(PROGRAMS[case.program].on(case.baseline), path)
         return self._kept[1]
 
 
@@ -74,10 +75,10 @@ def record(training: Training, path: Path, device: AbstractContextManager[Any] |
 
 def examine(case: Case, folder: Path, baselines: Baselines) -> Said:
     """Say what the tool makes of a case."""
-    baseline = baselines.of(case.program)
+    baseline = baselines.of(case)
     path = folder / "target"
     shutil.rmtree(path, ignore_errors=True)
-    training = PROGRAMS[case.program].build()
+    training = PROGRAMS[case.program].on(case.target)
     device, guilty = prepare(case, training)
     try:
         target = record(training, path, device)
@@ -109,10 +110,10 @@ def prepare(case: Case, training: Training) -> tuple[Any, str]:
         return None, guilty
     elif case.of == "arrangement":
         assert ARRANGEMENTS[case.operator].change(training), case
-    elif case.of == "device":
+    elif case.of == "device" and case.target == "cpu":
         return Device(SPLIT if case.operator.startswith("split") else PRECISE), ""
     elif case.of == "kernel":
-        return WrongKernel(case.op, case.number, case.operator), rf"\|Aten\.{case.op}\.{case.number}\."
+        return WrongKernel(case.op, case.number, case.operator), rf"\|(Aten|NPU)\.{case.op}\.{case.number}\."
     return None, ""
 
 

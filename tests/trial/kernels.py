@@ -58,7 +58,12 @@ class WrongKernel(TorchDispatchMode):
 
     @staticmethod
     def _computes(func: Any, result: Any) -> bool:
-        if func.namespace != "aten" or not isinstance(result, Tensor) or result.numel() < 2 or result.is_sparse:
+        if (
+            func.namespace not in ("aten", "npu")
+            or not isinstance(result, Tensor)
+            or result.numel() < 2
+            or result.is_sparse
+        ):
             return False
         returns = func._schema.returns
         is_new = len(returns) == 1 and returns[0].alias_info is None

@@ -82,5 +82,13 @@ class Program:
     build: Callable[[], Training]
     half: int = 1  # 1: written before the analysis was changed, 2: after
 
+    def on(self, device: str) -> Training:
+        """Build it on the CPU, so that numbers drawn are the same everywhere, and move it."""
+        training = self.build()
+        if device != "cpu":
+            training.model.to(device)
+            training.batches = [{name: t.to(device) for name, t in batch.items()} for batch in training.batches]
+        return training
+
     def __str__(self) -> str:
         return self.name
