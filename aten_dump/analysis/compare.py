@@ -24,7 +24,7 @@ from .given_dumps import Given, Path, chosen, opened
 from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
 from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
-from .meetings.first_cause import first_cause, unfounded
+from .meetings.first_cause import brought_by, first_cause, unfounded
 from .notebook_view import comparison_html
 from .pairing.user_mapping import Mapping
 from .rerun.allowed_ops import allowed_patterns
@@ -106,11 +106,7 @@ class Comparison:
             lines = [f"{lines[0]} {first}", *(f"  {sentence}" for sentence in others)]
             steps = travel(evidence.rows, finding)
             lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
-            causes = [(e, e.findings[0]) for e in self.ranks if e.findings]
-            if len(self.ranks) > 1:
-                lines += [f"  {_where(e)}: first cause {cause.row.place.call} {cause.row.slot}" for e, cause in causes]
-                clean = [_where(e) for e in self.ranks if not e.findings]
-                lines += [f"  no cause in {', '.join(clean)}"] if clean else []
+            lines += self._causes_of_ranks() if len(self.ranks) > 1 else []
         for evidence in self.ranks:
             lines.append(f"{_where(evidence)}: {counts(evidence)}")
             lines += [f"  replicas differ: {text}" for text in evidence.replicas]
@@ -130,6 +126,25 @@ class Comparison:
                 yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}."
             yield from (f"{_where(e)}: {leaning}, and was not compared." for e, leaning in unfounded(self.ranks))
 
+    def _causes_of_ranks(self) -> Iterator[str]:
+        assert self.first is not None
+        where, place = self.first[0], self.first[1].row.place
+        brought = brought_by(self.first, self.ranks)
+        clean = []
+        for evidence in self.ranks:
+            call = brought.get(evidence.ranks[0]) if evidence.steps == where.steps else None
+            meeting = None if call is None else _apart_at(evidence, call)
+            if evidence.findings:
+                cause = evidence.findings[0].row
+                yield f"  {_where(evidence)}: first cause {cause.place.call} {cause.slot}"
+            elif meeting is not None:
+                by = f"{place.call} of rank {where.ranks[0]}"
+                yield f"  {_where(evidence)}: no cause of its own; what differs from {meeting} on was brought by {by}"
+            else:
+                clean.append(_where(evidence))
+        if clean:
+            yield f"  no cause in {', '.join(clean)}"
+
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}: {self.target} against {self.baseline}, {len(self.ranks)} step-ranks>"
 
@@ -141,6 +156,12 @@ class Comparison:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MOST_ENDS])
     return shown if len(names) <= _MOST_ENDS else f"{shown} and {len(names) - _MOST_ENDS} more"
+
+
+def _apart_at(evidence: RankEvidence, call: int) -> str | None:
+    """Return the name of a call of the target if the sides have other numbers there."""
+    rows = (row for row in evidence.rows if row.target is not None and row.target.id == call)
+    return next((row.place.call for row in rows if row.closeness is not None and not row.closeness.bitwise), None)
 
 
 def _where(evidence: RankEvidence) -> str:

@@ -18,7 +18,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from aten_dump import DumpConfig, DumpMode, MissingDataError, compare
-from aten_dump.analysis.compare import compare_recompute
+from aten_dump.analysis.compare import Comparison, compare_recompute
+from aten_dump.analysis.distance.value_distance import Closeness
+from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
+from aten_dump.analysis.evidence.other_ranks import Part
 from aten_dump.cli.main import main
 
 
@@ -126,6 +129,24 @@ def test_the_first_cause_is_told_per_rank_and_over_ranks(tmp_path: Path) -> None
     found = compare(a, b)
     assert found.first is not None and found.first[0].ranks == (1, 1)
     assert "no cause in step 0 rank 0" in found.answer()
+
+
+@pytest.mark.parametrize("differs", [True, False])
+def test_a_rank_without_a_cause_of_its_own_is_told_who_brought_what_differs(differs: bool) -> None:
+    def rank(number: int, call: str, part: Part, *findings: Finding) -> RankEvidence:
+        place = Place(0, number, part.call, call, "c10d::allreduce_", "aten", "backward", "", "", "", "")
+        row = Row(place, place, "order", "output.0", "within", Closeness("tensor", bitwise=not differs, error=0.1))
+        return RankEvidence(
+            "t", "b", (0, 0), (number, number), "tensor", {}, (9, 9), {}, (row,), findings, {}, {}, meets=(part,)
+        )  # fmt: skip
+
+    place = Place(0, 1, 3, "Aten.tanh.0.forward", "aten::tanh", "aten", "forward", "", "", "", "")
+    cause = Finding("op", Row(place, place, "order", "output.0", "different"), "it is wrong", "", (3, 1))
+    meeting = [Part(("0", (0, 1), ""), 0, number, sends=True, receives=True) for number in (4, 5)]
+    found = Comparison("t", "b", (rank(0, "allreduce_.7", meeting[0]), rank(1, "allreduce_.8", meeting[1], cause)))
+    brought = "no cause of its own; what differs from allreduce_.7 on was brought by Aten.tanh.0.forward of rank 1"
+    assert (f"step 0 rank 0: {brought}" in found.answer()) == differs
+    assert ("no cause in step 0 rank 0" in found.answer()) != differs
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

@@ -228,6 +228,30 @@ def compressed(folder: Path) -> Result:
     return _bare_and_dumped(folder, build, {"dump": {"data": "full"}})
 
 
+def power_sgd(folder: Path) -> Result:
+    """DDP with PowerSGD, which keeps memory from step to step that callbacks write; ranks are late by turns."""
+    _init(folder)
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    late = [RANK]
+
+    def hook(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        time.sleep(0.05 * (late[0] % 2))
+        return powerSGD_hook.powerSGD_hook(state, bucket)
+
+    hook.__annotations__.clear()  # DDP refuses those that are texts
+
+    def build() -> nn.Module:
+        late[0] += 1
+        model = nn.parallel.DistributedDataParallel(_model())
+        state = powerSGD_hook.PowerSGDState(None, min_compression_rate=1, start_powerSGD_iter=2)
+        state.iter = 2  # it compresses from the first step on
+        model.register_comm_hook(state, hook)
+        return model
+
+    return _bare_and_dumped(folder, build, {"one": {"data": "tensor"}, "two": {"data": "tensor"}})
+
+
 def _step_with_nan(model: nn.Module, broken: bool) -> None:
     loss = model(torch.ones(4, 8)).mean()
     number = torch.full((), 0.0 if broken else 1.0)
@@ -284,6 +308,7 @@ PROGRAMS: dict[str, Callable[[Path], Result]] = {
     "launched": launched,
     "one_sided": one_sided,
     "compressed": compressed,
+    "power_sgd": power_sgd,
     "triggered": triggered,
 }
 RANK = -1

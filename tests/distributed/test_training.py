@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from aten_dump import compare
 from tests.capture.bits import calls, raw, values
 from tests.distributed.comparing import differences
 from tests.distributed.launching import RANKS, Launched, launch, launch_once
@@ -197,3 +198,13 @@ def test_a_communication_hook_is_unchanged_and_its_callback_is_seen_or_said_to_b
             # The callback runs where the reduction ends: at once in the program's thread, or in one of gloo's.
             copies = [c for c in calls(dump, op="aten::copy_") if c.inputs[0][1].dtype == torch.float16]
             assert copies or "unseen" in [note.code for note in dump.notes]
+
+
+def test_equal_runs_agree_whose_hook_keeps_memory_that_callbacks_write(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    launched = launch("power_sgd", tmp_path_factory.mktemp("power_sgd"))
+    assert_unchanged(launched, "bare", "one", "two")
+    assert any(call.op == "aten::bmm.out" for call in launched.rank("one").calls)
+    found = compare(launched.folder / "one", launched.folder / "two")
+    assert found.exit_code == 0, found.answer()

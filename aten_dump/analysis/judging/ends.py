@@ -113,6 +113,7 @@ class Ends:
         knows = self._knows
         if any(rank.config.get("source") for rank in (knows.target, knows.baseline)):
             return  # other tools do not say which tensors lie in the same memory
+        unsure = any(wrote_unseen(rank) for rank in (knows.target, knows.baseline))
         last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
         seen: set[tuple[int, int]] = set()
         for target, baseline in knows.known.pairs():
@@ -120,8 +121,10 @@ class Ends:
                 continue
             ends = [side.get(_place(v), v) for side, v in zip(last, (target, baseline), strict=True)]
             key = ends[0].id, ends[1].id
-            if key != (target.id, baseline.id) and key not in seen:
-                seen.add(key)
+            if key == (target.id, baseline.id) or key in seen:
+                continue
+            seen.add(key)
+            if not unsure or knows.wiring.state(*ends) is not None or any(map(_by_optimizer, ends)):
                 yield End("left", "left behind", ends[0], ends[1])
 
     def _lasts(self, target: Value, baseline: Value) -> bool:
@@ -196,6 +199,15 @@ def gradients_of(rank: RankDump) -> dict[str, Value]:
     """Return each parameter's gradient when backward ended, by the parameter's path without wrappers."""
     holders = Holders(rank)
     return {normal_module(name): holders.of(value) for name, value in rank.gradients.items()}
+
+
+def wrote_unseen(rank: RankDump) -> bool:
+    """Tell whether callbacks ran that nobody saw: memory may hold something else than was last seen there."""
+    return any(note.code == "unseen" for note in rank.notes)
+
+
+def _by_optimizer(value: Value) -> bool:
+    return value.producer is not None and value.producer[0].phase == "optimizer"
 
 
 def _last_call(rank: RankDump, value: Value) -> Call:

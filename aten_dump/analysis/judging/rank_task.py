@@ -26,6 +26,7 @@ from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
 from .cut_gradients import named_at_the_cut
+from .ends import wrote_unseen
 from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precision_notes
@@ -197,6 +198,9 @@ def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
     for rank, side in ((target, "target"), (baseline, "baseline")):
         if not rank.complete:
             yield f"the {side} {rank.where} was interrupted; calls after its end have no counterpart"
+        if wrote_unseen(rank):
+            text = "callbacks ran unseen; what they left in memory is compared where a call reads it"
+            yield f"in the {side} {rank.where} {text}"
 
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:

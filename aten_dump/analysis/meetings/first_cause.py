@@ -29,6 +29,19 @@ def first_cause(ranks: Sequence[RankEvidence]) -> Caused | None:
     return min(left or found, key=lambda pair: (pair[1].order, pair[0].ranks[0]))
 
 
+def brought_by(first: Caused, ranks: Sequence[RankEvidence]) -> dict[int, int]:
+    """Return the ranks that have no cause of their own and to which a cause of another rank gets in its step.
+
+    Returns:
+        For each of them the id of the first call that what is wrong reaches there.
+    """
+    evidence, finding = first
+    others = [e for e in ranks if e.steps == evidence.steps]
+    meetings = {e.ranks[0]: Attendance.of(e.ranks[0], e.meets) for e in others}
+    reached = reached_by(evidence.ranks[0], finding.order[0], meetings)
+    return {e.ranks[0]: reached[e.ranks[0]] for e in others if not e.findings and e.ranks[0] in reached}
+
+
 def _reaches(one: Caused, other: Caused, meetings: Mapping[int, Attendance]) -> bool:
     """Tell whether what is wrong at one cause gets to the rank of another one before that."""
     if one[0].ranks[0] == other[0].ranks[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from aten_dump import compare, open_dump
-from aten_dump.analysis.judging.ends import gradients_of, roots_of
+from aten_dump.analysis.judging.ends import gradients_of, roots_of, wrote_unseen
 from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.dump import RankDump
 from tests.analysis.by_hand import walked
@@ -231,6 +232,55 @@ def test_memory_from_outside_must_end_alike(ended: Ended) -> None:
     walk, _ = ended(body(0, 0.0), body(1, 1.5))
     assert [kind for kind, _ in found(walk)] == ["region"], "the baseline goes on"
     assert slots(walk) == [("left behind", "different")]
+
+
+def called_back(memory: torch.Tensor, *, unseen: bool, factor: float = 2.0) -> Body:
+    """A step in which a callback of a future writes memory, on this thread or on one where nothing is seen."""
+
+    def run() -> None:
+        memory.add_(X)
+        future: torch.futures.Future[int] = torch.futures.Future()
+        if not unseen:
+            future.set_result(0)
+        done = future.then(lambda _: memory.mul_(factor) if factor else None)
+        if unseen:
+            other = threading.Thread(target=future.set_result, args=(0,))
+            other.start()
+            other.join()
+        done.wait()
+
+    return run
+
+
+@pytest.mark.parametrize("seen", ["target", "baseline"])
+def test_what_a_callback_left_that_one_side_did_not_see_is_not_compared(ended: Ended, seen: str) -> None:
+    sides = [called_back(X.clone(), unseen=seen != side) for side in ("target", "baseline")]
+    walk, unknown = ended(*sides)
+    assert unknown == [] and found(walk) == [] and slots(walk) == []
+    noted = [wrote_unseen(rank) for rank in (walk.knows.target, walk.knows.baseline)]
+    assert noted == [seen != "target", seen != "baseline"]
+
+
+def test_what_callbacks_left_that_both_sides_saw_must_be_the_same(ended: Ended) -> None:
+    walk, _ = ended(called_back(X.clone(), unseen=False), called_back(X.clone(), unseen=False, factor=0))
+    assert slots(walk) == [("left behind", "different")]
+
+
+def test_what_the_optimizer_left_is_compared_whatever_callbacks_did(ended: Ended) -> None:
+    def body(twice: bool) -> Body:
+        weight = nn.Parameter(X.clone())
+        weight.grad = X.clone()
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def run() -> None:
+            called_back(X.clone(), unseen=True)()
+            optimizer.step()
+            if twice:
+                optimizer.step()
+
+        return run
+
+    assert slots(ended(body(True), body(False))[0]) == [("left behind", "different")]
 
 
 def test_memory_that_the_step_made_does_not_outlive_it(ended: Ended) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
 from aten_dump.analysis.evidence.other_ranks import Leaning, Part
-from aten_dump.analysis.meetings.first_cause import first_cause, reached_by, unfounded
+from aten_dump.analysis.meetings.first_cause import brought_by, first_cause, reached_by, unfounded
 from aten_dump.analysis.meetings.meeting_points import Attendance
 
 MESSAGE = ("0", (1, 0), "0")
@@ -63,6 +63,15 @@ def test_an_error_goes_on_from_rank_to_rank() -> None:
     assert reached_by(1, 40, meetings) == {1: 40, 0: 5, 2: 2}
     assert reached_by(2, 1, meetings) == {2: 1}
     assert named(rank(2, 2, came), rank(0, None, received(5), passed), rank(1, 40, sent(50))) == (1, 40)
+
+
+def test_a_rank_without_a_cause_is_told_what_was_brought_to_it() -> None:
+    ranks = [rank(0, None, received(5)), rank(1, 40, sent(50)), rank(2, None), rank(0, None, received(5), step=1)]
+    first = first_cause(ranks)
+    assert first is not None and brought_by(first, ranks) == {0: 5}
+    assert brought_by((ranks[1], ranks[1].findings[0]), [rank(0, 7, received(5)), ranks[1]]) == {}, "it has its own"
+    early = rank(1, 60, sent(50))
+    assert brought_by((early, early.findings[0]), [ranks[0], early]) == {}, "it was sent before"
 
 
 def test_the_first_step_comes_first_and_none_is_none() -> None:
