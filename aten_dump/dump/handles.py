@@ -175,7 +175,7 @@ class Value(ValueFacts):
     @property
     def has_data(self) -> bool:
         """True when its bytes, or those of its parts, were recorded."""
-        if self._record.id in self._tables.data:
+        if self.data is not None:
             return True
         parts = self.parts
         return bool(parts) and all(part.has_data for part in parts.values())

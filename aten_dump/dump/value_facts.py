@@ -187,4 +187,5 @@ class ValueFacts:
     @property
     def data(self) -> records.Data | None:
         """Where its bytes are, or None, for tools that read shards themselves."""
-        return self._tables.data.find(self._record.id)
+        found = self._tables.data.find(self._record.id)
+        return found if found is not None and found.blob in self._tables.blobs else None

@@ -17,8 +17,11 @@ from torch.nn import functional as F
 from aten_dump import DumpConfig, DumpMode, MissingDataError, ReplayError, open_dump, replay
 from aten_dump.analysis.replay import replay_all, replay_call
 from aten_dump.analysis.replay_result import Replay
+from aten_dump.analysis.rerun.repro_script import repro_script
+from aten_dump.store import records as r
 from tests.analysis.wrong_ops import Wrong, replaced, zeroed
 from tests.models import _token_loss, build, train_step
+from tests.torture.changing import records_of, signed
 
 A = torch.ops.aten
 EMPTY = "it returns undefined memory: there is nothing to compare"
@@ -195,6 +198,16 @@ def test_missing_bytes_are_a_reason_or_an_error(record: Callable[..., Any]) -> N
     assert "max_bytes" in spent.skipped[1].reason
     with pytest.raises(ReplayError, match=r"allowed: torch.float64"):
         replay(record(lambda: torch.ones(3)), dtype=torch.float32)
+
+
+def test_bytes_that_were_announced_and_never_written_are_a_reason(record: Callable[..., Any]) -> None:
+    rank = record(lambda: torch.ones(3) + torch.ones(3))
+    index = rank.directory / "index.msgpack"
+    index.write_bytes(signed([row for row in records_of(index) if row[0] != r.BLOB]))
+    cut = open_dump(rank.directory.parent.parent).rank(0, 0)
+    assert "the index does not describe" in str(replay_call(cut["Aten.add.0.forward"]).reason)
+    with pytest.raises(MissingDataError, match="the index does not describe"):
+        repro_script(cut["Aten.add.0.forward"])
 
 
 def test_an_overflow_of_the_dtype_is_not_an_error(record: Callable[..., Any]) -> None:

@@ -134,3 +134,11 @@ def test_storage_and_bytes(builder: Builder) -> None:
     found = facts(builder, builder.value(base[4:8], version=3))
     assert (found.storage_nbytes, found.storage_offset, found.version, found.numel) == (40, 4, 3, 4)
     assert found.data is not None and found.data.offset == 16
+
+
+def test_a_blob_that_was_announced_and_not_written_is_no_data(builder: Builder) -> None:
+    """As an interrupted dump has it: the program's thread names the blob, the writer did not come to it."""
+    number = builder.value(torch.zeros(2), store=None)
+    builder.emit(r.Data(r.DATA, number, 77, 0, 0))
+    assert facts(builder, number).data is None
+    assert not open_dump(builder.root).rank(0, 0).value_by_id(number).has_data

@@ -46,8 +46,7 @@ _REQUIRES_GRAD, _HAS_DATA, _UNDEFINED = 1, 2, 4
 
 
 def _flags(value: Value) -> int:
-    data = value.id in value.rank.tables.data
-    return _REQUIRES_GRAD * value.requires_grad + _HAS_DATA * data + _UNDEFINED * value.undefined
+    return _REQUIRES_GRAD * value.requires_grad + _HAS_DATA * (value.data is not None) + _UNDEFINED * value.undefined
 
 
 def signature(value: Value) -> Signature:

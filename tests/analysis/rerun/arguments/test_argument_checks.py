@@ -164,6 +164,38 @@ def test_terabytes_are_refused(number: int) -> None:
     assert free_bytes() < 1 << 42
 
 
+_SHAPES = """
+import sys, threading, torch
+from aten_dump.analysis.rerun.arguments import memory_need
+from aten_dump.errors import ReplayError
+
+A = torch.ops.aten
+x, long = torch.ones(1 << 20, 1), torch.ones(1).expand(1 << 30)
+some = [(A.add.Tensor, [x, x.T]), (A.addmm.default, [x, x, x.T]), (A.cat.default, [[long] * 1000])]
+refused = 0
+for op, args in some:
+    try:
+        memory_need.check_made(op, args, {})
+    except ReplayError:
+        refused += 1
+assert refused == 3, refused
+assert not [name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))]
+found = []
+with memory_need._without_compiler():  # who asks meanwhile gets the compiler, in this thread or another
+    other = threading.Thread(target=lambda: found.append(__import__("torch._dynamo.config")._dynamo.disable))
+    other.start()
+    other.join()
+assert found[0].__module__.startswith("torch._dynamo"), found
+assert torch.compile(torch.exp, backend="eager")(torch.zeros(2)).tolist() == [1, 1]
+"""
+
+
+def test_shapes_are_found_without_a_compiler() -> None:
+    """torch's own functions of shapes import one: seconds, and a folder of caches."""
+    done = subprocess.run([sys.executable, "-c", _SHAPES], capture_output=True, text=True, cwd=ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
 _DIES = """
 import torch
 torch.ops.aten.max_pool2d_with_indices_backward.default(
