@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -29,6 +29,7 @@ DUMPS = [
     Path(__file__).parents[1] / "golden" / "v1" / name for name in ("full", "killed", "hash", "sample", "statistic")
 ]
 SECONDS = 10
+MOST_BYTES = 500_000_000  # of memory that a case may take
 KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300, "interrupted": 5000}
 
 
@@ -45,7 +46,8 @@ class Counts:
     wrong: int = 0
     refused: int = 0  # cases in which some reader gave an error of aten_dump
     untouched: int = 0  # cases after which all beside the dump was as before, and nothing had been run
-    bad: list[str] = field(default_factory=list)  # cases with a hang, a traceback or a wrong tensor
+    bad: list[str] = field(default_factory=list)  # cases with a hang, a traceback, a wrong tensor or too much memory
+    most_bytes: int = 0  # of memory that the process had during a case
     seconds: float = 0.0
 
 
@@ -75,13 +77,24 @@ def run(kind: str, count: int, seed: int, folder: Path, seconds: int = SECONDS) 
     for number in range(seed, seed + count):
         chance = random.Random(f"{kind} {number}")
         counts.cases += 1
+        before = _peak(forget=True)
         try:
             _CASES[kind](folder / kind, chance, counts, seconds)
+            assert (took := _peak() - before) <= MOST_BYTES, f"took {took} bytes of memory"
         except (Hang, Exception) as error:
             counts.bad.append(f"{kind} {number}: {type(error).__name__}: {error}")
+        counts.most_bytes = max(counts.most_bytes, _peak())
         shutil.rmtree(folder / kind, ignore_errors=True)
     counts.seconds = time.monotonic() - begun
     return counts
+
+
+def _peak(*, forget: bool = False) -> int:
+    """Return the most bytes of memory that the process had, since it was last asked to forget where the system can."""
+    if forget:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _kill(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
@@ -170,11 +183,10 @@ def main() -> int:
     with warmed_up(), tempfile.TemporaryDirectory() as folder:
         for kind in arguments.kinds:
             counts = run(kind, round(KINDS[kind] * arguments.scale), arguments.seed, Path(folder))
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             print(
                 f"{kind}: {counts.cases} cases, {counts.refused} refused in part, {counts.tensors} tensors read, "
                 f"{counts.wrong} wrong, {len(counts.bad)} bad, {counts.untouched} seen to touch nothing outside; "
-                f"{counts.seconds:.0f} s, at most {memory} MiB",
+                f"{counts.seconds:.0f} s, at most {counts.most_bytes // 1_000_000} MB",
                 flush=True,
             )
             print(*counts.bad, sep="\n")
