@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compiled bench-targets bench-peers compiled mutants wheel test test-slow test-browser test-compiled test-ops test-torch test-peers test-programs test-npu test-npu-all torture trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compiled bench-targets bench-peers compiled mutants wheel test test-slow test-browser test-compiled test-ops test-torch test-peers test-programs test-npu test-npu-all torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,21 @@ test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (h
 torture: $(READY) ## Kill, corrupt and forge dumps by the thousand and print the counts (hours; TORTURE_ARGS="--scale 0.05")
 	$(RUN) -m tests.torture $(TORTURE_ARGS)
 	ATEN_DUMP_FUZZ=2000 $(RUN) -m pytest -q tests/torture/test_fuzzing.py
+
+# atheris is a fuzzer that watches which lines run; it has an environment of its own, on top of ours.
+fuzz: .fuzz/ready ## Search for bytes that readers neither take nor refuse, ten minutes for each kind of file (FUZZ_SECONDS=60)
+	for target in index records shard run json yaml toml; do \
+	  .fuzz/bin/python -m tests.torture.coverage_fuzzing $$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=.fuzz/ || exit 1; done
+
+FUZZ_SECONDS ?= 600
+
+.fuzz/ready: $(READY)
+	@rm -rf .fuzz
+	$(RUN) -m venv .fuzz
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.fuzz/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	.fuzz/bin/python -m pip install --disable-pip-version-check --quiet --no-deps atheris==3.0.0
+	@touch $@
 
 trial: $(READY) ## Compare programs with bugs and honest variants of themselves; who is named? (docs/trial.md; TRIAL_ARGS="--sample 10")
 	nice -n 15 $(RUN) -m tests.trial $(TRIAL_ARGS)

@@ -9,7 +9,11 @@ Out: the same things, by names that say what they are.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from threading import Lock, get_ident
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -53,3 +57,50 @@ def async_collective_tensor() -> type | None:
     """Return the class of tensors that a functional collective is still filling; None where none can be there yet."""
     module = sys.modules.get("torch.distributed._functional_collectives")
     return getattr(module, "AsyncCollectiveTensor", None)
+
+
+# -- shapes alone, for which torch has functions of its own that it keeps dynamo from compiling
+
+_COMPILER: Final = "torch._dynamo"
+_one_at_a_time: Final = Lock()
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Have torch's own functions of shapes ask this, in place of a compiler that they would import, not to be compiled.
+
+    That import takes seconds and makes a folder. Whoever else asks for the compiler meanwhile gets it.
+    """
+    with _one_at_a_time:
+        if _COMPILER in sys.modules:
+            yield
+            return
+        asked: list[Any] = []
+        sys.modules[_COMPILER] = _NoCompiler(asked)
+        try:
+            yield
+        finally:
+            if isinstance(sys.modules[_COMPILER], _NoCompiler):
+                del sys.modules[_COMPILER]
+            for function in asked:
+                function.__dict__.pop("__dynamo_disable", None)
+
+
+class _NoCompiler(ModuleType):
+    """What stands for torch._dynamo in one thread."""
+
+    def __init__(self, asked: list[Any]) -> None:
+        super().__init__(_COMPILER)
+        self._asked = asked
+        self._thread = get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "disable" or get_ident() != self._thread:
+            if sys.modules.get(_COMPILER) is self:
+                del sys.modules[_COMPILER]
+            return getattr(import_module(_COMPILER), name)
+        return self._leave
+
+    def _leave(self, function: Any, *_: object, **__: object) -> Any:
+        self._asked.append(function)
+        return function

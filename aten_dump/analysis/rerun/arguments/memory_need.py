@@ -8,14 +8,9 @@ Theory of operation
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
-from threading import Lock, get_ident
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -23,13 +18,11 @@ import torch
 from ....dump import Value
 from ....errors import ReplayError
 from ....store.op_names import read_op_name
-from ....torch_names import tree_leaves
+from ....torch_names import tree_leaves, without_compiler
 
 _ALWAYS: Final = 256 << 20  # bytes that any machine has
 _META: Final = torch.device("meta")
 _DECIDED_BY_DATA: Final = {"repeat_interleave": "repeats", "bincount": "self", "one_hot": "self"}
-_COMPILER: Final = "torch._dynamo"
-_one_at_a_time: Final = Lock()
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
@@ -102,52 +95,11 @@ def _key(item: Any) -> Hashable:
 def _made_bytes(op: Any, args: Sequence[Hashable], kwargs: Sequence[tuple[str, Hashable]]) -> int:
     """Return the bytes of the results of an op, as it says itself of shapes; 0 where it cannot."""
     try:
-        with torch.no_grad(), _without_compiler():
+        with torch.no_grad(), without_compiler():
             made = op(*(_on_meta(item) for item in args), **{name: _on_meta(item) for name, item in kwargs})
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError, AssertionError):
         return 0  # no kernel for shapes alone, or arguments that the op itself will refuse
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))
-
-
-@contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Have torch's own functions of shapes ask this, in place of a compiler that they would import, not to be compiled.
-
-    That import takes seconds and makes a folder. Whoever else asks for the compiler meanwhile gets it.
-    """
-    with _one_at_a_time:
-        if _COMPILER in sys.modules:
-            yield
-            return
-        asked: list[Any] = []
-        sys.modules[_COMPILER] = _NoCompiler(asked)
-        try:
-            yield
-        finally:
-            if isinstance(sys.modules[_COMPILER], _NoCompiler):
-                del sys.modules[_COMPILER]
-            for function in asked:
-                function.__dict__.pop("__dynamo_disable", None)
-
-
-class _NoCompiler(ModuleType):
-    """What stands for torch._dynamo in one thread."""
-
-    def __init__(self, asked: list[Any]) -> None:
-        super().__init__(_COMPILER)
-        self._asked = asked
-        self._thread = get_ident()
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "disable" or get_ident() != self._thread:
-            if sys.modules.get(_COMPILER) is self:
-                del sys.modules[_COMPILER]
-            return getattr(import_module(_COMPILER), name)
-        return self._leave
-
-    def _leave(self, function: Any, *_: object, **__: object) -> Any:
-        self._asked.append(function)
-        return function
 
 
 def _on_meta(item: Any) -> Any:

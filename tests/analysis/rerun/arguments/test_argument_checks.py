@@ -168,6 +168,7 @@ _SHAPES = """
 import sys, threading, torch
 from aten_dump.analysis.rerun.arguments import memory_need
 from aten_dump.errors import ReplayError
+from aten_dump.torch_names import without_compiler
 
 A = torch.ops.aten
 x, long = torch.ones(1 << 20, 1), torch.ones(1).expand(1 << 30)
@@ -181,7 +182,7 @@ for op, args in some:
 assert refused == 3, refused
 assert not [name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))]
 found = []
-with memory_need._without_compiler():  # who asks meanwhile gets the compiler, in this thread or another
+with without_compiler():  # who asks meanwhile gets the compiler, in this thread or another
     other = threading.Thread(target=lambda: found.append(__import__("torch._dynamo.config")._dynamo.disable))
     other.start()
     other.join()
