@@ -23,6 +23,7 @@ _KNOWN: Final = frozenset(  # what is used, and what makes no difference to the 
     )
 )  # fmt: skip
 _ALL: Final = 2**31 - 1
+_MEAN: Final = 1  # reduction of a loss: 0 none, 1 mean, 2 sum
 
 
 def _rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
@@ -122,6 +123,19 @@ def _weights(q: Tensor, k: Tensor, mask: Tensor | None, scale: float) -> tuple[T
     return shifted / total, most, total
 
 
+def _gather_backward(grad: Tensor, size: list[int], dim: int, index: Tensor, sparse_grad: bool) -> Tensor:
+    return grad.new_zeros(size).scatter_add(dim, index, grad)
+
+
+def _binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None, reduction: int
+) -> Tensor:
+    of_ones = target if pos_weight is None else pos_weight * target
+    found = ((of_ones + 1 - target) * x.sigmoid() - of_ones) * grad
+    found = found if weight is None else found * weight
+    return found / x.numel() if reduction == _MEAN else found
+
+
 FUSED: Final[dict[str, Callable[..., Any]]] = {
     "npu::npu_rms_norm": _rms_norm,
     "npu::npu_rms_norm_backward": _rms_norm_backward,
@@ -129,6 +143,8 @@ FUSED: Final[dict[str, Callable[..., Any]]] = {
     "npu::npu_swiglu_backward": _swiglu_backward,
     "npu::npu_rotary_mul": _rotary_mul,
     "npu::npu_rotary_mul_backward": _rotary_mul_backward,
+    "npu::npu_gather_backward": _gather_backward,
+    "npu::npu_binary_cross_entropy_with_logits_backward": _binary_cross_entropy_backward,
     "npu::npu_fusion_attention": _attention,
     "npu::npu_fusion_attention_grad": _attention_grad,
 }

@@ -85,3 +85,24 @@ def test_what_is_not_written_is_refused(asked: dict[str, Any]) -> None:
     layout = asked.pop("input_layout", "BNSD")
     with pytest.raises(NotImplementedError):
         FUSED["npu::npu_fusion_attention"](x, x, x, 2, layout, **asked)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gather_sends_gradients_back_to_where_it_read(dim: int) -> None:
+    x, index = leaf(3, 4), torch.tensor([[0, 2, 0, 1], [2, 2, 1, 0]])
+    expected = x.gather(dim, index)
+    grad = torch.randn_like(expected)
+    found = FUSED["npu::npu_gather_backward"](grad, [3, 4], dim, index, False)
+    torch.testing.assert_close(found, *gradients(expected, grad, x))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_binary_cross_entropy(reduction: str, weighted: bool) -> None:
+    x, target = leaf(3, 4), torch.rand(3, 4, dtype=WIDE)
+    weights = [torch.rand(4, dtype=WIDE) if weighted else None for _ in range(2)]
+    loss = F.binary_cross_entropy_with_logits(x, target, weights[0], reduction=reduction, pos_weight=weights[1])
+    grad = torch.randn_like(loss)
+    code = ["none", "mean", "sum"].index(reduction)
+    found = FUSED["npu::npu_binary_cross_entropy_with_logits_backward"](grad, x.detach(), target, *weights, code)
+    torch.testing.assert_close(found, *gradients(loss, grad, x))

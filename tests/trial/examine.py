@@ -141,23 +141,40 @@ def judge(case: Case, guilty: str, found: Comparison, replays: list[Replay], ran
     text = f"{found.verdict}: {'-' if cause is None else _told(cause)}"
     text += f"; replay: {suspects[0].name} x{suspects[0].ratio:.3g}" if suspects else ""
     text += f"; nonfinite: {odd[0].name}" if odd else ""
+    if _contradict(case, guilty, found, replays, [event.name for event in odd]):
+        return Said("contradiction", text)
     if case.group == "honest":
         return Said("agrees" if found.exit_code == 0 and not suspects else "alarm", text)
     if found.exit_code == 0 or (cause is None and found.exit_code != 1):
         return Said("missed", text)
-    if case.group == "bug" and suspects:
-        return Said("contradiction", text)
     if cause is None:
         return Said("elsewhere", text)
-    if case.group == "kernel":
-        if suspects and not re.search(guilty, f"|{suspects[0].name}"):
-            return Said("contradiction", text)
-        return Said("call" if re.search(guilty, _told(cause)) else "elsewhere", text)
     if guilty:
         return Said("call" if re.search(guilty, _told(cause)) else "elsewhere", text)
     step = next((rank for rank in ranks if rank.step == cause.row.place.step), ranks[0])
     near = _nearness(cause, step)
     return Said("call" if near == "elsewhere" and _stands_there(found, step) else near, text)
+
+
+def _contradict(case: Case, guilty: str, found: Comparison, replays: list[Replay], odd: list[str]) -> bool:
+    """Tell whether one of compare, replay and nonfinite passes what another one flags."""
+    suspects = [suspect.name for replayed in replays for suspect in replayed.suspects]
+    if case.group == "bug":
+        return bool(suspects)  # each op does what it is to do
+    if case.group == "honest":
+        return found.exit_code == 0 and bool(suspects or set(odd) - set(_odd_in(found.baseline)))
+    if found.cause is None:
+        return False
+    skipped = [f"|{call.name}" for replayed in replays for call in replayed.skipped]
+    unseen = not suspects and any(re.search(guilty, call) for call in skipped)
+    if not unseen and not (suspects and re.search(guilty, f"|{suspects[0]}")):
+        return True
+    return found.cause.kind == "nonfinite" and not (odd and re.search(guilty, f"|{odd[0]}"))
+
+
+def _odd_in(path: str) -> list[str]:
+    dump = open_dump(path)
+    return [event.name for step in dump.steps for event in find_nonfinite(dump.rank(step, 0)).producers]
 
 
 def _told(cause: Finding) -> str:

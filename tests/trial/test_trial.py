@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.trial.calls_in_forward import Rewriting
 from tests.trial.cases import Case, cases, of_program
-from tests.trial.examine import Baselines, differs, examine
+from tests.trial.examine import Baselines, _contradict, differs, examine
 from tests.trial.programs import PROGRAMS
 from tests.trial.slips import SLIPS
 
@@ -31,6 +33,38 @@ def test_cases_are_the_same_for_each_run_and_a_sample_is_some_of_them() -> None:
 def test_ends_that_differ_by_rounding_are_equal() -> None:
     x = torch.linspace(1, 2, 9)
     assert not differs([x], [x * (1 + 1e-7)]) and differs([x], [x * 1.001]) and differs([x], [x, x])
+
+
+KERNEL, BUG, HONEST = (Case("ppo", group, "sign", "kernel", 1, "mul") for group in ("kernel", "bug", "honest"))
+
+
+@pytest.mark.parametrize(
+    ("case", "suspects", "skipped", "odd", "kind", "contradicts"),
+    [
+        (KERNEL, ["Aten.mul.1.forward"], [], [], "op", False),
+        (KERNEL, ["Aten.add.1.forward"], [], [], "op", True),
+        (KERNEL, [], [], [], "op", True),
+        (KERNEL, [], ["Aten.mul.1.forward"], [], "op", False),
+        (KERNEL, ["Aten.mul.1.forward"], [], [], "nonfinite", True),
+        (KERNEL, ["Aten.mul.1.forward"], [], ["Aten.mul.1.forward"], "nonfinite", False),
+        (BUG, ["Aten.mul.1.forward"], [], [], "op", True),
+        (BUG, [], [], ["Aten.mul.1.forward"], "op", False),
+        (HONEST, [], [], [], "", False),
+        (HONEST, ["Aten.mul.1.forward"], [], [], "", True),
+        (HONEST, [], [], ["Aten.mul.1.forward"], "", True),
+    ],
+)
+def test_none_of_the_tools_passes_what_another_flags(
+    case: Case, suspects: list[str], skipped: list[str], odd: list[str], kind: str, contradicts: bool, tmp_path: Path
+) -> None:
+    def named(names: list[str]) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in names]
+
+    (tmp_path / "run.json").write_text("{}")
+    cause = SimpleNamespace(kind=kind) if kind else None
+    found: Any = SimpleNamespace(cause=cause, exit_code=int(bool(kind)), baseline=str(tmp_path))
+    replays: Any = [SimpleNamespace(suspects=named(suspects), skipped=named(skipped))]
+    assert _contradict(case, r"\|Aten\.mul\.1\.", found, replays, odd) == contradicts
 
 
 @pytest.mark.parametrize(
