@@ -127,9 +127,8 @@ def _gather_backward(grad: Tensor, size: list[int], dim: int, index: Tensor, spa
     return grad.new_zeros(size).scatter_add(dim, index, grad)
 
 
-def _binary_cross_entropy_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None, reduction: int
-) -> Tensor:
+def _binary_cross_entropy_backward(grad: Tensor, x: Tensor, target: Tensor, *how: Any) -> Tensor:
+    weight, pos_weight, reduction = how
     of_ones = target if pos_weight is None else pos_weight * target
     found = ((of_ones + 1 - target) * x.sigmoid() - of_ones) * grad
     found = found if weight is None else found * weight
