@@ -143,3 +143,8 @@ def cases(
             drawn = lot.randrange(sample) == 0
             if drawn and all(word in f"{case.group} {case.of} {case}" for word in words):
                 yield case
+
+
+def sample_of(program: str, count: int) -> list[Case]:
+    """Return some of the cases of a program, drawn by a seed."""
+    return _lot(program, "ci", 8).sample(list(of_program(program)), count)

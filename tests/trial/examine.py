@@ -32,6 +32,7 @@ Outcome = Literal[
     "call", "reader", "module", "agrees", "elsewhere", "missed", "alarm", "crash", "contradiction", "no effect"
 ]
 RIGHT = ("call", "reader", "module", "agrees")
+_NEAR: tuple[Outcome, ...] = ("call", "reader", "module", "elsewhere")
 _EFFECT = 1e-5  # relative: what changes less may be rounding
 
 
@@ -183,30 +184,28 @@ def _told(cause: Finding) -> str:
 
 
 def _nearness(cause: Finding, rank: RankDump) -> Outcome:
-    """Tell how near to the slip, which is between two marks, the named call is."""
+    """Tell how near to a slip, which is between two marks, the named call is."""
     ids = [mark.call.id for mark in rank.marks if mark.text in (BEGIN, END)]
-    places = [cause.row.target, cause.row.baseline]
-    call = None if places[0] is None else rank.find(places[0].id)
-    if len(ids) < 2:
-        return "elsewhere"
-    inside = [c for c in rank.calls if ids[0] < c.id < ids[1]]
-    if call is not None and (
-        ids[0] < call.id < ids[1] or (call.forward is not None and ids[0] < call.forward.id < ids[1])
-    ):
-        return "call"
-    begun = rank.find(ids[0])
-    assert begun is not None
+    found = [_near(cause, rank, begun, ended) for begun, ended in zip(ids[::2], ids[1::2], strict=False)]
+    return min(found, key=_NEAR.index, default="elsewhere")
+
+
+def _near(cause: Finding, rank: RankDump, begun: int, ended: int) -> Outcome:
+    place = cause.row.place
+    call = None if cause.row.target is None else rank.find(cause.row.target.id)
     if call is not None:
-        made = {value.id for c in inside for _, value in c.result_values()}
+        calls = [call] if call.forward is None else [call, call.forward]
+        if any(begun < one.id < ended for one in calls):
+            return "call"
+        made = {value.id for c in rank.calls if begun < c.id < ended for _, value in c.result_values()}
         read = {value.id for _, value in call.input_values()}
+        if call.forward is not None:
+            read |= {value.id for _, value in (*call.forward.input_values(), *call.forward.result_values())}
         if made & read:
             return "reader"
-        if call.forward is not None:
-            read = {value.id for _, value in (*call.forward.input_values(), *call.forward.result_values())}
-            if made & read:
-                return "reader"
-    place = cause.row.place
-    return "module" if place.module == begun.module != "" else "elsewhere"
+    mark = rank.find(begun)
+    assert mark is not None
+    return "module" if place.module == mark.module != "" else "elsewhere"
 
 
 def _stands_there(found: Comparison, rank: RankDump) -> bool:

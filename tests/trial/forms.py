@@ -238,13 +238,23 @@ class Recomputed(nn.Module):
         return checkpoint(self.inner, *args, use_reentrant=False, **kwargs)
 
 
-def _replace(model: nn.Module, make: Callable[[nn.Module], nn.Module], kinds: tuple[type[nn.Module], ...]) -> bool:
+def _is_batch_norm(module: nn.Module) -> bool:
+    """Tell whether its running statistics would be updated twice under checkpointing: then it is another program."""
+    return isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))
+
+
+def _replace(
+    model: nn.Module,
+    make: Callable[[nn.Module], nn.Module],
+    kinds: tuple[type[nn.Module], ...],
+    can: Callable[[nn.Module], bool] = lambda module: True,
+) -> bool:
     """Replace the children of some kinds in the model's direct or second level."""
     found = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if isinstance(child, kinds) and not isinstance(parent, kinds)
+        if isinstance(child, kinds) and not isinstance(parent, kinds) and can(child)
     ]
     for parent, name, child in found:
         setattr(parent, name, make(child))
@@ -253,7 +263,8 @@ def _replace(model: nn.Module, make: Callable[[nn.Module], nn.Module], kinds: tu
 
 @arrangement("checkpointing")
 def _(training: Training) -> bool:
-    return _replace(training.model, Recomputed, (nn.Sequential, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm))
+    kinds = (nn.Sequential, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+    return _replace(training.model, Recomputed, kinds, lambda m: not any(map(_is_batch_norm, m.modules())))
 
 
 @arrangement("scripted")

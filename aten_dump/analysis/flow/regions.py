@@ -14,7 +14,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -72,9 +72,13 @@ class Meaning:
 class Regions:
     """Finds and compares cones; each comparison is made once."""
 
-    def __init__(self, flows: tuple[DataFlow, DataFlow], known: Counterparts) -> None:
+    def __init__(
+        self, flows: tuple[DataFlow, DataFlow], known: Counterparts, tie: Callable[[Side, Value], None]
+    ) -> None:
+        """Prepare to compare; `tie` looks for the counterpart of a value from outside that has none yet."""
         self._flows = flows
         self._known = known
+        self._tie = tie
         self._meanings: dict[tuple[object, ...], Meaning] = {}
         self._widens: dict[tuple[Side, int], bool] = {}
 
@@ -92,6 +96,7 @@ class Regions:
         )
         for growing in sides:
             growing.grow()
+            self._tie_sources(growing)
         cones = sides[0].cone(), sides[1].cone()
         if max(len(cone.pieces) for cone in cones) > _MOST_CALLS:
             return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
@@ -100,6 +105,11 @@ class Regions:
         if key not in self._meanings:
             self._meanings[key] = self._compare(cones, widened)
         return self._meanings[key]
+
+    def _tie_sources(self, growing: _Growing) -> None:
+        for value in growing.cut.values():
+            if not self._known.is_known(growing.side, value) and self._flows[growing.side].maker(value) is None:
+                self._tie(growing.side, value)
 
     def _from_common_start(self, sides: tuple[_Growing, _Growing]) -> tuple[Cone, Cone]:
         made_at: dict[tuple[Side, int], int] = {}

@@ -170,7 +170,7 @@ class Ends:
             known = said_of(knows.cut_inputs(cones[0]))
             kind: FindingKind = "region" if end.kind == "left" else end.kind
             seen_as = Finding(kind, row, text, known, (row.place.id, 1))
-            knows.evidence.blame_region(seen_as, odd_call(cones, knows.flows), calls)
+            knows.evidence.blame_region(seen_as, odd_call(cones, knows.flows, knows.known), calls)
         else:
             # What made it is right; that the other side wrote it later, and who did, shows where the step ends.
             at = knows.target.calls[-1].id if end.kind == "left" else row.place.id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...dump import Value
@@ -10,7 +10,7 @@ from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair
 from ..evidence.judgement import Judgement
 from ..evidence.states import Inputs, State, inputs_of
-from ..flow.counterparts import Counterparts
+from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow
 from ..flow.regions import Cone
 from ..flow.wiring import Wiring
@@ -45,6 +45,42 @@ class Links:
         self._known = known
         self._wiring = wiring
         self._sources = sources
+        self._aligned: Sequence[Pair] = ()
+        self._by_place: dict[Side, dict[int, Value]] | None = None
+
+    def set_aligned(self, pairs: Sequence[Pair]) -> None:
+        """Take all pairs of calls that were aligned, of every kind."""
+        self._aligned = pairs
+
+    def tie(self, side: Side, value: Value) -> None:
+        """Find the counterpart of a value from outside that no pair of calls was given yet.
+
+        Weights that one side casts or reshapes before it reads them have no common reader in forward. Other pairs of
+        calls are given them at one place: the optimizer's, Python-level ones.
+        """
+        partner = self._places()[side].pop(value.id, None)  # once: what is no counterpart now will be none later
+        if partner is None or self._known.is_known(0 if side else 1, partner):
+            return
+        target, baseline = (partner, value) if side else (value, partner)
+        close = self._known.close(target, baseline)
+        said, _ = self._sources.judge(target, baseline, close)
+        if said.status == "within":
+            self._known.keep(target, baseline, state_from(said, close))
+
+    def _places(self) -> dict[Side, dict[int, Value]]:
+        """Return values from outside of each side, and what the other side's call was given at the same place."""
+        if self._by_place is None:
+            self._by_place = {0: {}, 1: {}}
+            for pair in self._aligned:
+                theirs = dict(pair.baseline.input_values())
+                for slot, value in pair.target.input_values():
+                    other = theirs.get(slot)
+                    if other is None or (value.dtype, value.shape) != (other.dtype, other.shape):
+                        continue
+                    if self._wiring.is_from_outside(value, other):
+                        self._by_place[0].setdefault(value.id, other)
+                        self._by_place[1].setdefault(other.id, value)
+        return self._by_place
 
     def of(self, pair: Pair) -> list[Link]:
         """Return a link for each input that both calls read."""

@@ -47,8 +47,8 @@ class Knowledge:
         self.flows = DataFlow(target, kind, wrapped=self.wrapped), DataFlow(baseline, kind, wrapped=self.wrapped)
         self.known = Counterparts(read_data=read_data)
         self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
-        self.regions = Regions(self.flows, self.known)
         self.links = Links(self.flows, self.known, self.wiring, sources)
+        self.regions = Regions(self.flows, self.known, self.links.tie)
         self.evidence = EvidenceRows()
         self.proofs = Proofs()
 

@@ -44,8 +44,9 @@ class Walk:
         self.found_by_flow: list[Pair] = []
         self._taken: set[int] = set()  # ids of the baseline's calls that were walked
 
-    def run(self, primary: Sequence[Pair]) -> None:
-        """Walk pairs of the kind that is judged, in execution order."""
+    def run(self, primary: Sequence[Pair], aligned: Sequence[Pair] = ()) -> None:
+        """Walk pairs of the kind that is judged, in execution order; `aligned` has those of other kinds too."""
+        self.knows.links.set_aligned(aligned)
         pairs = {pair.target.id: pair for pair in primary}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
         self._open_pairs = OpenPairs(self.knows)
@@ -150,7 +151,7 @@ class Walk:
         cones = link.cones
         if cones is not None and (cones[0].pieces or cones[1].pieces):
             wrong = knows.wrong_in(cones) if row.floor_from == "replay" else None
-            odd = odd_call(cones, knows.flows) if wrong is None else (wrong[0], wrong[1])
+            odd = odd_call(cones, knows.flows, knows.known) if wrong is None else (wrong[0], wrong[1])
             calls = [call for cone in cones for call in cone.calls]
             known = said_of(knows.cut_inputs(cones[0]))
             seen_as = Finding("region", row, link.text, known, (pair.target.id, 0))
@@ -164,6 +165,8 @@ class Walk:
         self, pair: Pair, links: list[Link], results: dict[str, Compared], differences: list[ArgumentDifference]
     ) -> None:
         inputs = inputs_from([link for link in links if link.state is not None])
+        if any(link.close.dtype is not None for link in links):  # of those too that made no difference
+            inputs = replace(inputs, same_dtypes=False)
         judged = self.knows.judge.results(pair.target, pair.baseline, results, inputs)
         blamed = any(link.said is not None and link.said.guilty for link in links)
         for slot, (target, baseline, close) in results.items():

@@ -1,27 +1,60 @@
-"""In which precision each side computes: what differs by that counts as rounding, so it must be said."""
+"""In which precision each side computes: what differs by that counts as rounding, but for casts at single places.
+
+Theory of operation
+    Autocast, another dtype of the weights, casts of a parallel layout: with these a program says in which precision it
+    computes, and a comparison says so in a note. A cast that the program itself makes at some calls, while its other
+    products stay what they are in the other program, is no such thing: it is something that one program does and the
+    other does not, and a finding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
 
 import torch
 
 from ...dump import Call, RankDump
+from ...dump.shown.source_lines import is_beyond_torch
+from ..evidence.findings import Finding, Row
+from ..flow.counterparts import Side
+from ..rerun.rounding_error import is_product
+from .knowledge import Knowledge
+
+_CASTS: Final = frozenset(f"torch.Tensor.{name}" for name in ("to", "type", "type_as", "half", "bfloat16"))
+_NAMES: Final = ("target", "baseline")
+_SIDES: Final[tuple[Side, Side]] = (0, 1)
 
 
-def precision_notes(target: RankDump, baseline: RankDump) -> Iterator[str]:
-    """Yield a sentence for each dtype of one side that is coarser than all in which the other computes."""
-    sides = [calls_by_dtype(rank) for rank in (target, baseline)]
-    names = ("target", "baseline")
-    for side, (ours, theirs) in enumerate((sides, sides[::-1])):
-        coarsest = max((torch.finfo(dtype).eps for dtype in theirs), default=1.0)
-        for dtype, calls in ours.items():
-            if torch.finfo(dtype).eps > coarsest:
-                yield (
-                    f"the {names[side]} computes in {str(dtype).removeprefix('torch.')} ({len(calls)} calls, "
-                    f"{calls[0].name} the first), the {names[1 - side]} does not: "
-                    "what differs by that counts as rounding"
-                )
+def precisions_of(knows: Knowledge) -> tuple[list[Finding], list[str]]:
+    """Return findings and notes about the dtypes of one side that are coarser than all in which the other computes.
+
+    A finding is the first cast of a side to a dtype of which some of its products are, but not most.
+    """
+    findings, notes = [], []
+    ranks = knows.target, knows.baseline
+    for side in _SIDES:
+        for dtype, calls in _coarser(ranks[side], ranks[1 - side]).items():
+            cast = next((call for call in calls if _is_cast_by_the_program(call)), None)
+            if cast is None or knows.sources.precisions or _is_of_most_products(ranks[side], dtype):
+                notes.append(_note(side, dtype, calls))
+            else:
+                findings.append(_finding(knows, cast, side, dtype))
+    return findings, notes
+
+
+def _note(side: Side, dtype: torch.dtype, calls: Sequence[Call]) -> str:
+    return (
+        f"the {_NAMES[side]} computes in {_text(dtype)} ({len(calls)} calls, {calls[0].name} the first), "
+        f"the {_NAMES[1 - side]} does not: what differs by that counts as rounding"
+    )
+
+
+def _coarser(ours: RankDump, theirs: RankDump) -> dict[torch.dtype, list[Call]]:
+    """Return the calls of one side by dtypes that are coarser than all in which the other computes."""
+    coarsest = max((torch.finfo(dtype).eps for dtype in calls_by_dtype(theirs)), default=1.0)
+    return {dtype: calls for dtype, calls in calls_by_dtype(ours).items() if torch.finfo(dtype).eps > coarsest}
 
 
 def calls_by_dtype(rank: RankDump) -> dict[torch.dtype, list[Call]]:
@@ -32,3 +65,40 @@ def calls_by_dtype(rank: RankDump) -> dict[torch.dtype, list[Call]]:
         if value is not None and value.is_floating and not value.dtype.is_complex:
             found.setdefault(value.dtype, []).append(call)
     return found
+
+
+def _is_cast_by_the_program(call: Call) -> bool:
+    """Tell whether a line of the program, or of a library that is not torch, rounds a tensor to a coarser dtype."""
+    parent = call.parent
+    if parent is None or parent.op not in _CASTS or (call.stack and not is_beyond_torch(call.stack[0])):
+        return False
+    given, made = (next((v for _, v in values), None) for values in (call.input_values(), call.output_values()))
+    if given is None or made is None or not given.is_floating or given.dtype.is_complex:
+        return False
+    return torch.finfo(given.dtype).eps < torch.finfo(made.dtype).eps
+
+
+def _is_of_most_products(rank: RankDump, dtype: torch.dtype) -> bool:
+    """Tell whether most products of the forward are computed in a dtype: then the program computes in it."""
+    counts: Counter[bool] = Counter()
+    for other, calls in calls_by_dtype(rank).items():
+        counts[other == dtype] += sum(call.phase == "forward" and is_product(call.op) for call in calls)
+    return counts[True] > counts[False]
+
+
+def _finding(knows: Knowledge, cast: Call, side: Side, dtype: torch.dtype) -> Finding:
+    there = knows.evidence.place(cast)
+    row = Row(None if side else there, there if side else None, "", "output", "different")
+    at = cast.id
+    if side:  # findings are in the target's order
+        behind = [(other.id, number) for number, other in knows.wiring.pairs.items() if other.id > cast.id]
+        at = min(behind)[1] if behind else knows.target.calls[-1].id
+    text = (
+        f"it rounds to {_text(dtype)}, in which the {_NAMES[1 - side]} computes nowhere, "
+        f"and the {_NAMES[side]} few of its products"
+    )
+    return Finding("dtype", row, text, "", (at, 0))
+
+
+def _text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

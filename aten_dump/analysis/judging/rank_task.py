@@ -29,7 +29,7 @@ from .cut_gradients import named_at_the_cut
 from .ends import wrote_unseen
 from .knowledge import Knowledge
 from .pair_walk import Walk
-from .precisions import precision_notes
+from .precisions import precisions_of
 from .result_judge import ResultJudge
 from .sources import Sources
 
@@ -163,7 +163,7 @@ def evidence_of(
     knows = walk.knows
     target, baseline = knows.target, knows.baseline
     primary, others = divide(pairs)
-    walk.run(primary)
+    walk.run(primary, pairs)
     ends = walk.ends() if whole else ()
     for pair in others:
         if not knows.flows[0].is_apart(pair.target):
@@ -173,14 +173,14 @@ def evidence_of(
     pairs = list(kept.values())
     rows = [*knows.evidence.rows, *(unmatched_rows(walk, pairs) if whole else ())]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
-    findings = named_at_the_cut(knows, sorted(knows.evidence.findings, key=lambda finding: finding.order))
+    casts, notes = precisions_of(knows)
+    findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
     if findings:
         findings[0] = _with_partners(findings[0], target)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
-    proofs = knows.proofs
-    estimated = sorted(proofs.estimated - proofs.proven)
+    proofs, estimated = knows.proofs, sorted(knows.proofs.estimated - knows.proofs.proven)
     return RankEvidence(
         task.target, task.baseline, task.steps, task.ranks, best,
         {str(level): count for level, count in levels.items()},
@@ -188,7 +188,7 @@ def evidence_of(
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
         {p.target.name: p.baseline.name for p in pairs},
-        (*_incomplete(target, baseline), *precision_notes(target, baseline)),
+        (*_incomplete(target, baseline), *notes),
         proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
         unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip

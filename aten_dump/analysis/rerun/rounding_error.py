@@ -226,9 +226,14 @@ def terms_of(op: str, inputs: list[int], outputs: int) -> float:
     sizes = sorted(inputs, reverse=True)
     if not sizes or not outputs:
         return 1.0
-    if len(sizes) > 1 and any(name in op for name in _PRODUCTS):
+    if len(sizes) > 1 and is_product(op):
         return max(1.0, math.sqrt(sizes[0] * sizes[1] / outputs))
     return max(1.0, sizes[0] / outputs)
+
+
+def is_product(op: str) -> bool:
+    """Tell whether an op multiplies tensors and adds up: a product of matrices, a convolution, attention."""
+    return any(name in op for name in _PRODUCTS)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

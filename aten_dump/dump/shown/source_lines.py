@@ -22,10 +22,15 @@ def source_lines(stack: Sequence[Frame]) -> str:
         ``file:line in function``, or two of them with ", from " between; empty where no line is known.
     """
     own = next((frame for frame in stack if frame.user), None)
-    inner = next((frame for frame in stack if frame.user or _is_of_library(frame.file)), None)
+    inner = next((frame for frame in stack if is_beyond_torch(frame)), None)
     if own is None or inner is None or inner == own:
         return str(own or inner or "")
     return f"{inner}, from {own}"
+
+
+def is_beyond_torch(frame: Frame) -> bool:
+    """Tell whether a line is the user's or that of an installed package other than torch."""
+    return frame.user or _is_of_library(frame.file)
 
 
 def _is_of_library(file: str) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.judgement import Judgement
@@ -101,6 +104,46 @@ def test_precisions_of_what_comes_from_outside_are_noted(of: Of) -> None:
     assert links[0].state == State("same"), "equal in the coarser one"
     knows, _ = of("Aten.relu.0.forward", lambda: (X * 2).bfloat16().relu(), lambda: (X * 2).relu())
     assert knows.sources.precisions == set(), "a cast of the program's is none"
+
+
+def _trained(path: Path, forward: Callable[[nn.Linear, torch.Tensor], torch.Tensor]) -> Path:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=True)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for _ in range(2):
+            forward(model, torch.randn(5, 4)).float().square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
+def _by_autocast(model: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return model(x)
+
+
+def _by_einsum(model: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("ij,kj->ik", x, model.weight) + model.bias
+
+
+def test_weights_of_the_second_step_without_a_common_reader_are_counterparts(tmp_path: Path) -> None:
+    changed, plain = _trained(tmp_path / "changed", _by_autocast), _trained(tmp_path / "plain", nn.Linear.forward)
+    assert compare(changed, plain).verdict == "within"
+    assert compare(plain, changed).verdict == "within"
+
+
+def test_other_weights_in_the_second_step_are_no_counterparts(tmp_path: Path) -> None:
+    seen = []
+
+    def slips(model: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return torch.einsum("ij,kj->ik", x, model.weight * (1 if len(seen) == 1 else 1.001)) + model.bias
+
+    found = compare(_trained(tmp_path / "changed", slips), _trained(tmp_path / "plain", _by_einsum))
+    assert found.first is not None and found.first[0].steps == (1, 1)
+    assert found.first[1].row.place.call == "Aten.mul.0.forward"
 
 
 # -- states --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from aten_dump import compare
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import Row
 from aten_dump.analysis.evidence.user_rules import Rule
@@ -390,3 +391,23 @@ def test_equal_statistics_of_values_that_no_pair_reads_are_within(walk: Walks) -
     other = seen.knows.baseline["Aten.exp.0.forward"].inputs[0][0]
     close = seen.knows.known.close(one, other)
     assert not close.error and seen.known_status(one, other, close) == "within"
+
+
+def test_zeros_in_the_dtype_of_a_gradient_that_has_no_counterpart(record: Callable[..., Any]) -> None:
+    x, w, at = torch.randn(32, 16), torch.randn(16, 3).requires_grad_(), torch.arange(32).view(32, 1) % 3
+    goal = torch.randn(32)
+
+    def gathered(enabled: bool, dtype: torch.dtype = torch.float32) -> Callable[[], None]:
+        def run() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                y = (x @ w).gather(1, at).squeeze(1)
+            torch.nn.functional.smooth_l1_loss(y.float(), goal).backward()
+            w.grad = None
+            torch.zeros(3, dtype=dtype).add(1)
+
+        return run
+
+    by_autocast, plain = (record(gathered(enabled), data="tensor") for enabled in (True, False))
+    assert compare(by_autocast, plain).exit_code == compare(plain, by_autocast).exit_code == 0
+    cause = compare(record(gathered(False, torch.float64), data="tensor"), plain).cause
+    assert cause is not None and (cause.kind, cause.row.place.call) == ("argument", "Aten.zeros.0.forward")
