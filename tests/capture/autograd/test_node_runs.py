@@ -101,6 +101,19 @@ def test_a_second_pass_is_another_run(runs: Runs, x: torch.Tensor) -> None:
     assert [call.n for call in runs.nodes()] == [0, 0, 1, 1] and len(runs.reached) == 2
 
 
+def test_a_node_s_run_is_let_go_of_when_the_next_node_of_its_thread_runs(runs: Runs, x: torch.Tensor) -> None:
+    y = runs.made(x.exp().sin())
+    with runs.modes.dispatch:
+        y.backward(torch.ones(3))
+    node, kept = y.grad_fn, []
+    while node is not None:
+        tag = runs.runs.tags.of(node)
+        assert tag is not None
+        kept.append(tag.call is not None)
+        node = node.next_functions[0][0] if node.next_functions else None
+    assert kept == [False, False, True], "sin, exp and the leaf"
+
+
 def test_a_pass_on_a_thread_without_our_modes_is_not_recorded(runs: Runs, x: torch.Tensor) -> None:
     runs.made(x.exp()).sum().backward()
     assert runs.nodes() == [] and runs.reached == [] and x.grad is not None
