@@ -135,6 +135,11 @@ def _binary_cross_entropy_backward(grad: Tensor, x: Tensor, target: Tensor, *how
     return found / x.numel() if reduction == _MEAN else found
 
 
+def _format_cast(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    """The same elements; only a device keeps them in an order of its own."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 FUSED: Final[dict[str, Callable[..., Any]]] = {
     "npu::npu_rms_norm": _rms_norm,
     "npu::npu_rms_norm_backward": _rms_norm_backward,
@@ -146,4 +151,5 @@ FUSED: Final[dict[str, Callable[..., Any]]] = {
     "npu::npu_binary_cross_entropy_with_logits_backward": _binary_cross_entropy_backward,
     "npu::npu_fusion_attention": _attention,
     "npu::npu_fusion_attention_grad": _attention_grad,
+    "npu::npu_format_cast": _format_cast,
 }

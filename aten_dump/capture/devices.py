@@ -39,6 +39,26 @@ _NPU_OPTIONS: Final = MappingProxyType(
 )
 
 
+# The orders in which an NPU may keep the elements of a tensor in memory, padded; the others are plain.
+_PRIVATE_FORMATS: Final = MappingProxyType(
+    {
+        3: "NC1HWC0",
+        4: "FRACTAL_Z",
+        12: "NC1HWC0_C04",
+        29: "FRACTAL_NZ",
+        32: "NDC1HWC0",
+        33: "FRACTAL_Z_3D",
+        50: "FRACTAL_NZ_C0_16",
+        51: "FRACTAL_NZ_C0_32",
+        52: "FRACTAL_NZ_C0_2",
+        53: "FRACTAL_NZ_C0_4",
+        54: "FRACTAL_NZ_C0_8",
+    }
+)
+HAVE_PRIVATE_FORMATS: Final = frozenset(("npu",))  # types of devices
+_ND: Final = 2
+
+
 def keep_torch_importable() -> None:
     """Let ``import torch`` succeed where a device package is installed but its driver is not.
 
@@ -67,6 +87,28 @@ def accelerator() -> torch.device | None:
     found = getattr(torch, "accelerator", None)
     # Builds for a device raise when asked for it on a machine without one, or name it (2.6, and newer).
     return found.current_accelerator() if found is not None and found.is_available() else None
+
+
+def private_format(tensor: torch.Tensor) -> str | None:
+    """Return the format in which a tensor's elements lie in memory where that is a device's own; None for strides.
+
+    Call inside `quiet()`.
+    """
+    import torch
+
+    ask = getattr(torch.ops.npu, "get_npu_format", None)
+    return None if ask is None else _PRIVATE_FORMATS.get(ask(tensor))
+
+
+def in_plain_format(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy, on the device, of a tensor in a private format, whose elements lie as its strides say.
+
+    Call inside `quiet()`.
+    """
+    import torch
+
+    plain: torch.Tensor = torch.ops.npu.npu_format_cast(tensor, _ND)
+    return plain
 
 
 def has_float64(device_type: str) -> bool:

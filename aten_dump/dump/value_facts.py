@@ -90,6 +90,12 @@ class ValueFacts:
         return str((self._record.extra or {}).get("layout", "strided"))
 
     @property
+    def private_format(self) -> str | None:
+        """The order of the device's own in which its memory held the elements: ``"FRACTAL_NZ"``; None for strides."""
+        found = (self._record.extra or {}).get("format")
+        return None if found is None else str(found)
+
+    @property
     def is_floating(self) -> bool:
         """True for a float or complex dtype; False where this torch lacks the dtype."""
         found = getattr(torch, self.dtype_name, None)

@@ -106,3 +106,9 @@ def test_binary_cross_entropy(reduction: str, weighted: bool) -> None:
     code = ["none", "mean", "sum"].index(reduction)
     found = FUSED["npu::npu_binary_cross_entropy_with_logits_backward"](grad, x.detach(), target, *weights, code)
     torch.testing.assert_close(found, *gradients(loss, grad, x))
+
+
+def test_a_format_cast_changes_no_element() -> None:
+    x = leaf(4, 6).detach().t()
+    found = FUSED["npu::npu_format_cast"](x, 29)
+    assert torch.equal(found, x) and found.is_contiguous() and found.data_ptr() != x.data_ptr()

@@ -12,6 +12,8 @@ from ...dump import Call, GeneratorRef, ObjectRef, Value
 from ..rerun.allowed_ops import registered_op
 
 _PLACES: Final = ("device", "pin_memory", "generator", "layout", "non_blocking")  # where, not what
+_OF_GROUP: Final = frozenset(("group", "backend", "ranks"))  # a process group
+_BACKEND: Final = "backend"  # each device has its own
 _ABSENT: Final = object()
 _LIMITS: Final = ("min", "max", "tiny", "eps", "smallest_normal")  # of torch.finfo
 
@@ -69,7 +71,8 @@ class _Comparing:
         if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
             return len(one) == len(other) and all(map(self._same, one, other))
         if isinstance(one, dict) and isinstance(other, dict):
-            return one.keys() == other.keys() and all(self._same(one[key], other[key]) for key in one)
+            keys = one.keys() - ({_BACKEND} if one.keys() >= _OF_GROUP else ())
+            return one.keys() == other.keys() and all(self._same(one[key], other[key]) for key in keys)
         if isinstance(one, (GeneratorRef, ObjectRef, torch.device)) and type(one) is type(other):
             return True
         if isinstance(one, Value) or isinstance(other, Value):

@@ -17,6 +17,7 @@ import torch
 from ...config import DumpConfig
 from ...store.records import CONJUGATE, NEGATIVE, NOTE, SAME, SAME_HASH, SAME_STATISTICS, Note, Same
 from ...store.sink import Sink
+from ..devices import in_plain_format
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import covers
 from ..memory.storages import StorageState, ValueInfo
@@ -85,6 +86,8 @@ class Keeper:
             info.is_kept = True
             if tensor._is_zerotensor():
                 self._keep_zeros(tensor, state, info)
+            elif state.format is not None:
+                self._keep_in_plain_format(tensor, state, info)
             else:
                 self._keep(tensor, state, info)
         except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
@@ -175,6 +178,14 @@ class Keeper:
         with quiet():
             zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
         self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), info)
+
+    def _keep_in_plain_format(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+        """Keep the elements of a tensor that lie in an order of the device's own."""
+        with quiet():
+            plain = in_plain_format(tensor).contiguous()
+        elements = StorageState(state.id, plain.untyped_storage().nbytes(), 0)
+        elements.format = state.format
+        self._keep(plain, elements, info)
 
     def _unreadable(self, tensor: torch.Tensor, info: ValueInfo, error: Exception) -> None:
         """Say in the dump that data of a value could not be kept; the program does not depend on it."""

@@ -57,7 +57,7 @@ class StoredBytes:
 
     def keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo, wants_hash: bool) -> bool:
         """Store the bytes of a value; returns True if that has the hash taken as well, which is wanted."""
-        if self._sample is not None:
+        if self._sample is not None or state.format is not None:
             self._keep_elements(tensor, info, self._sample)
             return False
         low, high = byte_extent(tensor)

@@ -13,13 +13,15 @@ from typing import Any, Final
 import torch
 
 from ...torch_names import free_weak_ref, is_expired
+from ..devices import HAVE_PRIVATE_FORMATS, private_format
+from ..torch_internals.quiet import quiet
 from .geometry import Geometry, byte_extent
 from .storages import StorageState, digest_of, storage_of
 from .written_bytes import WrittenRanges
 
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
 _LEAST_PURGE: Final = 1024
-_is_meta: Final[dict[torch.device, bool]] = {}  # to read a device's type makes a string each time
+_types: Final[dict[torch.device, str]] = {}  # to read a device's type makes a string each time
 
 
 class StorageTable:
@@ -50,10 +52,13 @@ class StorageTable:
         device = on.device
         self._count += 1
         weak: Any = storage._weak_ref()
-        is_meta = _is_meta.get(device)
-        if is_meta is None:
-            is_meta = _is_meta[device] = device.type == "meta"
-        state = StorageState(self._count, nbytes, weak, is_meta)
+        kind = _types.get(device)
+        if kind is None:
+            kind = _types[device] = device.type
+        state = StorageState(self._count, nbytes, weak, kind == "meta")
+        if kind in HAVE_PRIVATE_FORMATS and isinstance(on, torch.Tensor):
+            with quiet():
+                state.format = private_format(on)
         self.states[storage._cdata] = state
         self._announce(state, device)
         return state

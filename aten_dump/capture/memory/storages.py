@@ -59,6 +59,7 @@ class StorageState:
 
     __slots__ = (
         "blobs",
+        "format",
         "id",
         "is_meta",
         "nbytes",
@@ -75,6 +76,7 @@ class StorageState:
         self.nbytes = nbytes
         self.weak = weak
         self.is_meta = is_meta  # without memory
+        self.format: str | None = None  # of a device's own, in which elements do not lie as strides say
         self.version = 0
         self.written_at = 0  # `CLOCK.writes` when this version began
         self.values: dict[Geometry, Any] = {}

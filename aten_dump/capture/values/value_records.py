@@ -38,7 +38,7 @@ class ValueRecords:
     def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> ValueInfo:
         """Emit the value of a tensor on a storage."""
         flags = 0
-        extra = None
+        extra: dict[str, Any] | None = None
         if geometry[4] or geometry[5]:
             flags = (CONJUGATE if geometry[4] else 0) | (NEGATIVE if geometry[5] else 0)
         if state.written is not None and not state.written.covers(tensor, (*geometry[:4], False, False)):
@@ -49,6 +49,8 @@ class ValueRecords:
             flags |= OPAQUE
         elif tensor.is_quantized:
             extra = {"quantized": _quantization(tensor)}
+        if state.format is not None:
+            extra = {"format": state.format}
         if tensor.requires_grad:
             flags |= REQUIRES_GRAD
         self.count = number = self.count + 1

@@ -125,6 +125,17 @@ def test_dicts_and_long_texts(make: Callable[..., Call]) -> None:
     assert text == f"min is {'x' * 77}..., in the baseline {'y' * 80}"
 
 
+def test_a_group_s_backend_is_the_device_s(make: Callable[..., Call]) -> None:
+    def group(backend: str, ranks: list[int]) -> list[Any]:
+        return [r.TREE_DICT, "group", "0", "backend", backend, "ranks", [r.TREE_LIST, *ranks]]
+
+    names = ("tensors", "process_group")
+    gloo = make(1, group("gloo", [0, 1]), arguments=names)
+    assert told(make(1, group("custom", [0, 1]), arguments=names), gloo) == []
+    (text,) = told(make(1, group("custom", [0, 2]), arguments=names), gloo)
+    assert text.startswith("process_group is ")
+
+
 def test_objects_that_cannot_be_looked_into_are_not_compared(make: Callable[..., Call]) -> None:
     def of(item: Any) -> Call:
         return make(X, keywords={"rule": item})

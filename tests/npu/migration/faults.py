@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tests.npu.migration.models import FRACTAL_NZ
+from tests.npu.simulator.device import held
 from tests.npu.simulator.kernels.registering import Kernel, replaced
 
 
@@ -22,6 +24,7 @@ class Fault(NamedTuple):
     module: str
     line: str  # of the program, that called it
     steps: str = "0"
+    program: str = "llama"
 
 
 def _scaled_gradient(right: Kernel) -> Kernel:
@@ -76,6 +79,46 @@ def _one_of_the_moments_off(right: Kernel) -> Kernel:
     return wrong
 
 
+def _no_record_stream(right: Kernel) -> Kernel:
+    """A kernel with a stream of its own, which is late: its workspace is given out again before it was read."""
+    side: list[Any] = []
+
+    def wrong(x: Tensor, dim: int = -1) -> Tensor:
+        npu: Any = torch.get_device_module("npu")
+        side.append(side[0] if side else npu.Stream())
+        program = npu.current_stream()
+        workspace = x.clone()
+        side[0].wait_stream(program)
+        with held(side[0]):
+            with npu.stream(side[0]):
+                found: Tensor = right(workspace, dim)
+            del workspace  # without workspace.record_stream(side[0])
+            torch.zeros_like(x)
+            program.synchronize()
+        program.wait_stream(side[0])
+        found.record_stream(program)
+        return found
+
+    return wrong
+
+
+def _padding_dropped(right: Kernel) -> Kernel:
+    """The rows of each column of fractals follow those of the one before, as if they were a multiple of 16."""
+
+    def wrong(x: Tensor, acl_format: int, *args: Any, **options: Any) -> Any:
+        if acl_format != FRACTAL_NZ:
+            return right(x, acl_format, *args, **options)
+        pad = torch.nn.functional.pad
+        (rows, columns), fractals = x.shape[-2:], -(-x.shape[-1] // 16)
+        padded = -(-rows // 16) * 16
+        wide = pad(x, (0, fractals * 16 - columns)).unflatten(-1, (fractals, 16))
+        packed = wide.transpose(-3, -2).flatten(-3)  # [..., fractals, rows, 16], as it should lie but for the padding
+        memory = pad(packed, (0, fractals * padded * 16 - packed.shape[-1])).unflatten(-1, (fractals, padded, 16))
+        return right(memory[..., :rows, :].transpose(-3, -2).flatten(-2)[..., :columns], acl_format, *args, **options)
+
+    return wrong
+
+
 FAULTS: dict[str, Fault] = {
     "wrong scale in the fused attention's backward": Fault(
         "npu::npu_fusion_attention_grad", _scaled_gradient,
@@ -96,6 +139,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "stale saved statistics": Fault(
         "npu::npu_rms_norm", _stale_statistics, "npu::npu_rms_norm", "forward", "layers.0.norm2", "npu_rms_norm(",
+    ),
+    "missing record_stream": Fault(
+        "npu::npu_swiglu", _no_record_stream, "npu::npu_swiglu", "forward", "layers.0.mlp", "npu_swiglu(",
+    ),
+    "an NZ cast drops the padding": Fault(
+        "npu::npu_format_cast", _padding_dropped,
+        "npu::npu_format_cast", "forward", "layers.0.attention", "npu_format_cast(", program="llama in FRACTAL_NZ",
     ),
     "beta2 off in the fused AdamW": Fault(
         "aten::_fused_adamw_", _one_of_the_moments_off,

@@ -17,6 +17,7 @@ from aten_dump import DumpConfig, DumpMode
 from tests.models import MODELS, VOCABULARY, ResNet
 
 STEPS = 3
+FRACTAL_NZ = 29
 WIDTH, HEADS, LAYERS = 32, 4, 1
 
 
@@ -39,14 +40,17 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, in_private_format: bool = False) -> None:
         super().__init__()
+        self.in_private_format = in_private_format
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
         self.out = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         size, length, _ = x.shape
         q, k, v = (p.view(size, length, HEADS, -1).transpose(1, 2) for p in self.qkv(x).chunk(3, -1))
+        if self.in_private_format and x.device.type == "npu":
+            cos, sin = (torch.ops.npu.npu_format_cast(table, FRACTAL_NZ) for table in (cos, sin))
         q, k = rotary(q, cos, sin), rotary(k, cos, sin)
         scale = (WIDTH // HEADS) ** -0.5
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
@@ -72,9 +76,10 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, in_private_format: bool = False) -> None:
         super().__init__()
-        self.norm1, self.attention, self.norm2, self.mlp = RMSNorm(WIDTH), Attention(), RMSNorm(WIDTH), SwiGLU()
+        self.norm1, self.attention = RMSNorm(WIDTH), Attention(in_private_format)
+        self.norm2, self.mlp = RMSNorm(WIDTH), SwiGLU()
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x), cos, sin)
@@ -82,10 +87,10 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, in_private_format: bool = False) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Block(in_private_format) for _ in range(LAYERS))
         self.norm, self.head = RMSNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -122,6 +127,7 @@ def _loss_of_resnet(model: nn.Module, step: int, device: str) -> Tensor:
 PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, int, str], Tensor]]] = {
     "gpt2": (MODELS["gpt2"][0], _loss_of_gpt2),
     "llama": (Llama, _loss_of_llama),
+    "llama in FRACTAL_NZ": (lambda: Llama(in_private_format=True), _loss_of_llama),
     "resnet": (ResNet, _loss_of_resnet),
 }
 
@@ -129,6 +135,8 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, int, str
 def trained(name: str, device: str, path: Path, **config: Any) -> Path:
     """Train a model for three steps on a device, and return the dump."""
     make, loss_of = PROGRAMS[name]
+    if device == "npu":
+        torch.get_device_module("npu").config.allow_internal_format = name.endswith("FRACTAL_NZ")
     torch.manual_seed(0)
     model = make().train().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)

@@ -49,7 +49,7 @@ def test_honest_runs_agree(tmp_path: Path, name: str) -> None:
 def test_each_fault_is_named(tmp_path: Path, baseline: Callable[[str], Path], name: str) -> None:
     fault = FAULTS[name]
     with planted(fault):
-        target = trained("llama", "npu", tmp_path / "npu", steps=fault.steps)
+        target = trained(fault.program, "npu", tmp_path / "npu", steps=fault.steps)
     found = compare(target, baseline(fault.steps))
     assert found.verdict == "different" and found.first is not None
     place = found.first[1].row.place

@@ -72,6 +72,16 @@ def held(stream: Any) -> Iterator[None]:
         launcher().sim_release(handle)
 
 
+def limit_memory(device: int, nbytes: int) -> None:
+    """Let a device have so many bytes of memory in all; 0 sets the limit back."""
+    launcher().sim_set_memory_limit(ctypes.c_int(device), ctypes.c_size_t(nbytes))
+
+
+def skip_all_reduce(number: int) -> None:
+    """Plant a fault: of the all-reduces that come, this one (0 is the next) brings nothing of the other ranks."""
+    launcher().sim_skip_all_reduce(ctypes.c_int(number))
+
+
 @contextmanager
 def counted(by: Callable[[], str] = lambda: "") -> Iterator[Counter[tuple[str, str]]]:
     """Count what makes the host wait or moves data between host and device: by what, and by whom `by` says."""
