@@ -189,10 +189,15 @@ def _gradients(tree: Tree, found: dict[TreePath, Tree], step: int | str) -> Tree
 
 def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
     """Add a term, in autograd's order. The sum is the recorder's own memory: holding the program's tensors would
-    change how autograd adds.
+    change how autograd adds. It is made on the host where the device has no memory left for it.
     """
     with quiet():
-        return term.clone() if total is None else total.add_(term)
+        if total is not None:
+            return total.add_(term.to(total.device))
+        try:
+            return term.clone()
+        except torch.OutOfMemoryError:
+            return term.cpu()
 
 
 class BackwardTask:

@@ -9,6 +9,7 @@ import torch
 
 from ...store.sink import Fill
 from ...store.writing.host_bytes import HostBytes
+from ..memory.geometry import byte_extent
 from ..torch_internals.quiet import quiet
 from .device_copies import copier_of
 from .host_memory import tensor_at
@@ -36,3 +37,14 @@ def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> F
         return ready
 
     return fill_from_device
+
+
+def copied_to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's elements in host memory, as they lie on its device; no memory of that is needed."""
+    with quiet():
+        first, past = byte_extent(tensor)
+        raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        raw.set_(tensor.untyped_storage(), first, (past - first,), (1,))
+        host = torch.empty(past - first, dtype=torch.uint8)
+        host.copy_(raw)
+        return host.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())

@@ -17,20 +17,37 @@ import torch
 from ...store.records import NOTE, STATISTICS, Note, Statistics
 from ...store.sink import Sink
 from ..devices import has_triton
+from ..memory.geometry import covers
 from ..torch_internals.quiet import quiet
 from .device_copies import Copier, copier_of, on_stream
 from .flushing import Flushable
 from .host_memory import as_array, host_tensor
-from .statistics.on_device import FLOATS, FUSED, INTS, Array, Reduced, finish, reduce_floats, reduce_fused, reduce_ints
+from .statistics.on_device import (
+    FLOATS,
+    FUSED,
+    INTS,
+    MOST_ELEMENTS,
+    Array,
+    Reduced,
+    finish,
+    pieces,
+    reduce_floats,
+    reduce_fused,
+    reduce_ints,
+    row_lengths,
+    together,
+)
 
 BATCH_VALUES: Final = 512
 _triton_failed: Final[set[str]] = set()  # device types
 
 
-Entry = tuple[int, int, Reduced]  # value, count of its elements, results
+Entry = tuple[int, list[int], Reduced]  # value, lengths of its rows, results
 
 
-def join(entries: list[Entry]) -> tuple[torch.Tensor, Callable[[Array], Iterator[tuple[int, int, dict[str, Array]]]]]:
+def join(
+    entries: list[Entry],
+) -> tuple[torch.Tensor, Callable[[Array], Iterator[tuple[int, list[int], dict[str, Array]]]]]:
     """Put the results of all entries end to end. Call inside `quiet()`.
 
     Returns:
@@ -42,19 +59,19 @@ def join(entries: list[Entry]) -> tuple[torch.Tensor, Callable[[Array], Iterator
             kinds.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
     order = sorted(kinds, key=lambda dtype: -dtype.itemsize)  # 8-byte dtypes first, so that all are aligned
     parts = [torch.cat(kinds[dtype]).view(torch.uint8) for dtype in order]
-    layout = [(value, count, [(k, t.dtype, t.numel()) for k, t in r.items()]) for value, count, r in entries]
+    layout = [(value, rows, [(k, t.dtype, t.numel()) for k, t in r.items()]) for value, rows, r in entries]
     lengths = [(dtype, sum(t.numel() for t in kinds[dtype])) for dtype in order]
 
-    def separate(memory: Array) -> Iterator[tuple[int, int, dict[str, Array]]]:
+    def separate(memory: Array) -> Iterator[tuple[int, list[int], dict[str, Array]]]:
         arrays = _cut(memory, lengths)
         position = dict.fromkeys(arrays, 0)
-        for value, count, results in layout:
+        for value, rows, results in layout:
             reduced = {}
             for name, dtype, length in results:
                 start = position[dtype]
                 position[dtype] = start + length
                 reduced[name] = arrays[dtype][start : start + length]
-            yield value, count, reduced
+            yield value, rows, reduced
 
     return parts[0] if len(parts) == 1 else torch.cat(parts), separate
 
@@ -67,6 +84,10 @@ def _cut(memory: Array, lengths: list[tuple[torch.dtype, int]]) -> dict[torch.dt
         arrays[dtype] = memory[start:past].view(kinds[dtype])
         start = past
     return arrays
+
+
+def _no_wait() -> None:
+    """The results are on the host already."""
 
 
 class _Batch:
@@ -87,15 +108,20 @@ class _Batch:
     def send(self, sink: Sink) -> None:
         """Begin the one copy of all results, and have the statistics made when it is done."""
         with quiet(), on_stream(self._stream):
-            together, separate = join(self._entries)
-            host = host_tensor(together.numel())
-            wait = self._copier.copy(together, host, private=True)
+            try:
+                together, separate = join(self._entries)
+            except torch.OutOfMemoryError:  # then one by one
+                together, separate = join([(v, n, {k: t.cpu() for k, t in r.items()}) for v, n, r in self._entries])
+                host, wait = together, _no_wait
+            else:
+                host = host_tensor(together.numel())
+                wait = self._copier.copy(together, host, private=True)
         names = self._names
 
         def records() -> Iterator[Statistics]:
             wait()
-            for value, count, reduced in separate(as_array(host)):
-                yield Statistics(STATISTICS, value, finish(count, reduced, names))
+            for value, rows, reduced in separate(as_array(host)):
+                yield Statistics(STATISTICS, value, finish(rows, reduced, names))
 
         sink.later(records, together.numel())
 
@@ -116,27 +142,31 @@ class DeviceBatches(Flushable):
         copier = copier_of(tensor.device) if dtype in FLOATS or dtype in INTS else None
         if copier is None or not tensor.numel():
             return False
-        count, reduced = self.reduce(tensor)
+        rows, reduced = self.reduce(tensor)
         stream = torch.accelerator.current_stream(tensor.device)
         with self._lock:
             batch = self._open.get(stream)
             if batch is None:
                 batch = self._open[stream] = _Batch(stream, copier, self._names)
-            batch.add((value, count, reduced))
+            batch.add((value, rows, reduced))
             if len(batch) >= self._most_values:
                 self._open.pop(stream).send(self._sink)
         return True
 
-    def reduce(self, tensor: torch.Tensor) -> tuple[int, Reduced]:
-        """Reduce a tensor that is not empty where it is; return how many elements it has, and the results."""
-        dtype = tensor.dtype
+    def reduce(self, tensor: torch.Tensor) -> tuple[list[int], Reduced]:
+        """Reduce a tensor that is not empty where it is; return the lengths of its rows, and the results."""
+        dtype, count = tensor.dtype, tensor.numel()
         with quiet():
             tensor = tensor.resolve_neg()
-            flat = (tensor.view(torch.uint8) if dtype == torch.bool else tensor).reshape(-1)
-            reduced = self._fused(flat) if dtype in FUSED else None
-            if reduced is None:
-                reduced = (reduce_floats if dtype in FLOATS else reduce_ints)(flat, self._names)
-        return flat.numel(), reduced
+            if dtype in FUSED and (count <= MOST_ELEMENTS or covers(tensor)):
+                fused = self._fused(next(pieces(tensor, count)))
+                if fused is not None:
+                    return [count], fused
+            rows, parts = [], []
+            for flat in pieces(tensor.view(torch.uint8) if dtype == torch.bool else tensor, MOST_ELEMENTS):
+                parts.append((reduce_floats if dtype in FLOATS else reduce_ints)(flat, self._names))
+                rows += row_lengths(flat.numel())
+            return rows, together(parts)
 
     def _fused(self, flat: torch.Tensor) -> Reduced | None:
         kind = flat.device.type
@@ -144,6 +174,8 @@ class DeviceBatches(Flushable):
             return None
         try:
             return reduce_fused(flat)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a compiler raises: the dump says so, and there is another way
             _triton_failed.add(kind)
             message = f"no Triton for {kind}, statistics take several passes: {type(error).__name__}: {error}"

@@ -3,9 +3,10 @@
 Theory of operation
     A copy runs on a stream of its own, behind what the program has queued so far; the writer's thread waits for its
     event. The program may write to the source in place with its next op, so the source is first copied on the device
-    (fast, and ordered on the program's stream) as long as no more than STAGING_BYTES wait; beyond that the program's
-    stream, not its thread, waits for the copy. The allocator is told of the second stream, so that memory which the
-    program frees is not given out again too early. Only what `torch.accelerator` offers is used.
+    (fast, and ordered on the program's stream) as long as no more than STAGING_BYTES wait; beyond that, and where the
+    device has no memory left, the program's stream, not its thread, waits for the copy. The allocator is told of the
+    second stream, so that memory which the program frees is not given out again too early. Only what
+    `torch.accelerator` offers is used.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 
 from ..devices import accelerator
 
-STAGING_BYTES: Final = 64 << 20
+STAGING_BYTES: Final = 32 << 20
 
 Wait = Callable[[], None]
 
@@ -44,9 +45,9 @@ class Copier:
         """
         current = torch.accelerator.current_stream(self._device)
         nbytes = source.numel()
-        staged = not private and self._stage(nbytes)
-        if staged:
-            source = source.clone()
+        own = None if private or not self._stage(nbytes) else self._own_copy(source)
+        staged = own is not None
+        source = source if own is None else own
         self._stream.wait_event(current.record_event())
         with on_stream(self._stream):
             host.copy_(source, non_blocking=True)
@@ -61,6 +62,13 @@ class Copier:
                 self._stage(-nbytes)
 
         return wait
+
+    def _own_copy(self, source: torch.Tensor) -> torch.Tensor | None:
+        try:
+            return source.clone()
+        except torch.OutOfMemoryError:
+            self._stage(-source.numel())
+            return None
 
     def _stage(self, nbytes: int) -> bool:
         with self._lock:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import string_at
+from typing import Final
 
 import torch
 
@@ -22,6 +23,7 @@ from ..memory.dtypes import dtype_name
 from ..memory.geometry import covers
 from ..memory.storages import StorageState, ValueInfo
 from ..torch_internals.quiet import quiet
+from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
 from .hashes import hash_later, hash_of, statistics_of
@@ -30,6 +32,10 @@ from .statistics.many_small_tensors import ITEM_BYTES
 from .stored_bytes import StoredBytes
 from .wanted_data import WantedData
 
+_NO_MEMORY: Final = (
+    "{device} has no memory left for what the recorder computes there: some data was copied to the host first, and the "
+    "program waited for it"
+)
 Observe = Callable[[torch.Tensor, int, StorageState], None]
 
 
@@ -64,6 +70,7 @@ class Keeper:
         # xxh3 of stored bytes is taken anyway, for their checksum.
         hash_is_checksum = wanted.hash == "xxh3" and config.trigger is None
         self._stored = StoredBytes(sink, self._batches, seconds, wanted.sample, hash_is_checksum)
+        self._said_no_memory = False
         self.keeps_nothing = not (wanted.bytes or wanted.facts or observe)
         if not self.keeps_nothing:
             sink.on_tick(self._tick)
@@ -84,12 +91,10 @@ class Keeper:
                 ):
                     return
             info.is_kept = True
-            if tensor._is_zerotensor():
-                self._keep_zeros(tensor, state, info)
-            elif state.format is not None:
-                self._keep_in_plain_format(tensor, state, info)
-            else:
-                self._keep(tensor, state, info)
+            try:
+                self._keep_as_it_lies(tensor, state, info)
+            except torch.OutOfMemoryError:
+                self._keep_on_host(tensor, state, info)
         except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
             self._unreadable(tensor, info, error)
 
@@ -142,6 +147,24 @@ class Keeper:
         return True
 
     # -- all others
+
+    def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+        if tensor._is_zerotensor():
+            self._keep_zeros(tensor, state, info)
+        elif state.format is not None:
+            self._keep_in_plain_format(tensor, state, info)
+        else:
+            self._keep(tensor, state, info)
+
+    def _keep_on_host(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+        """Keep a tensor for which the device has no memory left: its bytes are copied first, which the program waits
+        for, and all else is computed on the host.
+        """
+        on_host = copied_to_host(tensor)
+        if not self._said_no_memory:
+            self._said_no_memory = True
+            self._emit(Note(NOTE, "device_memory", _NO_MEMORY.format(device=tensor.device), 1))
+        self._keep(on_host, StorageState(state.id, on_host.untyped_storage().nbytes(), 0), info)
 
     def _keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
         wanted = self._wanted

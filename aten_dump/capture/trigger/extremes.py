@@ -124,15 +124,21 @@ class ExtremesOfValues:
                 return
             self._whole[storage.id, dtype] = storage.version, value
         with quiet():
-            elements = _comparable(tensor)
-            if tensor.device.type in READ_AT_ONCE:
-                low, high = torch.aminmax(elements)
+            if tensor.device.type in READ_AT_ONCE or not self._measure_there(tensor, value):
+                low, high = torch.aminmax(_comparable(tensor.cpu()))
                 self._note(value, Extremes(low.item(), high.item()))
-            else:
-                self._buffer_for(elements).measure(elements, value)
-                if not self._pending:
-                    self._since = perf_counter()
-                self._pending.add(value)
+
+    def _measure_there(self, tensor: torch.Tensor, value: int) -> bool:
+        """Have the extremes found on the device; False where it has no memory left for that."""
+        try:
+            elements = _comparable(tensor)
+            self._buffer_for(elements).measure(elements, value)
+        except torch.OutOfMemoryError:
+            return False
+        if not self._pending:
+            self._since = perf_counter()
+        self._pending.add(value)
+        return True
 
     def collect(self) -> None:
         """Bring the results over that are still on devices."""

@@ -126,14 +126,15 @@ def test_dicts_and_long_texts(make: Callable[..., Call]) -> None:
 
 
 def test_a_group_s_backend_is_the_device_s(make: Callable[..., Call]) -> None:
-    def group(backend: str, ranks: list[int]) -> list[Any]:
-        return [r.TREE_DICT, "group", "0", "backend", backend, "ranks", [r.TREE_LIST, *ranks]]
+    def of(backend: str, *ranks: int) -> Any:
+        group = [r.TREE_DICT, "group", "0", "backend", backend, "ranks", [r.TREE_LIST, *ranks]]
+        return make(X, keywords={"process_group": group})
 
-    names = ("tensors", "process_group")
-    gloo = make(1, group("gloo", [0, 1]), arguments=names)
-    assert told(make(1, group("custom", [0, 1]), arguments=names), gloo) == []
-    (text,) = told(make(1, group("custom", [0, 2]), arguments=names), gloo)
+    assert told(of("custom", 0, 1), of("gloo", 0, 1)) == []
+    (text,) = told(of("custom", 0, 2), of("gloo", 0, 1))
     assert text.startswith("process_group is ")
+    backends = [make(X, keywords={"options": [r.TREE_DICT, "backend", name]}) for name in ("a", "b")]
+    assert told(*backends) != [], "of no process group"
 
 
 def test_objects_that_cannot_be_looked_into_are_not_compared(make: Callable[..., Call]) -> None:

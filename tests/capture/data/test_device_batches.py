@@ -17,33 +17,38 @@ from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import NOTE
 
 
-def separated(entries: list[tuple[int, int, Reduced]]) -> list[tuple[int, int, dict[str, list[float]]]]:
+def separated(
+    entries: list[tuple[int, list[int], Reduced]],
+) -> list[tuple[int, list[int], dict[str, list[float]]]]:
     together, separate = join(entries)
     assert together.dtype == torch.uint8
     return [
-        (value, count, {k: a.tolist() for k, a in found.items()})
-        for value, count, found in separate(as_array(together))
+        (value, rows, {k: a.tolist() for k, a in found.items()}) for value, rows, found in separate(as_array(together))
     ]
 
 
 def test_results_of_several_dtypes_come_back_each_to_its_value() -> None:
     """An odd number of float32 comes before the others: cut without care, 8-byte numbers would not be aligned."""
     entries = [
-        (7, 3, {"low": torch.tensor(1.5), "nan": torch.tensor(2)}),
-        (9, 5, {"sum": torch.tensor([0.25, 0.5], dtype=torch.float64), "low": torch.tensor(-1.5)}),
-        (8, 1, {"low": torch.tensor([[3.5]]), "nan": torch.tensor(-1), "sum": torch.tensor(4.0, dtype=torch.float64)}),
+        (7, [3], {"low": torch.tensor(1.5), "nan": torch.tensor(2)}),
+        (9, [5], {"sum": torch.tensor([0.25, 0.5], dtype=torch.float64), "low": torch.tensor(-1.5)}),
+        (
+            8,
+            [1],
+            {"low": torch.tensor([[3.5]]), "nan": torch.tensor(-1), "sum": torch.tensor(4.0, dtype=torch.float64)},
+        ),
     ]
     assert separated(entries) == [
-        (7, 3, {"low": [1.5], "nan": [2]}),
-        (9, 5, {"sum": [0.25, 0.5], "low": [-1.5]}),
-        (8, 1, {"low": [3.5], "nan": [-1], "sum": [4.0]}),
+        (7, [3], {"low": [1.5], "nan": [2]}),
+        (9, [5], {"sum": [0.25, 0.5], "low": [-1.5]}),
+        (8, [1], {"low": [3.5], "nan": [-1], "sum": [4.0]}),
     ]
 
 
 def test_results_of_one_dtype() -> None:
-    assert separated([(1, 2, {"low": torch.tensor(2.0)}), (2, 2, {"low": torch.tensor(3.0)})]) == [
-        (1, 2, {"low": [2.0]}),
-        (2, 2, {"low": [3.0]}),
+    assert separated([(1, [2], {"low": torch.tensor(2.0)}), (2, [2], {"low": torch.tensor(3.0)})]) == [
+        (1, [2], {"low": [2.0]}),
+        (2, [2], {"low": [3.0]}),
     ]
 
 
@@ -61,10 +66,10 @@ def test_joined_statistics_are_those_of_each_tensor_alone() -> None:
     assert NUMBERS["negative"].is_neg()
     together, separate = join([(number, *batches.reduce(tensor)) for number, tensor in enumerate(tensors)])
     found = list(separate(as_array(together)))
-    assert [(value, count) for value, count, _ in found] == [(i, t.numel()) for i, t in enumerate(tensors)]
-    for value, count, reduced in found:
+    assert [(value, sum(rows)) for value, rows, _ in found] == [(i, t.numel()) for i, t in enumerate(tensors)]
+    for value, rows, reduced in found:
         expected = compute(tensors[value], STATISTICS)
-        for name, mine, alone in zip(STATISTICS, finish(count, reduced, STATISTICS), expected, strict=True):
+        for name, mine, alone in zip(STATISTICS, finish(rows, reduced, STATISTICS), expected, strict=True):
             assert mine == alone or mine == pytest.approx(alone, rel=1e-5, nan_ok=True), (list(NUMBERS)[value], name)
 
 

@@ -103,17 +103,16 @@ def _no_record_stream(right: Kernel) -> Kernel:
 
 
 def _padding_dropped(right: Kernel) -> Kernel:
-    """The rows of each column of fractals follow those of the one before, as if they were a multiple of 16."""
+    """Rows and columns of fractals follow each other as if the tensor's were multiples of 16."""
 
     def wrong(x: Tensor, acl_format: int, *args: Any, **options: Any) -> Any:
         if acl_format != FRACTAL_NZ:
             return right(x, acl_format, *args, **options)
-        pad = torch.nn.functional.pad
         (rows, columns), fractals = x.shape[-2:], -(-x.shape[-1] // 16)
         padded = -(-rows // 16) * 16
-        wide = pad(x, (0, fractals * 16 - columns)).unflatten(-1, (fractals, 16))
-        packed = wide.transpose(-3, -2).flatten(-3)  # [..., fractals, rows, 16], as it should lie but for the padding
-        memory = pad(packed, (0, fractals * padded * 16 - packed.shape[-1])).unflatten(-1, (fractals, padded, 16))
+        packed = torch.cat([part.flatten(-2) for part in x.split(16, -1)], -1)
+        memory = torch.nn.functional.pad(packed, (0, fractals * padded * 16 - packed.shape[-1]))
+        memory = memory.unflatten(-1, (fractals, padded, 16))
         return right(memory[..., :rows, :].transpose(-3, -2).flatten(-2)[..., :columns], acl_format, *args, **options)
 
     return wrong

@@ -8,21 +8,26 @@ Theory of operation
     Sums are float64 on devices that have it; else they are float32 within a row, as accurate as `one_tensor` is for
     large tensors, but without another way for elements whose squares float32 cannot hold: their l2norm is inf.
     Integers beyond 2**31 have their mean from such sums. std is put together of the rows' means and variances.
+
+    Masks, wider copies and elements put in a row take memory of the device. A large tensor is therefore reduced piece
+    by piece, and what that takes does not grow with it.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 
 from ...devices import has_float64
+from ...memory.geometry import covers
 
 MOST_ROWS: Final = 256
+MOST_ELEMENTS: Final = 2 << 20  # of a piece: up to 8 bytes each to put them in a row, 4 to widen them and 1 for a mask
 FLOATS: Final = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 FUSED: Final = FLOATS - {torch.float64}
 INTS: Final = frozenset((torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool))
@@ -44,6 +49,31 @@ def rows_of(count: int) -> int:
     """Return in how many rows of the same length to cut so many elements."""
     most = min(MOST_ROWS, max(1, count // 1024))
     return next(n for n in range(most, 0, -1) if count % n == 0)
+
+
+def pieces(tensor: torch.Tensor, most_elements: int) -> Iterator[torch.Tensor]:
+    """Yield all elements of a tensor, in any order, as tensors of one dimension. Call inside `quiet()`."""
+    if covers(tensor):
+        yield from tensor.as_strided((tensor.numel(),), (1,)).split(most_elements)
+    elif tensor.numel() <= most_elements:
+        yield tensor.reshape(-1)
+    else:
+        longest = max(range(tensor.dim()), key=tensor.size)
+        for part in tensor.split(-(-tensor.size(longest) // 2), longest):
+            yield from pieces(part, most_elements)
+
+
+def together(parts: list[Reduced]) -> Reduced:
+    """Return the results of several pieces as those of one tensor. Call inside `quiet()`."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: torch.cat([part[name].reshape(-1) for part in parts]) for name in parts[0]}
+
+
+def row_lengths(count: int) -> list[int]:
+    """Return the lengths of the rows that a piece of so many elements is cut in."""
+    rows = rows_of(count)
+    return [count // rows] * rows
 
 
 def reduce_floats(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:
@@ -91,34 +121,36 @@ def _unfused(count: int, columns: Array) -> dict[str, Array]:
     return reduced
 
 
-def finish(count: int, reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:
-    """Return the statistics `names` of `count` elements from what they were reduced to."""
+def finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:
+    """Return the statistics `names` from what elements were reduced to, in rows of these lengths."""
     with np.errstate(all="ignore"):
-        return _finish(count, reduced if "fused" not in reduced else _unfused(count, reduced["fused"]), names)
+        known = reduced if "fused" not in reduced else _unfused(sum(lengths), reduced["fused"])
+        return _finish(lengths, known, names)
 
 
-def _finish(count: int, reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:
+def _finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:
+    count = sum(lengths)
     low, high = reduced["low"].min().item(), reduced["high"].max().item()
     found: dict[str, Any] = {"count": count, "min": low, "max": high, "nan": 0, "posinf": 0, "neginf": 0}
     if "sum" in reduced:
         total: float = reduced["sum"].astype(np.float64).sum().item()
         if "total" in reduced and max(-low, high) < _EXACT_IN_INT64:
-            total = reduced["total"].item()
+            total = reduced["total"].sum().item()
         found["mean"] = total / count
     if "norm" in reduced:
         found["l2norm"] = math.sqrt(np.square(reduced["norm"].astype(np.float64)).sum().item())
     if "var" in reduced and count > 1:
-        found["std"] = _std(count, reduced)
+        found["std"] = _std(np.array(lengths), reduced)
     found |= {name: int(reduced[name].sum().item()) for name in _COUNTS if name in reduced}
     if found["nan"]:
         found["min"] = found["max"] = math.nan
     return [found.get(name) for name in names]
 
 
-def _std(count: int, reduced: dict[str, Array]) -> float:
+def _std(lengths: Array, reduced: dict[str, Array]) -> float:
     """Put together the spread of all elements of that within the rows and that of the rows' means."""
-    each = count // len(reduced["var"])
-    means = reduced["sum"].astype(np.float64) / each
-    within = reduced["var"].astype(np.float64).sum().item() * each
-    between = np.square(means - means.mean()).sum().item() * each
+    count, sums = lengths.sum().item(), reduced["sum"].astype(np.float64)
+    means, mean = sums / lengths, sums.sum() / count
+    within = (reduced["var"].astype(np.float64) * lengths).sum().item()
+    between = (np.square(means - mean) * lengths).sum().item()
     return math.sqrt((within + between) / (count - 1))
