@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 from typing import Final
 
 import torch
@@ -31,6 +32,18 @@ def usable_device(name: torch.device | str) -> torch.device:
     if device.index is not None and device.index >= count:
         raise ReplayError(f"device is {name}: there are {count} here, {device.type}:0 to {device.type}:{count - 1}")
     return device
+
+
+def why_no_op(op: str) -> str:
+    """Return why this process lacks an op, and what to do, as the end of a sentence."""
+    if not op.startswith("npu::"):
+        return "import the package that registers it"
+    if importlib.util.find_spec("torch_npu") is None:
+        return "torch_npu registers it, which is not installed here"
+    return (
+        "torch_npu registers it, which is installed and was not loaded: that takes its driver (libascendcl.so on "
+        "LD_LIBRARY_PATH), but no device; TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading it"
+    )
 
 
 def _known_device(name: torch.device | str) -> torch.device:

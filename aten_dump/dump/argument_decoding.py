@@ -63,12 +63,18 @@ class Frame:
         return f"{self.file}:{self.line} in {self.function}"
 
 
+class UnknownDevice(str):
+    """The name of a device that this torch does not know."""
+
+    __slots__ = ()
+
+
 def read_device(text: str) -> Device:
     """Return the torch.device of a name, or the name where this torch does not know the device (``npu:0``)."""
     try:
         return torch.device(text)
     except RuntimeError:
-        return text
+        return UnknownDevice(text)
 
 
 def _named(kind: type) -> Callable[[Tree], Any]:

@@ -24,6 +24,7 @@ import torch
 from ...errors import ConfigError, ReplayError
 from ...store.op_names import read_op_name
 from ...torch_names import OpOverload, has_kernel
+from ..given_device import why_no_op
 
 COMPUTING_NAMESPACES: Final = frozenset(
     ("aten", "prims", "quantized", "_quantized", "quantized_decomposed", "mkldnn", "onednn", "torchvision", "npu")
@@ -110,7 +111,7 @@ def allowed_op(op: str) -> Any:
         )
     found = registered_op(op)
     if found is None:
-        raise ReplayError(f"torch {torch.__version__} here has no op {op}; import the package that registers it")
+        raise ReplayError(f"torch {torch.__version__} here has no op {op}; {why_no_op(op)}")
     reason = "" if by_name else _why_not(found)
     if reason:
         raise ReplayError(f"{op} is not run: {reason}")

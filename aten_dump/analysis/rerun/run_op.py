@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 
 from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
+from ...dump.argument_decoding import UnknownDevice
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
 from ..composed_ops import composed
@@ -173,7 +174,7 @@ def _draw(
 ) -> tuple[Any, bool]:
     """Run an op that may draw random numbers, and tell whether it did."""
     device = around.device
-    kind = "cpu" if state is None else torch.device(state[0]).type
+    kind = "cpu" if state is None else str(state[0]).partition(":")[0]
     if kind != device.type:
         raise ReplayError(f"it draws random numbers on {kind}: replay it there, {device.type} draws others")
     with _generator(given, device) as generator:
@@ -245,8 +246,8 @@ class _Arguments:
             return [self._item(entry) for entry in item]
         if isinstance(item, torch.dtype):
             return wide(item) if self._around.cast else item
-        if isinstance(item, torch.device):
-            return item if item.type == "meta" else self._around.device
+        if isinstance(item, (torch.device, UnknownDevice)):
+            return item if getattr(item, "type", "") == "meta" else self._around.device
         if isinstance(item, GeneratorRef):
             generator = torch.Generator(self._around.device)
             return generator if item.seed is None else generator.manual_seed(item.seed)

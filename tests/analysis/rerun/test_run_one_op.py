@@ -249,3 +249,11 @@ def test_bit_by_bit(one: Any, other: Any, same: bool) -> None:
 def test_quantized_tensors_by_their_integers() -> None:
     made = [torch.quantize_per_tensor(x, 0.1, 0, torch.qint8) for x in (X, X.clone(), Y)]
     assert same_bits(made[0], made[1]) and not same_bits(made[0], made[2])
+
+
+def test_a_device_that_this_torch_does_not_know_is_where_it_runs(tmp_path: Path) -> None:
+    """As of a dump from another device, read where its package is not installed."""
+    keywords = {"device": [r.TREE_DEVICE, "warp:0"]}
+    call = one_call(tmp_path / "dump", "aten::zeros_like", [torch.ones(3)], [torch.zeros(3)], keywords=keywords)
+    assert call.inputs[1] == {"device": "warp:0"}
+    assert torch.equal(run_call(call).outputs, torch.zeros(3))
