@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.dump.argument_decoding import Frame, GeneratorRef, ObjectRef, ReprRef, decode, read_device
+from aten_dump.dump.argument_decoding import (
+    Frame,
+    GeneratorRef,
+    ObjectRef,
+    ReprRef,
+    UnknownDevice,
+    decode,
+    read_device,
+)
 from aten_dump.errors import FormatError
 from aten_dump.store import records as r
 
@@ -21,7 +29,7 @@ CASES: list[tuple[Any, Any]] = [
     ((r.TREE_DTYPE, "float3"), ReprRef("torch.float3")),
     ((r.TREE_DTYPE, "nn"), ReprRef("torch.nn")),
     ((r.TREE_DEVICE, "cpu"), torch.device("cpu")),
-    ((r.TREE_DEVICE, "nosuch:3"), "nosuch:3"),
+    ((r.TREE_DEVICE, "nosuch:3"), UnknownDevice("nosuch:3")),
     ((r.TREE_MEMORY_FORMAT, "channels_last"), torch.channels_last),
     ((r.TREE_LAYOUT, "sparse_csr"), torch.sparse_csr),
     ((r.TREE_GENERATOR, "cpu", 5), GeneratorRef(torch.device("cpu"), 5)),
