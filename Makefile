@@ -77,14 +77,21 @@ bench-targets: compiled ## Measure pure and compiled, and print what is aimed at
 
 # The device is built once, and again when its source changes; -n 2 would share no more than two cores.
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
+# Suites that name no device run on one by the option --device; tests/cpu_only.py says which of their tests cannot, and why.
+NPU_SUITES := $(addprefix tests/capture/, autograd calls data intercept memory naming/test_selection.py step trigger values) \
+  $(addprefix tests/capture/test_, mode.py recorder.py session.py unseen.py) \
+  $(addprefix tests/promises/test_, bitwise.py crash.py memory.py programs.py zoo.py)
+NPU_SAMPLE := $(addprefix tests/capture/, autograd/test_backward_calls.py autograd/test_checkpoint.py intercept/test_mixed_precision.py \
+  step/test_random_states.py trigger/test_windows.py) \
+  "tests/promises/test_zoo.py::test_every_op_of_a_training_step_is_recorded_and_linked[bert]"
 
 test-npu: $(READY) .npu/acl/env ## Run tests on the real torch_npu over a simulated device (needs gcc and g++)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu -m "not slow"
-	$(NPU_TESTS) $(PYTEST_ARGS) --device npu tests/capture/autograd/test_backward_calls.py tests/capture/autograd/test_checkpoint.py
+	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SAMPLE)
 
 test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (half an hour on two cores)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu
-	$(NPU_TESTS) $(PYTEST_ARGS) --device npu tests/capture/autograd tests/promises/test_bitwise.py
+	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SUITES)
 
 .npu/site/.ready: $(READY)
 	@rm -rf .npu/site

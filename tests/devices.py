@@ -30,10 +30,15 @@ def default_device(device: str) -> Iterator[None]:
             yield
 
 
+def here() -> torch.device:
+    """Return the device that tensors are made on where nothing else is said."""
+    return torch.empty(0).device
+
+
 def random_states() -> list[Tensor]:
     """Return the states of the generators: the CPU's and the accelerator's."""
     states = [torch.get_rng_state()]
-    device = torch.empty(0).device
+    device = here()
     if device.type != "cpu":
         states.append(torch.get_device_module(device).get_rng_state())
     return states
@@ -43,4 +48,4 @@ def drawn(*shape: int, seed: int, draw: Any = torch.randn) -> Tensor:
     """Draw numbers that are the same on every device, from a generator of their own."""
     generator = torch.Generator().manual_seed(seed)
     numbers: Tensor = draw(*shape, generator=generator, device="cpu")
-    return numbers.to(torch.empty(0).device)
+    return numbers.to(here())

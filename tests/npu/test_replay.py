@@ -56,3 +56,19 @@ def test_the_command(dump: Path) -> None:
 def test_there_is_no_third_device(dump: Path) -> None:
     with pytest.raises(ReplayError, match="npu:7: there are 2 here, npu:0 to npu:1"):
         replay(dump, device="npu:7")
+
+
+def test_fused_attention_that_drops_is_replayed_with_the_same_mask(tmp_path: Path) -> None:
+    """Its schema does not say that it draws random numbers."""
+    torch.npu.manual_seed(3)
+    q = torch.randn(1, 2, 16, 8).to("npu")
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor")):
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    (call,) = [call for call in open_dump(tmp_path / "dump").step(0).rank(0).calls if call.kind == "aten"]
+    assert (
+        call.op.startswith("npu::npu_fusion_attention")
+        and call.random_state is not None
+        and call.random_state[0] == "npu:0"
+    )
+    found = replay(tmp_path / "dump", device="npu", dtype=None)
+    assert found.unequal == () and [op.op for op in found.ops] == [call.op]

@@ -21,10 +21,11 @@ from aten_dump.store.recovery import recover
 from tests.capture.bits import calls, raw, values
 from tests.capture.children import kill, started
 from tests.checkout import ROOT
+from tests.devices import here
 
 
 def start(options: dict[str, Any]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.promises.training", json.dumps(options)]
+    command = [sys.executable, "-m", "tests.promises.training", json.dumps({"device": here().type, **options})]
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -18,6 +18,7 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from tests.capture.bits import assert_same, calls, tensors
 from tests.capture.compared_with_oracle import compare_call
 from tests.capture.oracle import Oracle
+from tests.devices import here
 from tests.models import build, seed_all, train_step
 
 
@@ -61,7 +62,7 @@ def selective_checkpoint() -> Any:
 
 def autocast() -> Any:
     net, x = _net(), torch.randn(4, 6)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(here().type, dtype=torch.bfloat16):
         out = net(x)
     out.float().sum().backward()
     return out, _gradients(net)
@@ -249,9 +250,10 @@ def threads() -> Any:
 
 
 def data_loader_workers() -> Any:
-    data = torch.utils.data.TensorDataset(torch.arange(12.0).view(6, 2))
-    loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True, num_workers=1)
-    return [batch[0] * 2 for batch in loader]
+    with torch.device("cpu"):  # workers that are forked cannot use an accelerator of their parent's
+        data = torch.utils.data.TensorDataset(torch.arange(12.0).view(6, 2))
+        loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True, num_workers=1)
+        return [batch[0] * 2 for batch in loader]
 
 
 def random_numbers() -> Any:

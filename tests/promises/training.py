@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import DumpConfig, DumpMode
+from tests import devices
 from tests.capture.bits import raw, tensors
 from tests.models import build, outcome_of, run_steps, train, train_step
 
@@ -87,4 +88,7 @@ def measured(options: dict[str, Any]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     given = json.loads(sys.argv[1])
-    {"logged": logged, "measured": measured}[given["run"]](given)
+    device = given.get("device", "cpu")
+    devices.start(device)
+    with devices.default_device(device):
+        {"logged": logged, "measured": measured}[given["run"]](given)

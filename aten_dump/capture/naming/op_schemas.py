@@ -23,6 +23,16 @@ _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
 
 _COPIES: Final = frozenset(("aten::copy_", "aten::clone", "aten::_to_copy"))
 
+# Ops that draw random numbers where they are asked to drop some, and do not say so.
+_UNDECLARED_DRAWS: Final = frozenset(
+    "npu::" + name
+    for name in (
+        *("npu_fusion_attention", "npu_fusion_attention_v2", "npu_fusion_attention_v3", "npu_multi_head_attention"),
+        *("npu_fused_attention_score", "npu_fused_attention_score_fwd", "npu_dropout_with_add_softmax"),
+        *("_npu_dropout", "npu_dropout_gen_mask", "dropout_with_byte_mask", "_dropout_with_byte_mask"),
+    )
+)
+
 # Ops that write, undeclared, to memory that an output is a view of: op name -> position of that output.
 WRITES_RESULT: Final = {"fsdp::all_gather_copy_in": 0}
 
@@ -90,7 +100,7 @@ def _make_plan(func: Any) -> OpPlan:
         writes, enabled_by = tuple((i, arguments[i]) for i in undeclared[0]), undeclared[1]
     undefined_output = parts.without_overload in UNDEFINED_OUTPUT_OPS
     writes_inside = namespace == "aten" and base.startswith("_foreach_") and bool(writes)
-    random = _draws(func, schema)
+    random = parts.without_overload in _UNDECLARED_DRAWS or _draws(func, schema)
     collective = namespace in TRANSFER_NAMESPACES or op in WRITES_RESULT
     reads = bool(writes) or collective or not any(a.alias_info is not None for a in schema.arguments)
     is_question = namespace == "prim" or parts.without_overload in _QUESTIONS

@@ -56,9 +56,13 @@ class RandomStates:
 
 def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     """Return the device an op runs on: the one it was told, else that of its first tensor."""
-    device = kwargs.get("device")
-    if device is not None:
-        return torch.device(device)
+    told = kwargs.get("device")
+    if told is not None:
+        device = torch.device(told)
+        if device.index is None and device.type != "cpu":  # the current one of that type
+            with quiet():
+                device = torch.empty(0, device=device).device
+        return device
     return next((tensor.device for _, tensor in tensors_in(args)), torch.device("cpu"))
 
 

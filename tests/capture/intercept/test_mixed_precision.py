@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import calls, values
 from tests.capture.twice import twice
+from tests.devices import here
 
 Record = Callable[..., Any]
 
@@ -30,7 +31,7 @@ def test_autocast(record: Record, dtype: torch.dtype) -> None:
     def program() -> list[Tensor]:
         model.zero_grad()
         x = torch.randn(3, 6)
-        with torch.autocast("cpu", dtype):
+        with torch.autocast(here().type, dtype):
             loss = model(x).square().sum()
         loss.backward()
         return [loss, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
@@ -53,7 +54,7 @@ def test_autocast_inside_a_checkpoint(record: Record) -> None:
 
     def program() -> list[Tensor]:
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(here().type, torch.bfloat16):
             loss = checkpoint(model, torch.randn(3, 6), use_reentrant=False).square().sum()
         loss.backward()
         return [loss, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
@@ -80,7 +81,7 @@ def test_gradient_scaler(record: Record, overflow: bool, data: str) -> None:
         model.load_state_dict(start)
         model.zero_grad()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+        scaler = torch.amp.GradScaler(here().type, init_scale=1024.0, growth_interval=1)
         loss = model(torch.randn(3, 6)).square().sum()
         scaler.scale(loss * (float("inf") if overflow else 1.0)).backward()
         scaler.step(optimizer)

@@ -68,7 +68,7 @@ def test_an_interrupt_passes_too(both: Both) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        both.run(lambda: torch.ones(1).apply_(interrupted))
+        both.run(lambda: torch.ones(1, device="cpu").apply_(interrupted))
     assert any(call.error and "KeyboardInterrupt" in call.error for call in both.watched.calls)
 
 

@@ -13,30 +13,36 @@ from aten_dump.capture.step.random_states import RandomStates
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import RANDOM, TEXT
 from tests.capture.bits import calls
+from tests.devices import here, random_states
+
+
+def state() -> torch.Tensor:
+    """The state of the default generator of the device that the tests run on."""
+    return random_states()[-1]
 
 
 def body() -> None:
     torch.randn(3)
-    F.dropout(torch.ones(64), 0.5)
-    torch.rand(2, generator=torch.Generator().manual_seed(11))
+    torch.bernoulli(torch.full((64,), 0.5))
+    torch.rand(2, generator=torch.Generator(here()).manual_seed(11))
     torch.ones(3).add(1)
 
 
 def test_states_are_those_before_each_op(record: Callable[..., Any]) -> None:
     torch.manual_seed(4)
-    states = {"aten::randn": torch.get_rng_state()}
+    states = {"aten::randn": state()}
     torch.randn(3)
-    states["aten::bernoulli_.float"] = torch.get_rng_state()
-    states["aten::rand.generator"] = torch.Generator().manual_seed(11).get_state()
+    states["aten::bernoulli"] = state()
+    states["aten::rand.generator"] = torch.Generator(here()).manual_seed(11).get_state()
     torch.manual_seed(4)
     body()
-    after = torch.get_rng_state()
+    after = state()
     torch.manual_seed(4)
     rank = record(body, data="tensor")
-    assert torch.equal(torch.get_rng_state(), after)
+    assert torch.equal(state(), after)
     found = {call.op: call.random_state for call in calls(rank, kind="aten") if call.random_state}
     assert {op: (device, raw) for op, (device, raw) in found.items()} == {
-        op: ("cpu", bytes(state.tolist())) for op, state in states.items()
+        op: (str(here()), bytes(expected.tolist())) for op, expected in states.items()
     }
 
 
@@ -70,19 +76,20 @@ class Kept:
 
 
 def test_an_op_draws_from_the_generator_it_is_given_wherever_it_stands() -> None:
-    kept, mine = Kept(), torch.Generator().manual_seed(3)
-    state = bytes(mine.get_state().tolist())
-    assert kept.keep([2], mine) == ("cpu", state)
-    assert kept.keep([2], generator=mine) == ("cpu", state)
+    kept, mine = Kept(), torch.Generator("cpu").manual_seed(3)
+    drawn_from = bytes(mine.get_state().tolist())
+    assert kept.keep([2], mine) == ("cpu", drawn_from)
+    assert kept.keep([2], generator=mine) == ("cpu", drawn_from)
     assert kept.keep([2], generator=None) == ("cpu", bytes(torch.get_rng_state().tolist()))
     assert len(kept.sink.blobs) == 2
 
 
 def test_the_device_is_the_one_told_else_that_of_the_first_tensor() -> None:
-    kept, here, nowhere = Kept(), torch.ones(1), torch.ones(1, device="meta")
+    kept, tensor, nowhere, name = Kept(), torch.ones(1), torch.ones(1, device="meta"), str(here())
     assert kept.keep([2])[0] == "cpu"
-    assert kept.keep([[nowhere], here]) == ("meta", None), "a device without a generator has no state"
-    assert kept.keep(here, nowhere)[0] == "cpu"
+    assert kept.keep([[nowhere], tensor]) == ("meta", None), "a device without a generator has no state"
+    assert kept.keep(tensor, nowhere)[0] == name
     assert kept.keep(nowhere, device="cpu")[0] == "cpu"
-    assert kept.keep(here, device=torch.device("meta"))[0] == "meta"
-    assert kept.keep(here, device=None)[0] == "cpu"
+    assert kept.keep(nowhere, device=here().type)[0] == name, "the current one of that type"
+    assert kept.keep(tensor, device=torch.device("meta"))[0] == "meta"
+    assert kept.keep(tensor, device=None)[0] == name

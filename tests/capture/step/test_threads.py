@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,13 @@ def test_backward_in_a_thread_that_is_not_recorded(tmp_path: Path) -> None:
     assert_same(2 * (x.detach() * 2).exp(), x.grad)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def _worker_data_in_host_memory() -> Iterator[None]:
+    """A worker that was forked cannot use the accelerator of its parent, in any program."""
+    with torch.device("cpu"):
+        yield
+
+
 class Noise(Dataset[Tensor]):
     """A data set that computes with torch in the worker, and tells which process it ran in."""
 
@@ -211,6 +218,7 @@ class Noise(Dataset[Tensor]):
         return torch.cat([y.detach(), torch.tensor([float(os.getpid()), torch.rand(()).item()])])
 
 
+@pytest.mark.usefixtures("_worker_data_in_host_memory")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_data_loader_workers(tmp_path: Path, start: str) -> None:
     data = Noise()
@@ -245,11 +253,12 @@ def test_a_forked_child_may_end_the_block(tmp_path: Path) -> None:
         child = os.fork()
         if child == 0:
             try:
-                torch.ones(2).sin()
-                dump.step()
-                dump.close()
-                with DumpMode(DumpConfig(path=str(tmp_path / "child"), data="tensor")):
-                    torch.ones(2).cos()
+                with torch.device("cpu"):  # nor can a child that was forked use its parent's accelerator
+                    torch.ones(2).sin()
+                    dump.step()
+                    dump.close()
+                    with DumpMode(DumpConfig(path=str(tmp_path / "child"), data="tensor")):
+                        torch.ones(2).cos()
                 os._exit(0)
             except BaseException:
                 os._exit(1)

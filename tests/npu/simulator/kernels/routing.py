@@ -19,6 +19,7 @@ OF_THE_PACKAGE = frozenset(
         "_local_scalar_dense",
         "_pin_memory",
         "as_strided",
+        "as_strided_",
         "copy_",
         "detach",
         "empty",
@@ -58,9 +59,10 @@ WAITING = frozenset(
         "one_hot",
     ]  # bags: meta and CPU keep different things for the backward
 )
-# Keep their statistics in float32 for half precision, on a device; the CPU's keep them in half.
+# Compute in float32, on a device: the CPU's keep statistics of half precision in half, and count no integers (`histc`).
 WIDENED = frozenset(
     [
+        "histc",
         "native_layer_norm",
         "native_layer_norm_backward",
         "native_batch_norm",

@@ -88,11 +88,13 @@ struct Kernel {
   Stack results;  // where to put them; None for what the op writes itself
   std::vector<Step> before, after;
   int device;
-  bool widened;  // compute in float32, as the device does where the CPU keeps statistics in half precision
+  bool widened;  // compute in float32, as the device does where the CPU has statistics in half precision, or no kernel
 
   static at::Tensor wide(const at::Tensor& tensor) {
-    bool is_half = tensor.defined() && (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
-    return is_half ? tensor.to(at::kFloat) : tensor;
+    if (!tensor.defined()) return tensor;
+    at::ScalarType type = tensor.scalar_type();
+    bool is_narrow = type == at::kHalf || type == at::kBFloat16 || c10::isIntegralType(type, false);
+    return is_narrow ? tensor.to(at::kFloat) : tensor;
   }
 
   void put(const at::Tensor& result, const at::Tensor& to) {
