@@ -79,7 +79,7 @@ bench-targets: compiled ## Measure pure and compiled, and print what is aimed at
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 # Suites that name no device run on one by the option --device; tests/cpu_only.py says which of their tests cannot, and why.
 NPU_SUITES := $(addprefix tests/capture/, autograd calls data intercept memory naming/test_selection.py step trigger values) \
-  $(addprefix tests/capture/test_, mode.py recorder.py session.py unseen.py) \
+  $(addprefix tests/capture/test_, recorder.py session.py unseen.py) \
   $(addprefix tests/promises/test_, bitwise.py crash.py memory.py programs.py zoo.py)
 NPU_SAMPLE := $(addprefix tests/capture/, autograd/test_backward_calls.py autograd/test_checkpoint.py intercept/test_mixed_precision.py \
   step/test_random_states.py trigger/test_windows.py) \

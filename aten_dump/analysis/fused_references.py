@@ -24,6 +24,7 @@ _KNOWN: Final = frozenset(  # what is used, and what makes no difference to the 
 )  # fmt: skip
 _ALL: Final = 2**31 - 1
 _MEAN: Final = 1  # reduction of a loss: 0 none, 1 mean, 2 sum
+_CAUSAL: Final = 2  # the value of `sparse_mode` with which no row sees columns beyond its own number
 
 
 def _rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
@@ -84,6 +85,10 @@ def _attention(*args: Any, **options: Any) -> tuple[Any, ...]:
     return _heads(weights @ v, layout).contiguous(), *lanes, q.new_empty(0), 0, 0, 0
 
 
+def _attention_v3(*args: Any, **options: Any) -> tuple[Any, ...]:
+    return *_attention(*args, **options)[:4], torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+
+
 def _attention_grad(*args: Any, **options: Any) -> tuple[Any, ...]:
     """From the maxima and sums that the forward kept, as the device does: were they wrong, these gradients would be."""
     given = dict(zip(_ATTENTION_GRAD, args, strict=False)) | options
@@ -98,12 +103,18 @@ def _attention_grad(*args: Any, **options: Any) -> tuple[Any, ...]:
 
 def _asked(given: dict[str, Any], scale: str) -> tuple[str, Tensor | None, float]:
     """Return layout, mask and scale of a call, and raise where it asks for what is not written here."""
+    layout, is_causal = given["input_layout"], given.get("sparse_mode") == _CAUSAL
     more = {name: item for name, item in given.items() if name not in _KNOWN}
     others = [name for name, item in more.items() if isinstance(item, Tensor) or item not in (None, 0, "", [])]
-    limits = [given.get(name, _ALL) for name in ("pre_tockens", "next_tockens")]
-    if given["input_layout"] not in _HEADS_FIRST or given.get("keep_prob", 1.0) < 1 or others or min(limits) < _ALL:
-        raise NotImplementedError(f"layout {given['input_layout']}, {others}")
-    return given["input_layout"], given.get("atten_mask"), given.get(scale, 1.0)
+    others = [name for name in others if not (is_causal and name == "sparse_mode")]
+    limits = [given.get(name, _ALL) for name in ("pre_tockens", "next_tockens") if not is_causal]
+    if layout not in _HEADS_FIRST or given.get("keep_prob", 1.0) < 1 or others or min(limits, default=_ALL) < _ALL:
+        raise NotImplementedError(f"layout {layout}, {others}")
+    mask = given.get("atten_mask")
+    if is_causal:  # the mask that is given is a piece of one, and the same for all lengths
+        rows, columns = (_heads(given[name], layout).shape[-2] for name in ("query", "key"))
+        mask = torch.ones(rows, columns, dtype=torch.bool, device=given["query"].device).triu(1)
+    return layout, mask, given.get(scale, 1.0)
 
 
 def _heads(x: Tensor, layout: str) -> Tensor:
@@ -152,4 +163,6 @@ FUSED: Final[dict[str, Callable[..., Any]]] = {
     "npu::npu_fusion_attention": _attention,
     "npu::npu_fusion_attention_grad": _attention_grad,
     "npu::npu_format_cast": _format_cast,
+    "npu::npu_fusion_attention_v3": _attention_v3,
+    "npu::npu_fusion_attention_grad_v3": _attention_grad,
 }

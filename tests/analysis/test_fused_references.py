@@ -77,8 +77,33 @@ def test_attention(layout: str, masked: bool) -> None:
     torch.testing.assert_close(mine[:3], gradients(expected, grad, q, k, v))
 
 
+def test_causal_attention_of_torch_s_own_function() -> None:
+    """What `F.scaled_dot_product_attention` runs on an NPU: a piece of a mask stands for one of any size."""
+    q, k, v = leaf(2, 3, 5, 8), leaf(2, 3, 7, 8), leaf(2, 3, 7, 8)
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    given = [x.detach() for x in (q, k, v)]
+    piece = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+    found = FUSED["npu::npu_fusion_attention_v3"](
+        *given, 3, "BNSD", None, None, piece, 1 / math.sqrt(8), 1.0, 2**31 - 1, 0, 0, None, None, None, 2
+    )
+    torch.testing.assert_close(found[0], expected)
+    assert [x.dtype for x in found[4:]] == [torch.int64, torch.int64]
+    grad = torch.randn_like(expected)
+    kept = {
+        "softmax_max": found[1],
+        "softmax_sum": found[2],
+        "attention_in": found[0],
+        "seed": found[4],
+        "offset": found[5],
+    }
+    mine = FUSED["npu::npu_fusion_attention_grad_v3"](
+        *given, grad, 3, "BNSD", atten_mask=piece, scale_value=1 / math.sqrt(8), next_tockens=0, sparse_mode=2, **kept
+    )
+    torch.testing.assert_close(mine[:3], gradients(expected, grad, q, k, v))
+
+
 @pytest.mark.parametrize(
-    "asked", [{"keep_prob": 0.5}, {"sparse_mode": 2}, {"prefix": [1]}, {"input_layout": "TND"}], ids=str
+    "asked", [{"keep_prob": 0.5}, {"sparse_mode": 3}, {"prefix": [1]}, {"input_layout": "TND"}], ids=str
 )
 def test_what_is_not_written_is_refused(asked: dict[str, Any]) -> None:
     x = torch.randn(1, 2, 3, 4)

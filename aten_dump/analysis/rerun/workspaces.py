@@ -19,6 +19,7 @@ _WORKSPACES: Final[dict[str, frozenset[int]]] = {
     "aten::_batch_norm_with_update_functional": frozenset({3}),
     "aten::_ctc_loss": frozenset({1}),  # what lies beyond the length of an input or target is not written
     "aten::_cudnn_ctc_loss": frozenset({1}),
+    "npu::npu_fusion_attention_v3": frozenset({4, 5}),  # seed and offset of its dropout, for its backward
 }
 
 

@@ -59,7 +59,8 @@ def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     told = kwargs.get("device")
     if told is not None:
         device = torch.device(told)
-        if device.index is None and device.type != "cpu":  # the current one of that type
+        number: int | None = device.index
+        if number is None and device.type != "cpu":  # the current one of that type
             with quiet():
                 device = torch.empty(0, device=device).device
         return device
