@@ -21,12 +21,16 @@ _STREAMS: Final = "what reads on a device is ordered by its streams: a transfer 
 _NO_SPARSE: Final = "torch_npu has no sparse tensors without its own kernels"
 _NO_INDUCTOR: Final = "inductor has no NPU without Ascend's own triton: the bare program raises"
 _FORKED: Final = "torch refuses autograd in a forked process once the engine has a thread for a device"
+_MEMO: Final = (
+    "the simulated device keeps what it inferred for each list of shapes, and batches of statistics have ever others"
+)
 _NO_LSTM: Final = "the simulated device has no LSTM and GRU"
 
 _CHECKPOINT: Final = "tests/capture/autograd/test_checkpoint.py::"
 _INPLACE: Final = "tests/capture/autograd/test_inplace_errors.py::test_error_is_that_of_the_bare_program"
 _NODES: Final = "tests/capture/autograd/test_node_runs.py::"
 _INTERCEPT: Final = "tests/capture/intercept/"
+_TRANSFORMS: Final = f"{_INTERCEPT}test_transforms.py::test_a_transform_is_unchanged_and_its_ops_are_recorded"
 _HASHES: Final = "tests/capture/data/test_hashes.py::test_hash_is_that_of_the_bytes"
 _TABLE: Final = "tests/capture/memory/test_storage_table.py::"
 _REAL_PROGRAMS: Final = "tests/promises/test_programs.py::test_"
@@ -61,10 +65,10 @@ _NPU: Final[dict[str, str]] = {
     "tests/capture/autograd/test_saved_packs.py::": _PACKED,
     f"{_INTERCEPT}test_compiled_functions.py::test_opaque_is_bitwise_the_compiled_program[inductor]": _NO_INDUCTOR,
     **{f"{_HASHES}[{name}-channels_last": _NO_CHANNELS_LAST for name in ("crc32", "md5", "sha256", "xxh3")},
-    f"{_INTERCEPT}test_transforms.py::test_a_transform_is_unchanged_and_its_ops_are_recorded[vmap-": _OTHER_OPS,
-    f"{_INTERCEPT}test_transforms.py::test_a_transform_is_unchanged_and_its_ops_are_recorded[vmap in": _OTHER_OPS,
+    **{f"{_TRANSFORMS}[{name}-": _OTHER_OPS for name in ("vmap", "vmap in autograd", "gradients per sample")},
     f"{_TABLE}test_tensors_without_storage_are_left_alone": _NO_SPARSE,
     "tests/capture/step/test_collectives.py::test_a_sparse_tensor": _NO_SPARSE,
+    "tests/promises/test_memory.py::test_many_steps_do_not_grow": _MEMO,
     f"{_REAL_PROGRAMS}same_bits[lstm-": _NO_LSTM,
     f"{_REAL_PROGRAMS}same_bits[packed_sequence-": _NO_LSTM,
     f"{_REAL_PROGRAMS}recorded_tensors_are_those_that_an_oracle_sees[lstm]": _NO_LSTM,
