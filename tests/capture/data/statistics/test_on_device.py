@@ -59,7 +59,7 @@ def test_results_of_pieces_are_those_of_the_whole(dtype: torch.dtype) -> None:
         reduced = on_device.together([reduce(part, NAMES) for part in parts])
         expected = one_tensor.compute(x, NAMES)
     lengths = [length for part in parts for length in on_device.row_lengths(part.numel())]
-    found = on_device.finish(lengths, {name: part.numpy().reshape(-1) for name, part in reduced.items()}, NAMES)
+    found = on_device.finish(lengths, {name: part.cpu().numpy().reshape(-1) for name, part in reduced.items()}, NAMES)
     assert len(set(lengths)) > 1, lengths
     for name, one, other in zip(NAMES, found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-5), name
