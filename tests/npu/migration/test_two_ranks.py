@@ -29,7 +29,7 @@ def test_an_all_reduce_that_skips_a_bucket_is_named(tmp_path: Path) -> None:
     assert found.verdict == "different" and found.first is not None
     finding = found.first[1]
     place = finding.row.place
-    assert (place.name, place.op) == ("Distributed.allreduce_.1.backward", "c10d::allreduce_"), found.answer()
+    assert (place.call, place.op) == ("Distributed.allreduce_.1.backward", "c10d::allreduce_"), found.answer()
     assert finding.kind == "op" and "its result is wrong for its inputs" in finding.text
     assert (place.phase, place.module) == ("backward", "module.0")
     path, _, line = place.source.rpartition(":")
