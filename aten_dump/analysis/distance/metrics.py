@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...dump import Value
 from .element_chunks import CHUNK, Order, common_order, elements, pairs, same_elements
-from .ulp import has_ulp, ulp_distance
+from .ulp import Steps, has_ulp, ulp_steps
 
 ULP_EDGES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # upper edges; one more bin is beyond
 _BINS: Final = (0, *(edge + 1 for edge in ULP_EDGES))  # where they begin
@@ -187,7 +187,7 @@ class _Totals:
         self._add_errors(start, np.abs(wide_t - wide_b), np.abs(wide_b), wide_t.size - count)
         if self.has_ulp:
             chosen = torch.from_numpy(fine)
-            self._add_ulp(ulp_distance(t[chosen], b[chosen]))
+            self._add_ulp(ulp_steps(t[chosen], b[chosen]))
 
     def _add_finite(
         self, start: int, given: tuple[Tensor, Tensor], wide: tuple[Floats, Floats], squares: tuple[float, float]
@@ -206,7 +206,7 @@ class _Totals:
         self._add_squares(squares[0], squares[1], float(wide[0].dot(wide[1])))
         self._add_errors(start, error, np.abs(wide[1]), 0)
         if self.has_ulp:
-            self._add_ulp(ulp_distance(*given))
+            self._add_ulp(ulp_steps(*given))
 
     def _add_squares(self, target: float, baseline: float, product: float) -> None:
         self.t_square += target
@@ -244,8 +244,8 @@ class _Totals:
         if relative[at] > self.max_rel:
             self.max_rel, self.max_rel_at = float(relative[at]), start * self.per + at
 
-    def _add_ulp(self, steps: Tensor) -> None:
-        capped = np.minimum(steps.numpy(), ULP_EDGES[-1] + 1).astype(np.int64, copy=False)
+    def _add_ulp(self, steps: Steps) -> None:
+        capped = np.minimum(steps, ULP_EDGES[-1] + 1).astype(np.int64, copy=False)
         counts = np.bincount(capped, minlength=ULP_EDGES[-1] + 2)
         self.ulp += np.add.reduceat(counts, _BINS)
 

@@ -7,10 +7,14 @@ Theory of operation
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Steps = NDArray[Any]
 
 _INTEGERS: Final = {
     torch.float16: torch.int16,
@@ -32,12 +36,18 @@ def ulp_distance(one: Tensor, two: Tensor) -> Tensor:
     Returns:
         int64; for float64 tensors, whose distances may leave int64, float64 that is exact below 2**53.
     """
+    return torch.from_numpy(ulp_steps(one, two))
+
+
+def ulp_steps(one: Tensor, two: Tensor) -> Steps:
+    """Return the same as an array."""
     bits = _INTEGERS[one.dtype]
     least = torch.iinfo(bits).min
-    places = [side.view(bits).to(torch.int64) for side in (one, two)]
-    places = [torch.where(place < 0, least - place, place) for place in places]
-    steps = (places[0] - places[1]).abs()
+    places = [side.view(bits).numpy().astype(np.int64) for side in (one, two)]
+    places = [np.where(place < 0, least - place, place) for place in places]
+    steps: Steps = np.abs(places[0] - places[1])
     if bits != torch.int64:
         return steps
-    rounded = (places[0].double() - places[1].double()).abs()
-    return torch.where(rounded < _EXACT, steps.double(), rounded)
+    rounded = np.abs(places[0].astype(np.float64) - places[1].astype(np.float64))
+    found: Steps = np.where(rounded < _EXACT, steps.astype(np.float64), rounded)
+    return found

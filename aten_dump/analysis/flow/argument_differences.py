@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -44,7 +45,10 @@ class _Comparing:
 
     def __init__(self, target: Call, baseline: Call) -> None:
         self._calls = target, baseline
-        self._dtypes = _dtypes(target), _dtypes(baseline)
+
+    @cached_property
+    def _dtypes(self) -> tuple[set[torch.dtype], set[torch.dtype]]:
+        return _dtypes(self._calls[0]), _dtypes(self._calls[1])
 
     def differences(self) -> Iterator[ArgumentDifference]:
         target, baseline = map(_named, self._calls)
@@ -77,7 +81,7 @@ class _Comparing:
             return True
         if isinstance(one, Value) or isinstance(other, Value):
             return False
-        if isinstance(one, float) and isinstance(other, float) and self._same_limit(one, other):
+        if isinstance(one, float) and isinstance(other, float) and one != other and self._same_limit(one, other):
             return True
         return bool(one == other or (one != one and other != other))
 

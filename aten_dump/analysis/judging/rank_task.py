@@ -25,6 +25,7 @@ from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
+from ..young_garbage import young_garbage_only
 from .cut_gradients import named_at_the_cut
 from .ends import wrote_unseen
 from .knowledge import Knowledge
@@ -67,11 +68,12 @@ class Task:
 
 def compare_rank(task: Task) -> RankEvidence:
     """Compare one step and rank; runs in any process."""
-    target = open_dump(task.target).rank(task.steps[0], task.ranks[0])
-    if task.control == RECOMPUTE:
-        return _evidence(target, target, recompute_pairs(target), task)
-    baseline = open_dump(task.baseline).rank(task.steps[1], task.ranks[1])
-    return _evidence(target, baseline, pair_calls(target, baseline, task.settings.mapping), task)
+    with young_garbage_only():
+        target = open_dump(task.target).rank(task.steps[0], task.ranks[0])
+        if task.control == RECOMPUTE:
+            return _evidence(target, target, recompute_pairs(target), task)
+        baseline = open_dump(task.baseline).rank(task.steps[1], task.ranks[1])
+        return _evidence(target, baseline, pair_calls(target, baseline, task.settings.mapping), task)
 
 
 def pair_calls(target: RankDump, baseline: RankDump, mapping: Mapping) -> list[Pair]:

@@ -100,6 +100,11 @@ def tensors_of(
         else:
             groups.setdefault(moment_of(value), []).append(value)
     for moment, group in groups.items():
+        if around.cast and not absolute and len(group) == 1 and moment not in around.known:
+            alone = _cast_alone(group[0])
+            if alone is not None:
+                tensors[group[0].id] = alone.to(around.device)
+                continue
         buffer, base = around.known.get(moment), 0
         if buffer is None:
             buffer, base = _fill_buffer(group, around.fill, absolute)
@@ -226,6 +231,20 @@ def _cast_views(
             elements = converted[: converted.numel() // 2 * 2].view(torch.complex128)
         made[value.id] = _with_bits(value, elements.as_strided(value.shape, value.stride, offset))
     return made
+
+
+def _cast_alone(value: Value) -> torch.Tensor | None:
+    """Return a value in float64 that shares its memory with no other; None of one that lies otherwise in its storage.
+
+    Most arguments are so, and what `_fill_buffer` does for several is much for one.
+    """
+    data = value.data
+    is_plain = value.is_floating and value.dtype not in _REAL and not (value.undefined or value.negative)
+    if not is_plain or data is None or data.layout != LAYOUTS.index("strided"):
+        return None
+    tensor = value.tensor()
+    reach = extent(value)[1] // value.dtype.itemsize - value.storage_offset
+    return tensor.as_strided((reach,), (1,)).to(torch.float64).as_strided(tensor.shape, tensor.stride())
 
 
 def _with_bits(value: Value, tensor: torch.Tensor) -> torch.Tensor:

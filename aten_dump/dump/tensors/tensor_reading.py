@@ -45,6 +45,8 @@ def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> tor
         source: where the bytes are.
         parts: read the tensors that a sparse one is made of, by name.
     """
+    if not (value.record.extra or value.record.flags):  # most values: nothing about them is special
+        return _read(find_stored(value, tables, source))
     build = _BY_LAYOUT.get(value.layout_name)
     if build is not None and parts:
         return _put_together(value, value.layout_name, lambda: build(value, parts))
