@@ -233,7 +233,7 @@ class Regions:
 def _outcome(cone: Cone, starts: dict[Value, torch.Tensor]) -> list[torch.Tensor] | str:
     """Run a cone; return what it ends in, or why it cannot be run."""
     try:
-        return run_region(cone.pieces, starts, cone.values)
+        return [found.to_dense() for found in run_region(cone.pieces, starts, cone.values)]
     except AtenDumpError as error:
         return str(error)
 
@@ -241,6 +241,7 @@ def _outcome(cone: Cone, starts: dict[Value, torch.Tensor]) -> list[torch.Tensor
 def _shake(tensor: torch.Tensor, value: Value) -> None:
     """Put the rounding error of a value's dtype on its elements, up or down."""
     generator = torch.Generator().manual_seed(value.id)
+    tensor = tensor._values() if tensor.is_sparse else tensor
     kept = tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())
     signs = torch.randint(0, 2, tensor[kept].shape, generator=generator) * 2 - 1
     tensor[kept] *= 1 + torch.finfo(value.dtype).eps / 2 * signs
@@ -269,7 +270,7 @@ def _is_same(value: Value, one: torch.Tensor, other: torch.Tensor) -> bool:
         return True
     if not value.is_floating or not value.has_data:
         return False
-    rounding = measure(value.tensor().to(one.dtype), one)
+    rounding = measure(value.tensor().to_dense().to(one.dtype), one)
     return apart.rmse <= _OF_ROUNDING * rounding.rmse and apart.max_abs <= _OF_ROUNDING * rounding.max_abs
 
 

@@ -250,11 +250,16 @@ class Walk:
         made = not knows.wiring.is_from_outside(target, baseline)
         if known or made:
             return "unknown"  # others are their counterparts, or what their region leads to is compared
+        if not close.known or (knows.kind == "aten" and not _is_read(target) and not _is_read(baseline)):
+            return "unknown"  # as the old content of an ``out=`` buffer
         if close.shape is not None or close.nonfinite or close.level == "hash":
             return "different"
-        if not close.known:
-            return "unknown"
         limits = limits_of(target, baseline).times(2.0 * math.sqrt(1 + knows.known.depth))
         if (close.error or 0.0) <= limits.rel_l2:
             return "within"
         return "unknown" if knows.kind == "aten" else "different"  # no op made it or reads it
+
+
+def _is_read(value: Value) -> bool:
+    """Tell whether an op reads what a value holds."""
+    return any(call.kind == "aten" and value.id in call.read_value_ids() for call, _ in value.consumers)

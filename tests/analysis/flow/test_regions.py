@@ -116,6 +116,7 @@ SAME_MEANING: dict[str, tuple[Body, Body]] = {
     "in place": (lambda: X.exp().mul_(Y).add_(1), lambda: X.exp() * Y + 1),
     "through a view": (lambda: (X.view(8, 8) * 2).t().contiguous(), lambda: X.view(8, 8).t().contiguous() * 2),
     "sums that cancel": (lambda: (X - X * 2).sum(), lambda: -X.sum()),
+    "sparse": (lambda: (X * 2).to_sparse(), lambda: (X + X).to_sparse()),
     "integers": (lambda: torch.gt(X, Y).long(), lambda: torch.lt(Y, X).long()),
     "products": (lambda: X.view(8, 8) @ Y.view(8, 8) * 2, lambda: (X.view(8, 8) * 2) @ Y.view(8, 8)),
 }

@@ -385,6 +385,13 @@ def test_the_status_of_values_from_outside_that_no_pair_reads(walk: Walks) -> No
     assert status(only_modules, far, X) == "different", "nor would a module"
 
 
+def test_what_a_buffer_held_that_is_only_written_to_is_no_difference(walk: Walks) -> None:
+    full, broken = torch.full((4,), 7.0), torch.full((4,), float("nan"))
+    seen = walk(lambda: torch.exp(Y, out=full), lambda: torch.exp(Y, out=broken))
+    assert described(seen, "Torch.exp.0.forward")["input.out"] == "unknown"
+    assert all(row.status in ("same", "unknown") for row in seen.knows.evidence.rows)
+
+
 def test_equal_statistics_of_values_that_no_pair_reads_are_within(walk: Walks) -> None:
     seen = walk(lambda: (Y.relu(), X.neg()), lambda: (Y.relu(), X.exp()), data="statistic")
     one = seen.knows.target["Aten.neg.0.forward"].inputs[0][0]
