@@ -1,4 +1,4 @@
-"""Runs the trial: python -m tests.trial [--sample N] [--seed S] [--program NAME] [--device npu] [word of a case's name ...]."""
+"""Runs the trial: python -m tests.trial [--sample N] [--seed S] [--program NAME] [--device npu] [--ranks] [word of a case's name ...]."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -16,7 +17,14 @@ import torch
 from tests import devices
 
 from .cases import cases
-from .examine import RIGHT, Baselines, examine
+from .examine import RIGHT, Baselines, Said, examine
+from .ranks import NAMES, run_cases
+
+ASIDE = (
+    "no effect",
+    "incomparable",
+)  # neither right nor wrong: nothing was to be found, or docs/comparing.md says that it cannot be
+Result = tuple[str, str, str, Said]  # half, group, the case's text, what came of it
 
 
 def main() -> int:
@@ -29,31 +37,41 @@ def main() -> int:
     parser.add_argument(
         "--device", choices=devices.DEVICES, default="cpu", help="wrong kernels on it, and its own runs"
     )
+    parser.add_argument(
+        "--ranks", action="store_true", help="only programs on two ranks; without any option they come last"
+    )
     options = parser.parse_args()
     devices.start(options.device)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    counts: Counter[tuple[int, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     lines = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        baselines = Baselines(Path(folder))
-        for case in cases(options.words, options.program, options.sample, options.seed, options.device):
-            start = time.perf_counter()
-            said = examine(case, Path(folder), baselines)
-            seconds = time.perf_counter() - start
-            counts[case.half, case.group, said.outcome] += 1
-            sign = "ok  " if said.outcome in RIGHT else "    " if said.outcome == "no effect" else "MISS"
-            print(f"{sign} {said.outcome:10} {case.group} {case} | {said.text} | {seconds:.1f}s", flush=True)
-            lines.append(
-                {"half": case.half, "group": case.group, "case": str(case), "outcome": said.outcome, "text": said.text}
-            )
+        start = time.perf_counter()
+        for half, group, case, said in results(options, Path(folder)):
+            seconds, start = time.perf_counter() - start, time.perf_counter()
+            counts[half, group, said.outcome] += 1
+            sign = "ok  " if said.outcome in RIGHT else "    " if said.outcome in ASIDE else "MISS"
+            print(f"{sign} {said.outcome:10} {group} {case} | {said.text} | {seconds:.1f}s", flush=True)
+            lines.append({"half": half, "group": group, "case": case, "outcome": said.outcome, "text": said.text})
     if options.json is not None:
         options.json.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     for (half, group, outcome), count in sorted(counts.items()):
-        print(f"half {half}, {group}: {outcome} {count}")
+        print(f"{half}, {group}: {outcome} {count}")
     print(f"{sum(counts.values())} cases in {time.perf_counter() - began:.0f} s")
-    return int(any(outcome not in (*RIGHT, "no effect") for _, _, outcome in counts))
+    return int(any(outcome not in (*RIGHT, *ASIDE) for _, _, outcome in counts))
+
+
+def results(options: argparse.Namespace, folder: Path) -> Iterator[Result]:
+    """Yield what came of the cases that were asked for."""
+    baselines = Baselines(folder)
+    if not options.ranks:
+        for case in cases(options.words, options.program, options.sample, options.seed, options.device):
+            yield f"half {case.half}", case.group, str(case), examine(case, folder, baselines)
+    if options.ranks or not (options.words or options.program or options.sample > 1 or options.device != "cpu"):
+        for one, said in run_cases(options.program or NAMES, options.words, folder):
+            yield "two ranks", one.group, str(one), said
 
 
 if __name__ == "__main__":

@@ -29,7 +29,17 @@ from .slips import SLIPS
 from .training import STEPS, Training
 
 Outcome = Literal[
-    "call", "reader", "module", "agrees", "elsewhere", "missed", "alarm", "crash", "contradiction", "no effect"
+    "call",
+    "reader",
+    "module",
+    "agrees",
+    "elsewhere",
+    "missed",
+    "alarm",
+    "crash",
+    "contradiction",
+    "no effect",
+    "incomparable",
 ]
 RIGHT = ("call", "reader", "module", "agrees")
 _NEAR: tuple[Outcome, ...] = ("call", "reader", "module", "elsewhere")

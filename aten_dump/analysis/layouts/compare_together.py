@@ -212,6 +212,8 @@ def _with_layout(found: RankEvidence, sides: tuple[Side, Side], settler: Settler
     incomplete = any(side.rank.missing_ranks for side in sides)
     if incomplete:
         found = _doubted(found)
+    if any(map(is_pipeline, sides)):
+        found, incomplete = _taken_back(found), True
     rows = [*found.rows, *(row for side in sides for row in _aside_rows(side))]
     notes = [note for side in sides for note in layout_notes(side)]
     if settler.unfitting:
@@ -240,6 +242,18 @@ def _doubted(found: RankEvidence) -> RankEvidence:
         replace(r, status="unknown", note="ranks are missing") if r.status == "different" else r for r in found.rows
     )
     return replace(found, findings=(), rows=tuple(rows))
+
+
+def is_pipeline(side: Side) -> bool:
+    """Tell whether ranks hold gradients of other parameters than the lead: each runs a part of its own."""
+    named = [{record.name for record in rank.tables.gradients} for rank in side.rank.ranks.values()]
+    return any(one and named[0] and one.isdisjoint(named[0]) for one in named[1:])
+
+
+def _taken_back(found: RankEvidence) -> RankEvidence:
+    """Take all differences back: calls of one stage of a pipeline are no counterparts of the whole program's."""
+    rows = (replace(r, status="unknown", note="a stage of it") if r.status == "different" else r for r in found.rows)
+    return replace(found, findings=(), leans=(), rows=tuple(rows))
 
 
 def _aside_rows(side: Side) -> Iterator[Row]:
@@ -280,6 +294,11 @@ def layout_notes(side: Side) -> list[str]:
             f"rank {missing} of the {side.name}'s {len(rank.ranks) + len(rank.missing_ranks)} is missing in step "
             f"{rank.step}; what it held was not compared, so the answer is not whole; copy "
             f"step{rank.step}/rank{missing}"
+        )
+    if is_pipeline(side):
+        notes.append(
+            f"the ranks of the {side.name} hold unlike parameters, as stages of a pipeline do; stages are not put "
+            "together, so that nothing is said of them: compare runs of one layout, or replay each rank"
         )
     for number, dump in rank.ranks.items():
         if not dump.complete:

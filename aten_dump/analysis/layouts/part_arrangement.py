@@ -38,6 +38,7 @@ _NEARER: Final = (
 _PLAINLY: Final = 0.1  # a sum or mean must come so many times nearer than any single rank's tensor
 _TRIES: Final = 3  # after so many failures with the same shapes, folded blocks are not tried any more
 _REPLICA: Final = Placement("replica")
+_COUNTS: Final = frozenset(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))  # the second result counts samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Settler:
     def settle(self, target: Value, baseline: Value, *, is_gradient: bool) -> None:
         """Settle the grids of a pair of values, if they are of several ranks."""
         for value, other in ((target, baseline), (baseline, target)):
-            if isinstance(value, AssembledValue) and _is_open(value):
+            if isinstance(value, AssembledValue) and _is_open(value) and not _counts_samples(value):
                 self._share(value.assembly, tuple(other.shape))
         if _is_open(target) and _is_open(baseline):
             self._share_one(target, baseline)
@@ -221,6 +222,12 @@ def _difference(value: AssembledValue, members: dict[int, list[int]], worst: int
     return ReplicaDifference(
         value.id, tuple(ranks), error, float(apart.reshape(-1)[at]) if apart.numel() else 0.0, place
     )
+
+
+def _counts_samples(value: Value) -> bool:
+    """Tell whether a value is how many samples a rank has, which is equal on all ranks and no replica."""
+    made = value.producer
+    return made is not None and made[0].op in _COUNTS and made[1] == "output.1"
 
 
 def _is_open(value: Value) -> bool:

@@ -108,6 +108,28 @@ def test_missing_ranks_are_told_and_nothing_is_whole(tmp_path: Path) -> None:
         assemble(open_dump(program(tmp_path / "none", 2)), 3, "target")
 
 
+def stages(folder: Path, names: tuple[str, ...]) -> str:
+    """Record ranks of which each has the gradient of one parameter."""
+    for rank, name in enumerate(names):
+        made = Rank(folder, rank, len(names))
+        result = made.op("aten::log", [made.b.value(WHOLE + rank)], (WHOLE + rank).log())
+        made.b.emit(r.Gradient(r.GRADIENT, name, result, 0))
+        made.b.finish()
+    return str(folder)
+
+
+def test_stages_of_a_pipeline_are_not_compared_with_the_whole_program(tmp_path: Path) -> None:
+    single = stages(tmp_path / "one", ("0.weight",))
+    staged, replicated = (
+        stages(tmp_path / name, ("0.weight", other)) for name, other in (("two", "1.weight"), ("same", "0.weight"))
+    )
+    for found in (compared(staged, single), compared(single, staged)):
+        assert found.incomplete and found.findings == () and found.count("different") == 0
+        assert [note for note in found.notes if "stages of a pipeline" in note]
+    found = compared(replicated, single)
+    assert not found.incomplete and not [note for note in found.notes if "stages" in note]
+
+
 def test_sides_are_told_apart_in_notes(tmp_path: Path) -> None:
     cut = assemble(open_dump(program(tmp_path / "cut", 2, done=False)), 0, "baseline")
     assert [note for note in layout_notes(cut) if "interrupted" in note] == [

@@ -173,6 +173,28 @@ def test_terms_of_a_sum_or_a_mean(parts: Parts, whole: Whole, kind: str, factor:
     torch.testing.assert_close(value.tensor(), WHOLE)
 
 
+def test_how_many_samples_each_rank_has_is_no_replica(tmp_path: Path, whole: Whole) -> None:
+    """Halves of a batch are equally many, and their number makes up the whole batch's."""
+    ranks = {}
+    for rank in range(2):
+        b = Builder(tmp_path / "losses", 0, rank)
+        loss, count = b.value(torch.tensor(1.0 + rank)), b.value(torch.tensor(3.0))
+        b.call(
+            b.op("aten", "aten::nll_loss_forward", "Aten", "nll_loss_forward"),
+            args=[],
+            outputs=[r.TREE_TUPLE, value(loss), value(count)],
+        )
+        b.finish()
+        ranks[rank] = open_dump(tmp_path / "losses").rank(0, rank)
+    assembled = AssembledRank(wholes(ranks), {})
+    counted = assembled.value_by_id(count)
+    settled(counted, whole(torch.tensor(6.0)))
+    assert torch.equal(counted.tensor(), torch.tensor(6.0))
+    loss_of_both = assembled.value_by_id(loss)
+    settled(loss_of_both, whole(torch.tensor(1.5)))
+    assert torch.equal(loss_of_both.tensor(), torch.tensor(1.5))
+
+
 def test_gradients_that_cancel_are_reduced_as_others_were(parts: Parts, whole: Whole) -> None:
     noise = torch.randn(8, 6)
     settler = settled(parts([WHOLE / 2 + noise, WHOLE / 2 - noise]), whole(WHOLE))
