@@ -32,6 +32,7 @@ def test_pairs_of_layers_have_only_an_elementwise_op_between_them() -> None:
     assert list(_pairs_of_layers(apart)) == [("0", "2")]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_is_said_of_a_pipeline(tmp_path: Path) -> None:
     assert "perceptron" in PIPELINES
