@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
+from ..dump.shown.short_texts import format_exactly
 from .terminal_tables import _table
 
 
@@ -96,7 +97,8 @@ def _range_text(slot: Slot) -> str:
     found = slot.contents
     if not found.finite:
         return _slot_text(slot)
-    return f"{slot.name}: {slot.dtype} from {found.low:.6g} to {found.high:.6g}"
+    ends = (format_exactly(end, slot.dtype) for end in (found.low, found.high) if end is not None)
+    return f"{slot.name}: {slot.dtype} from {' to '.join(ends)}"
 
 
 def events_table(found: NonFinite, limit: int | None, *, propagators: bool, is_terminal: bool) -> tuple[Table, int]:

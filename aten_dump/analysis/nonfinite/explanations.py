@@ -11,6 +11,7 @@ import torch
 
 from ...dump import Call
 from ...dump.loss_scale import LossScale
+from ...dump.shown.short_texts import format_exactly
 from ...store.op_names import is_collective, read_op_name
 from .value_range import Contents
 
@@ -61,19 +62,34 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
             return "a division by zero: 0/0" if is_nan else "a division by zero"
     if base in _NO_RESULT and any(slot.contents.nan for slot in bad):
         return _NO_RESULT[base]
-    low = min((slot.contents.low for slot in inputs if slot.contents.low is not None), default=None)
+    least = min((slot for slot in inputs if slot.contents.low is not None), key=_low, default=None)
     for names, limit, text in _CAUSES:
-        if base in names and (low is None or low <= limit):
-            return text
+        if base in names and (least is None or _low(least) <= limit):
+            return text if least is None else f"{text}: {_odd(least, limit)}"
     infinite = next((slot for slot in bad if slot.contents.posinf or slot.contents.neginf), None)
     if infinite is not None:
         limit = greatest_of(infinite.dtype)
-        sizes = [max(abs(s.contents.low or 0.0), abs(s.contents.high or 0.0)) for s in inputs]
+        greatest = max(((_size(slot), slot.dtype) for slot in inputs), default=(0.0, infinite.dtype))
         return (
-            f"{_OVERFLOW}{infinite.dtype}, whose greatest number is {limit:.3g}; "
-            f"the greatest input is {max(sizes, default=0.0):.3g}"
+            f"{_OVERFLOW}{infinite.dtype}, whose greatest number is {format_exactly(limit, infinite.dtype)}; "
+            f"the greatest input is {format_exactly(*greatest)}"
         )
     return "an operation that has no result: 0/0, or inf - inf on the way"
+
+
+def _low(slot: Slot) -> float:
+    return math.inf if slot.contents.low is None else slot.contents.low
+
+
+def _size(slot: Slot) -> float:
+    return max(abs(slot.contents.low or 0.0), abs(slot.contents.high or 0.0))
+
+
+def _odd(slot: Slot, limit: float) -> str:
+    """Return the element that an op has no result for: the least, or of an op without such a limit the greatest."""
+    low, high = _low(slot), slot.contents.high
+    ends = (low,) if math.isfinite(limit) or high is None else (low, high)
+    return format_exactly(max(ends, key=abs), slot.dtype)
 
 
 def numbers_given(call: Call) -> Iterator[float | complex]:
@@ -98,7 +114,7 @@ def explain_scaled(why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], up
     scale = update.scale
     if not update.found_inf or scale is None or scale <= 1 or not why.startswith(_OVERFLOW):
         return None
-    sizes = [max(abs(s.contents.low or 0.0), abs(s.contents.high or 0.0)) for s in inputs]
+    sizes = map(_size, inputs)
     if any(slot.contents.nan for slot in bad) or max(sizes, default=0.0) / scale > greatest_of(bad[0].dtype):
         return None
     then = "" if update.next_scale is None else f" and went on with {update.next_scale:.6g}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import torch
+
 from ..value_facts import ValueFacts
 
 _DTYPES: Final = {
@@ -49,6 +51,13 @@ def format_number(number: Any) -> str:
     if isinstance(number, complex):
         return f"{number.real:.6g}{number.imag:+.6g}j"
     return f"{number:.6g}" if isinstance(number, float) else str(number)
+
+
+def format_exactly(number: float, dtype_name: str) -> str:
+    """Return a number of a dtype in six digits, or in as many as tell it from its neighbours: ``"1.0000002"``."""
+    dtype = getattr(torch, dtype_name, torch.float64)
+    texts = (f"{number:.{digits}g}" for digits in range(6, 17))
+    return next((text for text in texts if torch.tensor(float(text), dtype=dtype).item() == number), repr(number))
 
 
 def tensor_type(value: ValueFacts) -> str:

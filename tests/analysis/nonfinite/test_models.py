@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.cli.main import main
+from aten_dump.report.nonfinite import answer_lines
 from tests.models import VOCABULARY, Program, build
 
 INF = math.inf
@@ -232,6 +233,8 @@ WHY: dict[str, tuple[Callable[[], object], str]] = {
     "no target": (lambda: F.cross_entropy(torch.randn(3, 4), torch.full((3,), -100)), "every target is ignored"),
     "mean of nothing": (lambda: torch.ones(0).mean(), "a mean over no element"),
     "flat row": (lambda: F.layer_norm(torch.ones(2, 4), (4,), eps=0.0), "the variance of a row or channel is zero"),
+    "just too large": (lambda: torch.acos(torch.tensor([0.5, 1.0000002])), "an argument outside of [-1, 1]: 1.0000002"),
+    "just too small": (lambda: torch.tensor([0.5, -1e-9]).sqrt(), "a square root of a negative number: -1e-09"),
     "small divisor": (lambda: torch.tensor([-1e30, 1e30]) / torch.full((2,), 1e-30), "overflow of float32"),
 }
 
@@ -242,3 +245,8 @@ def test_why(record: Callable[..., Any], case: str) -> None:
     found = find_nonfinite(record(body))
     assert found.first is not None
     assert why in found.first.why
+
+
+def test_ends_of_a_range_have_the_digits_they_need(record: Callable[..., Any]) -> None:
+    lines = list(answer_lines(find_nonfinite(record(lambda: torch.acos(torch.tensor([0.5, 1.0000002]))))))
+    assert "  input.0: float32 from 0.5 to 1.0000002" in lines

@@ -101,7 +101,7 @@ CAUSES: dict[str, tuple[Callable[[], None], str, str, str]] = {
     "entirely masked": (entirely_masked, "aten::_softmax", "forward", "a row that is masked entirely"),
     "division": (division, "aten::div.Tensor", "forward", "a division by zero"),
     "gradient only": (gradient_only, "aten::div.Tensor", "backward", "a division by zero"),
-    "half overflows": (half, "aten::mul.Tensor", "forward", "overflow of float16, whose greatest number is 6.55e+04"),
+    "half overflows": (half, "aten::mul.Tensor", "forward", "overflow of float16, whose greatest number is 65504"),
     "logarithm": (logarithm, "aten::log", "forward", "a logarithm of zero or less"),
     "in place": (written_in_place, "aten::mul_.Tensor", "forward", "overflow of float32"),
     "NaN as a literal": (literal, "aten::fill_.Scalar", "forward", "the program gave it NaN as a number"),
