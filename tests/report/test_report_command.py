@@ -51,7 +51,7 @@ def test_a_nan_is_in_the_answer(tmp_path: Path) -> None:
     report(dumps.not_a_number(tmp_path), "-o", tmp_path / "nan.html")
     (one,) = sections_of(tmp_path / "nan.html")["outline"].json["sides"]["target"]["step_ranks"]
     assert one["nonfinite"]["first"]["call"] == "Aten.log.0.forward"
-    assert one["nonfinite"]["first"]["why"] == "a logarithm of zero or less"
+    assert one["nonfinite"]["first"]["why"] == "a logarithm of zero or less: 0"
 
 
 @pytest.mark.parametrize("name", ["empty", "interrupted", "structure"])
