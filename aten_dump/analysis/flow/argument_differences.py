@@ -26,7 +26,7 @@ class ArgumentDifference:
     name: str
     target: str
     baseline: str
-    of_dtype: bool = False  # both are dtypes: other precisions ask for others
+    dtypes: tuple[str, str] | None = None  # if both are dtypes, by their names: other precisions ask for others
 
     def __str__(self) -> str:
         return f"{self.name} is {self.target}, in the baseline {self.baseline}"
@@ -58,8 +58,10 @@ class _Comparing:
                 continue
             if _ABSENT in (one, other) and self._is_default(name, other if one is _ABSENT else one):
                 continue
-            of_dtype = isinstance(one, torch.dtype) and isinstance(other, torch.dtype)
-            yield ArgumentDifference(name, _text(one), _text(other), of_dtype)
+            texts = _text(one), _text(other)
+            are_dtypes = isinstance(one, torch.dtype) and isinstance(other, torch.dtype)
+            names = (texts[0].removeprefix("torch."), texts[1].removeprefix("torch.")) if are_dtypes else None
+            yield ArgumentDifference(name, *texts, names)
 
     def _is_default(self, name: str, item: Any) -> bool:
         """Tell whether giving this is the same as giving nothing."""

@@ -1,10 +1,11 @@
 """What a step is for: the losses, the gradients, and what it leaves in memory; each is compared directly.
 
 Theory of operation
-    Whatever the pairs of calls say, these must agree: the roots of backward, each parameter's gradient by its name, and
-    the last value of memory that both sides had from outside (parameters, buffers, the optimizer's state) or that the
-    optimizer made as its state. Most are results of paired calls and known by then; the others are judged by what both
-    programs' calls mean. One side alone having a gradient is a finding.
+    Whatever the pairs of calls say, these must agree: the roots of backward, each parameter's gradient by its name (a
+    leaf's without a name where backward reached leaves in another order), and the last value of memory that both sides
+    had from outside (parameters, buffers, the optimizer's state) or that the optimizer made as its state. Most are
+    results of paired calls and known by then; the others are judged by what both programs' calls mean. One side alone
+    having a gradient is a finding.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Ends:
         self._known = 0
 
     def run(self) -> None:
-        for end in (*self._roots(), *self._gradients(), *self._left_behind()):
+        for end in (*self._roots(), *self._gradients(), *self._of_leaves(), *self._left_behind()):
             self._judge(end)
         if self.unknown or not self._known:  # or schedules of pipelines inferred shapes so
             self.unknown = [*self._of_nothing, *self.unknown]
@@ -108,6 +109,11 @@ class Ends:
         knows.evidence.rows.append(row)
         text = f"{name} has a gradient in the {('target', 'baseline')[side]} only"
         knows.evidence.blame("gradient", row, text, "", (knows.target.calls[-1].id + 1, 0))
+
+    def _of_leaves(self) -> Iterator[End]:
+        for target, baseline in self._open_pairs.leaves.pairs():
+            call, slot = target.leaf.producer or target.leaf.consumers[0]
+            yield End("gradient", f"gradient of {call.name}.{slot}", target.gradient, baseline.gradient)
 
     def _left_behind(self) -> Iterator[End]:
         knows = self._knows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...dump import Value
@@ -81,6 +81,18 @@ class Links:
                         self._by_place[0].setdefault(value.id, other)
                         self._by_place[1].setdefault(other.id, value)
         return self._by_place
+
+    def note_precisions(self, pairs: Iterable[Pair]) -> None:
+        """Note in which dtypes values from outside differ, before a call asks for one of these dtypes."""
+        for pair in pairs:
+            theirs = dict(self._flows[1].reads(pair.baseline))
+            for slot, value in self._flows[0].reads(pair.target):
+                other = theirs.get(slot)
+                dtypes = value.dtype_name, value.dtype_name if other is None else other.dtype_name
+                if other is None or dtypes[0] == dtypes[1] or value.shape != other.shape:
+                    continue
+                if value.is_floating and other.is_floating and self._wiring.is_from_outside(value, other):
+                    self._sources.precisions.add(dtypes)
 
     def of(self, pair: Pair) -> list[Link]:
         """Return a link for each input that both calls read."""

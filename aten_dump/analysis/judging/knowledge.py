@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
+
+import torch
 
 from ...dump import Call, RankDump, Value
 from ..evidence.evidence_rows import EvidenceRows
@@ -16,6 +19,7 @@ from ..flow.data_flow import DataFlow
 from ..flow.regions import Cone, Regions
 from ..flow.wiring import Wiring
 from ..rerun.rounding_error import SUSPECT
+from .computed_dtype import computed_dtype
 from .input_links import Links
 from .result_judge import ResultJudge
 from .sources import Sources
@@ -55,7 +59,13 @@ class Knowledge:
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
         """Return the arguments that differ, but those that other precisions explain."""
         found = argument_differences(target, baseline)
-        return [d for d in found if not (d.of_dtype and self.sources.precisions)]
+        return [d for d in found if d.dtypes is None or not (self.sources.precisions or d.dtypes == self.computed_in)]
+
+    @cached_property
+    def computed_in(self) -> tuple[str, str] | None:
+        """The dtypes in which both sides compute as a whole, where each has one: asking for it is no other argument."""
+        one, other = computed_dtype(self.target), computed_dtype(self.baseline)
+        return None if one is None or other is None else (_name(one), _name(other))
 
     def results(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
         """Return what both calls made, by slot."""
@@ -91,3 +101,7 @@ class Knowledge:
                         text = f"{call.name}.{slot} is off by {error.error:.3g} (relative L2) from a float64 replay"
                         return call, side, text
         return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -23,6 +23,7 @@ from ..flow.regions import SAME_NORM, Meaning
 from .estimates import distance
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
+from .leaf_gradients import LeafGradients
 
 _MOST_AHEAD: Final = 120  # calls of the target that are looked at for where two ways meet again
 _MOST_TRIED: Final = 8  # pairs among them that are run
@@ -34,6 +35,7 @@ class OpenPairs:
     def __init__(self, knows: Knowledge) -> None:
         self._knows = knows
         self.cleared: set[int] = set()
+        self.leaves = LeafGradients(knows)
         self._order = [call.id for call in knows.flows[0].calls()]
         self._places = {number: place for place, number in enumerate(self._order)}
 
@@ -44,6 +46,8 @@ class OpenPairs:
             False if the pair turned out to be none.
         """
         if self._is_shaped_otherwise(pair, links, differences):
+            return False
+        if pair.how != "mapping" and self.leaves.is_crossed(pair.target, pair.baseline):
             return False
         for link in list(open_links(links)):
             self._by_rule_or_meaning(pair, link)

@@ -47,6 +47,7 @@ class Walk:
     def run(self, primary: Sequence[Pair], aligned: Sequence[Pair] = ()) -> None:
         """Walk pairs of the kind that is judged, in execution order; `aligned` has those of other kinds too."""
         self.knows.links.set_aligned(aligned)
+        self.knows.links.note_precisions(primary)
         pairs = {pair.target.id: pair for pair in primary}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
         self._open_pairs = OpenPairs(self.knows)
@@ -195,8 +196,8 @@ class Walk:
         """Hold other arguments, or another dtype, against a result that is not bitwise equal."""
         if said.floor_from == "rule" or not inputs.agree or not inputs.same_shapes:
             return said
-        precisions = self.knows.sources.precisions
-        wrong_dtype = close.dtype is not None and inputs.same_dtypes and close.dtype not in precisions
+        declared = {*self.knows.sources.precisions, self.knows.computed_in} if close.dtype is not None else set()
+        wrong_dtype = close.dtype is not None and inputs.same_dtypes and close.dtype not in declared
         if wrong_dtype or (not close.bitwise and close.known and differences):
             return replace(said, status="different", guilty=True)
         return said

@@ -9,7 +9,6 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +18,7 @@ from ...dump import Call, RankDump
 from ...dump.shown.source_lines import is_beyond_torch
 from ..evidence.findings import Finding, Row
 from ..flow.counterparts import Side
-from ..rerun.rounding_error import is_product
+from .computed_dtype import calls_by_dtype, is_of_most_products
 from .knowledge import Knowledge
 
 _CASTS: Final = frozenset(f"torch.Tensor.{name}" for name in ("to", "type", "type_as", "half", "bfloat16"))
@@ -37,7 +36,7 @@ def precisions_of(knows: Knowledge) -> tuple[list[Finding], list[str]]:
     for side in _SIDES:
         for dtype, calls in _coarser(ranks[side], ranks[1 - side]).items():
             cast = next((call for call in calls if _is_cast_by_the_program(call)), None)
-            if cast is None or knows.sources.precisions or _is_of_most_products(ranks[side], dtype):
+            if cast is None or knows.sources.precisions or is_of_most_products(ranks[side], dtype):
                 notes.append(_note(side, dtype, calls))
             else:
                 findings.append(_finding(knows, cast, side, dtype))
@@ -57,16 +56,6 @@ def _coarser(ours: RankDump, theirs: RankDump) -> dict[torch.dtype, list[Call]]:
     return {dtype: calls for dtype, calls in calls_by_dtype(ours).items() if torch.finfo(dtype).eps > coarsest}
 
 
-def calls_by_dtype(rank: RankDump) -> dict[torch.dtype, list[Call]]:
-    """Return the aten calls that return a floating tensor, by the dtype of the first one."""
-    found: dict[torch.dtype, list[Call]] = {}
-    for call in rank.calls.filter(kind="aten"):
-        value = next((value for _, value in call.output_values()), None)
-        if value is not None and value.is_floating and not value.dtype.is_complex:
-            found.setdefault(value.dtype, []).append(call)
-    return found
-
-
 def _is_cast_by_the_program(call: Call) -> bool:
     """Tell whether a line of the program, or of a library that is not torch, rounds a tensor to a coarser dtype."""
     parent = call.parent
@@ -76,14 +65,6 @@ def _is_cast_by_the_program(call: Call) -> bool:
     if given is None or made is None or not given.is_floating or given.dtype.is_complex:
         return False
     return torch.finfo(given.dtype).eps < torch.finfo(made.dtype).eps
-
-
-def _is_of_most_products(rank: RankDump, dtype: torch.dtype) -> bool:
-    """Tell whether most products of the forward are computed in a dtype: then the program computes in it."""
-    counts: Counter[bool] = Counter()
-    for other, calls in calls_by_dtype(rank).items():
-        counts[other == dtype] += sum(call.phase == "forward" and is_product(call.op) for call in calls)
-    return counts[True] > counts[False]
 
 
 def _finding(knows: Knowledge, cast: Call, side: Side, dtype: torch.dtype) -> Finding:

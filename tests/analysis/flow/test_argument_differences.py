@@ -98,11 +98,11 @@ def test_where_is_not_what(make: Callable[..., Call]) -> None:
 def test_dtypes_are_told_apart_from_other_differences(make: Callable[..., Call]) -> None:
     single, half = make(X, torch.float32), make(X, torch.float16)
     (found,) = argument_differences(single, half)
-    assert (found.of_dtype, str(found)) == (True, "min is torch.float32, in the baseline torch.float16")
+    assert (found.dtypes, str(found)) == (("float32", "float16"), "min is torch.float32, in the baseline torch.float16")
     (found,) = argument_differences(single, make(X, 3))
-    assert not found.of_dtype
+    assert found.dtypes is None
     (found,) = argument_differences(make(X, 3), single)
-    assert not found.of_dtype
+    assert found.dtypes is None
 
 
 def test_limits_of_the_dtype_each_side_computes_in_are_the_same(make: Callable[..., Call]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump import compare
-from aten_dump.analysis.judging.precisions import calls_by_dtype
+from aten_dump.analysis.judging.computed_dtype import calls_by_dtype
 
 X = torch.linspace(0.1, 2.0, 12).view(3, 4)
 

@@ -1,0 +1,43 @@
+"""The dtype that a side computes in: that of most of its products, or the only one that it has."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from ...dump import Call, RankDump
+from ..rerun.rounding_error import is_product
+
+
+def computed_dtype(rank: RankDump) -> torch.dtype | None:
+    """Return the dtype of most products of the forward, else the only floating one of all calls; None if none is."""
+    counts = _products(rank)
+    if not counts:
+        values = (value for call in rank.calls.filter(kind="aten") for _, value in call.all_values())
+        counts = Counter({value.dtype for value in values if value.is_floating})
+    return next((dtype for dtype in counts if counts[dtype] > counts.total() - counts[dtype]), None)
+
+
+def is_of_most_products(rank: RankDump, dtype: torch.dtype) -> bool:
+    """Tell whether most products of the forward are computed in a dtype: then the program computes in it."""
+    counts = _products(rank)
+    return counts[dtype] > counts.total() - counts[dtype]
+
+
+def calls_by_dtype(rank: RankDump) -> dict[torch.dtype, list[Call]]:
+    """Return the aten calls that return a floating tensor, by the dtype of the first one."""
+    found: dict[torch.dtype, list[Call]] = {}
+    for call in rank.calls.filter(kind="aten"):
+        value = next((value for _, value in call.output_values()), None)
+        if value is not None and value.is_floating and not value.dtype.is_complex:
+            found.setdefault(value.dtype, []).append(call)
+    return found
+
+
+def _products(rank: RankDump) -> Counter[torch.dtype]:
+    """Count the products of the forward by their dtypes."""
+    counts: Counter[torch.dtype] = Counter()
+    for dtype, calls in calls_by_dtype(rank).items():
+        counts[dtype] = sum(call.phase == "forward" and is_product(call.op) for call in calls)
+    return +counts

@@ -1,0 +1,146 @@
+"""Which leaf a gradient is accumulated into, where no model gives parameters their names.
+
+Theory of operation
+    A run of ``AccumulateGrad`` says what it is given, not for which leaf. The backward of a Python-level call sends a
+    gradient for each input of that call: if what a run is given was sent, or made of what was sent, for one such input
+    that no node made, that is the leaf. Backward reaches leaves in another order where the programs are written
+    otherwise, and alignment then pairs the copies for one leaf with those for another. Leaves tell: those made by
+    paired calls are counterparts, those from outside are if they hold the same. Of several that hold the same it is
+    the one that is sent the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from ...dump import Call, Value
+from ..flow.data_flow import DataFlow
+from .knowledge import Knowledge
+
+_ACCUMULATES: Final = "AccumulateGrad"
+_MOST_ALIKE: Final = 8  # leaves that hold the same; of more it is left to alignment
+
+
+@dataclass(frozen=True, slots=True)
+class LeafGradient:
+    """A gradient that was accumulated into a leaf, after as many others as `turn` says."""
+
+    leaf: Value
+    gradient: Value
+    turn: int
+
+
+class LeafGradients:
+    """Tells whether a pair of calls accumulates into other leaves; then all leaves' gradients are to be compared."""
+
+    def __init__(self, knows: Knowledge) -> None:
+        self._knows = knows
+        self._is_crossed = False
+
+    @cached_property
+    def _sides(self) -> tuple[dict[int, LeafGradient], dict[int, LeafGradient]]:
+        return leaf_gradients(self._knows.flows[0]), leaf_gradients(self._knows.flows[1])
+
+    def is_crossed(self, target: Call, baseline: Call) -> bool:
+        """Tell whether both calls are of ``AccumulateGrad``, but the target's leaf is another one of the baseline's."""
+        nodes = target.parent, baseline.parent
+        if nodes[0] is None or nodes[1] is None or not all(node.op.endswith(_ACCUMULATES) for node in nodes if node):
+            return False
+        mine, theirs = (side.get(node.id) for side, node in zip(self._sides, nodes, strict=True) if node is not None)
+        if mine is None or theirs is None or self._are_partners(mine, theirs):
+            return False
+        found = self._counterpart(mine)
+        if found is None or found.leaf.id == theirs.leaf.id:
+            return False
+        self._is_crossed = True
+        return True
+
+    def pairs(self) -> Iterator[tuple[LeafGradient, LeafGradient]]:
+        """Yield the gradients of leaves that are counterparts, where a pair was crossed."""
+        for mine in self._sides[0].values() if self._is_crossed else ():
+            found = self._counterpart(mine)
+            if found is not None:
+                yield mine, found
+
+    def _counterpart(self, mine: LeafGradient) -> LeafGradient | None:
+        alike = [other for other in self._sides[1].values() if other.turn == mine.turn and self._is_same(mine, other)]
+        if len(alike) < 2:
+            return alike[0] if alike else None
+        rivals = [one for one in self._sides[0].values() if one.turn == mine.turn and self._is_same(one, alike[0])]
+        return self._shared_out(rivals, alike).get(mine.leaf.id) if len(alike) <= _MOST_ALIKE else None
+
+    def _shared_out(self, rivals: list[LeafGradient], alike: list[LeafGradient]) -> dict[int, LeafGradient]:
+        """Return who is whose counterpart, by id of the leaf: who is sent the same, and the others in their order."""
+        compare = self._knows.regions.compare
+        found: dict[int, LeafGradient] = {}
+        left = list(alike)
+        for one in rivals:
+            same = (other for other in left if compare([one.gradient], [other.gradient]).verdict == "same")
+            other = next(same, None)
+            if other is not None:
+                found[one.leaf.id] = other
+                left.remove(other)
+        lone = (one.leaf.id for one in rivals if one.leaf.id not in found)
+        return found | dict(zip(lone, left, strict=False))
+
+    def _are_partners(self, mine: LeafGradient, other: LeafGradient) -> bool:
+        partner = self._knows.known.partner(0, mine.leaf)
+        return partner is not None and partner.id == other.leaf.id
+
+    def _is_same(self, mine: LeafGradient, other: LeafGradient) -> bool:
+        knows, target, baseline = self._knows, mine.leaf, other.leaf
+        if target.shape != baseline.shape:
+            return False
+        if not knows.wiring.is_from_outside(target, baseline):
+            return self._are_partners(mine, other)
+        said, _ = knows.sources.judge(target, baseline, knows.known.close(target, baseline))
+        return said.status in ("same", "within")
+
+
+def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
+    """Return what was accumulated into which leaf, by id of the ``AccumulateGrad`` call, as far as that is told."""
+    sent = _leaves_by_gradient(flow)
+    turns: Counter[int] = Counter()
+    found: dict[int, LeafGradient] = {}
+    for call in flow.rank.calls.filter(kind="node"):
+        given = call.input_values() if call.op.endswith(_ACCUMULATES) else []
+        known = _leaves_of(given[0][1], sent, flow) if given else {}
+        if len(known) == 1:
+            (leaf,) = known.values()
+            found[call.id] = LeafGradient(leaf, given[0][1], turns[leaf.id])
+            turns[leaf.id] += 1
+    return found
+
+
+def _leaves_of(gradient: Value, sent: dict[int, dict[int, Value]], flow: DataFlow) -> dict[int, Value]:
+    """Return the leaves, by id, of a gradient, or of those that it was made of: a sum, what a hook made of it."""
+    found: dict[int, Value] = {}
+    waiting, seen = [gradient], {gradient.id}
+    while waiting:
+        value = waiting.pop()
+        known = sent.get(value.id)
+        if known is not None:
+            found |= known
+            continue
+        maker = flow.maker(value)
+        given = [] if maker is None or maker.phase != "backward" else [v for _, v in maker.input_values()]
+        waiting += [v for v in given if v.id not in seen and v.shape == gradient.shape]
+        seen |= {v.id for v in given}
+    return found
+
+
+def _leaves_by_gradient(flow: DataFlow) -> dict[int, dict[int, Value]]:
+    """Return the leaves, by id, for which a gradient was sent, by its id."""
+    found: dict[int, dict[int, Value]] = {}
+    for call in flow.rank.calls.filter(kind="api", phase="backward"):
+        given = dict(call.forward.input_values()) if call.forward is not None else {}
+        for slot, gradient in call.output_values():
+            value = given.get(slot.replace("output", "input", 1))
+            maker = None if value is None else flow.maker(value)
+            if value is not None and (maker is None or maker.sequence_nr is None):
+                found.setdefault(gradient.id, {})[value.id] = value
+    return found
