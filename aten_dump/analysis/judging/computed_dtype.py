@@ -16,13 +16,12 @@ def computed_dtype(rank: RankDump) -> torch.dtype | None:
     if not counts:
         values = (value for call in rank.calls.filter(kind="aten") for _, value in call.all_values())
         counts = Counter({value.dtype for value in values if value.is_floating})
-    return next((dtype for dtype in counts if counts[dtype] > counts.total() - counts[dtype]), None)
+    return _most(counts)
 
 
 def is_of_most_products(rank: RankDump, dtype: torch.dtype) -> bool:
     """Tell whether most products of the forward are computed in a dtype: then the program computes in it."""
-    counts = _products(rank)
-    return counts[dtype] > counts.total() - counts[dtype]
+    return _most(_products(rank)) == dtype
 
 
 def calls_by_dtype(rank: RankDump) -> dict[torch.dtype, list[Call]]:
@@ -33,6 +32,16 @@ def calls_by_dtype(rank: RankDump) -> dict[torch.dtype, list[Call]]:
         if value is not None and value.is_floating and not value.dtype.is_complex:
             found.setdefault(value.dtype, []).append(call)
     return found
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """Return ``"bfloat16"``, as dumps name dtypes."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _most(counts: Counter[torch.dtype]) -> torch.dtype | None:
+    """Return the dtype that is counted more often than all others together."""
+    return next((dtype for dtype in counts if counts[dtype] > counts.total() - counts[dtype]), None)
 
 
 def _products(rank: RankDump) -> Counter[torch.dtype]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-import torch
-
 from ...dump import Call, RankDump, Value
 from ..evidence.evidence_rows import EvidenceRows
 from ..evidence.findings import Status
@@ -19,7 +17,7 @@ from ..flow.data_flow import DataFlow
 from ..flow.regions import Cone, Regions
 from ..flow.wiring import Wiring
 from ..rerun.rounding_error import SUSPECT
-from .computed_dtype import computed_dtype
+from .computed_dtype import computed_dtype, dtype_text
 from .input_links import Links
 from .result_judge import ResultJudge
 from .sources import Sources
@@ -65,7 +63,7 @@ class Knowledge:
     def computed_in(self) -> tuple[str, str] | None:
         """The dtypes in which both sides compute as a whole, where each has one: asking for it is no other argument."""
         one, other = computed_dtype(self.target), computed_dtype(self.baseline)
-        return None if one is None or other is None else (_name(one), _name(other))
+        return None if one is None or other is None else (dtype_text(one), dtype_text(other))
 
     def results(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
         """Return what both calls made, by slot."""
@@ -101,7 +99,3 @@ class Knowledge:
                         text = f"{call.name}.{slot} is off by {error.error:.3g} (relative L2) from a float64 replay"
                         return call, side, text
         return None
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

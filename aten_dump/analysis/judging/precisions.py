@@ -18,7 +18,7 @@ from ...dump import Call, RankDump
 from ...dump.shown.source_lines import is_beyond_torch
 from ..evidence.findings import Finding, Row
 from ..flow.counterparts import Side
-from .computed_dtype import calls_by_dtype, is_of_most_products
+from .computed_dtype import calls_by_dtype, dtype_text, is_of_most_products
 from .knowledge import Knowledge
 
 _CASTS: Final = frozenset(f"torch.Tensor.{name}" for name in ("to", "type", "type_as", "half", "bfloat16"))
@@ -45,7 +45,7 @@ def precisions_of(knows: Knowledge) -> tuple[list[Finding], list[str]]:
 
 def _note(side: Side, dtype: torch.dtype, calls: Sequence[Call]) -> str:
     return (
-        f"the {_NAMES[side]} computes in {_text(dtype)} ({len(calls)} calls, {calls[0].name} the first), "
+        f"the {_NAMES[side]} computes in {dtype_text(dtype)} ({len(calls)} calls, {calls[0].name} the first), "
         f"the {_NAMES[1 - side]} does not: what differs by that counts as rounding"
     )
 
@@ -75,11 +75,7 @@ def _finding(knows: Knowledge, cast: Call, side: Side, dtype: torch.dtype) -> Fi
         behind = [(other.id, number) for number, other in knows.wiring.pairs.items() if other.id > cast.id]
         at = min(behind)[1] if behind else knows.target.calls[-1].id
     text = (
-        f"it rounds to {_text(dtype)}, in which the {_NAMES[1 - side]} computes nowhere, "
+        f"it rounds to {dtype_text(dtype)}, in which the {_NAMES[1 - side]} computes nowhere, "
         f"and the {_NAMES[side]} few of its products"
     )
     return Finding("dtype", row, text, "", (at, 0))
-
-
-def _text(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
