@@ -39,7 +39,8 @@ _FOLDERS: Final = {  # of commands that are not in `commands` itself
     **dict.fromkeys(("report", "serve"), "commands.pages"),
     **dict.fromkeys(("run", "ctl"), "recording"),
 }
-TOOL_FAILED: Final = 3  # exit code
+TOOL_FAILED: Final = 3  # exit codes
+INTERRUPTED: Final = 130  # what a shell says of a program that Ctrl-C has ended; click's own 1 would be "differ"
 
 
 class Failure(click.ClickException):
@@ -79,7 +80,10 @@ class Commands(click.Group):
             raise  # click ends quietly
         except AtenDumpError as error:
             raise Failure(visible_lines(str(error))) from error
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("Interrupted.", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except (click.ClickException, click.exceptions.Exit):
             raise
         except Exception:  # noqa: BLE001 - printed whole
             traceback.print_exc()  # not the dump's fault nor the user's: 3 tells scripts so, the traceback us

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any, TypeVar
 
 import click
@@ -28,11 +29,17 @@ def workers(jobs: int) -> Iterator[Executor | None]:
         return
     # Spawned, not forked: torch and the progress bar have threads, whose locks a fork would copy.
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _use_threads, (threads,)) as executor:
-        yield executor
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker, (threads,)) as executor:
+        try:
+            yield executor
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.terminate()  # nobody waits for what they are at
+            raise
 
 
-def _use_threads(threads: int) -> None:
+def _begin_worker(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: one of them answers
     import torch
 
     torch.set_num_threads(threads)

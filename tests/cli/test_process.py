@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 import torch
 
 from aten_dump import __version__
+from aten_dump.cli.main import COMMANDS
 from tests.checkout import ROOT
 from tests.dump.building import Builder, value
+from tests.dump.scenario import linear_step
 
 
 def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
@@ -53,6 +56,46 @@ def test_exit_codes(arguments: list[str], code: int) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert b"Traceback" not in err
+
+
+_INTERRUPTED = """
+import json, os, signal, sys
+from click.testing import CliRunner
+from aten_dump.cli.main import main
+
+mark = None
+
+def look(event, arguments):
+    global mark
+    if event == "open" and mark is not None and mark in str(arguments[0]):
+        mark = None
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.addaudithook(look)
+for mark, *arguments in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(main, arguments)
+    print(arguments[0], result.exit_code, json.dumps(result.stderr))
+"""
+
+
+def test_ctrl_c_ends_every_command_with_130_and_one_line(tmp_path: Path) -> None:
+    dump = str(linear_step(tmp_path / "dump").builder.finish())
+    config = tmp_path / "dump.toml"
+    config.write_text('path = "dump"\n')
+    calls = {
+        "env": ["/torch/", "env"],  # first, as it imports torch
+        "run": ["dump.toml", "run", "--config", str(config), "--", "true"],
+        "config": ["dump.toml", "config", "check", str(config)],
+        "compare": ["index.msgpack", "compare", dump, dump],
+        "export": ["index.msgpack", "export", dump, "--to", "npy", "--out", str(tmp_path / "npy")],
+        "report": ["index.msgpack", "report", dump, "--output", str(tmp_path / "dump.html")],
+    }
+    (tmp_path / "dump" / "run.json").write_text("{}")
+    calls["ctl"] = ["run.json", "ctl", dump, "status"]
+    calls |= {name: ["index.msgpack", name, dump] for name in COMMANDS if name not in calls and name != "serve"}
+    command = [sys.executable, "-c", _INTERRUPTED, json.dumps(list(calls.values()))]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f'{name} 130 "Interrupted.\\n"' for name in calls]
 
 
 def test_version_says_whether_the_recorder_is_compiled() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 
 import click
 import pytest
@@ -28,6 +30,19 @@ def test_workers_are_other_processes_that_share_the_cores() -> None:
         assert executor is not None
         threads, process = executor.submit(threads_and_process).result()
     assert threads == 1 and process != os.getpid()
+
+
+def interrupted_at_work() -> None:
+    with workers(2) as executor:
+        assert executor is not None
+        assert executor.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+        executor.submit(time.sleep, 3600)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_is_answered_by_one_process_and_waits_for_no_worker() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_at_work()
 
 
 @pytest.mark.parametrize(("text", "code"), [("4", 0), ("1", 0), ("0", 2), ("many", 2)])
