@@ -1,4 +1,4 @@
-"""How a command ends while threads of its own are still at work."""
+"""How a command ends while threads of its own are still at work, or when nobody reads what it writes."""
 
 from __future__ import annotations
 
@@ -17,3 +17,10 @@ def end_without_threads() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def drop_output() -> None:
+    """Send what is still to be written to stdout nowhere: the interpreter would complain of a closed pipe at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -13,6 +13,7 @@ from .. import IS_COMPILED, __version__
 from ..errors import AtenDumpError
 from ..report.plain_text import visible_lines
 from .completion import install_option
+from .ending import drop_output
 
 # name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used, as torch
 # takes a second to import.
@@ -44,7 +45,7 @@ INTERRUPTED: Final = 130  # what a shell says of a program that Ctrl-C has ended
 
 
 class Failure(click.ClickException):
-    """An error of aten_dump, as a message and exit code 2."""
+    """What could not be done or shown, as a message and exit code 2."""
 
     exit_code = 2
 
@@ -73,12 +74,13 @@ class Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand; an error of aten_dump becomes a message."""
+        """Run a subcommand; errors of aten_dump and of the system, as of a disk that is full, become a message."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # click ends quietly
-        except AtenDumpError as error:
+            drop_output()  # click would end with 1, which means "differ"
+            raise click.exceptions.Exit(Failure.exit_code) from None
+        except (AtenDumpError, OSError) as error:
             raise Failure(visible_lines(str(error))) from error
         except (KeyboardInterrupt, click.Abort):
             click.echo("Interrupted.", err=True)

@@ -46,8 +46,29 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stdout.readline().startswith(b"Aten.exp.0.forward")
     process.stdout.close()
-    process.wait(timeout=60)
+    assert process.wait(timeout=60) == 2  # could not be shown; never 1, which "differ" has
     assert process.stderr.read() == b""
+
+
+def test_a_full_disk_is_one_message_and_could_not_be_shown(tmp_path: Path) -> None:
+    root = linear_step(tmp_path / "dump").builder.finish()
+    for command in (["ls", root], ["stats", root, "--format", "csv", "--output", "/dev/full"]):
+        with open("/dev/full", "wb") as full:
+            process = subprocess.run(
+                [sys.executable, "-m", "aten_dump", *map(str, command)], cwd=ROOT, stdout=full, stderr=subprocess.PIPE
+            )
+        assert (process.returncode, process.stderr) == (2, b"Error: [Errno 28] No space left on device\n")
+
+
+def test_a_failure_of_the_tool_itself_is_3_with_its_traceback(tmp_path: Path) -> None:
+    root = linear_step(tmp_path / "dump").builder.finish()
+    (tmp_path / "pyarrow.py").write_text("raise RuntimeError('built for another interpreter')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    to = ["--format", "parquet", "--output", tmp_path / "rows.parquet"]
+    process = start("compare", root, root, *to, env=environment)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert err.decode().startswith("Traceback") and "RuntimeError: built for another interpreter" in err.decode()
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["ls", "/nowhere"], 2), (["--help"], 0), (["--version"], 0)])
