@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
-from .evidence.answer import cause_sentences, counts, travel
+from .evidence.answer import cause_sentences, counts, let_through, travel
 from .evidence.findings import Finding, RankEvidence, Row
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .given_dumps import Given, Path, chosen, opened
@@ -97,6 +97,15 @@ class Comparison:
             calls |= {one: other for one, other in evidence.paired.items() if one != other}
         return Mapping(modules=modules, calls=calls)
 
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence, and what the user's rules kept out of it."""
+        passed = let_through(self.rows)
+        if passed and self.verdict == "within":
+            return f"The dumps agree but for what was let through: by {passed}."
+        text = VERDICT_TEXTS[self.verdict]
+        return f"{text} Let through: by {passed}." if passed else text
+
     def answer(self) -> str:
         """Return the verdict, the first cause and how the error travels, in lines."""
         lines = [" ".join(self._verdict())]
@@ -114,7 +123,7 @@ class Comparison:
         return "\n".join(lines)
 
     def _verdict(self) -> Iterator[str]:
-        yield VERDICT_TEXTS[self.verdict]
+        yield self.headline
         if self.first is not None:
             if len(self.ranks) > 1:
                 yield f"In {_where(self.first[0])}, the first of {len(self.ranks)}:"

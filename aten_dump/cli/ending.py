@@ -20,7 +20,7 @@ def end_without_threads() -> None:
 
 
 def drop_output() -> None:
-    """Send what is still to be written to stdout nowhere: the interpreter would complain of a closed pipe at its end."""
+    """Send what is still to be written to stdout nowhere: or the interpreter complains of a closed pipe at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from .findings import Finding, RankEvidence, Row
@@ -74,6 +75,13 @@ def _cosine(cosine: float) -> str:
     """Return a cosine with the digits it needs: what is not 1 is not called 1."""
     text = f"{cosine:.6g}"
     return f"1 - {1 - cosine:.2g}" if text == "1" and cosine < 1 else text
+
+
+def let_through(rows: Iterable[Row]) -> str:
+    """Return how much that is not bitwise equal each of the user's rules let through, as a clause; "" for nothing."""
+    times = Counter(row.floor_reason for row in rows if row.floor_from == "rule" and row.status == "within")
+    said = [f"rule '{rule}' {count} value{'s' * (count > 1)}" for rule, count in times.items()]
+    return f"{', '.join(said)} not bitwise equal" if said else ""
 
 
 def travel(rows: Sequence[Row], finding: Finding) -> list[str]:

@@ -70,7 +70,7 @@ class Row:
     own_error: float | None = None  # of the target's result against a float64 replay, relative L2
     amplification: float | None = None  # error of the output over the greatest error of an input
     note: str = ""
-    floor_reason: str = ""  # why the floor is what it is
+    floor_reason: str = ""  # why the floor is what it is; the rule that gave it
 
     @property
     def place(self) -> Place:

@@ -46,8 +46,9 @@ class ResultJudge:
             return None
         if rule.met(_no_error(found) if found.bitwise else found.metrics):
             status: Status = "same" if found.bitwise else "within"
-            return Judgement(status, floor_from="rule", note=f"let through by rule {rule}")
-        return Judgement("different", True, floor_from="rule", note=f"rule {rule} is not met")
+            note = f"let through by rule {rule}"
+            return Judgement(status, floor_from="rule", note=note, reason=str(rule))
+        return Judgement("different", True, floor_from="rule", note=f"rule {rule} is not met", reason=str(rule))
 
     def results(
         self, target: Call, baseline: Call, found: Mapping[str, Compared], inputs: Inputs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aten_dump.analysis.distance.value_distance import Closeness
-from aten_dump.analysis.evidence.answer import cause_sentences, counts, numbers, proofs, travel
+from aten_dump.analysis.evidence.answer import cause_sentences, counts, let_through, numbers, proofs, travel
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
 from tests.analysis.by_hand import apart
 
@@ -161,6 +161,15 @@ def test_a_long_way_is_shortened(count: int, shown: int) -> None:
         assert steps[9] == f"... {count - 11} more modules"
         assert steps[-1].startswith(f"Aten.call.{count + 4}.") and steps[-2].startswith(f"Aten.call.{count + 3}.")
         assert steps[8].startswith("Aten.call.13.")
+
+
+def test_what_rules_let_through_is_counted_by_rule() -> None:
+    passed = row(status="within", floor_from="rule", floor_reason="relu: ignore")
+    others = row(status="same", floor_from="rule"), row(status="different", floor_from="rule"), row(status="within")
+    assert let_through(others) == ""
+    assert let_through([*others, passed]) == "rule 'relu: ignore' 1 value not bitwise equal"
+    both = [passed, passed, replace(passed, floor_reason="add: rel_l2 < 1")]
+    assert let_through(both) == "rule 'relu: ignore' 2 values, rule 'add: rel_l2 < 1' 1 value not bitwise equal"
 
 
 # -- counts --------------------------------------------------------------------------------------------------------

@@ -8,11 +8,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from pyarrow import parquet
 
+from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.cli.commands.compare import command
 from aten_dump.report.comparison import COLUMNS
+from aten_dump.report.html.payload.comparison_answer import comparison_answer
 from tests.cli.commands.tiny import record, spoil
 
 
@@ -39,6 +42,29 @@ def test_an_op_too_many_differs_and_is_the_cause(dumps: Path) -> None:
     unmatched = [row["target"] for row in rows if row["status"] == "unmatched"]
     assert "Aten.add.0.forward" in unmatched and result.exit_code == 1
     assert result.stderr.startswith("The dumps differ. First cause: Aten.add.0.forward"), "stdout is the table's"
+
+
+def test_what_was_ignored_stands_beside_the_verdict(dumps: Path, tmp_path: Path) -> None:
+    def product(path: Path, factor: float) -> Path:
+        with DumpMode(DumpConfig(path, data="full", level="aten", stacks=False)):
+            torch.arange(4.0).mul(factor).sum()
+        return path
+
+    pair = product(tmp_path / "wrong", 1.5), product(tmp_path / "right", 1.0)
+    rules = ["--ignore", "mul", "--rule", "sum: rel_l2 < 0.6"]
+    said = run(*pair, *rules)
+    through = "rule 'mul: ignore' 1 value, rule 'sum: rel_l2 < 0.6' 1 value not bitwise equal"
+    assert (
+        said.stdout.startswith(f"The dumps agree but for what was let through: by {through}.\n") and not said.exit_code
+    )
+    assert comparison_answer(compare(*pair, rules=[("mul|sum", "ignore")]))["headline"].startswith(
+        "The dumps agree but "
+    )
+    differ = run(*pair, "--rule", "sum: rel_l2 < 0.6")
+    assert differ.stdout.startswith(
+        "The dumps differ. Let through: by rule 'sum: rel_l2 < 0.6' 1 value not bitwise equal. "
+    )
+    assert "let through" not in run(dumps / "a", dumps / "b", "--ignore", "mm").stdout, "it was bitwise equal"
 
 
 def test_the_table_goes_where_it_is_told(dumps: Path, tmp_path: Path) -> None:

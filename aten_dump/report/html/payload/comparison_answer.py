@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ....analysis.compare import VERDICT_TEXTS, Comparison
+from ....analysis.compare import Comparison
 from ....analysis.evidence.findings import Finding, RankEvidence, Row
 from ...comparison import comparison_rows
 from ...units import format_number
@@ -18,7 +18,7 @@ def comparison_answer(found: Comparison) -> dict[str, Any]:
     """Return what the page's answer shows of a comparison."""
     answer: dict[str, Any] = {
         "verdict": found.verdict,
-        "headline": VERDICT_TEXTS[found.verdict],
+        "headline": found.headline,
         "text": found.answer(),
         "cause": None,
         "notes": list(dict.fromkeys((*found.notes, *(note for evidence in found.ranks for note in evidence.notes)))),
