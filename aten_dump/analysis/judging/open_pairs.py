@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ...dump import Call
@@ -95,6 +96,8 @@ class OpenPairs:
             self._same(link, meaning)
         elif meaning.verdict == "unknown":
             self._estimated(link, meaning)
+        elif not all(flow.tells_makers for flow in self._knows.flows):
+            self._estimated(link, replace(meaning, why="one of the dumps does not tell which call made it"))
 
     def _same(self, link: Link, meaning: Meaning) -> None:
         """Settle an input whose region means the same, unless a call in it is wrong."""
