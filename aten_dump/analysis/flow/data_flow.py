@@ -151,11 +151,6 @@ class DataFlow:
         """Return the calls that compute with what a call made, also through views, in execution order."""
         return [self.rank.call(number) for number in self._readers.get(call.id, ())]
 
-    @property
-    def tells_makers(self) -> bool:
-        """Whether any call reads what another made: most tools do not record which tensors are one and the same."""
-        return bool(self._readers)
-
     def behind(self, call: Call, slot: str) -> Slots:
         """Return the inputs that one result of a call depends on: of ops on lists those of the same item."""
         item = item_of(call.op, slot)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from ...dump import Call
@@ -96,8 +97,14 @@ class OpenPairs:
             self._same(link, meaning)
         elif meaning.verdict == "unknown":
             self._estimated(link, meaning)
-        elif not all(flow.tells_makers for flow in self._knows.flows):
+        elif not self._makers_are_told:
             self._estimated(link, replace(meaning, why="one of the dumps does not tell which call made it"))
+
+    @cached_property
+    def _makers_are_told(self) -> bool:
+        """Whether on both sides any call reads what another made: other tools do not record which tensors are one."""
+        flows = self._knows.flows
+        return all(any(flow.maker(v) for call in flow.calls() for _, v in flow.reads(call)) for flow in flows)
 
     def _same(self, link: Link, meaning: Meaning) -> None:
         """Settle an input whose region means the same, unless a call in it is wrong."""
