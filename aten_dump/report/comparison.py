@@ -23,7 +23,8 @@ COLUMNS: Final = (
     "level", "bitwise", "error", "floor", "floor_from", "ratio", "own_error", "amplification", "target_dtype",
     "baseline_dtype", "target_shape", "baseline_shape", "target_layout", "baseline_layout", "count", "compared_as",
     "rel_l2", "max_abs", "max_abs_at", "max_rel", "max_rel_at", "max_scaled", "cosine", "rmse", "exact", "within_1e3",
-    "within_5e3", *ULP_COLUMNS, "nonfinite", "nonfinite_at", "target_nonfinite", "baseline_nonfinite", "note",
+    "within_5e3", *ULP_COLUMNS, "nonfinite", "nonfinite_at", "nonfinite_values", "target_nonfinite",
+    "baseline_nonfinite", "note",
 )  # fmt: skip
 _SAME_NAMED: Final = (
     "count", "rel_l2", "max_abs", "max_abs_at", "max_rel", "max_rel_at", "max_scaled", "cosine", "rmse", "exact",
@@ -69,6 +70,8 @@ def _measured(row: Row) -> dict[str, Any]:
     if metrics is not None:
         cells |= {name: getattr(metrics, name) for name in _SAME_NAMED}
         cells |= {name: list(cells[name]) for name in _LISTS if cells.get(name) is not None}
+        if metrics.nonfinite_values is not None:
+            cells["nonfinite_values"] = [f"{number:.6g}" for number in metrics.nonfinite_values]  # JSON has no NaN
         cells["compared_as"] = metrics.dtype
         cells |= dict(zip(ULP_COLUMNS, metrics.ulp, strict=False))
     return cells

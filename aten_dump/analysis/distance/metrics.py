@@ -54,6 +54,7 @@ class Metrics:
     nonfinite_at: Coordinates | None
     target_nonfinite: int
     baseline_nonfinite: int
+    nonfinite_values: tuple[float, float] | None = None  # what stands there, on both sides
 
     @property
     def bitwise(self) -> bool:
@@ -156,6 +157,7 @@ class _Totals:
         self.difference = self.dot = self.t_square = self.b_square = 0.0
         self.max_abs = self.max_rel = self.max_scaled = 0.0
         self.max_abs_at = self.max_rel_at = self.nonfinite_at = -1
+        self.nonfinite_values: tuple[float, float] | None = None
         self.bad = [0, 0]
         part = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
         self.has_ulp = has_ulp(part.get(dtype, dtype))
@@ -176,7 +178,7 @@ class _Totals:
         self.exact += same
         fine_t, fine_b = np.isfinite(wide_t), np.isfinite(wide_b)
         fine = fine_t & fine_b
-        self._add_nonfinite(start, fine_t, fine_b, equal)
+        self._add_nonfinite(start, (wide_t, wide_b), (fine_t, fine_b), equal)
         wide_t, wide_b = np.where(fine, wide_t, 0.0), np.where(fine, wide_b, 0.0)
         count = int(np.count_nonzero(fine))
         self.finite += count
@@ -220,13 +222,15 @@ class _Totals:
         if self.has_ulp:
             self.ulp[0] += count
 
-    def _add_nonfinite(self, start: int, fine_t: Flags, fine_b: Flags, equal: Flags) -> None:
-        self.bad[0] += int(np.count_nonzero(~fine_t))
-        self.bad[1] += int(np.count_nonzero(~fine_b))
-        wrong = ~(fine_t & fine_b) & ~equal
+    def _add_nonfinite(self, start: int, wide: tuple[Floats, Floats], fine: tuple[Flags, Flags], equal: Flags) -> None:
+        self.bad[0] += int(np.count_nonzero(~fine[0]))
+        self.bad[1] += int(np.count_nonzero(~fine[1]))
+        wrong = ~(fine[0] & fine[1]) & ~equal
         found = int(np.count_nonzero(wrong))
         if found and self.nonfinite_at < 0:
-            self.nonfinite_at = start * self.per + int(wrong.argmax())
+            at = int(wrong.argmax())
+            self.nonfinite_at = start * self.per + at
+            self.nonfinite_values = float(wide[0][at]), float(wide[1][at])
         self.nonfinite += found
 
     def _add_errors(self, start: int, error: Floats, size: Floats, left_out: int) -> None:
@@ -278,4 +282,5 @@ class _Totals:
             nonfinite_at=at(self.nonfinite_at),
             target_nonfinite=self.bad[0],
             baseline_nonfinite=self.bad[1],
+            nonfinite_values=self.nonfinite_values,
         )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from ..distance.metrics import Metrics
 from .findings import Finding, RankEvidence, Row
 from .noise_floors import FLOOR_TEXTS, FloorFrom
 
@@ -50,7 +51,7 @@ def numbers(row: Row) -> str:
         at = "" if close.metrics.max_abs_at is None else f" at {list(close.metrics.max_abs_at)}"
         parts += [f"greatest difference {close.metrics.max_abs:.3g}{at}", f"cosine {_cosine(close.metrics.cosine)}"]
     if close.metrics is not None and close.metrics.nonfinite:
-        parts.append(f"{close.metrics.nonfinite} elements are NaN or Inf on one side only")
+        parts.append(f"NaN or Inf where the other side has something else: {nonfinite_places(close.metrics)}")
     if row.own_error is not None or (row.ratio is not None and row.floor_from):
         parts.append(", ".join(_against_floor(row)))
     if row.amplification is not None:
@@ -58,6 +59,15 @@ def numbers(row: Row) -> str:
     if not parts:
         parts.append("the hashes differ" if close.level == "hash" else close.reason or "nothing was measured")
     return f"Numbers: {'; '.join(parts)}."
+
+
+def nonfinite_places(metrics: Metrics) -> str:
+    """Return how many elements are NaN or Inf and something else on the other side, and what stands at the first."""
+    count = f"{metrics.nonfinite} element{'s' * (metrics.nonfinite != 1)}"
+    if metrics.nonfinite_at is None or metrics.nonfinite_values is None:
+        return count
+    ours, theirs = metrics.nonfinite_values
+    return f"{count}, the first at {list(metrics.nonfinite_at)}: {ours:.6g} against {theirs:.6g}"
 
 
 def _against_floor(row: Row) -> Iterator[str]:

@@ -61,7 +61,9 @@ def test_nonfinite_elements_are_compared_exactly() -> None:
     assert measure(b.clone(), b).bitwise
     t = torch.tensor([1.0, math.nan, -math.inf, -math.inf, math.nan])
     found = measure(t, b)
-    assert found.nonfinite == 2 and found.nonfinite_at == (2,)
+    assert (found.nonfinite, found.nonfinite_at, found.nonfinite_values) == (2, (2,), (-math.inf, math.inf))
+    complex_one = measure(torch.tensor([1j, 1 + 2j]), torch.tensor([1j, complex(1.0, math.inf)]))
+    assert (complex_one.nonfinite_at, complex_one.nonfinite_values) == ((1,), (2.0, math.inf))
     assert (found.target_nonfinite, found.baseline_nonfinite) == (4, 3)
     assert found.rel_l2 == 0.0
 

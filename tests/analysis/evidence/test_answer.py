@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -91,7 +92,12 @@ def test_further_findings_are_counted_and_the_next_named_once() -> None:
         (
             row(closeness=apart(0.25, max_abs=3.0, max_abs_at=(1, 2), cosine=0.5, nonfinite=2)),
             "Numbers: relative L2 0.25; greatest difference 3 at [1, 2]; cosine 0.5; "
-            "2 elements are NaN or Inf on one side only.",
+            "NaN or Inf where the other side has something else: 2 elements.",
+        ),
+        (
+            row(closeness=apart(0.0, nonfinite=1, nonfinite_at=(0, 2), nonfinite_values=(math.nan, 1.5))),
+            "Numbers: relative L2 0; greatest difference 0; cosine 1; "
+            "NaN or Inf where the other side has something else: 1 element, the first at [0, 2]: nan against 1.5.",
         ),
         (
             row(closeness=Closeness("hash"), own_error=0.5, ratio=3.0, floor_from="replay", floor=0.125),

@@ -12,10 +12,11 @@ import torch
 from click.testing import CliRunner, Result
 from pyarrow import parquet
 
-from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.cli.commands.compare import command
 from aten_dump.report.comparison import COLUMNS
 from aten_dump.report.html.payload.comparison_answer import comparison_answer
+from aten_dump.report.html.payload.judged_calls import judged_section
 from tests.cli.commands.tiny import record, spoil
 
 
@@ -124,3 +125,17 @@ def test_results_that_are_told_not_to_count_do_not(tmp_path: Path) -> None:
     spoil(tmp_path / "b")
     result = run(tmp_path / "a", tmp_path / "b", "--no-data")
     assert result.exit_code == 0, "hashes alone are compared"
+
+
+def test_nan_is_shown_where_it_stands_with_what_the_baseline_has_there(tmp_path: Path) -> None:
+    def logarithm(path: Path, last: float) -> Path:
+        with DumpMode(DumpConfig(path, data="full", level="aten", stacks=False)):
+            torch.tensor([[1.0, 2.0], [1.0, 1.5]]).sub(torch.tensor([[0.0, 0.0], [0.0, last]])).log()
+        return path
+
+    pair = logarithm(tmp_path / "nan", 2.0), logarithm(tmp_path / "right", 1.0)
+    shown = run(*pair, "--format", "json").stdout
+    row = next(row for row in json.loads(shown) if row["target"] == "Aten.log.0.forward" and row["nonfinite"])
+    assert (row["nonfinite_at"], row["nonfinite_values"]) == ([1, 1], ["nan", "-0.693147"])
+    payload = judged_section(list(compare(*pair).rows), *(open_dump(path).step(0).rank(0) for path in pair), "target")
+    assert b'"nonfinite_values"' in payload and b"NaN" not in payload

@@ -100,7 +100,9 @@ def _numbers(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if row.get("max_abs_at") is not None:
         yield "found at", str(row["max_abs_at"])
     if row.get("nonfinite"):
-        yield "NaN or Inf on one side only", f"{row['nonfinite']} elements"
+        yield "NaN or Inf, the other side not", f"{row['nonfinite']} elements"
+    if row.get("nonfinite_values"):
+        yield f"at {row['nonfinite_at']}", " against ".join(row["nonfinite_values"])
 
 
 def _travel(evidence: RankEvidence, finding: Finding) -> list[dict[str, Any]]:

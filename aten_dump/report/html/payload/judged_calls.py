@@ -23,9 +23,9 @@ _NUMBERS: Final = ("error", "floor", "ratio", "max_abs", "cosine", "own_error", 
 _TEXTS: Final = ("slot", "level", "floor_from", "matched_by", "note")
 # Of rows that differ, all that was measured.
 _MORE: Final = (
-    "max_abs_at", "max_rel", "max_rel_at", "rmse", "nonfinite", "nonfinite_at", "target_nonfinite",
-    "baseline_nonfinite", "count", "compared_as", "target_dtype", "baseline_dtype", "target_shape", "baseline_shape",
-    "target_layout", "baseline_layout", "exact", "within_1e3", "within_5e3",
+    "max_abs_at", "max_rel", "max_rel_at", "rmse", "nonfinite", "nonfinite_at", "nonfinite_values",
+    "target_nonfinite", "baseline_nonfinite", "count", "compared_as", "target_dtype", "baseline_dtype", "target_shape",
+    "baseline_shape", "target_layout", "baseline_layout", "exact", "within_1e3", "within_5e3",
 )  # fmt: skip
 
 

@@ -64,11 +64,11 @@ def test_numbers_that_json_has_not_are_texts(number: Any, shown: Any) -> None:
 def test_what_was_measured_is_told_by_name() -> None:
     cells = {
         "level": "tensor", "error": 0.5, "floor": None, "ratio": 3.0, "target_shape": [2], "baseline_shape": [3],
-        "max_abs_at": [1], "nonfinite": 2,
+        "max_abs_at": [1], "nonfinite": 2, "nonfinite_at": [3], "nonfinite_values": ["nan", "1.5"],
     }  # fmt: skip
     assert list(_numbers(cells)) == [
         ("shape", "[2] against [3]"), ("relative L2", "0.5"), ("times the floor", "3"), ("found at", "[1]"),
-        ("NaN or Inf on one side only", "2 elements"),
+        ("NaN or Inf, the other side not", "2 elements"), ("at [3]", "nan against 1.5"),
     ]  # fmt: skip
     assert list(_numbers({"level": "statistic", "error": 0.5, "nonfinite": 0})) == [("difference over rms", "0.5")]
 
