@@ -13,8 +13,8 @@ MODES = ["limit-write", "full", "torch-save"]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="a package without its benchmarks")
 
 
-def run(*arguments):
-    command = [sys.executable, "-m", "benchmarks", *arguments]
+def run(*arguments, module="benchmarks"):
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
 
 
@@ -39,6 +39,12 @@ def test_an_unknown_mode_is_told_apart_from_the_known(tmp_path):
     found = run("--modes", "ours,telepathy")
     assert found.returncode == 2
     assert "unknown modes: telepathy; groups: limits, ours, peers, msprobe" in found.stderr
+
+
+def test_what_comparing_costs_is_measured():
+    found = run("lstm", "--repeats", "1", module="benchmarks.comparing")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[2].startswith("| lstm forecaster (304) | ")
 
 
 def measured(x, us_per_op=0.0, **more):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -23,6 +24,8 @@ from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
 from aten_dump.analysis.evidence.other_ranks import Part
 from aten_dump.cli.main import main
+from aten_dump.dump import RankDump
+from tests.analysis.held_out.devices import Device
 
 
 class Net(nn.Module):
@@ -257,3 +260,30 @@ def test_the_command_line_answers_and_writes_tables(tmp_path: Path) -> None:
     assert (tmp_path / "m.yaml").exists()
     assert run("--recompute", a).exit_code == 2
     assert run(a).exit_code == 2
+
+
+def test_work_on_ops_on_lists_grows_with_their_length_and_not_its_square(record: Callable[..., RankDump]) -> None:
+    def steps(count: int) -> int:
+        """Count the Python functions that comparing calls of lists of tensors runs."""
+        weights, others = ([torch.full((3,), 1.0 + n) for n in range(count)] for _ in range(2))
+        gradients = [torch.full((3,), n / count) for n in range(count)]
+        baseline = record(lambda: torch._foreach_add_(weights, torch._foreach_exp(gradients)))
+        with Device({"_foreach_exp": lambda func, xs: [x.exp().nextafter(torch.tensor(9.0)) for x in xs]}):
+            target = record(lambda: torch._foreach_add_(others, torch._foreach_exp(gradients)))
+        calls = 0
+
+        def seen(frame: object, event: str, arg: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(seen)
+        try:
+            found = compare(target, baseline)
+        finally:
+            sys.setprofile(None)
+        assert found.verdict == "within", found.answer()
+        return calls
+
+    steps(1)
+    one, two = steps(60), steps(120)
+    assert two < 2.05 * one, (one, two)

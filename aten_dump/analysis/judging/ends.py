@@ -217,8 +217,9 @@ def _by_optimizer(value: Value) -> bool:
 
 
 def _last_call(rank: RankDump, value: Value) -> Call:
-    producer = value.producer
-    return producer[0] if producer is not None else rank.calls[-1]
+    # `value.producer` looks for the slot as well, among the thousands of an optimizer's call.
+    position = rank.links.producers.get(value.id)
+    return rank.calls[-1] if position is None else rank.call_at(position)
 
 
 def _last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:

@@ -123,6 +123,7 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
     """
     plain = {} if native is None else dict(result_slots(native))
     wide = plain if reference is None else dict(result_slots(reference))
+    sizes = sorted((value.numel for _, value in call.input_values()), reverse=True)[:2]  # that count in `terms_of`
     for slot, recorded in recorded_slots(call):
         if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque or is_workspace(call.op, slot)):
             continue
@@ -132,7 +133,7 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
         if item is None and plain.get(slot) is None:
             continue
         if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):
-            yield _floating(call, slot, item, (plain.get(slot), wide.get(slot)))
+            yield _floating(slot, item, (plain.get(slot), wide.get(slot)), terms_of(call.op, sizes, item.numel()))
         elif native is not None:
             yield _on_cpu_exact(slot, item, plain.get(slot))
 
@@ -141,14 +142,13 @@ def _on_cpu_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
     return measure_exact(slot, recorded, replayed.cpu() if isinstance(replayed, torch.Tensor) else replayed)
 
 
-def _floating(call: Call, slot: str, recorded: torch.Tensor, replayed: tuple[Any, Any]) -> LocalError:
+def _floating(slot: str, recorded: torch.Tensor, replayed: tuple[Any, Any], terms: float) -> LocalError:
     native, wide = replayed
     if not isinstance(wide, torch.Tensor) or wide.shape != recorded.shape:
         found = tuple(wide.shape) if isinstance(wide, torch.Tensor) else type(wide).__name__
         raise ReplayError(f"{slot} was recorded with shape {tuple(recorded.shape)}, replay gave {found}")
     known = native if isinstance(native, torch.Tensor) else None
-    sizes = [value.numel for _, value in call.input_values()]
-    judged = measure(slot, recorded, known, wide, terms_of(call.op, sizes, recorded.numel()))
+    judged = measure(slot, recorded, known, wide, terms)
     if judged.bit_equal and not math.isnan(judged.ratio):
         return replace(judged, ratio=min(judged.ratio, 1.0))  # as this machine does it: not the implementation's fault
     return judged
