@@ -61,6 +61,8 @@ def is_fused(call: Call) -> bool:
 def judge_fused(call: Call, said: Judgement, compared: Compared, inputs: Inputs, ranks: int) -> Judgement:
     """Judge a result of such a call; `said` is what another call would be told."""
     _, baseline, close = compared
+    if not close.known:
+        return Judgement("unknown", note=close.reason)
     if not said.guilty or close.shape is not None or close.nonfinite or close.error is None:
         return said
     if read_op_name(call.op).without_overload in _FIRST:

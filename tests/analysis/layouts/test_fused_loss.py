@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from aten_dump import open_dump
+from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.judgement import Judgement
 from aten_dump.analysis.layouts.fused_loss import is_fused, judge_fused
 from aten_dump.dump import Call
@@ -47,5 +48,8 @@ def test_the_first_is_let_through_and_the_second_held_against_the_counterpart(tm
     assert not judge_fused(second, WRONG, (value, value, apart(1e-7)), inputs("within"), 2).guilty
     far = judge_fused(second, WRONG, (value, value, apart(0.01)), inputs("within", error=0.5), 2)
     assert (far.status, far.guilty) == ("different", True), "the error of what the first returns excuses nothing"
+    nowhere = Closeness("none", reason="parts that come near it in no order")
+    for call in (first, second):
+        assert judge_fused(call, WRONG, (value, value, nowhere), inputs("within"), 2).status == "unknown"
     right = Judgement("within")
     assert judge_fused(second, right, (value, value, apart(0.01)), inputs(), 2) is right
