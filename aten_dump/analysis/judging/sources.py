@@ -4,7 +4,8 @@ Theory of operation
     At the first step it must be bitwise equal, or differ as the precision does: a value that both cast to the coarser
     dtype are equal. At a later step it may also be what the step before left behind: then its difference is the affair
     of that step. That is told by contents: each side's value must be among what its own step before held at its end.
-    Another batch is not, and is found. Where no step before was compared, noise of as many steps is allowed.
+    Another batch is not, and is found. Memory that was written in pieces (FSDP1's flat parameter, through its views) is
+    put together of them. Where no step before was compared, noise of as many steps is allowed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import xxhash
 
 from ...dump import RankDump, Value
 from ...errors import AtenDumpError
+from ...store import records
 from ..distance.element_chunks import plain
-from ..distance.value_distance import Closeness
+from ..distance.value_distance import Closeness, stride_class
 from ..evidence.judgement import Judgement
 from .estimates import limits_of
 
@@ -76,12 +78,43 @@ class LeftContents:
     def __init__(self, rank: RankDump) -> None:
         self._rank = rank
         self._by_kind: dict[tuple[object, ...], list[Value]] | None = None
+        self._by_storage: dict[int, list[records.Value]] | None = None
         self._digests: dict[int, str | None] = {}
 
     def has(self, value: Value) -> bool:
         """Tell whether the step left a tensor with the contents of a value."""
         wanted = digest_of(value)
-        return wanted is not None and any(self._digest(other) == wanted for other in self._alike(value))
+        if wanted is None:
+            return False
+        alike = self._alike(value)
+        return any(self._digest(other) == wanted for other in alike) or any(self._became(o, value) for o in alike)
+
+    def _became(self, earlier: Value, value: Value) -> bool:
+        """Tell whether memory holds what `value` does, once what was written into pieces of it later is put there."""
+        begin = earlier.record
+        later = [record for record in self._in_memory(begin.storage) if record.version > begin.version]
+        if not later or not all(one.has_data and _is_dense(one) for one in (earlier, value)):
+            return False
+        whole = earlier.tensor().reshape(-1).clone()
+        for record in later:
+            part, start = self._rank.value_by_id(record.id), record.offset - begin.offset
+            end = start + part.numel
+            if part.dtype != whole.dtype or not _is_dense(part):
+                return False
+            if end <= 0 or start >= whole.numel():
+                continue
+            if start < 0 or end > whole.numel() or part.undefined or not part.has_data:
+                return False
+            whole[start:end] = part.tensor().reshape(-1)
+        return torch.equal(whole.view(torch.uint8), value.tensor().reshape(-1).view(torch.uint8))
+
+    def _in_memory(self, storage: int) -> list[records.Value]:
+        """Return what was seen of a storage, in the order of writes."""
+        if self._by_storage is None:
+            self._by_storage = {}
+            for record in self._rank.tables.values.records():
+                self._by_storage.setdefault(record.storage, []).append(record)
+        return sorted(self._by_storage.get(storage, ()) if storage else (), key=lambda record: record.version)
 
     def _digest(self, value: Value) -> str | None:
         if value.id not in self._digests:
@@ -117,6 +150,10 @@ def digest_of(value: Value) -> str | None:
         return None
     flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
     return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else ""
+
+
+def _is_dense(value: Value) -> bool:
+    return value.layout_name == "strided" and stride_class(value) == "contiguous"
 
 
 def _kind(value: Value) -> tuple[object, ...]:

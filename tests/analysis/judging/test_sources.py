@@ -128,6 +128,19 @@ def test_inherited_is_what_a_step_had_at_its_end(ranks: Callable[..., RankDump])
     assert not left.has(values(ranks(X, store=None))[0]), "nothing is known of it"
 
 
+def test_memory_that_was_written_in_pieces_is_put_together(tmp_path: Path) -> None:
+    flat = torch.arange(8.0)
+    b = Builder(tmp_path)
+    b.value(flat[:6], raw=torch.zeros(6)), b.value(flat[6:], version=3)  # beside it
+    b.value(flat[:3], version=1), b.value(flat[3:6].view(3, 1), version=2)
+    left = LeftContents(open_dump(b.finish()).rank(0, 0))
+    now = Builder(tmp_path / "now")
+    for tensor in (torch.arange(6.0), torch.arange(6.0).flip(0), torch.arange(6), torch.arange(7.0)):
+        now.value(tensor)
+    held = [left.has(value) for value in open_dump(now.finish()).rank(0, 0).values]
+    assert held == [True, False, False, False]
+
+
 def test_tensors_without_memory_of_their_own_are_places_too(tmp_path: Path) -> None:
     b = Builder(tmp_path / "dump")
     for number in (1, 2):
