@@ -27,7 +27,7 @@ from ..rerun.list_ops import item_of
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.rounding_error import measure as measure_rounding
 from ..rerun.run_op import find_op
-from ..rerun.run_region import Piece, lay, run_region, start_tensors
+from ..rerun.run_region import Piece, laid, run_region, start_tensors
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
 from .same_view import covers
@@ -177,7 +177,7 @@ class Regions:
         for value in cones[1].cut:
             mine = ours.get(self._known.class_of(1, value))
             if mine is not None:
-                lay(made[0][mine.id], made[1][value.id])
+                made[1][value.id] = laid(made[0][mine.id], made[1][value.id])
         if shaken:
             for side, value in self._alone(cones):
                 _shake(made[side][value.id], value)
@@ -241,7 +241,8 @@ def _outcome(cone: Cone, starts: dict[Value, torch.Tensor]) -> list[torch.Tensor
 def _shake(tensor: torch.Tensor, value: Value) -> None:
     """Put the rounding error of a value's dtype on its elements, up or down."""
     generator = torch.Generator().manual_seed(value.id)
-    tensor = tensor._values() if tensor.is_sparse else tensor
+    if tensor.layout is not torch.strided:
+        tensor = tensor._values() if tensor.is_sparse else tensor.values()
     kept = tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())
     signs = torch.randint(0, 2, tensor[kept].shape, generator=generator) * 2 - 1
     tensor[kept] *= 1 + torch.finfo(value.dtype).eps / 2 * signs

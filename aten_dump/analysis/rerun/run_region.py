@@ -49,16 +49,28 @@ def start_tensors(values: Iterable[Value]) -> dict[int, torch.Tensor]:
     return found
 
 
-def lay(contents: torch.Tensor, target: torch.Tensor) -> None:
-    """Write elements into a tensor that may be expanded.
+def laid(contents: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return `target` with other elements: itself if it is strided (it may be expanded), else a tensor of its layout.
 
     Raises:
-        ReplayError: the shapes are not the same.
+        ReplayError: the shapes are not the same, or the elements cannot be had in that layout.
     """
     if contents.shape != target.shape:
         raise ReplayError(f"a tensor {list(contents.shape)} stands for one of shape {list(target.shape)}")
+    if target.layout is not torch.strided:
+        return _in_layout(contents, target.layout)
     kept = tuple(slice(0, 1) if step == 0 else slice(None) for step in target.stride())
-    target[kept].copy_(contents[kept])
+    target[kept].copy_(contents.to_dense()[kept])
+    return target
+
+
+def _in_layout(contents: torch.Tensor, layout: torch.layout) -> torch.Tensor:
+    if contents.layout is layout:
+        return contents.clone()
+    try:
+        return contents.to_dense().to_sparse(layout=layout)
+    except (RuntimeError, ValueError) as error:  # a blocked one, or one with too many dimensions
+        raise ReplayError(f"a tensor of layout {contents.layout} stands for one of {layout}: {error}") from error
 
 
 def run_region(
@@ -189,4 +201,4 @@ def _reach(value: Value) -> int:
     return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=True)) + 1
 
 
-__all__ = ["Piece", "lay", "leaves", "run_region", "start_tensors"]
+__all__ = ["Piece", "laid", "leaves", "run_region", "start_tensors"]

@@ -47,6 +47,7 @@ def _begin_versions(values: ValueIds, plan: OpPlan, args: tuple[Any, ...], tenso
     if plan.copies and len(args) > 1 and isinstance(args[1], torch.Tensor):
         values.storages.copied(tensors[0], args[1])
         return
-    note = values.storages.state_of if plan.reshapes else values.storages.written
+    storages = values.storages
     for tensor in tensors:
-        note(tensor)
+        if not plan.reshapes or storages.state_of(tensor) is None:  # to reshape a sparse tensor writes to its parts
+            storages.written(tensor)

@@ -16,6 +16,7 @@ from ...torch_names import free_weak_ref, is_expired
 from ..devices import HAVE_PRIVATE_FORMATS, private_format
 from ..torch_internals.quiet import quiet
 from .geometry import Geometry, byte_extent
+from .sparse_parts import sparse_parts
 from .storages import StorageState, digest_of, storage_of
 from .written_bytes import WrittenRanges
 
@@ -98,9 +99,11 @@ class StorageTable:
     # -- writes
 
     def written(self, tensor: torch.Tensor) -> None:
-        """Begin a new version of the storage of `tensor`: an op wrote to it."""
+        """Begin a new version of the storage of `tensor`, or of those of its parts: an op wrote to it."""
         state = self.state_of(tensor)
         if state is None:
+            for part in sparse_parts(tensor).values():
+                self.written(part)
             return
         state.bump()
         if state.written is not None and state.written.write(tensor, _geometry_of(tensor)):

@@ -24,11 +24,11 @@ import torch
 from ...store.op_names import WAIT_TENSOR, read_op_name
 from ...store.records import NOTE, Note, Tree
 from ..memory.geometry import byte_extent
+from ..memory.sparse_parts import sparse_parts
 from ..memory.storage_table import StorageTable
 from ..memory.storages import storage_of
 from ..naming.op_schemas import OpPlan
 from ..values.distributed_literals import group_named
-from ..values.tensors_without_memory import sparse_parts
 from .open_calls import OpenCall
 
 _WRITES_NOTHING: Final = frozenset(

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from ...store.records import OPAQUE
-from ..torch_internals.quiet import quiet
+from ..memory.sparse_parts import sparse_parts
 from ..unseen import Coverage
 from .tensor_subclasses import describe_subclass
 from .value_records import ValueRecords
 
-_SPARSE_PARTS: Final = {  # layout -> name of a part, and the method that returns it
-    torch.sparse_coo: {"indices": "_indices", "values": "_values"},
-    torch.sparse_csr: {"crow_indices": "crow_indices", "col_indices": "col_indices", "values": "values"},
-    torch.sparse_bsr: {"crow_indices": "crow_indices", "col_indices": "col_indices", "values": "values"},
-    torch.sparse_csc: {"ccol_indices": "ccol_indices", "row_indices": "row_indices", "values": "values"},
-    torch.sparse_bsc: {"ccol_indices": "ccol_indices", "row_indices": "row_indices", "values": "values"},
-}
 ValueOf = Callable[[torch.Tensor, bool], int]
 
 
@@ -58,16 +51,22 @@ class TensorsWithoutMemory:
         return known
 
     def without_storage(self, tensor: torch.Tensor, keep: bool, value_of: ValueOf) -> int:
-        """Return the value of a tensor that has no storage; a sparse one names the values of its parts."""
+        """Return the value of a tensor that has no storage; a sparse one is the same as long as its parts are."""
         parts = sparse_parts(tensor)
         if not parts:
             return self.opaque(tensor)
-        extra: dict[str, Any] = {"layout": str(tensor.layout)[len("torch.") :], "device": str(tensor.device)}
-        extra["parts"] = {name: value_of(part, keep) for name, part in parts.items()}
-        if tensor.layout is torch.sparse_coo:
-            extra["coalesced"] = tensor.is_coalesced()
-            extra["dense_dims"] = tensor.dense_dim()
-        return self._records.without_storage(tensor, 0, extra, strided=False)
+        ids = {name: value_of(part, keep) for name, part in parts.items()}
+        is_coo = tensor.layout is torch.sparse_coo
+        coalesced = is_coo and tensor.is_coalesced()
+        key = (tensor.layout, tensor.shape, coalesced, *ids.values())
+        known = self._known.get(key)
+        if known is None:
+            extra: dict[str, Any] = {"layout": str(tensor.layout)[len("torch.") :], "device": str(tensor.device)}
+            extra["parts"] = ids
+            if is_coo:
+                extra |= {"coalesced": coalesced, "dense_dims": tensor.dense_dim()}
+            known = self._known[key] = self._records.without_storage(tensor, 0, extra, strided=False)
+        return known
 
     def opaque(self, tensor: torch.Tensor) -> int:
         """Return the value of a tensor of which the shape is all that can be recorded, if that."""
@@ -84,15 +83,6 @@ class TensorsWithoutMemory:
     def unknown_sum(self, like: torch.Tensor) -> int:
         """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""
         return self._records.without_storage(like, OPAQUE, {"sum": True, "device": str(like.device)})
-
-
-def sparse_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the strided tensors that a sparse tensor is made of, by name; nothing for one that is not sparse."""
-    names = _SPARSE_PARTS.get(tensor.layout)
-    if names is None:
-        return {}
-    with quiet():
-        return {name: getattr(tensor, method)() for name, method in names.items()}
 
 
 def _class_and_device(tensor: torch.Tensor) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.rerun import run_region as module
-from aten_dump.analysis.rerun.run_region import Piece, lay, run_region, start_tensors
+from aten_dump.analysis.rerun.run_region import Piece, laid, run_region, start_tensors
 from aten_dump.dump import RankDump, Value
 from aten_dump.errors import MissingDataError, ReplayError
 
@@ -157,10 +157,20 @@ def test_starts_of_one_memory_share_it(record: Callable[..., Any]) -> None:
 
 def test_contents_are_laid_into_expanded_tensors() -> None:
     target = torch.zeros(1, 3, dtype=torch.float64).expand(4, 3)
-    lay(torch.arange(3.0).expand(4, 3), target)
+    laid(torch.arange(3.0).expand(4, 3), target)
     assert target.tolist() == [[0.0, 1.0, 2.0]] * 4
     plain = torch.zeros(2, 2)
-    lay(torch.ones(2, 2), plain)
+    laid(torch.ones(2, 2), plain)
     assert plain.tolist() == [[1.0, 1.0]] * 2
+    assert laid(torch.eye(2).to_sparse(), plain) is plain and torch.equal(plain, torch.eye(2))
     with pytest.raises(ReplayError, match=r"a tensor \[3\] stands for one of shape \[2, 2\]"):
-        lay(torch.ones(3), plain)
+        laid(torch.ones(3), plain)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_tensor_gets_the_contents_in_its_layout(layout: torch.layout) -> None:
+    target = torch.eye(3).to_sparse(layout=layout)
+    for contents in (torch.ones(3, 3), torch.ones(3, 3).to_sparse(), torch.ones(3, 3).to_sparse_csr()):
+        found = laid(contents, target)
+        assert found.layout is layout and torch.equal(found.to_dense(), torch.ones(3, 3))
+        assert found is not contents

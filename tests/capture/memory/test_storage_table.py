@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 
+from aten_dump.capture.memory.sparse_parts import sparse_parts
 from aten_dump.capture.memory.storage_table import StorageTable
 from aten_dump.capture.memory.storages import StorageState
 from tests.devices import here
@@ -118,13 +119,20 @@ def test_what_a_storage_grows_by_is_undefined(announced: Announced) -> None:
 
 def test_tensors_without_storage_are_left_alone(announced: Announced) -> None:
     sparse = torch.eye(3).to_sparse()
-    announced.table.written(sparse)
     announced.table.undefined(sparse)
     announced.table.unwritten(sparse)
     announced.table.cloned(sparse, sparse)
     assert announced.table.state_of(sparse) is None
     assert not announced.table.knows(sparse)
     assert announced.found == []
+
+
+def test_a_sparse_tensor_is_written_where_its_parts_are(announced: Announced) -> None:
+    sparse = torch.eye(3).to_sparse_csr()
+    parts = sparse_parts(sparse).values()
+    announced.table.written(sparse)
+    announced.table.written(sparse)
+    assert [announced.state(part).version for part in parts] == [2, 2, 2] and len(announced.found) == 3
 
 
 def test_memory_is_freed_and_its_address_not_taken_for_it(announced: Announced) -> None:

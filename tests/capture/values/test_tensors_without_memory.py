@@ -8,20 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.capture.values.tensors_without_memory import _SPARSE_PARTS
+from aten_dump.capture.memory.sparse_parts import PARTS
+from aten_dump.capture.unseen import Coverage
+from aten_dump.capture.values.tensors_without_memory import TensorsWithoutMemory
+from aten_dump.capture.values.value_table import ValueTable
 from tests.capture.bits import assert_same, calls, values
+from tests.capture.values.sparse_tensors import sparse
 
 Record = Callable[..., Any]
 
 
-def sparse(layout: torch.layout) -> torch.Tensor:
-    x = torch.tensor([[0.0, 1, 0, 2], [3, 0, 0, 0], [0, 0, 4, 5], [0, 6, 0, 0]])
-    block = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
-    return x.to_sparse(layout=layout, **block)
-
-
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("layout", _SPARSE_PARTS, ids=str)
+@pytest.mark.parametrize("layout", PARTS, ids=str)
 def test_a_sparse_tensor_names_its_parts(record: Record, layout: torch.layout) -> None:
     x = sparse(layout)
     rank = record(lambda: x.to_dense(), data="full")
@@ -29,11 +27,71 @@ def test_a_sparse_tensor_names_its_parts(record: Record, layout: torch.layout) -
     (value,) = values(call.inputs)
     extra = value.extra
     assert extra["layout"] == str(layout).removeprefix("torch.")
-    assert set(extra["parts"]) == set(_SPARSE_PARTS[layout])
-    for name, method in _SPARSE_PARTS[layout].items():
+    assert set(extra["parts"]) == set(PARTS[layout])
+    for name, method in PARTS[layout].items():
         part = rank.value_by_id(extra["parts"][name])
         assert_same(getattr(x, method)(), part.tensor(), name)
     assert ("coalesced" in extra) == (layout is torch.sparse_coo)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", PARTS, ids=str)
+def test_a_sparse_tensor_is_one_value_until_it_is_written(record: Record, layout: torch.layout) -> None:
+    x = sparse(layout)
+    dense = x.to_dense()
+
+    def run() -> None:
+        x.to_dense()
+        x.to_dense()
+        x.neg_()
+        x.to_dense()
+        (x._values() if layout is torch.sparse_coo else x.values()).mul_(2)
+        x.to_dense()
+
+    rank = record(run, data="full")
+    seen = [values(call.inputs)[0] for call in calls(rank, kind="api") if call.name.startswith("Tensor.to_dense")]
+    ids = [value.id for value in seen]
+    assert ids[0] == ids[1] and len({*ids}) == 3, "the same again, and another one after each write"
+    for value, factor in zip(seen, (1, 1, -1, -2), strict=True):
+        assert torch.equal(value.tensor().to_dense(), dense * factor)
+
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
+    "add_": lambda x: x.add_(x.clone()),
+    "copy_": lambda x: x.copy_(x.clone() * 3),
+    "foreach": lambda x: torch._foreach_neg_([x]),
+    "neg_": lambda x: x.neg_(),
+    "out": lambda x: torch.add(x.clone(), x.clone(), out=x),
+    "t_": lambda x: x.t_(),
+    "zero_": lambda x: x.zero_(),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_is_written_to_a_sparse_tensor_is_recorded(record: Record, name: str) -> None:
+    x = sparse(torch.sparse_coo)
+    before = x.to_dense()
+
+    def run() -> None:
+        x.to_dense()
+        IN_PLACE[name](x)
+        x.to_dense()
+
+    rank = record(run, data="full")
+    first, *_, last = (call for call in calls(rank, kind="api") if call.name.startswith("Tensor.to_dense"))
+    assert torch.equal(values(first.inputs)[0].tensor().to_dense(), before)
+    assert torch.equal(values(last.inputs)[0].tensor().to_dense(), x.to_dense())
+
+
+def test_the_same_parts_in_another_shape_are_another_value(values: ValueTable) -> None:
+    table = TensorsWithoutMemory(values._records, Coverage())
+    indices, entries = torch.tensor([[0, 2]]), torch.ones(2)
+    made = [
+        torch.sparse_coo_tensor(indices, entries, shape, is_coalesced=known, check_invariants=False)
+        for shape, known in (((3,), True), ((4,), True), ((3,), False))
+    ]
+    ids, again = ([table.without_storage(tensor, False, values.value_of) for tensor in made] for _ in range(2))
+    assert len({*ids}) == 3 and again == ids
 
 
 def test_a_wrapper_is_recorded_by_its_shape(record: Record) -> None:
