@@ -194,6 +194,14 @@ class DataFlow:
         return is_workspace(call.op, slot)
 
 
+def written_parts(flow: DataFlow, value: Value) -> dict[str, Value]:
+    """Return the parts of a sparse tensor that no call showed since one of them was written; else nothing."""
+    if value.storage or value.composed or flow.maker(value) is not None:
+        return {}
+    parts = value.parts
+    return parts if any(flow.maker(part) is not None for part in parts.values()) else {}
+
+
 def _with_parts(call: Call, rank: RankDump) -> Iterator[tuple[str, int]]:
     """Yield (slot, value id) of the results of a call, the parts of sparse ones included."""
     values = rank.tables.values

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from ...dump import Call, Value
+from .cones import Cone
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
-from .regions import Cone
 
 
 def odd_call(cones: tuple[Cone, Cone], flows: tuple[DataFlow, DataFlow], known: Counterparts) -> tuple[Call, int]:

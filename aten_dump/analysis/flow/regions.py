@@ -20,43 +20,21 @@ from typing import Final, Literal
 
 import torch
 
-from ...dump import Call, Value
+from ...dump import Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ..distance.metrics import measure
-from ..rerun.list_ops import item_of
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.rounding_error import measure as measure_rounding
-from ..rerun.run_op import find_op
-from ..rerun.run_region import Piece, laid, run_region, start_tensors
+from ..rerun.run_region import laid, run_region, start_tensors
+from .cones import MOST_CALLS, Cone, GrowingCone
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
-from .same_view import covers
 
 SAME_NORM: Final = 1e-8  # relative L2 of two float64 computations of the same
 SAME_ELEMENT: Final = 1e-7
 _OF_ROUNDING: Final = 1e-6  # float64 is so much finer than the recorded dtypes, also where sums cancel
 _ROUNDINGS: Final = 4.0  # of what only one side starts from
 _MOST_WIDENED: Final = 60  # calls with a counterpart that may be added so that both cones start alike
-_MOST_CALLS: Final = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Cone:
-    """The calls behind some values, in execution order, and the values that they start from."""
-
-    values: tuple[Value, ...]
-    pieces: tuple[Piece, ...]
-    cut: tuple[Value, ...]
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        return tuple(piece.call for piece in self.pieces)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What tells cones of one recording apart."""
-        pieces = tuple((piece.call.id, piece.items) for piece in self.pieces)
-        return tuple(v.id for v in self.values), pieces, tuple(v.id for v in self.cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +62,21 @@ class Regions:
 
     def cone(self, side: Side, values: Sequence[Value]) -> Cone:
         """Return the cone of some values, down to values that have a counterpart or come from outside."""
-        growing = _Growing(side, self._flows[side], self._known, values)
+        growing = GrowingCone(side, self._flows[side], self._known, values)
         growing.grow()
         return growing.cone()
 
     def compare(self, targets: Sequence[Value], baselines: Sequence[Value]) -> Meaning:
         """Tell whether the values of one side mean what those of the other do, one by one."""
         sides = (
-            _Growing(0, self._flows[0], self._known, targets),
-            _Growing(1, self._flows[1], self._known, baselines),
+            GrowingCone(0, self._flows[0], self._known, targets),
+            GrowingCone(1, self._flows[1], self._known, baselines),
         )
         for growing in sides:
             growing.grow()
             self._tie_sources(growing)
         cones = sides[0].cone(), sides[1].cone()
-        if max(len(cone.pieces) for cone in cones) > _MOST_CALLS:
+        if max(len(cone.pieces) for cone in cones) > MOST_CALLS:
             return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
         widened = self._from_common_start(sides)
         key = tuple(cone.key for cone in widened)
@@ -106,15 +84,15 @@ class Regions:
             self._meanings[key] = self._compare(cones, widened)
         return self._meanings[key]
 
-    def _tie_sources(self, growing: _Growing) -> None:
+    def _tie_sources(self, growing: GrowingCone) -> None:
         for value in growing.cut.values():
             if not self._known.is_known(growing.side, value) and self._flows[growing.side].maker(value) is None:
                 self._tie(growing.side, value)
 
-    def _from_common_start(self, sides: tuple[_Growing, _Growing]) -> tuple[Cone, Cone]:
+    def _from_common_start(self, sides: tuple[GrowingCone, GrowingCone]) -> tuple[Cone, Cone]:
         made_at: dict[tuple[Side, int], int] = {}
 
-        def when(item: tuple[_Growing, Value]) -> int:
+        def when(item: tuple[GrowingCone, Value]) -> int:
             key = item[0].side, item[1].id
             if key not in made_at:
                 made_at[key] = self._made_at(item[0].side, item[1])
@@ -128,13 +106,13 @@ class Regions:
             growing.widen(value)
         return sides[0].cone(), sides[1].cone()
 
-    def _can_widen(self, growing: _Growing, value: Value) -> bool:
+    def _can_widen(self, growing: GrowingCone, value: Value) -> bool:
         key = growing.side, value.id
         if key not in self._widens:
             self._widens[key] = growing.can_widen(value)
         return self._widens[key]
 
-    def _odd(self, sides: tuple[_Growing, _Growing]) -> list[tuple[_Growing, Value]]:
+    def _odd(self, sides: tuple[GrowingCone, GrowingCone]) -> list[tuple[GrowingCone, Value]]:
         """Return the values that only one side starts from."""
         classes = [{self._known.class_of(g.side, value) for value in g.cut.values()} for g in sides]
         return [
@@ -273,77 +251,3 @@ def _is_same(value: Value, one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     rounding = measure(value.tensor().to_dense().to(one.dtype), one)
     return apart.rmse <= _OF_ROUNDING * rounding.rmse and apart.max_abs <= _OF_ROUNDING * rounding.max_abs
-
-
-class _Growing:
-    """A cone while it grows."""
-
-    def __init__(self, side: Side, flow: DataFlow, known: Counterparts, values: Sequence[Value]) -> None:
-        self.side = side
-        self.cut: dict[int, Value] = {}
-        self._flow = flow
-        self._known = known
-        self._values = tuple(values)
-        self._pieces: dict[int, tuple[Call, set[int] | None]] = {}
-
-    def grow(self) -> None:
-        self._reach(list(self._values))
-
-    def widen(self, value: Value) -> None:
-        """Go on behind a value of the cut."""
-        del self.cut[value.id]
-        maker = self._flow.maker(value)
-        assert maker is not None
-        self._reach(self._add(maker, value))
-
-    def can_widen(self, value: Value) -> bool:
-        """Tell whether a call made a value that can be run again; one that draws random numbers turns out later."""
-        maker = self._flow.maker(value)
-        if maker is None or maker.error is not None or maker.random_state is not None:
-            return False
-        try:
-            find_op(maker)
-        except (ReplayError, MissingDataError, FormatError):
-            return False
-        return True
-
-    def cone(self) -> Cone:
-        pieces = tuple(
-            Piece(call, None if items is None else tuple(sorted(items)))
-            for _, (call, items) in sorted(self._pieces.items())
-        )
-        return Cone(self._values, pieces, tuple(self.cut.values()))
-
-    def _reach(self, waiting: list[Value]) -> None:
-        seen: set[int] = set()
-        while waiting:
-            value = waiting.pop()
-            if value.id in seen or value.id in self.cut:
-                continue
-            seen.add(value.id)
-            maker = None if self._known.is_known(self.side, value) else self._flow.maker(value)
-            if maker is None and value.undefined:
-                continue
-            if maker is None or len(self._pieces) > _MOST_CALLS:
-                self.cut[value.id] = value
-            else:
-                waiting += self._add(maker, value)
-
-    def _add(self, maker: Call, value: Value) -> list[Value]:
-        """Add a call that made a value; return what that depends on."""
-        writer = self._flow.writer(value)
-        slot = writer[1] if writer is not None and writer[0].id == maker.id else ""
-        item = item_of(maker.op, slot)
-        known = self._pieces.get(maker.id)
-        if known is not None and (known[1] is None or item in known[1]):
-            return []
-        if item is None:
-            self._pieces[maker.id] = maker, None
-        else:
-            self._pieces[maker.id] = maker, ((known[1] if known else None) or set()) | {item}
-        given = [v for _, v in self._flow.behind(maker, slot)]
-        if self._flow.is_view(maker) or writer is None:
-            given = [v for _, v in maker.input_values()]
-        elif maker.mutated and not covers(writer[2], value):
-            given += self._flow.before(maker, value)
-        return given

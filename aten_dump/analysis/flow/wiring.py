@@ -3,7 +3,8 @@
 Theory of operation
     They are if both were made by calls that are each other's counterpart, as the same result, and are seen through the
     same view; or if they hold the same bits. Where geometry cannot tell (tensors put together of several ranks), a view
-    is the same if the calls that made it are paired and were given the same.
+    is the same if the calls that made it are paired and were given the same. A sparse tensor that was written through
+    its parts is the same if they are.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...dump import Call, Value
-from ..evidence.states import State
+from ..evidence.states import WORSE, State
 from .counterparts import Counterparts
-from .data_flow import DataFlow
+from .data_flow import DataFlow, written_parts
 from .same_view import ViewComparer
 
 
@@ -41,14 +42,16 @@ class Wiring:
         if self._known.close(target, baseline).bitwise:
             found = State("same", depth=self._depth(target))
         else:
-            found = self._as_written(target, baseline) or self._as_shown(target, baseline)
+            ways = self._as_written, self._as_shown, self._as_parts
+            found = next((state for way in ways if (state := way(target, baseline)) is not None), None)
         if found is not None:
             self._known.keep(target, baseline, found)
         return found
 
     def is_from_outside(self, target: Value, baseline: Value) -> bool:
         """Tell whether no call made either of two values."""
-        return self._flows[0].maker(target) is None and self._flows[1].maker(baseline) is None
+        sides = zip(self._flows, (target, baseline), strict=True)
+        return all(flow.maker(value) is None and not written_parts(flow, value) for flow, value in sides)
 
     def _depth(self, value: Value) -> int:
         state = self._known.state_of(value)
@@ -91,6 +94,17 @@ class Wiring:
             return None
         made = self._known.find(given[0][1], theirs[given[0][0]])
         return None if made is None else self._through_view(made, target, baseline)
+
+    def _as_parts(self, target: Value, baseline: Value) -> State | None:
+        """Return the state of two sparse tensors that were written through their parts."""
+        ours, theirs = written_parts(self._flows[0], target), written_parts(self._flows[1], baseline)
+        if not ours or ours.keys() != theirs.keys() or target.shape != baseline.shape:
+            return None
+        states = [self.state(part, theirs[name]) for name, part in ours.items()]
+        known = [state for state in states if state is not None]
+        if len(known) < len(states):
+            return None
+        return self._through_view(max(known, key=lambda state: WORSE[state.status]), target, baseline)
 
     def _is_pair(self, target: Call, baseline: Call) -> bool:
         found = self.pairs.get(target.id)

@@ -10,9 +10,9 @@ from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair
 from ..evidence.judgement import Judgement
 from ..evidence.states import Inputs, State, inputs_of
+from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow
-from ..flow.regions import Cone
 from ..flow.wiring import Wiring
 from .sources import Sources
 

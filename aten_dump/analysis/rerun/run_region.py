@@ -17,6 +17,7 @@ from typing import Final
 import torch
 
 from ...dump import Call, Value
+from ...dump.tensors.tensor_reading import tensor_of_parts
 from ...errors import ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, read_op_name
 from .run_op import Run, leaves, recorded_slots, result_slots, run_on
@@ -151,6 +152,8 @@ class _Memory:
         if found is None and value.storage and not value.composed:
             found = self._by_place.get(_place(value))
             found = self._laid_over(value) if found is None else found
+        if found is None and value.layout_name != "strided" and value.parts:
+            found = tensor_of_parts(value, {name: partial(self.find, part) for name, part in value.parts.items()})
         if found is None and value.undefined:
             return self._blank(value)
         if found is None:

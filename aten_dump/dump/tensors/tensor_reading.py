@@ -47,9 +47,8 @@ def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> tor
     """
     if not (value.record.extra or value.record.flags):  # most values: nothing about them is special
         return _read(find_stored(value, tables, source))
-    build = _BY_LAYOUT.get(value.layout_name)
-    if build is not None and parts:
-        return _put_together(value, value.layout_name, lambda: build(value, parts))
+    if parts and value.layout_name in _BY_LAYOUT:
+        return tensor_of_parts(value, parts)
     raw = _read(find_stored(value, tables, source))
     if value.conjugate:
         raw = torch.conj(raw)
@@ -57,6 +56,16 @@ def load(value: ValueFacts, tables: Tables, source: Source, parts: Parts) -> tor
         raw = neg_view(raw)
     quantized = value.extra.get("quantized")
     return _put_together(value, "quantized", lambda: _quantize(raw, quantized)) if quantized else raw
+
+
+def tensor_of_parts(value: ValueFacts, parts: Parts) -> torch.Tensor:
+    """Put a sparse tensor together of what `parts` give, by name.
+
+    Raises:
+        FormatError: they do not fit.
+        MissingDataError: one of them was not recorded.
+    """
+    return _put_together(value, value.layout_name, lambda: _BY_LAYOUT[value.layout_name](value, parts))
 
 
 def find_stored(value: ValueFacts, tables: Tables, source: Source) -> Stored:

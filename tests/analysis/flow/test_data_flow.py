@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from aten_dump import open_dump
-from aten_dump.analysis.flow.data_flow import DataFlow
+from aten_dump.analysis.flow.data_flow import DataFlow, written_parts
 from aten_dump.dump import Call, Value
 from aten_dump.store import records as r
 from tests.dump.building import Builder, value
@@ -140,6 +140,24 @@ def test_sparse_results_are_made_with_their_parts(flow: Flows) -> None:
     found = flow(lambda: X.view(2, 2).to_sparse().values().neg())
     neg = call(found, "neg")
     assert api(found.maker(neg.inputs[0][0])) is not None
+
+
+def test_a_sparse_tensor_that_is_written_through_a_part_is_not_from_outside(flow: Flows) -> None:
+    sparse = X.view(2, 2).to_sparse()
+
+    def run() -> None:
+        sparse.neg()
+        sparse.values().mul_(2)
+        sparse.neg()
+
+    found = flow(run)
+    before, after = call(found, "neg", 0).inputs[0][0], call(found, "neg", 1).inputs[0][0]
+    assert found.maker(before) is None and written_parts(found, before) == {}
+    assert found.maker(after) is None
+    parts = written_parts(found, after)
+    assert sorted(parts) == ["indices", "values"]
+    assert api(found.maker(parts["values"])) == "Aten.mul_.0.forward" and found.maker(parts["indices"]) is None
+    assert written_parts(found, parts["values"]) == {}
 
 
 # -- what takes part -----------------------------------------------------------------------------------------------

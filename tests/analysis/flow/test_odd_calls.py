@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from aten_dump.analysis.evidence.states import State
+from aten_dump.analysis.flow.cones import Cone
 from aten_dump.analysis.flow.counterparts import Counterparts
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.flow.odd_calls import odd_call
-from aten_dump.analysis.flow.regions import Cone
 from aten_dump.analysis.rerun.run_region import Piece
 
 X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([4.0, 3.0, 2.0, 5.0])

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from aten_dump.analysis.evidence.states import State
-from aten_dump.analysis.flow.regions import Cone, Meaning
+from aten_dump.analysis.flow.cones import Cone
+from aten_dump.analysis.flow.regions import Meaning
 from aten_dump.analysis.judging.knowledge import Knowledge
 from aten_dump.dump import Value
 from tests.analysis.by_hand import knowledge
@@ -87,6 +88,24 @@ def test_views_and_writes_in_place_are_in_it(behind: Behind) -> None:
     knows = behind(body, lambda: X.exp())
     found = names(knows.regions.cone(0, [last(knows, 0)]))
     assert found == ["exp.0", "slice.0", "mul_.0", "view.0", "t.0", "clone.0"]
+
+
+def written_through_values(factor: float) -> None:
+    sparse = X.view(8, 8).to_sparse()
+    sparse.values().mul_(factor)
+    sparse.to_dense()
+
+
+def test_what_was_written_through_a_part_of_a_sparse_tensor_is_in_it(behind: Behind) -> None:
+    knows = behind(lambda: written_through_values(2.0), lambda: X.view(8, 8) * 2)
+    names_of = names(knows.regions.cone(0, [last(knows, 0)]))
+    assert [name for name in names_of if name.startswith(("_to_sparse", "mul_", "_to_dense"))] == [
+        "_to_sparse.0",
+        "mul_.0",
+        "_to_dense.0",
+    ]
+    assert compared(knows).verdict == "same"
+    assert compared(behind(lambda: written_through_values(2.1), lambda: X.view(8, 8) * 2)).verdict == "differs"
 
 
 def test_of_a_list_only_the_items_that_are_needed(behind: Behind) -> None:

@@ -150,6 +150,27 @@ def test_one_side_from_outside_is_not_both(knows: Knows) -> None:
     assert not found.wiring.is_from_outside(*read_by(found, "relu.0"))
 
 
+def test_a_sparse_tensor_that_was_written_through_its_values_is_the_same_if_they_are(
+    record: Callable[..., Any],
+) -> None:
+    def body(dense: torch.Tensor) -> Body:
+        sparse = dense.view(2, 2).to_sparse()
+
+        def run() -> None:
+            sparse.values().mul_(2)
+            sparse.neg()
+
+        return run
+
+    found = knowledge(record(body(X)), record(body(NEAR)))
+    pair = read_by(found, "neg.0")
+    assert not found.wiring.is_from_outside(*pair)
+    assert found.wiring.state(*pair) is None, "nothing is known of its values"
+    note(found, "mul_.0", WITHIN)
+    state = found.wiring.state(*pair)
+    assert state is not None and (state.status, state.depth) == ("within", 4)
+
+
 # -- where geometry cannot tell ------------------------------------------------------------------------------------
 
 

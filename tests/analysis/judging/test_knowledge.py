@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump.analysis.evidence.states import State
-from aten_dump.analysis.flow.regions import Cone
+from aten_dump.analysis.flow.cones import Cone
 from aten_dump.analysis.judging.knowledge import Knowledge
 from aten_dump.analysis.judging.rank_task import Settings
 from aten_dump.analysis.rerun.run_region import Piece

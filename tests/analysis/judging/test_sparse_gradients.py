@@ -61,6 +61,7 @@ HONEST: dict[str, dict[str, Any]] = {
     "Adagrad": {"optimizer": torch.optim.Adagrad},
     "SGD with momentum": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)},
     "scaled in place": {"before_step": lambda gradient: gradient.mul_(0.5)},
+    "scaled through its values": {"optimizer": torch.optim.SGD, "before_step": lambda g: g._values().mul_(0.5)},
 }
 
 
@@ -124,6 +125,7 @@ WRONG_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
         "region",
     ),
     "scaled in place": ({"before_step": lambda gradient: gradient.mul_(1.01)}, "region"),
+    "scaled through its values": ({"before_step": lambda gradient: gradient._values().mul_(1.01)}, "region"),
 }
 
 

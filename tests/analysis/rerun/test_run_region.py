@@ -167,6 +167,7 @@ def test_contents_are_laid_into_expanded_tensors() -> None:
         laid(torch.ones(3), plain)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_a_sparse_tensor_gets_the_contents_in_its_layout(layout: torch.layout) -> None:
     target = torch.eye(3).to_sparse(layout=layout)
