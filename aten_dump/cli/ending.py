@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+INTERRUPTED: Final = 130  # what a shell says of a program that Ctrl-C has ended; click's own 1 would be "differ"
+INTERRUPTED_TEXT: Final = "Interrupted."
+
+
+@contextmanager
+def ended_by_sigint() -> Iterator[None]:
+    """Have Ctrl-C end the process in a block that only imports: torch swallows a KeyboardInterrupt in some of them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    os.write(2, f"{INTERRUPTED_TEXT}\n".encode())
+    os._exit(INTERRUPTED)
 
 
 def end_without_threads() -> None:

@@ -13,7 +13,7 @@ from .. import IS_COMPILED, __version__
 from ..errors import AtenDumpError
 from ..report.plain_text import visible_lines
 from .completion import install_option
-from .ending import drop_output
+from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint
 
 # name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used, as torch
 # takes a second to import.
@@ -40,8 +40,7 @@ _FOLDERS: Final = {  # of commands that are not in `commands` itself
     **dict.fromkeys(("report", "serve"), "commands.pages"),
     **dict.fromkeys(("run", "ctl"), "recording"),
 }
-TOOL_FAILED: Final = 3  # exit codes
-INTERRUPTED: Final = 130  # what a shell says of a program that Ctrl-C has ended; click's own 1 would be "differ"
+TOOL_FAILED: Final = 3  # exit code
 
 
 class Failure(click.ClickException):
@@ -59,7 +58,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = import_module(f".{_FOLDERS.get(cmd_name, 'commands')}.{cmd_name}", __package__).command
+        with ended_by_sigint():
+            found = import_module(f".{_FOLDERS.get(cmd_name, 'commands')}.{cmd_name}", __package__).command
         assert isinstance(found, click.Command)
         return found
 
@@ -83,7 +83,7 @@ class Commands(click.Group):
         except (AtenDumpError, OSError) as error:
             raise Failure(visible_lines(str(error))) from error
         except (KeyboardInterrupt, click.Abort):
-            click.echo("Interrupted.", err=True)
+            click.echo(INTERRUPTED_TEXT, err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except (click.ClickException, click.exceptions.Exit):
             raise

@@ -35,7 +35,8 @@ def test_workers_are_other_processes_that_share_the_cores() -> None:
 def interrupted_at_work() -> None:
     with workers(2) as executor:
         assert executor is not None
-        assert executor.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+        assert signal.SIGINT in executor.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
         executor.submit(time.sleep, 3600)
         signal.raise_signal(signal.SIGINT)
 
