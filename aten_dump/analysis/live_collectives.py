@@ -2,14 +2,15 @@
 
 Theory of operation
     A collective is on file from its beginning (`Open`), its end follows. Ranks of a group must begin the same
-    collectives in the same order: so the k-th of a group in a step is held against the k-th of the other ranks. A rank
-    that has ended fewer than it began hangs, or is about to wait; one that has not begun what others wait for is what
-    they wait for, if it is as far as they are. The dump may be written while it is read.
+    collectives in the same order: so the k-th of a group since the step in which the last rank is, is held against the
+    k-th of the other ranks. A rank that has ended fewer than it began hangs, or is about to wait; one that has not
+    begun what others wait for is what they wait for. That one may have nothing of the others' step on file, or nothing
+    at all: what hangs as a rule stands before the first op of a step. The dump may be written while it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ class Group:
     name: str
     ranks: tuple[int, ...]
     begun: dict[int, list[Collective]] = field(default_factory=dict)  # by rank, in order
+    receiving: dict[int, list[Collective]] = field(default_factory=dict)  # by rank: messages that have not come
 
     def mismatches(self) -> Iterator[str]:
         """Yield what ranks do not agree in: the first collective that differs, and who waits for whom."""
@@ -67,19 +69,28 @@ class Group:
         return f"group {self.name} (ranks {', '.join(map(str, self.ranks))})"
 
 
-def collectives_of(ranks: Sequence[RankDump]) -> list[Group]:
-    """Return the collectives of the same step of several ranks, by group."""
+def collectives_of(ranks: Sequence[RankDump], recording: Iterable[int] = ()) -> list[Group]:
+    """Return the collectives of some steps of several ranks, by group.
+
+    Args:
+        ranks: the steps of each rank in order, from one that all of them have begun.
+        recording: the numbers of all ranks that record, those too that have no step on file yet.
+    """
     groups: dict[tuple[str, tuple[int, ...]], Group] = {}
     for rank in ranks:
         for call in sorted(rank.calls, key=lambda call: call.id):
             found = group_of(call)
-            if found is not None and not is_message(call.op):
-                group = groups.setdefault((found.name, found.ranks), Group(found.name, found.ranks))
+            if found is None:
+                continue
+            group = groups.setdefault((found.name, found.ranks), Group(found.name, found.ranks))
+            if not is_message(call.op):
                 group.begun.setdefault(rank.rank, []).append(_collective(call))
-    for group in groups.values():  # a rank of the group that has begun none is known by its dump
-        for rank in ranks:
-            if rank.rank in group.ranks:
-                group.begun.setdefault(rank.rank, [])
+            elif not call.finished:
+                group.receiving.setdefault(rank.rank, []).append(_collective(call))
+    known = {*recording, *(rank.rank for rank in ranks)}
+    for group in groups.values():  # a rank of the group may have begun none
+        for number in known.intersection(group.ranks):
+            group.begun.setdefault(number, [])
     return list(groups.values())
 
 

@@ -79,10 +79,9 @@ class Dump:
         config = self.run.get("config")
         if isinstance(config, dict) and config.get("trigger"):
             return
-        ranks = _within(self.run.get("ranks"))
         for step in _within(self.run.get("steps")):
             there = self._steps[step].ranks if step in self._steps else []
-            for rank in sorted(set(ranks) - set(there)):
+            for rank in sorted(set(self.expected_ranks) - set(there)):
                 yield (
                     f"step {step} of rank {rank} is not in {self.path}, though {RUN_FILE} says that it was recorded; "
                     "was its folder lost, or not copied?"
@@ -103,6 +102,11 @@ class Dump:
     def ranks(self) -> list[int]:
         """The ranks that recorded any step, in order."""
         return sorted({rank for step in self._steps.values() for rank in step.ranks})
+
+    @property
+    def expected_ranks(self) -> list[int]:
+        """The ranks that were to record, as run.json says; none where it is lost."""
+        return _within(self.run.get("ranks"))
 
     def step(self, step: int) -> Step:
         """Return a recorded step.

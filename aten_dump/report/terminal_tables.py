@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -64,16 +64,22 @@ def steps_table(
     return table
 
 
-def collectives_table(step: int, groups: Iterable[Group], *, is_terminal: bool) -> Table:
-    """Return for each group and rank the collectives that it has begun: the last that ended, and what is pending."""
+def collectives_table(steps: Mapping[int, int], groups: Iterable[Group], *, is_terminal: bool) -> Table:
+    """Return for each group and rank the collectives that it has begun: the last that ended, and what is pending.
+
+    Args:
+        steps: the step in which each rank is; a rank that has none on file is left out.
+        groups: the groups.
+        is_terminal: draw lines.
+    """
     names = ("group", "last that ended", "pending", "step", "rank", "begun")
     table = _table(None, *names, left=3, is_terminal=is_terminal)
     for group in groups:
         for rank, begun in sorted(group.begun.items()):
             ended = [str(one) for one in begun if one.ended]
-            pending = [str(one) for one in begun if not one.ended]
-            last = ended[-1] if ended else ""
-            table.add_row(group.name, last, "; ".join(pending), str(step), str(rank), str(len(begun)))
+            pending = [str(one) for one in (*begun, *group.receiving.get(rank, ())) if not one.ended]
+            last, step = ended[-1] if ended else "", str(steps.get(rank, "none"))
+            table.add_row(group.name, last, "; ".join(pending), step, str(rank), str(len(begun)))
     return table
 
 

@@ -24,16 +24,25 @@ from aten_dump import DumpConfig, DumpMode
 folder, kind, rank = sys.argv[1], sys.argv[2], int(os.environ["RANK"])
 store = dist.FileStore(folder + "/store", 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=300))
+if kind == "absent" and rank == 1:
+    time.sleep(600)
 with DumpMode(DumpConfig(path=folder + "/dump", data="structure")) as dump:
     dist.all_reduce(torch.ones(4))
     dump.step()
+    if kind == "late" and rank == 1:
+        time.sleep(600)
     dist.all_reduce(torch.ones(5))
+    if kind == "barrier" and rank == 0:
+        dist.barrier()
+    if kind == "receive" and rank == 0:
+        dist.recv(torch.ones(3), src=1)
+    if kind in ("barrier", "receive"):
+        time.sleep(600)
     if kind == "hang" and rank == 1:
         time.sleep(600)
     if kind == "shapes":
-        store.set(f"summed{rank}", "")
-        store.wait(["summed0", "summed1"])  # gloo ends a process that is sent too much while it still sums up
-        dist.all_reduce(torch.ones(6 + rank), op=dist.ReduceOp.MAX, async_op=True)
+        # of as many bytes: gloo ends a process that is sent more than it expects, before it has written what it began
+        dist.all_reduce(torch.ones(6) if rank == 0 else torch.ones(2, 3), op=dist.ReduceOp.MAX, async_op=True)
     elif kind == "order" and rank == 1:
         dist.broadcast(torch.ones(7), src=0, async_op=True)
     else:
@@ -89,7 +98,7 @@ def wait_for(folder: Path, words: str) -> Group:
     ("kind", "words"),
     [
         ("hang", "rank 0 has begun it and not ended it, rank 1 has not begun it"),
-        ("shapes", "rank 0: c10d::allreduce_ float32[6] MAX; rank 1: c10d::allreduce_ float32[7] MAX"),
+        ("shapes", "rank 0: c10d::allreduce_ float32[6] MAX; rank 1: c10d::allreduce_ float32[2, 3] MAX"),
         ("order", "rank 0: c10d::allreduce_ float32[7] SUM; rank 1: c10d::broadcast_ float32[7]"),
     ],
 )
@@ -105,6 +114,26 @@ def test_what_ranks_of_a_run_do_not_agree_in(tmp_path: Path, kind: str, words: s
         code, text = live(tmp_path)
     assert code == 1
     assert words in text and "c10d::allreduce_ float32[5] SUM" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "found"),
+    [
+        ("late", "c10d::allreduce_ float32[5] SUM: rank 0 has begun it and not ended it, rank 1 has not begun it", 1),
+        ("absent", "c10d::allreduce_ float32[4] SUM: rank 0 has begun it and not ended it, rank 1 has not begun it", 1),
+        ("barrier", "c10d::barrier uint8[1]: rank 0 has begun it and not ended it, rank 1 has not begun it", 1),
+        ("receive", "c10d::allreduce_ float32[5] SUM  c10d::recv_ float32[3]", 0),
+    ],
+)
+def test_whom_and_what_a_rank_waits_for(tmp_path: Path, kind: str, words: str, found: int) -> None:
+    with running(tmp_path, kind):
+        deadline = time.monotonic() + 240
+        code, text = 0, ""
+        while words not in text and time.monotonic() < deadline:
+            time.sleep(0.1)
+            if (tmp_path / "dump" / f"step{int(kind != 'absent')}" / "rank0" / "index.msgpack").exists():
+                code, text = live(tmp_path)
+    assert words in text and code == found
 
 
 def test_a_call_that_is_under_way_is_known_with_its_arguments(tmp_path: Path) -> None:

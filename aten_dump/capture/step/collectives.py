@@ -31,8 +31,12 @@ from ..naming.op_schemas import OpPlan
 from ..values.distributed_literals import group_named
 from .open_calls import OpenCall
 
-_WRITES_NOTHING: Final = frozenset(
-    ("c10d::monitored_barrier_", "_c10d_functional::isend", "_c10d_functional::_wrap_tensor_autograd", WAIT_TENSOR)
+# They write nothing and have ended when they return, or are often left alone: a Work that is kept keeps what is sent.
+_NEVER_WAITED_FOR: Final = frozenset(
+    (
+        *("c10d::monitored_barrier_", "c10d::send"),
+        *("_c10d_functional::isend", "_c10d_functional::_wrap_tensor_autograd", WAIT_TENSOR),
+    )
 )
 
 
@@ -44,7 +48,7 @@ class Flight:
     def __init__(self, work: Any, targets: dict[str, Any], tensors: list[torch.Tensor], api: OpenCall | None) -> None:
         self.work = work  # the Work object that the program gets; None for functional collectives
         self.targets = targets  # arguments that are written, by name
-        self.tensors = tensors  # all that is written, fresh outputs too
+        self.tensors = tensors  # all that is written, fresh outputs too; a barrier writes nothing
         self.extents = [(t.untyped_storage()._cdata, *byte_extent(t)) for t in self.memory()]
         self.api = api  # the Python-level call that started it
         self.op: Any = None  # the op that started it, in this step: what a wait for it runs is inside
@@ -103,14 +107,15 @@ class Flights:
     def depart(
         self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, api: OpenCall | None
     ) -> Flight | None:
-        """Note that a collective was started; None for one that writes no memory of this rank."""
-        if plan.name.op in _WRITES_NOTHING:
+        """Note that a collective was started; None for one that neither writes memory here nor is waited for."""
+        if plan.name.op in _NEVER_WAITED_FOR:
             return None
         targets = _targets(plan, args, kwargs)
         tensors = list(_tensors_of(targets.values() or (result,)))
-        if not tensors:
+        work = _work_in(result)
+        if not tensors and work is None:
             return None
-        flight = Flight(_work_in(result), targets, tensors, api)
+        flight = Flight(work, targets, tensors, api)
         self.pending.append(flight)
         self._hide(flight)
         return flight
@@ -176,9 +181,10 @@ class Flights:
         for flight in flights:
             for finish in flight.finishers:
                 finish()
-        if flights:
+        unknown = sum(bool(flight.tensors) for flight in flights)
+        if unknown:
             message = "collectives that nobody waited for before the step ended: their results are undefined"
-            self._emit(Note(NOTE, "in_flight", message, len(flights)))
+            self._emit(Note(NOTE, "in_flight", message, unknown))
         self.left = [flight for flight in flights if flight.work is not None and not flight.belongs_to_cpp()]
 
     def adopt(self, flights: list[Flight]) -> None:

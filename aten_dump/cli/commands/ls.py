@@ -76,9 +76,11 @@ def _print_live(dump: Dump) -> None:
         return
     step = min(rank.step for rank in latest.values())
     ahead = [f"rank {number} is in step {rank.step}" for number, rank in latest.items() if rank.step > step]
-    groups = collectives_of([rank for rank in dump.all_ranks() if rank.step == step and rank.rank in latest])
+    groups = collectives_of([rank for rank in dump.all_ranks() if rank.step >= step], dump.expected_ranks)
     print_lines(f"{words}; the others are in step {step}" for words in ahead)
-    print_table(collectives_table(step, groups, is_terminal=is_terminal()))
+    print_table(
+        collectives_table({number: rank.step for number, rank in latest.items()}, groups, is_terminal=is_terminal())
+    )
     found = [words for group in groups for words in group.mismatches()]
     print_lines(found or ["the ranks agree in all collectives that they have begun"])
     if found:

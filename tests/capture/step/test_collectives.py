@@ -209,6 +209,20 @@ def test_an_op_that_writes_nothing_starts_no_flight(step: Step, op: Any) -> None
     assert step.flights.depart(plan_of(op.default), (torch.ones(1),), {}, torch.ones(1), None) is None
 
 
+def test_a_barrier_is_under_way_until_it_is_waited_for(step: Step) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        group = dist.distributed_c10d._get_default_group().boxed()
+        given = (torch.zeros(1, dtype=torch.uint8), group, [], True, -1)
+        plan = plan_of(c10d.barrier.default)
+        flight = step.flights.depart(plan, given, {}, c10d.barrier(*given), None)
+        assert flight is not None and step.flights.of_work(flight.work) == [flight] and flight.targets == {}
+        step.flights.close()
+        assert step.sink.of(NOTE) == [], "it has no result"
+    finally:
+        dist.destroy_process_group()
+
+
 def test_a_functional_collective_writes_its_fresh_result(step: Step) -> None:
     x, result = torch.ones(4), torch.ones(4)
     flight = step.flights.depart(plan_of(functional.all_reduce.default), (x, "sum", "0"), {}, result, None)
