@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,12 +42,28 @@ class SequenceClaims:
             thread.made_before.setdefault(number, thread.last_call)
         return now - 1
 
-    def claim_ahead(self, thread: ThreadState, before: int, call: int, args: tuple[Any, ...]) -> int | None:
-        """Give an op that writes in place the node made ahead of it; return the node's number, None if there is none.
+    def cloned(self, thread: ThreadState, call: int, before: int, number: int | None) -> None:
+        """Note that an op has run as autograd runs it ahead of one in place: a clone, or a `detach` of what it saves.
 
-        Where its backward needs what it is about to overwrite, autograd makes the node, then clones that tensor, and
-        the op comes last: the clone is seen first and has claimed the node. The clone's own node, where it has one,
-        is the newer of the two.
+        Args:
+            thread: the running thread.
+            call: the aten call that it was.
+            before: the one before it on the thread.
+            number: of the node that it made itself, None if it made none.
+        """
+        if before != thread.last_clone:
+            thread.ahead.clear()
+        thread.last_clone = call
+        newest = thread.claimed - 1 if number is None else number - 1
+        while thread.made.get(newest) == call:
+            thread.ahead.append(newest)
+            newest -= 1
+
+    def claim_ahead(self, thread: ThreadState, before: int, call: int, args: tuple[Any, ...]) -> int | None:
+        """Give an op that writes in place the nodes made ahead of it; return the newest's number, None without one.
+
+        Where its backward needs what it is about to overwrite, autograd makes the node (of an op on lists one for each
+        tensor), then clones those tensors, and the op comes last: the clones are seen first and have claimed the nodes.
 
         Args:
             thread: the running thread, whose sequence counter has not moved since its last call.
@@ -54,18 +71,13 @@ class SequenceClaims:
             call: the op's.
             args: the op's, as they are before it runs.
         """
-        newest = thread.claimed - 1
-        if thread.made.get(newest) != before or not torch.is_grad_enabled():
+        if before != thread.last_clone or not thread.ahead or not torch.is_grad_enabled():
             return None
-        if not any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
+        if not any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in _items(args)):
             return None  # the op makes no node
-        overwritten = args[0]
-        clone_has_node = isinstance(overwritten, torch.Tensor) and overwritten.requires_grad
-        number = newest - 1 if clone_has_node else newest
-        if thread.made.get(number) != before:
-            return None
-        thread.made[number] = call
-        return number
+        for number in thread.ahead:
+            thread.made[number] = call
+        return max(thread.ahead)
 
     def made_by(self, number: int, node: str, thread: ThreadState, own_from: int | None) -> int | None:
         """Return the aten call that made a node; None when it was made before the step, 0 when nothing tells.
@@ -95,3 +107,11 @@ class SequenceClaims:
     def made_around(self, number: int, thread: ThreadState) -> int:
         """Return the first op in the forward of a custom function that has this node; 0 unknown."""
         return thread.made_around.get(number, 0)
+
+
+def _items(args: tuple[Any, ...]) -> Iterator[Any]:
+    for arg in args:
+        if isinstance(arg, (list, tuple)):
+            yield from arg
+        else:
+            yield arg

@@ -127,8 +127,8 @@ class PendingOp(Place):
         values = ops.values
         thread = self.thread
         plan = self.entry.plan
-        if plan.copies and isinstance(args[0], _TENSOR) and not args[0].requires_grad:
-            self.sequence_nr = None  # what it claimed is the node of the in-place op that it runs for
+        if plan.may_be_ahead:
+            self._note_ahead(args)
         ops.places.find(self, thread)
         if not step.filter.takes_all and not step.filter.records(ATEN, plan.name, self.fqn):
             step.coverage.add("selection")
@@ -148,6 +148,12 @@ class PendingOp(Place):
         else:
             outputs = encode(result, values, ops.keep_outputs)
         self._emit(duration_ns, outputs, None, error)
+
+    def _note_ahead(self, args: tuple[Any, ...]) -> None:
+        """Have it known of a clone, or a detach, that the op in place which autograd runs it for may come next."""
+        if isinstance(args[0], _TENSOR) and not args[0].requires_grad:
+            self.sequence_nr = None  # what it claimed is that op's node
+        self.ops.claims.cloned(self.thread, self.id, self.before, self.sequence_nr)
 
     def _emit(self, duration_ns: int, outputs: Tree, written: list[Tree] | None, error: BaseException | None) -> None:
         entry = self.entry

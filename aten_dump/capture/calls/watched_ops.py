@@ -52,6 +52,8 @@ class WatchedOp(PendingOp):
         plan = self.entry.plan
         if self.sequence_nr is None and plan.writes:
             self.sequence_nr = ops.claims.claim_ahead(thread, self.before, self.id, args)
+        elif plan.may_be_ahead:
+            self._note_ahead(args)
         ops.places.find(self, thread)
         if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             ops.flights.reading(args, kwargs)

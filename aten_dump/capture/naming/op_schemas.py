@@ -22,6 +22,7 @@ _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
 }
 
 _COPIES: Final = frozenset(("aten::copy_", "aten::clone", "aten::_to_copy"))
+_AHEAD_OF_OPS_IN_PLACE: Final = frozenset(("aten::clone", "aten::detach"))  # by autograd, of what they are to overwrite
 
 # Ops that draw random numbers where they are asked to drop some, and do not say so.
 _UNDECLARED_DRAWS: Final = frozenset(
@@ -69,6 +70,7 @@ class OpPlan(NamedTuple):
     is_higher_order: bool = False
     reshapes: bool = False  # what it "writes" gets another shape or storage, no byte is written: t_, set_, resize_
     copies: bool = False  # elements as they are, also those of memory that nothing has written yet
+    may_be_ahead: bool = False  # autograd runs it for an op in place that comes next
 
 
 _plans: dict[Any, OpPlan] = {}
@@ -117,6 +119,7 @@ def _make_plan(func: Any) -> OpPlan:
         is_question,
         reshapes=torch.Tag.inplace_view in getattr(func, "tags", ()),
         copies=name in _COPIES,
+        may_be_ahead=name in _AHEAD_OF_OPS_IN_PLACE,
     )
 
 

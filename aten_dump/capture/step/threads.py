@@ -18,6 +18,7 @@ class ThreadState:
     """What the recorder knows of one thread of the program."""
 
     __slots__ = (
+        "ahead",
         "aside",
         "claimed",
         "compiled_nodes",
@@ -25,6 +26,7 @@ class ThreadState:
         "first",
         "grad",
         "last_call",
+        "last_clone",
         "last_output",
         "last_run",
         "made",
@@ -56,6 +58,8 @@ class ThreadState:
         self.made_around: dict[int, int] = {}  # nodes made before their kernel ran -> the first call in between
         self.noted = claimed  # numbers below this are in `made` or `made_around`
         self.last_call = 0  # the last aten call
+        self.last_clone = 0  # the last that was a clone or a detach, of which autograd runs some ahead of ops in place
+        self.ahead: list[int] = []  # numbers that it, and such calls right before it, claimed beside their own nodes'
         self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
         self.last_run: Any = None  # tag of the autograd node that ran last, while ops may come under it
         self.unpacked = 0  # id() of a saved tensor that autograd is about to detach; see `SavedPacks`

@@ -13,6 +13,7 @@ from torch._C._autograd import _get_sequence_nr
 from aten_dump.capture.autograd.sequence_claims import SequenceClaims
 from aten_dump.capture.step.threads import Threads, ThreadState
 from tests.other_thread import in_thread
+from tests.torch_features import needs_saved_hooks_told
 
 Record = Callable[..., Any]
 Tensor = torch.Tensor
@@ -39,15 +40,18 @@ IN_PLACE: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
+SAVED = ["nodes", pytest.param("hooks", marks=needs_saved_hooks_told)]
+
 # Without another input that has a gradient, the op makes no node where its own input has none.
 CASES = [(node, True) for node in IN_PLACE] + [
     (node, False) for node in ("MulBackward0", "DivBackward0", "ScatterReduceBackward0")
 ]
 
 
+@pytest.mark.parametrize("saved_tensors", SAVED)
 @pytest.mark.parametrize(("node", "input_has_gradient"), CASES)
 def test_an_op_that_overwrites_what_its_backward_needs_has_its_node(
-    record: Record, node: str, input_has_gradient: bool
+    record: Record, node: str, input_has_gradient: bool, saved_tensors: str
 ) -> None:
     op, run = IN_PLACE[node]
     base = torch.linspace(-2.0, 2.0, 4, requires_grad=input_has_gradient)
@@ -56,7 +60,7 @@ def test_an_op_that_overwrites_what_its_backward_needs_has_its_node(
         y = run(base + 1.0)
         (y * 3.0).sum().backward()
 
-    rank = record(step)
+    rank = record(step, saved_tensors=saved_tensors)
     names = [call for call in rank.calls if call.kind == "node" and call.name.split(".")[1] == node]
     owners = {call.forward.op for call in names if call.forward is not None and call.forward.op != "aten::mul.Tensor"}
     assert owners == {op}
@@ -65,6 +69,20 @@ def test_an_op_that_overwrites_what_its_backward_needs_has_its_node(
     forward = next(call for call in rank.calls if call.op == op)
     assert forward.sequence_nr is not None and forward.sequence_nr != clones[0].sequence_nr
     assert {call.forward.op for call in rank.calls if call.kind == "node" and "Clone" in call.name} <= {"aten::clone"}
+
+
+@pytest.mark.parametrize("saved_tensors", SAVED)
+def test_an_op_on_lists_that_overwrites_what_its_backward_needs_has_its_nodes(
+    record: Record, saved_tensors: str
+) -> None:
+    def step() -> None:
+        lists = [_weight() + 1.0, _weight() + 2.0]
+        torch._foreach_mul_(lists, [_weight(), _weight()])
+        (lists[0] + lists[1]).sum().backward()
+
+    rank = record(step, saved_tensors=saved_tensors)
+    nodes = [call for call in rank.calls if call.kind == "node" and "MulBackward" in call.name]
+    assert [call.forward.op for call in nodes] == ["aten::_foreach_mul_.List"] * 2
 
 
 def test_in_place_ops_on_views_one_after_the_other(record: Record) -> None:
@@ -108,6 +126,14 @@ class Claims:
         found = self.claims.claim(self.thread, number, _get_sequence_nr())
         self.thread.last_call = number
         return found
+
+    def clone(self, number: int, of_its_own: int | None) -> None:
+        before = self.thread.last_call
+        self.op(number)
+        self.claims.cloned(self.thread, number, before, of_its_own)
+
+    def ahead(self, number: int, args: tuple[Any, ...]) -> int | None:
+        return self.claims.claim_ahead(self.thread, self.thread.last_call, number, args)
 
 
 @pytest.fixture
@@ -201,34 +227,40 @@ def test_a_number_that_is_not_the_thread_s_is_the_one_other_s_that_has_it() -> N
 def test_an_op_takes_the_node_that_was_made_ahead_of_the_clone_it_came_after(x: Tensor) -> None:
     claims = Claims()
     y = x.exp()
-    claims.op(5)  # the clone: it has claimed the node of the op that comes now
+    claims.clone(5, None)  # it has claimed the node of the op that comes now
     plain, constant = torch.ones(2), torch.ones(2)
-    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (plain, constant)) is None, (
-        "it makes no node"
-    )
-    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (plain, x)) == number_of(y)
+    assert claims.ahead(6, (plain, constant)) is None, "it makes no node"
+    assert claims.ahead(6, (plain, x)) == number_of(y)
     assert claims.claims.made_by(number_of(y), "MulBackward0", claims.thread, 0) == 6
-    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 7, (plain, x)) is None, (
-        "the node is not the last call's any more"
-    )
 
 
 def test_of_a_clone_with_a_node_the_older_is_the_op_s(x: Tensor) -> None:
     claims = Claims()
     ahead, of_clone = x.exp(), x.clone()
-    claims.op(5)
-    assert (
-        claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (x,))
-        == number_of(ahead)
-        == number_of(of_clone) - 1
-    )
+    claims.clone(5, number_of(of_clone))
+    assert claims.ahead(6, (x,)) == number_of(ahead) == number_of(of_clone) - 1
+    assert claims.claims.made_by(number_of(of_clone), "CloneBackward0", claims.thread, 0) == 5
+
+
+def test_an_op_on_a_list_takes_the_nodes_of_all_its_tensors(x: Tensor) -> None:
+    claims = Claims()
+    first, second, cloned = x.exp(), x.exp(), x.clone()
+    claims.clone(5, number_of(cloned))
+    cloned_too = x.clone()
+    claims.clone(6, number_of(cloned_too))
+    claims.clone(7, None)  # what a pack hook is given is detached, which makes no node
+    assert claims.ahead(8, ([torch.ones(2), x], 2.0)) == number_of(second)
+    numbers = [number_of(y) for y in (first, second, cloned, cloned_too)]
+    assert [claims.claims.made_by(n, "MulBackward0", claims.thread, 0) for n in numbers] == [8, 8, 5, 6]
 
 
 def test_nothing_is_taken_without_gradient_or_after_another_call(x: Tensor) -> None:
     claims = Claims()
     x.exp()
-    claims.op(5)
+    claims.clone(5, None)
     with torch.no_grad():
-        assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (torch.ones(2), x)) is None
+        assert claims.ahead(6, (torch.ones(2), x)) is None
     claims.thread.last_call = 8
-    assert claims.claims.claim_ahead(claims.thread, claims.thread.last_call, 6, (torch.ones(2), x)) is None
+    assert claims.ahead(9, (torch.ones(2), x)) is None
+    claims.clone(10, None)
+    assert claims.ahead(11, (torch.ones(2), x)) is None, "that clone had nothing ahead of it"
