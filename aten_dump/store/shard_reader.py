@@ -1,14 +1,16 @@
 """Reads bytes of blobs back, and sees that they are those that were written.
 
 Theory of operation
+    Bytes are read straight into the memory that is handed out. A map of the file in between would cost a page fault for
+    every 64 KiB, count as memory of the process, and end it where somebody cuts the file off meanwhile (SIGBUS).
+
     A blob is checked against its checksum when bytes of it are read for the first time: piece by piece, so that the
-    hash finds in the cache what has just been copied. It is taken of the copy: what the reader is given is what was
-    checked, and hashing pages of the file first, then copying them, costs twice as much. Later reads are copies alone.
+    hash finds in the cache what has just been read. It is taken of the memory that is handed out: what the reader is
+    given is what was checked. Later reads are copies alone.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,15 +25,12 @@ from .records import Blob, Shard
 from .regular_files import open_inside
 from .shards import partial_name, shard_name
 
-PIECE_BYTES: Final = 1 << 20  # what is still in the cache when it is hashed
-_MAPPED_BYTES: Final = 8 << 20  # read through maps before they are dropped: their pages count as memory of the process
+PIECE_BYTES: Final = 512 << 10  # still in the cache when it is hashed, beside the pages that it was copied from
+_MOST_OPEN: Final = 4  # shards: there are readers of many ranks at a time, and a process may have 1024 files open
 
 
 class ShardReader:
-    """Reads blobs of one step and rank, from finished shards and ``.partial`` ones alike.
-
-    Maps are private: a write to a returned array changes neither the file nor other processes.
-    """
+    """Reads blobs of one step and rank, from finished shards and ``.partial`` ones alike."""
 
     def __init__(self, directory: Path, shards: Iterable[Sequence[Any]], verify: bool = True) -> None:
         """Take the shards of an index.
@@ -46,10 +45,9 @@ class ShardReader:
         for row in shards:
             shard = Shard._make(row[:3])
             self._header_bytes[shard.number] = shard.header_bytes
-        self._maps: dict[int, NDArray[np.uint8]] = {}
+        self._files: dict[int, _ShardFile] = {}
         self._verify = verify
         self._verified: set[int] = set()
-        self._passed_bytes = 0  # since the maps were made
 
     def read(self, blob: Sequence[Any], start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
         """Return bytes [start, stop) of a Blob record (typed or a raw row), in memory of their own.
@@ -58,57 +56,55 @@ class ShardReader:
             MissingDataError: the shard or its last bytes are not there (interrupted, moved, cut off).
             FormatError: the record or the shard is not what docs/format.md describes, or the blob's bytes have changed.
         """
-        item = Blob._make(blob[:8])
-        mapped = self.blob(item)
+        item = self._checked(blob)
         stop = item.nbytes if stop is None else stop
         if not 0 <= start <= stop <= item.nbytes:
             raise FormatError(
                 f"bytes {start} to {stop} are asked for of blob {item.id} in {self._directory}, which has "
                 f"{item.nbytes}: the index is damaged; run `aten-dump verify`"
             )
+        if item.nbytes:
+            self._file_of(item)  # before memory is taken for bytes that a damaged index only claims
         found = np.empty(stop - start, np.uint8)
-        if not self._verify or item.id in self._verified:
-            found[:] = mapped[start:stop]
-            self._passed(stop - start)
-        else:
-            is_whole = len(found) == item.nbytes
-            self._compare(item, _digest(mapped, found) if is_whole else self._digest_of(item))
-            if not is_whole:
-                found[:] = mapped[start:stop]
-            self._passed(item.nbytes)
+        if self._verify and item.id not in self._verified:
+            if len(found) == item.nbytes:
+                self._compare(item, self._digest(item, found.data))
+                return found
+            self.verify(item)
+        self._fill(item, found.data, start)
         return found
 
     def verify(self, blob: Blob) -> None:
-        """Compare a blob with its checksum.
+        """Compare a blob with its checksum; raises as `read` does."""
+        self._compare(blob, self._digest(self._checked(blob)))
 
-        Raises:
-            FormatError: they are other bytes.
-        """
-        self._compare(blob, self._digest_of(blob))
-        self._passed(blob.nbytes)
+    def close(self) -> None:
+        """Let go of the files; the next read opens what it needs."""
+        self._files.clear()
 
-    def _digest_of(self, blob: Blob) -> bytes:
-        """Return the checksum of a blob as it is; a long one does not pass through a map."""
-        mapped = self.blob(blob)
-        if len(mapped) <= _MAPPED_BYTES:
-            return _digest(mapped)
+    def _digest(self, blob: Blob, into: memoryview | None = None) -> bytes:
+        """Return the checksum of a blob as it is read; `into` takes its bytes, of which nothing is kept without."""
         digest = xxhash.xxh3_64()
-        fd, _ = self._open(blob.shard)
-        with open(fd, "rb", buffering=0) as file:
-            file.seek(self._header_bytes[blob.shard] + blob.offset)
-            left = blob.nbytes
-            buffer = bytearray(PIECE_BYTES)
-            while left and (got := file.readinto(memoryview(buffer)[: min(left, PIECE_BYTES)])):
-                digest.update(memoryview(buffer)[:got])
-                left -= got
+        room = np.empty(min(blob.nbytes, PIECE_BYTES), np.uint8).data if into is None else into
+        for start in range(0, blob.nbytes, PIECE_BYTES):
+            size = min(PIECE_BYTES, blob.nbytes - start)
+            piece = room[:size] if into is None else room[start : start + size]
+            self._fill(blob, piece, start)
+            digest.update(piece)
         return digest.digest()
 
-    def _passed(self, nbytes: int) -> None:
-        """Let go of the maps now and then: what was read through them counts as memory of the process."""
-        self._passed_bytes += nbytes
-        if self._passed_bytes > _MAPPED_BYTES:
-            self.close()
-            self._passed_bytes = 0
+    def _fill(self, blob: Blob, room: memoryview, start: int) -> None:
+        """Read bytes of a blob, from `start` on, until `room` is full."""
+        at = self._header_bytes[blob.shard] + blob.offset + start
+        while room:
+            file = self._file_of(blob)
+            try:
+                got = os.preadv(file.fd, (room,), at)
+            except OSError as error:
+                raise StoreError(error.errno, f"cannot read {file.path}: {error.strerror}") from error
+            if not got:  # cut off since it was opened
+                raise _cut_off(blob, self._directory, at)
+            room, at = room[got:], at + got
 
     def _compare(self, blob: Blob, digest: bytes) -> None:
         if digest != blob.checksum:
@@ -119,79 +115,59 @@ class ShardReader:
             )
         self._verified.add(blob.id)
 
-    def blob(self, blob: Sequence[Any]) -> NDArray[np.uint8]:
-        """Return the bytes of a Blob record as an array over the file, as they are; raises as `read` does."""
-        item = self._checked(blob)
-        if item.nbytes == 0:
-            return np.empty(0, np.uint8)
-        data = self._maps.get(item.shard)
-        end = self._header_bytes[item.shard] + item.offset + item.nbytes
-        if data is None or len(data) < end:  # a shard that still grows is mapped again
-            data = self._maps[item.shard] = self._map(item.shard)
-        if len(data) < end:
-            raise _cut_off(item, self._directory, len(data))
-        return data[end - item.nbytes : end]
-
-    def close(self) -> None:
-        """Let go of the maps; arrays already returned stay valid."""
-        self._maps.clear()
-
     def _checked(self, blob: Sequence[Any]) -> Blob:
         item = Blob._make(blob[:8])
-        where = f"blob {item.id} in {self._directory}"
         if item.offset < 0 or item.nbytes < 0:
-            raise FormatError(f"{where} has offset {item.offset} and {item.nbytes} bytes; neither may be negative")
+            raise FormatError(
+                f"blob {item.id} in {self._directory} has offset {item.offset} and {item.nbytes} bytes; neither may be "
+                "negative"
+            )
         if item.shard not in self._header_bytes:
-            raise FormatError(f"{where} names shard {item.shard}, which has no Shard record")
+            raise FormatError(
+                f"blob {item.id} in {self._directory} names shard {item.shard}, which has no Shard record"
+            )
         return item
 
-    def _open(self, number: int) -> tuple[int, Path]:
+    def _file_of(self, blob: Blob) -> _ShardFile:
+        """Return the shard that a blob is in, which reaches as far as the blob."""
+        end = self._header_bytes[blob.shard] + blob.offset + blob.nbytes
+        file = self._files.get(blob.shard)
+        if file is None or file.size < end:  # a shard that still grows is opened again
+            if len(self._files) >= _MOST_OPEN:
+                self.close()
+            file = self._files[blob.shard] = self._open(blob.shard)
+        if file.size < end:
+            raise _cut_off(blob, self._directory, file.size)
+        return file
+
+    def _open(self, number: int) -> _ShardFile:
         """Open a shard, whichever name it has, and see that its data begin where the index says."""
         finished = self._directory / shard_name(number)
         # The finished name twice: a growing shard may be renamed between the first look and the second.
         for path in (finished, self._directory / partial_name(number), finished):
             try:
-                fd = open_inside(path)
+                file = _ShardFile(open_inside(path), path)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-            start = int.from_bytes(os.pread(fd, 8, 0), "little") + 8
+            start = int.from_bytes(os.pread(file.fd, 8, 0), "little") + 8
             if path is finished and start != self._header_bytes[number]:
-                os.close(fd)
                 expected = self._header_bytes[number]
                 raise FormatError(f"{path} has {start} bytes before its data, the index says {expected}")
-            return fd, path
+            return file
         raise MissingDataError(f"{finished} does not exist, nor its .partial: copy it next to the index it belongs to")
 
-    def _map(self, number: int) -> NDArray[np.uint8]:
-        fd, path = self._open(number)
-        try:
-            if os.fstat(fd).st_size == 0:
-                return np.empty(0, np.uint8)
-            return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY), np.uint8)
-        except OSError as error:
-            raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-        finally:
-            os.close(fd)
 
+class _ShardFile:
+    """An open shard. It is closed when nobody holds it any more: one thread may let go of it while another reads."""
 
-def _digest(source: NDArray[np.uint8], into: NDArray[np.uint8] | None = None) -> bytes:
-    """Return the checksum of some bytes; where `into` is given, copy them there and return that of the copy."""
-    if len(source) <= PIECE_BYTES:
-        if into is not None:
-            into[:] = source
-            source = into
-        return xxhash.xxh3_64_digest(source.data)
-    digest = xxhash.xxh3_64()
-    for start in range(0, len(source), PIECE_BYTES):
-        piece = source[start : start + PIECE_BYTES]
-        if into is not None:
-            copied = into[start : start + PIECE_BYTES]
-            copied[:] = piece
-            piece = copied
-        digest.update(piece.data)
-    return digest.digest()
+    def __init__(self, fd: int, path: Path) -> None:
+        self.fd, self.path = fd, path
+        self.size = os.fstat(fd).st_size
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
 
 def _cut_off(blob: Blob, directory: Path, there: int) -> MissingDataError:

@@ -57,7 +57,7 @@ def repeat_recording(source: Path, target: Path, calls: int, copies: int = 1) ->
 
 
 def _store(writer: Writer, blob: r.Blob, reader: ShardReader) -> int:
-    source = reader.blob(blob)
+    source = reader.read(blob)
 
     def fill(offset: int, address: int, nbytes: int) -> None:
         ctypes.memmove(address, source.ctypes.data + offset, nbytes)

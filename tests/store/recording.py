@@ -102,4 +102,4 @@ def store_in_place(sink: Writer, array: np.ndarray, hash_of: int = 0) -> int:  #
 def blobs_of(folder: Path) -> dict[int, bytes]:
     data = read_index(folder)
     reader = ShardReader(folder, data.rows[r.SHARD])
-    return {blob.id: reader.blob(blob).tobytes() for blob in data.records(r.BLOB)}
+    return {blob.id: reader.read(blob).tobytes() for blob in data.records(r.BLOB)}

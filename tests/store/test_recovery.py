@@ -134,7 +134,7 @@ def check_contents(folder: Path) -> int:
     reader = ShardReader(folder, data.rows[r.SHARD])
     blobs = {blob.id: blob for blob in data.records(r.BLOB)}
     for row in data.rows[r.DATA]:
-        assert reader.blob(blobs[row[2]]).tobytes() == noise(1 + row[1] * 7919 % 60_000, row[1]).tobytes()
+        assert reader.read(blobs[row[2]]).tobytes() == noise(1 + row[1] * 7919 % 60_000, row[1]).tobytes()
     assert [row[1] for row in data.rows[r.CALL]] == list(range(1, len(data.rows[r.CALL]) + 1))
     return len(data.rows[r.DATA])
 
@@ -189,9 +189,9 @@ def test_bytes_that_the_machine_lost_are_missing_and_the_rest_is_kept(killed: Pa
     report = recover(killed)
     assert report.lost_blobs == [blobs[-2].id, blobs[-1].id]
     reader = ShardReader(killed, read_index(killed).rows[r.SHARD])
-    assert reader.blob(blobs[-3]).tobytes() == noise(blobs[-3].nbytes, blobs[-3].id).tobytes()
+    assert reader.read(blobs[-3]).tobytes() == noise(blobs[-3].nbytes, blobs[-3].id).tobytes()
     with pytest.raises(MissingDataError, match="were lost"):
-        reader.blob(blobs[-1])
+        reader.read(blobs[-1])
     with safe_open(killed / shard_name(number), "np") as file:
         assert set(file.keys()) >= {str(blob.id) for blob in blobs[:-2]}
     assert len(verify(killed)) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.shard_reader import ShardReader
-from aten_dump.store.shards import MAX_HEADER_BYTES, shard_name
+from aten_dump.store.shards import MAX_HEADER_BYTES, partial_name, shard_name
 from aten_dump.store.writing.shard_writer import FIRST_HEADER_BYTES, HeaderBudget
 from tests.store.recording import RANK, header, noise, store, writer
 
@@ -107,39 +108,95 @@ def test_stock_safetensors_reads_names_and_values(tmp_path: Path) -> None:
     assert size == read_index(tmp_path / RANK).rows[r.SHARD][0][2] + 24 + 32 + 3
 
 
-def one_blob(root: Path) -> tuple[Path, ShardReader, r.Blob]:
-    sink = writer(root)
+def many_blobs(
+    root: Path, count: int, verify: bool = True, *, nbytes: int = 100, **options: int
+) -> tuple[Path, ShardReader]:
+    """Write a step of so many blobs of noise; return its folder and a reader of it."""
+    sink = writer(root, **options)
     sink.begin_step(header())
-    store(sink, noise(100), "U8")
+    for seed in range(count):
+        store(sink, noise(nbytes, seed), "U8")
     sink.end_step(0, 0, {})
     sink.close()
-    data = read_index(root / RANK)
-    return root / RANK, ShardReader(root / RANK, data.rows[r.SHARD]), next(data.records(r.BLOB))
+    return root / RANK, ShardReader(root / RANK, read_index(root / RANK).rows[r.SHARD], verify)
 
 
-def test_the_reader_neither_copies_nor_writes(tmp_path: Path) -> None:
+def one_blob(root: Path) -> tuple[Path, ShardReader, r.Blob]:
+    folder, reader = many_blobs(root, 1)
+    return folder, reader, next(read_index(folder).records(r.BLOB))
+
+
+def open_below(folder: Path) -> int:
+    """Count the files in a folder that this process has open."""
+    return sum(os.path.realpath(f"/proc/self/fd/{fd}").startswith(str(folder)) for fd in os.listdir("/proc/self/fd"))
+
+
+def test_what_is_read_is_the_readers_own(tmp_path: Path) -> None:
     folder, reader, blob = one_blob(tmp_path)
-    found = reader.blob(blob)
-    assert np.shares_memory(found, reader.blob(blob))
+    found = reader.read(blob)
     before = (folder / shard_name(0)).read_bytes()
     found[:] = 0
     assert (folder / shard_name(0)).read_bytes() == before
     reader.close()
-    assert found.sum() == 0  # still mapped
-    assert reader.blob(blob).tobytes() == noise(100).tobytes()
+    assert reader.read(blob).tobytes() == noise(100).tobytes()
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_shard_that_is_cut_off_while_it_is_open_is_an_error(tmp_path: Path, verify: bool) -> None:
+    """Through a map of the file this would end the process."""
+    folder, reader = many_blobs(tmp_path, 2, verify, nbytes=1 << 20)
+    first, second = read_index(folder).records(r.BLOB)
+    assert reader.read(first).tobytes() == noise(1 << 20, 0).tobytes()
+    with open(folder / shard_name(0), "r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) - (1 << 19))
+    with pytest.raises(MissingDataError, match="they were lost when the run or its machine was cut short"):
+        reader.read(second)
+
+
+def test_a_shard_that_grows_is_read_by_the_same_reader(tmp_path: Path) -> None:
+    folder, reader = many_blobs(tmp_path, 2)
+    first, second = read_index(folder).records(r.BLOB)
+    path = folder / shard_name(0)
+    whole = path.read_bytes()
+    partial = path.rename(folder / partial_name(0))
+    partial.write_bytes(whole[:-50])
+    assert reader.read(first).tobytes() == noise(100, 0).tobytes()
+    with pytest.raises(MissingDataError, match="blob 2 in"):
+        reader.read(second)
+    partial.write_bytes(whole)
+    partial.rename(path)
+    assert reader.read(second).tobytes() == noise(100, 1).tobytes()
+
+
+def test_few_shards_are_open_at_a_time_and_none_without_a_reader(tmp_path: Path) -> None:
+    folder, reader = many_blobs(tmp_path, 10, shard_bytes=100)
+    blobs = list(read_index(folder).records(r.BLOB))
+    assert len({blob.shard for blob in blobs}) == 10
+    for _ in range(2):
+        assert [reader.read(blob).tobytes() for blob in blobs] == [noise(100, seed).tobytes() for seed in range(10)]
+        assert 0 < open_below(folder) <= 4
+    del reader
+    assert open_below(folder) == 0
+
+
+def test_an_empty_blob_needs_no_shard(tmp_path: Path) -> None:
+    folder, reader = many_blobs(tmp_path, 1, nbytes=0)
+    (folder / shard_name(0)).unlink()
+    assert reader.read(next(read_index(folder).records(r.BLOB))).size == 0
 
 
 def test_the_reader_takes_raw_rows_with_fields_of_newer_versions(tmp_path: Path) -> None:
     folder, _, blob = one_blob(tmp_path)
     shards = read_index(folder).rows[r.SHARD]
     reader = ShardReader(folder, [(*row, "new") for row in shards])
-    assert reader.blob((*blob, "new")).tobytes() == noise(100).tobytes()
+    assert reader.read((*blob, "new")).tobytes() == noise(100).tobytes()
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         ({"nbytes": 101}, MissingDataError),
+        ({"nbytes": 1 << 60}, MissingDataError),
         ({"offset": 1}, MissingDataError),
         ({"offset": 1 << 60}, MissingDataError),
         ({"offset": -5}, FormatError),
@@ -150,7 +207,7 @@ def test_the_reader_takes_raw_rows_with_fields_of_newer_versions(tmp_path: Path)
 def test_the_reader_checks_bounds(tmp_path: Path, change: dict[str, int], error: type[Exception]) -> None:
     folder, reader, blob = one_blob(tmp_path)
     with pytest.raises(error, match=f"blob 1 in {folder}"):
-        reader.blob(blob._replace(**change))
+        reader.read(blob._replace(**change))
 
 
 def test_the_reader_reads_a_part_of_a_blob_and_no_more_than_there_is(tmp_path: Path) -> None:
@@ -168,14 +225,14 @@ def test_the_reader_says_which_shard_is_missing_or_foreign(tmp_path: Path) -> No
     path = folder / shard_name(0)
     moved = shutil.move(path, tmp_path)
     with pytest.raises(MissingDataError, match=r"shard-00000.safetensors does not exist"):
-        ShardReader(folder, shards).blob(blob)
+        ShardReader(folder, shards).read(blob)
     whole = Path(moved).read_bytes()
     path.write_bytes((8).to_bytes(8, "little") + whole[8:])
     with pytest.raises(FormatError, match="16 bytes before its data"):
-        ShardReader(folder, shards).blob(blob)
+        ShardReader(folder, shards).read(blob)
     path.write_bytes(b"")
     with pytest.raises(FormatError, match="8 bytes before its data"):
-        ShardReader(folder, shards).blob(blob)
+        ShardReader(folder, shards).read(blob)
     path.rename(path.with_name(path.name + ".partial"))
     with pytest.raises(MissingDataError, match="they were lost when the run or its machine was cut short"):
-        ShardReader(folder, shards).blob(blob)
+        ShardReader(folder, shards).read(blob)

@@ -9,7 +9,6 @@ import torch
 from aten_dump.dump.index.source import Source
 from aten_dump.errors import MissingDataError
 from aten_dump.store import records as r
-from aten_dump.store import shard_reader as module
 from tests.dump.building import Builder, value
 
 
@@ -27,16 +26,6 @@ def test_bytes_of_a_blob(builder: Builder) -> None:
     assert (bytes(found), type(found)) == (bytes([2, 3, 4]), np.ndarray)
     found[0] = 99
     assert bytes(source.read(tables, tables.blobs[number], 2, 3)) == bytes([2]), "what is read is a copy"
-
-
-def test_the_maps_of_shards_are_dropped_now_and_then_and_come_back(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MAPPED_BYTES", 15)
-    number = builder.blob(bytes(range(10)))
-    source = opened(builder)
-    tables = source.tables("here")
-    assert [bytes(source.read(tables, tables.blobs[number], 0, 10)) for _ in range(5)] == [bytes(range(10))] * 5
 
 
 def test_lost_blobs_reach_beyond_the_end_of_their_shard(builder: Builder) -> None:

@@ -260,7 +260,7 @@ def test_bytes_that_changed_are_an_error_at_the_first_read(tmp_path: Path) -> No
 
 
 def test_a_part_of_a_long_blob_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aten_dump.store.shard_reader._MAPPED_BYTES", 10)
+    monkeypatch.setattr("aten_dump.store.shard_reader.PIECE_BYTES", 10)
     root = linear_step(tmp_path / "dump").builder.finish()
     rank = open_dump(root).rank(0, 0)
     blob = next(blob for blob in rank.tables.blobs.records() if blob.nbytes > 16)

@@ -50,7 +50,7 @@ def test_a_full_disk_is_an_error_that_names_it_and_what_was_written_stays(small_
     blobs = list(data.records(r.BLOB))
     assert len(blobs) >= 10
     reader = ShardReader(folder, data.rows[r.SHARD])
-    assert all(reader.blob(blob).tobytes() == noise(1 << 20, blob.id).tobytes() for blob in blobs)
+    assert all(reader.read(blob).tobytes() == noise(1 << 20, blob.id).tobytes() for blob in blobs)
     saved = shutil.copytree(folder, small_disk.parent / "saved")
     assert recover(saved).committed
     assert verify(saved) == []
