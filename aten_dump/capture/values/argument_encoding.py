@@ -22,12 +22,11 @@ from ...store.records import (
     Tree,
     TreePath,
 )
-from .containers import is_mapping, is_too_deep, items_of, tensors_in
+from .containers import is_int64, is_mapping, is_too_deep, items_of, repr_of, tensors_in
 from .distributed_literals import describe
 from .value_ids import ValueIds
 
 PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
-_INT64: Final = 1 << 63
 _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
 
@@ -90,7 +89,7 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
     if kind in PLAIN_TYPES:
         return item
     if kind is int:
-        return item if -_INT64 <= item < _INT64 else [TREE_BYTES, _repr(item)]
+        return _encode_int(item)
     if isinstance(item, torch.Tensor):
         return values.tree_of(item, keep)
     if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
@@ -104,12 +103,8 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
     return _encode_other(item)
 
 
-def _repr(item: Any) -> str:
-    """Return the repr of a number or of what holds some; of an int too long to be one, its hexadecimal digits."""
-    try:
-        return repr(item)
-    except ValueError:  # sys.set_int_max_str_digits: 4,300 by default
-        return hex(item) if isinstance(item, int) else f"{type(item).__name__}(...)"
+def _encode_int(item: int) -> Tree:
+    return item if is_int64(item) else [TREE_BYTES, repr_of(item)]
 
 
 def _name_of(item: Any) -> Tree:
@@ -141,7 +136,7 @@ def _encode_other(item: Any) -> Tree:
     if isinstance(item, (bool, int, float, str)) and not isinstance(item, (torch.SymInt, torch.SymFloat)):
         return _plain_of(item)
     if isinstance(item, (slice, range, type(Ellipsis))):
-        return [TREE_BYTES, _repr(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
+        return [TREE_BYTES, repr_of(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
     described = describe(item)
     if described is not None:
         return described
@@ -152,7 +147,8 @@ def _plain_of(item: Any) -> Tree:
     """A subclass of a plain type, an enum among them, as that plain type."""
     for plain in (bool, int, float, str):
         if isinstance(item, plain):
-            return plain(item) if plain is not str else str.__str__(item)
+            found = plain(item) if plain is not str else str.__str__(item)
+            return _encode_int(found) if plain is int else found
     raise AssertionError(item)
 
 

@@ -12,6 +12,21 @@ from ...store.records import TreePath
 
 DEEPEST: Final = 256  # containers in containers; compiled, Python's own limit would not end a recursion
 
+_INT64: Final = 1 << 63
+
+
+def is_int64(number: int) -> bool:
+    """Tell whether a Python integer is one for a record."""
+    return -_INT64 <= number < _INT64
+
+
+def repr_of(item: Any) -> str:
+    """Return the repr of a number or of what holds some; of an int too long to be one, its hexadecimal digits."""
+    try:
+        return repr(item)
+    except ValueError:  # sys.set_int_max_str_digits: 4,300 by default
+        return hex(item) if isinstance(item, int) else f"{type(item).__name__}(...)"
+
 
 def is_mapping(item: Any) -> bool:
     """Tell whether an argument is entered by its keys: a mapping or a dataclass."""
@@ -24,11 +39,11 @@ def is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
 
 
 def items_of(item: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the entries of what `is_mapping` is true of; keys are texts or integers."""
+    """Yield the entries of what `is_mapping` is true of; keys are texts or integers of 64 bits."""
     if isinstance(item, Mapping):
         for key in item:
-            plain = isinstance(key, (str, int)) and not isinstance(key, bool)
-            yield (key if plain else repr(key)), item[key]
+            plain = isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool) and is_int64(key))
+            yield (key if plain else repr_of(key)), item[key]
     else:
         for field in dataclasses.fields(item):
             yield field.name, getattr(item, field.name, None)

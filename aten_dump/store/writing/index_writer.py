@@ -111,7 +111,14 @@ class IndexWriter:
             try:
                 data = self._pack(record)
             except (TypeError, ValueError, OverflowError) as error:
-                message = f"a record of kind {record[0]!r} was left out: {error}; it held {record!r:.400}"
+                message = f"a record of kind {record[0]!r} was left out: {error}; it held {_shown(record)}"
                 data = self._pack(Note(NOTE, "unwritable_record", message, 1))
             self._parts.append(data)
             self.waiting_bytes += len(data)
+
+
+def _shown(record: tuple[Any, ...]) -> str:
+    try:
+        return f"{record!r:.400}"
+    except ValueError:  # sys.set_int_max_str_digits
+        return "an integer of too many digits to be shown"

@@ -75,6 +75,22 @@ def test_literals(item: Any, tree: Any, values: ValueTable) -> None:
     assert encode_arguments((item,), {}, values, False)[0] == [tree]
 
 
+class Count(int):
+    """An integer of the program's own."""
+
+
+def test_integers_of_any_length_are_texts_wherever_they_are(values: ValueTable) -> None:
+    long, text = 10**6000, hex(10**6000)  # more digits than Python writes
+    assert encode(long, values, False) == encode(Count(long), values, False) == [r.TREE_BYTES, text]
+    assert encode([long, {long: Count(1)}], values, False) == [
+        r.TREE_LIST,
+        [r.TREE_BYTES, text],
+        [r.TREE_DICT, text, 1],
+    ]
+    assert encode({Count(2**63): 0, -(2**63): 1}, values, False) == [r.TREE_DICT, str(2**63), 0, -(2**63), 1]
+    assert encode({(long,): 0}, values, False) == [r.TREE_DICT, "tuple(...)", 0]
+
+
 def test_a_generator_is_its_device_and_seed(values: ValueTable) -> None:
     assert encode(torch.Generator().manual_seed(7), values, False) == [r.TREE_GENERATOR, "cpu", 7]
 

@@ -322,11 +322,12 @@ def test_max_bytes_is_a_budget_over_all_steps(tmp_path: Path) -> None:
     assert notes == [[], [("max_bytes", 4)], [("max_bytes", 5)]]
 
 
-def test_a_record_that_msgpack_cannot_hold_is_replaced_by_a_note(tmp_path: Path) -> None:
+@pytest.mark.parametrize("too_long", [1 << 70, 10**6000], ids=["70 bits", "6,001 digits"])
+def test_a_record_that_msgpack_cannot_hold_is_replaced_by_a_note(tmp_path: Path, too_long: int) -> None:
     sink = writer(tmp_path)
     sink.begin_step(header())
     for number in range(1, 600):
-        sink.emit(call(number, args=[1 << 70] if number == 300 else [1.5]))
+        sink.emit(call(number, args=[too_long] if number == 300 else [1.5]))
     sink.emit(r.Text(r.TEXT, 1, "na\udc80me"))
     sink.end_step(0, 0, {})
     sink.close()
