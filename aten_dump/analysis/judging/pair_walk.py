@@ -94,8 +94,8 @@ class Walk:
     def _view(self, pair: Pair) -> None:
         """Hand on what is known to the views of it; where that cannot be told, who reads the view is asked."""
         links = self.knows.links.of(pair)
-        if any(open_links(links)):
-            self._give_up(pair)
+        if any(open_links(links)) or any(link.target.undefined != link.baseline.undefined for link in links):
+            self._give_up(pair)  # a view reads nothing: what one side had not written yet may be there when it is read
             return
         self._taken.add(pair.baseline.id)
         self._add_links(pair, links)

@@ -124,6 +124,21 @@ def test_nan_that_the_baseline_does_not_have(walk: Walks) -> None:
     assert text(seen) == "NaN or Inf stand at other places of its result"
 
 
+def test_a_view_of_what_is_written_later_is_no_reader_of_it(walk: Walks) -> None:
+    def ahead(function: Callable[..., torch.Tensor]) -> Body:
+        def run() -> None:
+            memory = torch.empty(4)
+            seen = memory.view(2, 2)
+            function(X, out=memory)
+            seen.neg()
+
+        return run
+
+    assert found(walk(lambda: X.exp().view(2, 2).neg(), ahead(torch.exp))) == []
+    (kind, call, slot), *more = found(walk(lambda: X.exp().view(2, 2).neg(), ahead(torch.sin)))
+    assert (kind, call, slot, more) == ("region", "Aten.exp.0.forward", "output", [])
+
+
 def test_another_dtype_is_wrong_though_the_numbers_are_equal(walk: Walks) -> None:
     seen = walk(lambda: X.relu(), wrong=Wrong(A.relu.default, 0, result=lambda r: r.double()))
     assert found(seen) == [("dtype", "Aten.relu.0.forward", "output.0")]
