@@ -48,9 +48,22 @@ class LayoutJudge(ResultJudge):
     ) -> dict[str, Judgement]:
         """Judge all results of a pair of calls; `found` has them by slot."""
         judged = super().results(target, baseline, found, inputs)
+        unknown = [slot for slot, said in judged.items() if said.status == "unknown" and not found[slot][2].known]
+        if unknown and not inputs.undefined:
+            judged |= self._by_itself(target, baseline, {slot: found[slot] for slot in unknown}, inputs)
         if is_fused(target) == is_fused(baseline):
             return judged
         return {slot: judge_fused(target, said, found[slot], inputs, self.ranks) for slot, said in judged.items()}
+
+    def _by_itself(
+        self, target: Call, baseline: Call, found: Mapping[str, Compared], inputs: Inputs
+    ) -> dict[str, Judgement]:
+        """Judge results that cannot be put beside their counterparts, where a rank's own is wrong for what it got."""
+        own = self.replays.local_errors(target, baseline)
+        if isinstance(own, str):
+            return {}
+        said = {slot: super(LayoutJudge, self)._replayed(own[slot], found[slot], inputs) for slot in own.keys() & found}
+        return {slot: judgement for slot, judgement in said.items() if judgement.guilty}
 
     def _replayed(self, own: OwnError, compared: Compared, inputs: Inputs) -> Judgement:
         said = super()._replayed(own, compared, inputs)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from aten_dump import open_dump
+from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import Finding
 from aten_dump.analysis.evidence.judgement import Judgement
@@ -102,6 +103,16 @@ def test_a_wrong_result_is_wrong_as_ever(make: Callable[..., Call]) -> None:
     found = {"output.0": (call.outputs, call.outputs, apart(0.0))}
     said = LayoutJudge((), Replays(), None).results(call, call, found, inputs("same"))["output.0"]
     assert (said.status, said.guilty, said.floor_from) == ("different", True, "replay")
+
+
+def test_parts_that_make_up_no_counterpart_are_held_against_their_own_replay(make: Callable[..., Call]) -> None:
+    nowhere = Closeness("none", reason="in no order do they come near it")
+    for result, expected in ((X + Y, ("unknown", False, "")), ((X + Y) * 1.01, ("different", True, "replay"))):
+        call = make(result=result)
+        found = {"output.0": (call.outputs, call.outputs, nowhere)}
+        for known in (inputs("within"), inputs("unknown")):
+            said = LayoutJudge((), Replays(), None).results(call, call, found, known)["output.0"]
+            assert (said.status, said.guilty, said.floor_from) == expected
 
 
 # -- sizes of parts ------------------------------------------------------------------------------------------------
