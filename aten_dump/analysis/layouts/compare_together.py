@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...dump import Dump, RankDump, Value, open_dump
+from ...dump import Call, Dump, RankDump, Value, open_dump
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.whole_values import Correspondence, WholeValues
@@ -48,7 +48,7 @@ class Side:
     name: str  # target or baseline
     rank: AssembledRank
     aside: dict[int, LayoutKind]
-    lone: dict[int, int]  # calls that a rank made and the lead did not, or the other way round, by rank
+    lone: dict[int, list[Call]]  # calls that a rank made and the lead did not, or the other way round, by rank
 
 
 def assemble(dump: Dump, step: int, name: str) -> Side:
@@ -66,13 +66,13 @@ def assemble(dump: Dump, step: int, name: str) -> Side:
     for number, rank in ranks.items():
         if rank is not lead:
             matched[number] = correspondence(lead, rank)
-            theirs = set(matched[number].calls.values())
-            lone[number] = sum(c.id not in matched[number].calls and c.id not in kinds[lead.rank] for c in lead.calls)
-            lone[number] += sum(c.id not in theirs and c.id not in kinds[number] for c in rank.calls)
+            ours = {*matched[number].calls, *kinds[lead.rank]}
+            theirs = {*matched[number].calls.values(), *kinds[number]}
+            lone[number] = [c for c in lead.calls if c.id not in ours] + [c for c in rank.calls if c.id not in theirs]
     aside = kinds[lead.rank]
     missing = sorted(set(range(max(lead.header.world_size, max(ranks) + 1))) - set(ranks))
     whole = AssembledRank(WholeValues(ranks, matched, missing), aside)
-    return Side(name, whole, aside, {number: count for number, count in lone.items() if count})
+    return Side(name, whole, aside, {number: calls for number, calls in lone.items() if calls})
 
 
 def correspondence(lead: RankDump, other: RankDump) -> Correspondence:
@@ -225,12 +225,23 @@ def _with_layout(found: RankEvidence, sides: tuple[Side, Side], settler: Settler
     return replace(
         found,
         rows=tuple(rows),
+        findings=tuple(_with_who_lacks_it(finding, sides) for finding in found.findings),
         notes=(*found.notes, *notes),
         together=(len(sides[0].rank.ranks), len(sides[1].rank.ranks)),
         incomplete=incomplete,
         aside={LAYOUT_TEXTS[kind]: count for kind, count in sum((count_aside(s) for s in sides), Counter()).items()},
         replicas=tuple(_replica_texts(sides[0].rank, settler)),
     )
+
+
+def _with_who_lacks_it(finding: Finding, sides: tuple[Side, Side]) -> Finding:
+    """Say which ranks did not make the call that is named, which their lead made."""
+    side = sides[0 if finding.row.target else 1]
+    lead, id = side.rank.lead, finding.row.place.id
+    lacking = [str(n) for n, calls in side.lone.items() if any(c.rank.rank == lead.rank and c.id == id for c in calls)]
+    if not lacking:
+        return finding
+    return replace(finding, text=f"{finding.text}; rank {lead.rank} made this call, rank {', '.join(lacking)} did not")
 
 
 def _doubted(found: RankEvidence) -> RankEvidence:
@@ -303,9 +314,11 @@ def layout_notes(side: Side) -> list[str]:
     for number, dump in rank.ranks.items():
         if not dump.complete:
             notes.append(f"rank {number} of the {side.name} was interrupted; what it lacks was not compared")
-    for number, count in side.lone.items():
+    for number, calls in side.lone.items():
+        first = f"{calls[0].name} of rank {calls[0].rank.rank}"
         notes.append(
-            f"{count} calls of rank {rank.lead.rank} or rank {number} of the {side.name} have none in the other"
+            f"{len(calls)} calls of rank {rank.lead.rank} or rank {number} of the {side.name} have none in the other, "
+            f"the first is {first}"
         )
     return notes
 

@@ -149,8 +149,27 @@ def test_calls_that_only_one_rank_made_are_counted(tmp_path: Path) -> None:
             made.op("c10d::barrier", [log], WHOLE)
         made.b.finish()
     side = assemble(open_dump(tmp_path / "dump"), 0, "target")
-    assert side.lone == {1: 1}, "a collective is none of the program's"
-    assert layout_notes(side) == ["1 calls of rank 0 or rank 1 of the target have none in the other"]
+    (call,) = side.lone[1]
+    assert (call.rank.rank, len(side.lone)) == (1, 1), "a collective is none of the program's"
+    text = f"1 calls of rank 0 or rank 1 of the target have none in the other, the first is {call.name} of rank 1"
+    assert layout_notes(side) == [text]
+
+
+def test_a_call_that_is_named_and_that_other_ranks_did_not_make_says_so(tmp_path: Path) -> None:
+    def program_of(path: Path, ranks: int, halves: int | None) -> str:
+        for number in range(ranks):
+            made = Rank(path, number, ranks)
+            seen, log = made.op("aten::log", [made.b.value(WHOLE)], WHOLE.log()), WHOLE.log()
+            if number == halves:
+                seen, log = made.op("aten::sqrt", [seen], log.abs().sqrt()), log.abs().sqrt()
+            made.op("aten::square", [seen], log.square())
+            made.b.finish()
+        return str(path)
+
+    single = program_of(tmp_path / "single", 1, None)
+    first, *_ = compared(program_of(tmp_path / "lead", 2, 0), single).findings
+    assert first.text.endswith("; rank 0 made this call, rank 1 did not") and "sqrt" in first.row.place.call
+    assert not any("did not" in one.text for one in compared(program_of(tmp_path / "two", 2, None), single).findings)
 
 
 # -- which belong together -----------------------------------------------------------------------------------------
