@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compare bench-compiled bench-targets bench-peers compiled mutants wheel test test-slow test-browser test-compiled test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all torture fuzz trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compare bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-compiled test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -186,6 +186,9 @@ bench: $(READY) ## Measure what recording costs, against the bare step
 
 bench-compare: $(READY) ## Measure what comparing costs, against recording
 	$(RUN) -m benchmarks.comparing $(BENCH_ARGS)
+
+bench-reading: $(READY) ## Measure what checking bytes against their checksums costs who reads them
+	$(RUN) -m benchmarks.reading $(BENCH_ARGS)
 
 test-peers: .bench-peers/ready ## Run the real msprobe on what we export, and read what it records
 	ATEN_DUMP_PEERS=required .bench-peers/bin/python -m pytest -q tests/peers

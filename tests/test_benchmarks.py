@@ -47,6 +47,14 @@ def test_what_comparing_costs_is_measured():
     assert found.stdout.splitlines()[2].startswith("| lstm forecaster (304) | ")
 
 
+def test_checked_and_unchecked_reading_are_measured():
+    found = run("--workload", "chain", "--repeats", "2", module="benchmarks.reading")
+    assert found.returncode == 0, found.stderr
+    rows = [line.split("|")[1:-1] for line in found.stdout.splitlines()[2:]]
+    assert [row[0].strip() for row in rows] == ["dropped", "kept"]
+    assert all(int(row[1]) > 0 for row in rows)
+
+
 def measured(x, us_per_op=0.0, **more):
     return {"wall_ratio": x, "on_file_ratio": x, "above_s": us_per_op / 1e6 * 10, "ops": 10, "peak_bytes": 0, **more}
 

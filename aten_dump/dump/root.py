@@ -156,8 +156,8 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
 
     Args:
         path: the directory that DumpConfig.path named, or one that msprobe or MindSpore's dump wrote.
-        verify: compare the bytes of tensors with their checksums when they are first read, which takes a tenth more
-            time; False shows damaged bytes as they are.
+        verify: compare the bytes of tensors with their checksums when they are first read, which takes a tenth to a
+            third more time; False shows damaged bytes as they are.
 
     Raises:
         StoreError: there is no such directory, or it cannot be read.
