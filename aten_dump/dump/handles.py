@@ -24,7 +24,9 @@ from .index.summary import Summary, summarize
 from .index.tables import Tables
 from .shown.handles_in_notebook import call_html, value_html
 from .shown.source_lines import source_lines
+from .tensors.packed_blobs import find_packed
 from .tensors.partial_reading import Index, load_blocks
+from .tensors.recent_tensors import RecentTensors
 from .tensors.tensor_reading import load
 from .value_facts import ValueFacts
 
@@ -215,6 +217,10 @@ class Value(ValueFacts):
         parts = {name: part.tensor for name, part in self.parts.items()}
         return load(self, self._tables, self._rank.source, parts)
 
+    def shared_tensor(self) -> torch.Tensor:
+        """Return the same to who does not write to it: what was read last is kept, and given to others as well."""
+        return self._rank.recent.get(self._record.id, self.tensor)
+
     def blocks(self, block_bytes: int = 8 << 20) -> Iterator[tuple[Index, torch.Tensor]]:
         """Read as `tensor` does, but a block at a time: ``(index, tensor()[index])`` in row-major order.
 
@@ -252,6 +258,7 @@ class Recording:
         self.step = step
         self.rank = rank
         self.source = Source(directory, verify)
+        self.recent = RecentTensors()
 
     @property
     def where(self) -> str:
@@ -326,18 +333,7 @@ class Recording:
     @cached_property
     def packed_blobs(self) -> frozenset[int]:
         """Blobs that hold several stretches of memory side by side: small tensors, stored together."""
-        known: dict[int, tuple[int, int, int]] = {}
-        packed: set[int] = set()
-        for data in self.tables.data.records():
-            if data.layout == records.LAYOUTS.index("strided") and data.blob not in packed:
-                value = self.value_by_id(data.value)
-                start = (
-                    value.storage_offset * value.dtype.itemsize - data.offset
-                )  # of the blob, in bytes of the storage
-                key = (value.storage, value.version, start)
-                if start < 0 or known.setdefault(data.blob, key) != key:
-                    packed.add(data.blob)
-        return frozenset(packed)
+        return find_packed(self.tables, self.value_by_id)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Recording) and self.directory == other.directory)

@@ -135,19 +135,6 @@ def test_names_are_resolved_without_parsing(builder: Builder) -> None:
     assert rank.value("Module.a.0.forward.output.0.0.forward.output.0").id == y
 
 
-def test_blobs_that_hold_several_small_tensors(builder: Builder) -> None:
-    """Views of one storage are not several, wherever they begin."""
-    packed = builder.blob(bytes(32))
-    for offset in (0, 16):
-        builder.emit(r.Data(r.DATA, builder.value(torch.zeros(4), store=None), packed, offset, 0))
-    base = torch.zeros(8)
-    for view in (base, base[2:], base[4:6]):
-        builder.value(view)
-    behind = builder.blob(bytes(32))  # one value, and bytes of others before it, which were not recorded
-    builder.emit(r.Data(r.DATA, builder.value(torch.zeros(4), store=None), behind, 16, 0))
-    assert open_dump(builder.finish()).rank(0, 0).packed_blobs == {packed, behind}
-
-
 def test_a_small_tensor_is_one_block_as_it_is_and_a_large_one_several(builder: Builder) -> None:
     tensor = torch.arange(20.0).view(4, 5).t()
     number = builder.value(tensor)

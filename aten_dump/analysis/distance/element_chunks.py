@@ -47,7 +47,7 @@ class ElementReader:
         if isinstance(source, Value) and source.nbytes > whole_bytes and _memory_order(source) == order.dims:
             self._value = source
             return
-        tensor = plain(source.tensor() if isinstance(source, Value) else source)
+        tensor = plain(source.shared_tensor() if isinstance(source, Value) else source)
         self._flat = tensor.permute(order.dims).reshape(-1)
 
     def read(self, start: int, stop: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from ...dump import Call, RankDump
+from ...dump import Call
 from ...dump.shown.source_lines import is_beyond_torch
 from ..evidence.findings import Finding, Row
 from ..flow.counterparts import Side
@@ -25,6 +25,8 @@ _CASTS: Final = frozenset(f"torch.Tensor.{name}" for name in ("to", "type", "typ
 _NAMES: Final = ("target", "baseline")
 _SIDES: Final[tuple[Side, Side]] = (0, 1)
 
+ByDtype = dict[torch.dtype, list[Call]]
+
 
 def precisions_of(knows: Knowledge) -> tuple[list[Finding], list[str]]:
     """Return findings and notes about the dtypes of one side that are coarser than all in which the other computes.
@@ -33,8 +35,9 @@ def precisions_of(knows: Knowledge) -> tuple[list[Finding], list[str]]:
     """
     findings, notes = [], []
     ranks = knows.target, knows.baseline
+    by_dtype = [calls_by_dtype(rank) for rank in ranks]
     for side in _SIDES:
-        for dtype, calls in _coarser(ranks[side], ranks[1 - side]).items():
+        for dtype, calls in _coarser(by_dtype[side], by_dtype[1 - side]).items():
             cast = next((call for call in calls if _is_cast_by_the_program(call)), None)
             if cast is None or knows.sources.precisions or is_of_most_products(ranks[side], dtype):
                 notes.append(_note(side, dtype, calls))
@@ -50,10 +53,10 @@ def _note(side: Side, dtype: torch.dtype, calls: Sequence[Call]) -> str:
     )
 
 
-def _coarser(ours: RankDump, theirs: RankDump) -> dict[torch.dtype, list[Call]]:
+def _coarser(ours: ByDtype, theirs: ByDtype) -> ByDtype:
     """Return the calls of one side by dtypes that are coarser than all in which the other computes."""
-    coarsest = max((torch.finfo(dtype).eps for dtype in calls_by_dtype(theirs)), default=1.0)
-    return {dtype: calls for dtype, calls in calls_by_dtype(ours).items() if torch.finfo(dtype).eps > coarsest}
+    coarsest = max((torch.finfo(dtype).eps for dtype in theirs), default=1.0)
+    return {dtype: calls for dtype, calls in ours.items() if torch.finfo(dtype).eps > coarsest}
 
 
 def _is_cast_by_the_program(call: Call) -> bool:

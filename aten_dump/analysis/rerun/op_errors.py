@@ -129,7 +129,7 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
             continue
         if isinstance(recorded, Value):
             check_readable(recorded)
-        item = recorded.tensor() if isinstance(recorded, Value) else recorded
+        item = recorded.shared_tensor() if isinstance(recorded, Value) else recorded
         if item is None and plain.get(slot) is None:
             continue
         if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):

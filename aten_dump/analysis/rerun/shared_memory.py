@@ -242,9 +242,10 @@ def _cast_alone(value: Value) -> torch.Tensor | None:
     is_plain = value.is_floating and value.dtype not in _REAL and not (value.undefined or value.negative)
     if not is_plain or data is None or data.layout != LAYOUTS.index("strided"):
         return None
-    tensor = value.tensor()
+    tensor = value.shared_tensor()
     reach = extent(value)[1] // value.dtype.itemsize - value.storage_offset
-    return tensor.as_strided((reach,), (1,)).to(torch.float64).as_strided(tensor.shape, tensor.stride())
+    flat = tensor.as_strided((reach,), (1,)).to(torch.float64, copy=True)  # the op may write to it
+    return flat.as_strided(tensor.shape, tensor.stride())
 
 
 def _with_bits(value: Value, tensor: torch.Tensor) -> torch.Tensor:

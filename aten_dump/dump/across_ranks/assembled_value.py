@@ -85,6 +85,9 @@ class AssembledValue(Value):
     def tensor(self) -> torch.Tensor:
         return super().tensor() if self.data is not None else self.assembly.tensor()
 
+    def shared_tensor(self) -> torch.Tensor:
+        return self.tensor()  # how parts lie may be settled later
+
 
 def _together(parts: list[tuple[int, Stats]]) -> Stats | None:
     """Return the statistics of shards together, as far as they follow from those of each."""

@@ -122,6 +122,14 @@ def test_what_shared_memory_shares_it(values: Values, around: Surroundings) -> N
     assert made(recorded, around)[0][1].tolist() == list(range(6, 12)), "each time anew"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_an_op_writes_to_is_no_tensor_that_others_read(values: Values, dtype: torch.dtype) -> None:
+    (value,) = values(torch.arange(4.0, dtype=dtype))
+    shared = value.shared_tensor()
+    made([value], Surroundings(cast=True))[0].zero_()
+    assert torch.equal(shared, torch.arange(4.0, dtype=dtype))
+
+
 def test_versions_are_memories_of_their_own(tmp_path: Path) -> None:
     b, x = Builder(tmp_path / "dump"), torch.arange(4.0)
     ids = [b.value(x), b.value(x, version=1, store="compact", raw=x * 2)]

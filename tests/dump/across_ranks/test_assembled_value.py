@@ -135,6 +135,14 @@ def test_an_open_or_scaled_whole_has_no_statistics(tmp_path: Path) -> None:
     assert value.stats is not None
 
 
+def test_a_whole_that_is_settled_anew_is_read_anew(tmp_path: Path) -> None:
+    value = value_of(wholes(ranks_of(tmp_path, list(WHOLE.split([2, 1])), None, ())))
+    value.assembly.across(Placement("shard", 0), (3, 2), 0.5)
+    half = value.shared_tensor()
+    value.assembly.across(Placement("shard", 0), (3, 2))
+    assert torch.equal(value.shared_tensor(), 2 * half)
+
+
 def test_given_up_it_says_why(tmp_path: Path) -> None:
     value = value_of(wholes(ranks_of(tmp_path, list(WHOLE.split([2, 1])), "Weird(3)", (3, 2))))
     assert value.absence.startswith("is in parts: its placement is Weird(3)")
