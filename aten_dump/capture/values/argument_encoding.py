@@ -145,10 +145,14 @@ def _encode_other(item: Any) -> Tree:
 
 def _plain_of(item: Any) -> Tree:
     """A subclass of a plain type, an enum among them, as that plain type."""
-    for plain in (bool, int, float, str):
-        if isinstance(item, plain):
-            found = plain(item) if plain is not str else str.__str__(item)
-            return _encode_int(found) if plain is int else found
+    if isinstance(item, bool):
+        return bool(item)
+    if isinstance(item, int):
+        return _encode_int(int(item))
+    if isinstance(item, float):
+        return float(item)
+    if isinstance(item, str):
+        return str.__str__(item)
     raise AssertionError(item)
 
 
