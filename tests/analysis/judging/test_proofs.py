@@ -352,7 +352,12 @@ def test_a_gradient_that_is_a_little_wrong_is_found(change: Callable[[Normed], o
     found = compare(trained(tmp_path / "target", change, OtherDevice()), baseline)
     assert found.exit_code == 1, found.answer()
     assert found.cause is not None
-    assert found.cause.row.place.op in ("aten::mul_.Tensor", "aten::fill_.Tensor", "aten::copy_"), found.answer()
+    assert found.cause.row.place.op in (
+        "aten::mul_.Tensor",
+        "aten::fill_.Tensor",
+        "aten::fill_.Scalar",
+        "aten::copy_",
+    ), found.answer()
 
 
 def test_a_parameter_that_was_detached_is_named(tmp_path: Path) -> None:
