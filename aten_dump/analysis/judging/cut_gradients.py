@@ -77,12 +77,12 @@ def _cut(knows: Knowledge, side: Side, lacking: list[_Pair]) -> Call:
         without = {ours.id for ours, other in lacking if ours.sequence_nr is None and other.sequence_nr is not None}
         first = _first_behind(flow, last, without)
         read = {number for _, number in first.input_slots()}
-        return _detach_of(knows, side, read, (0, first.id)) or first
+        return detach_of(knows, side, read, (0, first.id)) or first
     made = {number for _, number in last.output_slots()}
-    return _detach_of(knows, side, made, (last.id, sys.maxsize)) or last
+    return detach_of(knows, side, made, (last.id, sys.maxsize)) or last
 
 
-def _detach_of(knows: Knowledge, side: Side, values: set[int], between: tuple[int, int]) -> Call | None:
+def detach_of(knows: Knowledge, side: Side, values: set[int], between: tuple[int, int]) -> Call | None:
     """Return a detach of one of some values that the other side lacks; what it returns is no new value."""
     pairs = knows.wiring.pairs
     paired = pairs.keys() if side == 0 else {other.id for other in pairs.values()}

@@ -25,6 +25,7 @@ from ..flow.odd_calls import odd_call
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
 from .knowledge import Knowledge
+from .leaf_gradients import LeafGradient
 from .open_pairs import OpenPairs
 
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")
@@ -54,6 +55,9 @@ class Ends:
     def run(self) -> None:
         for end in (*self._roots(), *self._gradients(), *self._of_leaves(), *self._left_behind()):
             self._judge(end)
+        for lost in self._open_pairs.leaves.lost():
+            where = "" if lost.detach is None else f"; {lost.detach.name} takes it there"
+            self._lacks(lost.having, _name_of(lost.found), lost.found.gradient, where)
         if self.unknown or not self._known:  # or schedules of pipelines inferred shapes so
             self.unknown = [*self._of_nothing, *self.unknown]
 
@@ -101,19 +105,18 @@ class Ends:
             found |= {name: other for name, other in pairs if times[0][name] == times[1][other] == 1}
         return found
 
-    def _lacks(self, side: int, name: str, value: Value) -> None:
+    def _lacks(self, side: int, name: str, value: Value, where: str = "") -> None:
         knows = self._knows
         call = _last_call((knows.target, knows.baseline)[side], value)
         place = knows.evidence.place(call)
         row = Row(None if side else place, place if side else None, "", f"gradient of {name}", "different")
         knows.evidence.rows.append(row)
-        text = f"{name} has a gradient in the {('target', 'baseline')[side]} only"
+        text = f"{name} has a gradient in the {('target', 'baseline')[side]} only{where}"
         knows.evidence.blame("gradient", row, text, "", (knows.target.calls[-1].id + 1, 0))
 
     def _of_leaves(self) -> Iterator[End]:
         for target, baseline in self._open_pairs.leaves.pairs():
-            call, slot = target.leaf.producer or target.leaf.consumers[0]
-            yield End("gradient", f"gradient of {call.name}.{slot}", target.gradient, baseline.gradient)
+            yield End("gradient", f"gradient of {_name_of(target)}", target.gradient, baseline.gradient)
 
     def _left_behind(self) -> Iterator[End]:
         knows = self._knows
@@ -214,6 +217,12 @@ def wrote_unseen(rank: RankDump) -> bool:
 
 def _by_optimizer(value: Value) -> bool:
     return value.producer is not None and value.producer[0].phase == "optimizer"
+
+
+def _name_of(found: LeafGradient) -> str:
+    """Return what to call a leaf that has no name."""
+    call, slot = found.leaf.producer or found.leaf.consumers[0]
+    return f"{call.name}.{slot}"
 
 
 def _last_call(rank: RankDump, value: Value) -> Call:

@@ -7,18 +7,25 @@ Theory of operation
     otherwise, and alignment then pairs the copies for one leaf with those for another. Leaves tell: those made by
     paired calls are counterparts, those from outside are if they hold the same. Of several that hold the same it is
     the one that is sent the same.
+
+    A leaf whose counterpart gets no gradient was cut off there, by a detach or a block without gradients, or is frozen.
+    That is said only where the leaf of every run on that side is known. Of a leaf that the step itself makes it takes a
+    detach: a block that is checkpointed makes leaves of its inputs, whose counterparts need no gradient.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
+from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
+from .cut_gradients import detach_of
 from .knowledge import Knowledge
 
 _ACCUMULATES: Final = "AccumulateGrad"
@@ -32,6 +39,15 @@ class LeafGradient:
     leaf: Value
     gradient: Value
     turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostGradient:
+    """A gradient of a leaf whose counterpart gets none."""
+
+    having: Side
+    found: LeafGradient
+    detach: Call | None  # that takes it on the other side alone
 
 
 class LeafGradients:
@@ -65,6 +81,31 @@ class LeafGradients:
             found = self._counterpart(mine)
             if found is not None:
                 yield mine, found
+
+    def lost(self) -> Iterator[LostGradient]:
+        """Yield the gradients of leaves that one side alone has, but those that both sides know by names."""
+        runs = [_runs(flow) for flow in self._knows.flows]
+        if self._knows.wrapped or not all(runs):
+            return
+        named = [_named(flow) for flow in self._knows.flows]
+        sides: tuple[Side, Side] = 0, 1
+        for having in sides:
+            lacking: Side = 0 if having else 1
+            nameless = runs[having] - named[having] if all(named) else runs[having]
+            if nameless and self._sides[lacking].keys() | named[lacking] >= runs[lacking]:
+                known = [found for call, found in self._sides[having].items() if call in nameless and not found.turn]
+                yield from self._lost(having, lacking, known)
+
+    def _lost(self, having: Side, lacking: Side, known: Iterable[LeafGradient]) -> Iterator[LostGradient]:
+        sent = {value.id for _, value in _sent(self._knows.flows[lacking])}
+        for found in known:
+            other = self._knows.known.partner(having, found.leaf)
+            if other is None or other.id in sent:
+                continue
+            detach = detach_of(self._knows, lacking, {other.id}, (0, sys.maxsize))
+            values = (found.leaf, other) if having == 0 else (other, found.leaf)
+            if detach is not None or self._knows.wiring.is_from_outside(*values):
+                yield LostGradient(having, found, detach)
 
     def _counterpart(self, mine: LeafGradient) -> LeafGradient | None:
         alike = [other for other in self._sides[1].values() if other.turn == mine.turn and self._is_same(mine, other)]
@@ -116,6 +157,16 @@ def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
     return found
 
 
+def _runs(flow: DataFlow) -> set[int]:
+    """Return the ids of the calls that accumulate into leaves."""
+    return {call.id for call in flow.rank.calls.filter(kind="node") if call.op.endswith(_ACCUMULATES)}
+
+
+def _named(flow: DataFlow) -> set[int]:
+    """Return the ids of the calls that accumulate into parameters that have a name."""
+    return {record.call for record in flow.rank.tables.gradients}
+
+
 def _leaves_of(gradient: Value, sent: dict[int, dict[int, Value]], flow: DataFlow) -> dict[int, Value]:
     """Return the leaves, by id, of a gradient, or of those that it was made of: a sum, what a hook made of it."""
     found: dict[int, Value] = {}
@@ -136,11 +187,18 @@ def _leaves_of(gradient: Value, sent: dict[int, dict[int, Value]], flow: DataFlo
 def _leaves_by_gradient(flow: DataFlow) -> dict[int, dict[int, Value]]:
     """Return the leaves, by id, for which a gradient was sent, by its id."""
     found: dict[int, dict[int, Value]] = {}
+    for gradient, value in _sent(flow):
+        maker = flow.maker(value)
+        if maker is None or maker.sequence_nr is None:
+            found.setdefault(gradient.id, {})[value.id] = value
+    return found
+
+
+def _sent(flow: DataFlow) -> Iterator[tuple[Value, Value]]:
+    """Yield the gradients that the backward of Python-level calls sent, each with the value that it was sent for."""
     for call in flow.rank.calls.filter(kind="api", phase="backward"):
         given = dict(call.forward.input_values()) if call.forward is not None else {}
         for slot, gradient in call.output_values():
             value = given.get(slot.replace("output", "input", 1))
-            maker = None if value is None else flow.maker(value)
-            if value is not None and (maker is None or maker.sequence_nr is None):
-                found.setdefault(gradient.id, {})[value.id] = value
-    return found
+            if value is not None:
+                yield gradient, value
