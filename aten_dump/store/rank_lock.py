@@ -1,16 +1,19 @@
 """The lock that tells a running writer of a step and rank from a dead one.
 
 Theory of operation
-    A POSIX lock ends with its process, is not inherited by its children and works on NFS. But it also ends when the
-    process closes *any* descriptor of the file, so it cannot lie on the index: a program that reads the dump which it
-    writes would lose it. It lies on a file of its own, `.lock`, that nobody opens but to lock it; within a process,
-    which may always lock what it has locked, a table says what is held. Who has locked the file looks whether it is
-    still the one of that name, as the holder removes it at the end.
+    A POSIX lock also ends when the process closes *any* descriptor of the file: a program that reads the dump which it
+    writes, or copies its folder, would lose it. So the lock is one of the open file description where the system has
+    such (Linux): it ends when the last descriptor that came of this `open` is closed, with the process or before.
+    Forked children, who may outlive the process, close theirs when they begin. Elsewhere it is a POSIX lock, which the
+    process may always take again. So it lies on a file of its own, `.lock`, that nothing of ours opens but to lock it,
+    and a table says what is held. Who has locked the file looks whether it is still the one of that name, as the
+    holder removes it at the end.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +21,7 @@ from .regular_files import open_inside
 
 LOCK_FILE: Final = ".lock"
 
-_held: dict[tuple[int, int], int] = {}  # the process that holds a lock, by device and inode: a fork inherits the table
+_held: dict[tuple[int, int], RankLock] = {}  # what this process holds, by device and inode
 
 
 class RankLock:
@@ -28,7 +31,7 @@ class RankLock:
         self._path = path
         self._fd = fd
         self._key = _key(os.fstat(fd))
-        _held[self._key] = os.getpid()
+        _held[self._key] = self
 
     @classmethod
     def take(cls, directory: Path) -> RankLock | None:
@@ -43,7 +46,7 @@ class RankLock:
             if _is_held_here(path):
                 return None
             fd = open_inside(path, os.O_RDWR | os.O_CREAT, 0o666)
-            if not lock_file(fd):
+            if not _lock_description(fd):
                 os.close(fd)
                 return None
             if _is_at(path, fd):
@@ -55,11 +58,24 @@ class RankLock:
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
-        if _held.get(self._key) == os.getpid():
-            del _held[self._key]
-            if _is_at(self._path, fd):
-                os.unlink(self._path)
+        del _held[self._key]
+        if _is_at(self._path, fd):
+            os.unlink(self._path)
         os.close(fd)
+
+    def leave_to_parent(self) -> None:
+        """Close the descriptor that a fork has inherited: the lock is the parent's, and ends with it."""
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _forget_what_the_parent_holds() -> None:
+    for lock in _held.values():
+        lock.leave_to_parent()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_what_the_parent_holds)
 
 
 def lock_file(fd: int) -> bool:
@@ -77,6 +93,21 @@ def lock_file(fd: int) -> bool:
     return True
 
 
+def _lock_description(fd: int) -> bool:
+    """Take a lock of the open file description, or a POSIX lock where there is none such; False when another has it."""
+    try:
+        from fcntl import F_OFD_SETLK, F_WRLCK, fcntl
+    except ImportError:  # not Linux
+        return lock_file(fd)
+    try:
+        fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi0q", F_WRLCK, os.SEEK_SET, 0, 0, 0))  # the whole file
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without such locks
+        return lock_file(fd)
+    return True
+
+
 def _key(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
@@ -84,7 +115,7 @@ def _key(found: os.stat_result) -> tuple[int, int]:
 def _is_held_here(path: Path) -> bool:
     """Tell whether this process holds the lock; to open and close the file would drop it."""
     try:
-        return _held.get(_key(os.stat(path, follow_symlinks=False))) == os.getpid()
+        return _key(os.stat(path, follow_symlinks=False)) in _held
     except (FileNotFoundError, NotADirectoryError):
         return False
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +67,7 @@ def test_reading_in_the_process_that_writes_leaves_the_step_its_own(tmp_path: Pa
         sink.wait_for_room()
     assert len(open_dump(tmp_path).rank(0, 0).calls) == 1
     assert verify(tmp_path / RANK)
+    shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name} copied")  # opens and closes all of its files
     assert "still being written" in recovered_elsewhere(tmp_path / RANK)
     with pytest.raises(StoreError, match="still being written"):
         recover(tmp_path / RANK)
@@ -138,6 +141,33 @@ def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
     assert (tmp_path / RANK / LOCK_FILE).exists()
     assert recover(tmp_path / RANK).committed
     assert not (tmp_path / RANK / LOCK_FILE).exists()
+
+
+def test_a_forked_child_that_outlives_the_holder_does_not_hold_it(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from aten_dump.store.rank_lock import RankLock\n"
+        "lock = RankLock.take(Path(sys.argv[1]))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    lock.release()  # as a finalizer may\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(600)\n"
+        "time.sleep(600)\n"
+    )
+    holder = python(script, tmp_path)
+    assert holder.stdout is not None
+    child = int(holder.stdout.readline())
+    try:
+        assert (tmp_path / LOCK_FILE).exists() and RankLock.take(tmp_path) is None
+        holder.kill()
+        holder.wait(60)
+        lock = RankLock.take(tmp_path)
+        assert lock is not None
+        lock.release()
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_an_index_has_its_name_only_with_a_header(tmp_path: Path) -> None:
