@@ -54,7 +54,8 @@ class Interrupt:
         if event == "opcode":
             self.count += 1
             if self.count == self.at:
-                self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                code = frame.f_code
+                self.where = f"{getattr(code, 'co_qualname', code.co_name)}:{frame.f_lineno}"  # of Python 3.11
                 handler = signal.getsignal(signal.SIGINT)
                 assert callable(handler)
                 handler(signal.SIGINT, frame)

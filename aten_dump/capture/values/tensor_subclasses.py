@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...torch_names import async_collective_tensor
-from ..torch_internals.quiet import quiet
+from ..torch_internals.quiet import quiet, without_torch_functions
 from .distributed_literals import mesh_of
 
 Described = tuple[torch.Tensor, dict[str, Any], tuple[Any, ...]]  # its tensor, entries of Value.extra, identity
@@ -35,7 +35,8 @@ def describe_subclass(kind: type) -> Callable[[torch.Tensor], Described] | None:
 
 def _dtensor(tensor: Any) -> Described:
     spec = tensor._spec
-    mesh = _meshes.get(spec.mesh)
+    with without_torch_functions():  # the first hash of a mesh reads a tensor of it
+        mesh = _meshes.get(spec.mesh)
     if mesh is None:
         with quiet():
             mesh = _meshes[spec.mesh] = mesh_of(spec.mesh)

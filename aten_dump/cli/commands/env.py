@@ -16,7 +16,6 @@ from ...store.records import FORMAT_VERSION
 from ..console import print_lines
 
 _PACKAGES: Final = (
-    "torch",
     "torch_npu",
     "numpy",
     "safetensors",
@@ -56,9 +55,9 @@ def _facts() -> Iterator[str]:
     yield f"aten_dump {__version__} ({build}), dump format {FORMAT_VERSION}"
     yield f"Python {platform.python_version()} ({platform.python_implementation()}) at {sys.executable}"
     yield f"{platform.platform()}, {os.cpu_count()} cores"
+    yield from _torch()
     for name in _PACKAGES:
         yield f"{name} {_version(name)}"
-    yield from _torch()
     for name, text in sorted(os.environ.items()):
         if name.startswith(_VARIABLES):
             yield f"{name}={text}"
@@ -74,6 +73,7 @@ def _version(name: str) -> str:
 def _torch() -> Iterator[str]:
     import torch
 
+    yield f"torch {torch.__version__}"  # the metadata of its package may leave out which build it is, as in +cu124
     yield f"torch.version: cuda {torch.version.cuda}, git {torch.version.git_version}"
     yield f"threads of torch: {torch.get_num_threads()}, torch.distributed: {torch.distributed.is_available()}"
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

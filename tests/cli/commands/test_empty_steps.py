@@ -60,7 +60,9 @@ def test_every_command_takes_it(dump: Path, command: str) -> None:
 
 def test_replay_goes_on(dump: Path) -> None:
     _, text = run("replay", str(dump), "--all")
-    assert "14 ops replayed" in text and "3 ops replayed" in text
+    for step, least in ((0, 14), (3, 3)):
+        found = len(open_dump(dump).step(step).rank(0).calls.filter(kind="aten"))
+        assert found >= least and f"{found} ops replayed" in text
     assert text.count("has no aten calls: skipped") == 2
 
 

@@ -25,7 +25,7 @@ FLOATS = [
     "float8_e5m2",
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
-    "float8_e8m0fnu",
+    *(["float8_e8m0fnu"] if hasattr(torch, "float8_e8m0fnu") else []),
 ]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 PRECISION = {"float64": 1e-12}
@@ -256,9 +256,10 @@ def test_view_that_covers_its_storage_after_a_write(record: Record) -> None:
         x.t().detach()
 
     rank = record(body, data="full", level="aten")
-    first, second = calls(rank, kind="aten", op="aten::detach")
-    assert first.inputs[0][0].stats.max == 0 and second.inputs[0][0].stats.max == 9
-    assert first.inputs[0][0].hash != second.inputs[0][0].hash
+    detached = calls(rank, kind="aten", op="aten::detach")  # two of a torch that detaches twice under a mode
+    first, last = (detached[n].inputs[0][0] for n in (0, -1))
+    assert first.stats.max == 0 and last.stats.max == 9
+    assert first.hash != last.hash
 
 
 def test_selected_statistics(record: Record) -> None:
