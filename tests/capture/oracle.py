@@ -38,6 +38,17 @@ def _see(tree: Any) -> list[Seen]:
         return [Seen(t.detach().clone(), t.stride()) for t in tensors(tree)]
 
 
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an op so that modes further out see what the program does, no more.
+
+    An older torch copies what a mode detaches by a `detach` more, unless that runs below autograd.
+    """
+    if func is not torch.ops.aten.detach.default:
+        return func(*args, **kwargs)
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return func(*args, **kwargs)
+
+
 def written_arguments(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """Arguments that the schema says the op writes to, by name."""
     found = {}
@@ -62,7 +73,7 @@ class Oracle(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         inputs = _see((args, kwargs))
-        out = func(*args, **kwargs)
+        out = run(func, args, kwargs)
         written = {name: _see(given) for name, given in written_arguments(func, args, kwargs).items()}
         self.steps.append(Step(func.name(), inputs, _see(out), written))
         return out

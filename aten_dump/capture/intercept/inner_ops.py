@@ -7,8 +7,7 @@ Theory of operation
 
     A subclass: the mode goes to the bottom of the stack. Modes of the user's that were below it see the op next, as
     they would without us; then the op comes to our mode again, which returns NotImplemented, and the subclass's
-    ``__torch_dispatch__`` runs with our mode alone on the stack. An older torch then copies the result of `detach` by
-    another `detach`, of which the mode would see a third, and so on: these are left to the subclass, too.
+    ``__torch_dispatch__`` runs with our mode alone on the stack.
 
     A higher-order operator (cond, flex_attention, ...): its kernel in plain PyTorch is called as the dispatcher would
     call it next; for kernels that refuse to run under a mode, the functions that it was given are. With another mode
@@ -19,8 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, Literal
-
-import torch
 
 from ..calls.ops import PendingOp
 from ..interrupts import runs_program
@@ -36,9 +33,6 @@ from ..torch_internals.mode_stack import (
     take_dispatch_mode_off,
 )
 from ..unseen import Coverage
-
-DETACH: Final = torch.ops.aten.detach.default
-COPIES: Final = "a detach was handed on; what is detached now is its result"
 
 # Where the mode can be put back for a higher-order operator. Others are recorded as one call.
 _REACH: Final[dict[str, Literal["kernel", "bodies"]]] = {

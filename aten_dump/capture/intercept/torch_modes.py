@@ -24,7 +24,13 @@ from ..step.threads import ThreadState
 from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
 from ..torch_internals.engine import dispatch_mode_at, get_tracing_state, len_dispatch_stack
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
-from ..torch_internals.mode_stack import TorchDispatchMode, without_only_dispatch_mode
+from ..torch_internals.mode_stack import (
+    DETACH,
+    TorchDispatchMode,
+    below_autograd,
+    detaches_once,
+    without_only_dispatch_mode,
+)
 from ..torch_internals.tracing import (
     OWN_DISPATCH,
     PLAIN,
@@ -35,7 +41,7 @@ from ..torch_internals.tracing import (
     takes_stand_ins,
 )
 from ..torch_internals.write_counts import inner_writes_counted
-from .inner_ops import COPIES, DETACH, open_nested, run_higher_order, run_subclass_op
+from .inner_ops import open_nested, run_higher_order, run_subclass_op
 
 # Why a call is not recorded.
 _IS_QUESTION: Final = "it asks a tensor subclass for its shape, and computes nothing"
@@ -168,7 +174,7 @@ class OpMode(TorchDispatchMode):
             why_not = _OWN_CODE if args and id(args[0]) == thread.unpacked else why_not
             thread.unpacked = 0
         if why_not is _HANDED_ON:
-            thread.delegated = COPIES if func is DETACH else None
+            thread.delegated = None
             return NotImplemented
         if why_not is _IS_TRACED:
             recorder.step.coverage.add("traced")
@@ -195,7 +201,7 @@ class OpMode(TorchDispatchMode):
             return _STANDS_IN
         if types and plan.is_question:  # tensor subclasses alone ask them
             return _IS_QUESTION
-        if kind == OWN_DISPATCH and (thread.delegated is func or (thread.delegated is COPIES and func is DETACH)):
+        if kind == OWN_DISPATCH and thread.delegated is func:
             return _HANDED_ON
         if get_tracing_state() is not None or (len_dispatch_stack() and is_traced()):
             return _IS_TRACED
@@ -216,7 +222,20 @@ class OpMode(TorchDispatchMode):
             recorder.step.drop(op.thread, call)
 
 
-class ShieldedOpMode(OpMode):
+class OneDetachOpMode(OpMode):
+    """The same, for a torch that would detach what `OpMode` detaches again."""
+
+    @runs_program
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not DETACH:
+            return OpMode.__torch_dispatch__(self, func, types, args, kwargs)
+        with below_autograd():
+            return OpMode.__torch_dispatch__(self, func, types, args, kwargs)
+
+
+class ShieldedOpMode(OneDetachOpMode):
     """The same, for a torch that cannot be told to leave what `OpMode` calls alone: the compiler is off meanwhile."""
 
     @runs_program
@@ -225,14 +244,17 @@ class ShieldedOpMode(OpMode):
     ) -> Any:
         before = set_compiler(None)
         try:
-            return OpMode.__torch_dispatch__(self, func, types, args, kwargs)
+            return OneDetachOpMode.__torch_dispatch__(self, func, types, args, kwargs)
         finally:
             set_compiler(before)
 
 
 def new_op_mode(watch: Watch, lets_compile: Callable[[], bool]) -> OpMode:
     """Return an op mode that dynamo does not compile."""
-    return (OpMode if can_leave_alone else ShieldedOpMode)(watch, lets_compile)
+    if not can_leave_alone:
+        return ShieldedOpMode(watch, lets_compile)
+    return (OpMode if detaches_once() else OneDetachOpMode)(watch, lets_compile)
 
 
-leave_alone((OpMode if can_leave_alone else ShieldedOpMode).__torch_dispatch__)
+for _mode in (OpMode, OneDetachOpMode) if can_leave_alone else (ShieldedOpMode,):
+    leave_alone(_mode.__torch_dispatch__)

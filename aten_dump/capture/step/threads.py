@@ -50,7 +50,7 @@ class ThreadState:
         self.aside = 0  # compiled calls, and backwards of such, that run compiled
         self.compiled_nodes = 0  # runs of the backward of compiled code under way
         self.storages_before = 0  # the mark of the values when the last of those began
-        self.delegated: Any = None  # op that was handed on to a tensor subclass and is about to come back, or `COPIES`
+        self.delegated: Any = None  # op that was handed on to a tensor subclass and is about to come back
         self.first = claimed  # autograd sequence number of this thread when it was first seen in the step
         self.claimed = claimed  # autograd sequence numbers below this were given to calls
         self.made: dict[int, int] = {}  # autograd sequence number -> the aten call that made the node

@@ -6,15 +6,18 @@ Programs push and pop modes of their own around and inside ours, and not always 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+import torch
 from torch._C import _get_function_stack_at as function_mode_at
 from torch._C import _len_torch_function_stack as len_function_stack
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_function_mode
 from torch.overrides import _push_mode as _push_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as _without_modes
 from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
 from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
@@ -157,3 +160,31 @@ def without_only_dispatch_mode(mode: TorchDispatchMode) -> Iterator[bool]:
     finally:
         if off:
             _push_dispatch_mode(mode)
+
+
+# -- detaching: an older torch copies what it detached by one more `detach`, which all modes see and those below ours
+# -- copy again, unless it runs below autograd
+
+DETACH: Final = torch.ops.aten.detach.default
+below_autograd: Final[Any] = torch._C._AutoDispatchBelowADInplaceOrView
+
+
+@functools.cache
+def detaches_once() -> bool:
+    """Tell whether this torch detaches once what is detached once, by a tensor that counts."""
+    seen = 0
+
+    class Counting(torch.Tensor):
+        @staticmethod
+        def __new__(cls) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, (1,))
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+            nonlocal seen
+            seen += 1
+            return Counting()
+
+    with _without_modes():
+        Counting().detach()
+    return seen == 1

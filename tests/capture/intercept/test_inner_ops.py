@@ -25,7 +25,7 @@ from tests.capture.bits import assert_same, calls, only
 from tests.capture.intercept.modes import Passing
 from tests.capture.intercept.watched import Watched
 from tests.capture.same_outcome import note, ops, recorded
-from tests.torch_features import needs_higher_order_under_modes, needs_one_detach
+from tests.torch_features import needs_higher_order_under_modes
 
 
 def _x() -> Tensor:
@@ -65,7 +65,7 @@ class Sees(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("inside", [True, pytest.param(False, marks=needs_one_detach)])
+@pytest.mark.parametrize("inside", [True, False])
 def test_a_users_mode_sees_ops_of_a_subclass_as_without_us(tmp_path: Path, inside: bool) -> None:
     with Sees() as bare:
         _two()

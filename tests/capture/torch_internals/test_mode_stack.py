@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump.capture.torch_internals import mode_stack
-from aten_dump.capture.torch_internals.mode_stack import Modes
+from aten_dump.capture.torch_internals.mode_stack import DETACH, Modes, below_autograd, detaches_once
 
 
 class _Function(TorchFunctionMode):
@@ -99,3 +99,38 @@ def test_the_dispatch_mode_goes_below_all_others(ours: Modes) -> None:
         assert dispatch_stack() == [ours.dispatch, one, two]
         mode_stack.take_dispatch_mode_off(ours.dispatch)
         assert dispatch_stack() == [one, two]
+
+
+class Detaches(TorchDispatchMode):
+    """Counts what it sees detached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.n += func is DETACH
+        with below_autograd():
+            return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_what_is_told() -> None:
+    with Detaches() as mode:
+        torch.ones(1).detach()
+    assert detaches_once() == (mode.n == 1)
+
+
+def test_asking_is_unseen_by_the_modes_that_are_on() -> None:
+    detaches_once.cache_clear()
+    with Detaches() as mode:
+        detaches_once()
+    assert mode.n == 0
+
+
+def test_modes_below_see_as_many_as_the_one_that_is_on_top() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with Detaches() as lowest, Detaches() as low, Detaches() as top:
+        y = x.detach().exp() + x.exp().sigmoid()
+        y.sum().backward()
+    assert lowest.n == low.n == top.n > 2
+    assert x.grad is not None and x.detach().grad_fn is None
