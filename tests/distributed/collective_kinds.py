@@ -117,8 +117,8 @@ def outcome(run: Run, tensor: Tensor) -> Any:
     """What a collective returns, as dense tensors, or the text of its error."""
     try:
         result = run(tensor)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     results = result if isinstance(result, list) else [result]
     return [r.to_dense().clone() if r.is_sparse else r.clone() for r in results]
 

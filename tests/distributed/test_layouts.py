@@ -14,8 +14,10 @@ from aten_dump import open_dump
 from aten_dump.analysis.compare import Comparison, compare
 from aten_dump.cli.commands.compare import command
 from tests.distributed.launching import launch_once
+from tests.torch_features import needs_fsdp_on_cpu
 
 MODULE = "tests.distributed.layouts"
+FSDP = [pytest.param(name, marks=needs_fsdp_on_cpu) for name in ("fsdp", "hsdp")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +40,7 @@ def assert_agree(found: Comparison) -> None:
     assert found.exit_code == 0
 
 
-@pytest.mark.parametrize("layout", ["tp", "sp", "fsdp", "ddp", "hsdp"])
+@pytest.mark.parametrize("layout", ["tp", "sp", "ddp", *FSDP])
 def test_honest_layouts_agree_with_one_process(dumps: Path, layout: str) -> None:
     found = compare(dumps / layout, dumps / "single")
     assert_agree(found)
@@ -77,6 +79,7 @@ def test_the_node_of_a_redistribution_belongs_to_its_call(dumps: Path) -> None:
     assert {call.forward.op.rpartition(".")[2] for call in nodes if call.forward is not None} == {"Redistribute"}
 
 
+@needs_fsdp_on_cpu
 def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:
     assert_agree(compare(dumps / "single", dumps / "tp"))
     both = compare(dumps / "tp", dumps / "fsdp")
@@ -105,11 +108,17 @@ def test_statistics_of_shards_are_put_together(dumps: Path) -> None:
             "Aten.t.",
             "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0 agree",
         ),
-        ("fsdp.weight", "source", "Aten.t.", "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0"),
+        pytest.param(
+            "fsdp.weight",
+            "source",
+            "Aten.t.",
+            "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0",
+            marks=needs_fsdp_on_cpu,
+        ),
         ("tp.norm", "source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
         ("ddp.norm", "source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
         ("tp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
-        ("fsdp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
+        pytest.param("fsdp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong", marks=needs_fsdp_on_cpu),
         ("tp.addmm", "op", "Aten.addmm.", "rank 1 computed it wrong"),
         ("tp.wait", "moved", "Distributed.all_reduce.2.backward", "that of rank 1 is compared"),
     ],
@@ -140,6 +149,7 @@ def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
     assert "is a reduction missing" in found.cause.text
 
 
+@needs_fsdp_on_cpu
 def test_a_shuffled_batch_is_not_compared_and_its_gradients_are(dumps: Path) -> None:
     found = compare(dumps / "fsdp.shuffled", dumps / "single")
     assert_agree(found)
@@ -174,7 +184,13 @@ def test_the_command_line(dumps: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layout", "unknown"), [("tp4", 0), ("hsdp", 0), ("fsdp_tp", 400), ("fsdp_sp", 400)])
+@pytest.mark.parametrize(
+    ("layout", "unknown"),
+    [
+        ("tp4", 0),
+        *(pytest.param(*one, marks=needs_fsdp_on_cpu) for one in (("hsdp", 0), ("fsdp_tp", 400), ("fsdp_sp", 400))),
+    ],
+)
 def test_four_ranks(tmp_path_factory: pytest.TempPathFactory, layout: str, unknown: int) -> None:
     folder = launch_once("meshes", tmp_path_factory, MODULE, ranks=4).folder
     found = compare(folder / layout, folder / "single")

@@ -11,6 +11,7 @@ from aten_dump import compare
 from tests.capture.bits import calls, raw, values
 from tests.distributed.comparing import differences
 from tests.distributed.launching import RANKS, Launched, launch, launch_once
+from tests.torch_features import needs_fsdp_on_cpu
 
 STEPS = 2
 
@@ -92,6 +93,7 @@ class TestDDP:
         assert torch.equal(sums[0], sums[1])
 
 
+@needs_fsdp_on_cpu
 class TestFSDP:
     def test_training_is_unchanged(self, fsdp: Launched) -> None:
         assert_unchanged(fsdp, "bare", "one", "two")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode
-from tests.distributed.layouts import init
+from tests.distributed.layouts import FSDP_ON_CPU, init
 
 RANK = int(os.environ.get("RANK", "0"))
 STAGES = 2
@@ -103,12 +103,14 @@ def objects(path: Path, tag: str) -> None:
 
 def pipeline(path: Path, wrong: int | None = None) -> None:
     """One step of 1F1B over two stages; in stage `wrong` the factor of its middle layer is off."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, schedules
 
     torch.manual_seed(0)
     stages = [nn.Sequential(nn.Linear(8, 8), Scale(1.02 if wrong == n else 1.0), nn.Tanh()) for n in range(STAGES)]
     stage = PipelineStage(stages[RANK], RANK, STAGES, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, 4, loss_fn=nn.functional.mse_loss)
+    # 1F1B of an older torch waits for one of several messages only, and hangs over gloo, recorded or not.
+    kind = Schedule1F1B if hasattr(schedules, "_wait_batch_p2p") else ScheduleGPipe
+    schedule = kind(stage, 4, loss_fn=nn.functional.mse_loss)
     x, y = torch.randn(8, 8), torch.randn(8, 8)
     with DumpMode(DumpConfig(path=str(path), data="full"), model=stages[RANK]):
         schedule.step(x) if RANK == 0 else schedule.step(target=y)
@@ -149,8 +151,9 @@ def exchanges(folder: Path) -> None:
     pipeline(folder / "pipeline.one")
     pipeline(folder / "pipeline.two")
     pipeline(folder / "pipeline.wrong", wrong=1)
-    sharded(folder / "sharded")
-    sharded(folder / "sharded.noisy", noisy=True)
+    if FSDP_ON_CPU:
+        sharded(folder / "sharded")
+        sharded(folder / "sharded.noisy", noisy=True)
 
 
 PROGRAMS: dict[str, Callable[[Path], None]] = {"exchanges": exchanges}

@@ -9,6 +9,7 @@ import pytest
 from aten_dump import compare, open_dump
 from aten_dump.store.op_names import is_collective
 from tests.distributed.launching import launch_once
+from tests.torch_features import needs_fsdp_on_cpu
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,7 @@ def test_a_bug_in_the_last_stage_is_not_blamed_on_who_receives_its_gradients(dum
     assert (found.cause.row.place.rank, found.cause.row.place.module) == (1, "1"), found.answer()
 
 
+@needs_fsdp_on_cpu
 def test_a_sharded_run_with_noise_on_one_rank_agrees(dumps: Path) -> None:
     found = compare(dumps / "sharded.noisy", dumps / "sharded")
     assert found.verdict == "within", found.answer()
@@ -67,6 +69,7 @@ def test_a_sharded_run_with_noise_on_one_rank_agrees(dumps: Path) -> None:
     assert all(name.startswith("Custom.") for name in unproven), "FSDP's own copies alone are estimated"
 
 
+@needs_fsdp_on_cpu
 def test_what_a_wait_runs_is_part_of_its_collective(dumps: Path) -> None:
     rank = open_dump(dumps / "sharded").step(0).rank(0)
     splits = [call for call in rank.calls if call.op == "aten::split.Tensor"]
