@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from inspect import unwrap
 from typing import Any
 
 import pytest
 import torch
+from torch import distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -48,6 +50,18 @@ def _compiled_wrapper_names_its_result() -> bool:
     return wrapper is not None and "result" in wrapper.co_varnames
 
 
+def _shows_functions_of_distributed() -> bool:
+    return (
+        hasattr(distributed, "all_reduce")
+        and "handle_torch_function" in unwrap(distributed.all_reduce).__code__.co_names
+    )
+
+
+def _tells_reductions() -> bool:
+    return distributed.is_available() and bool(torch.classes.c10d.ReduceOp()._has_method("op"))
+
+
+TELLS_REDUCTIONS = _tells_reductions()  # to a mode; else only the frame of torch's function does
 APPLY_TAKES_KEYWORDS = _apply_takes_keywords()  # that of an autograd function
 _saved = getattr(torch._C._autograd, "SavedTensor", None)
 
@@ -71,6 +85,9 @@ needs_debug_mode = pytest.mark.skipif(
 )
 needs_results_of_compiled = pytest.mark.skipif(
     not _compiled_wrapper_names_its_result(), reason="this torch does not tell what a compiled function returns"
+)
+needs_distributed_seen = pytest.mark.skipif(
+    not _shows_functions_of_distributed(), reason="this torch shows no mode that its distributed functions are called"
 )
 needs_fsdp_on_cpu = pytest.mark.skipif(
     not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 of this torch fails on the CPU, recorded or not"

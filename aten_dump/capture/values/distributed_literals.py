@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -11,6 +12,7 @@ from ...store.records import TREE_BYTES, TREE_DICT, TREE_LIST, TREE_OBJECT, Tree
 from ...torch_names import process_group_named
 
 _CLASSES: Final = "torch.classes."
+_OPTIONS: Final = ("opts", "all_reduce_opts", "reduce_opts")  # locals of torch's functions that reduce
 
 
 def describe(item: Any) -> Tree | None:
@@ -59,9 +61,24 @@ def _script_object(item: Any) -> Tree:
     distributed = torch.distributed
     if name == "c10d.ProcessGroup" and hasattr(distributed.ProcessGroup, "unbox"):
         return _group(distributed.ProcessGroup.unbox(item))
-    if name == "c10d.ReduceOp" and item._has_method("op"):
-        return _reduce_op(item.op())
+    if name == "c10d.ReduceOp":
+        kind = item.op() if item._has_method("op") else _asked_for()
+        if kind is not None:
+            return _reduce_op(kind)
     return [TREE_OBJECT, name]
+
+
+def _asked_for() -> Any:
+    """Return the reduction that a running function of torch.distributed asks for; None where C++ code asks.
+
+    An older torch hands modes an object that does not tell it.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != "torch.distributed.distributed_c10d":
+        frame = frame.f_back
+    there = frame.f_locals if frame is not None else {}
+    options = next((there[name] for name in _OPTIONS if name in there), None)
+    return getattr(options, "reduceOp", None)
 
 
 def _reduce_op(item: Any) -> Tree:
