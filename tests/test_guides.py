@@ -23,6 +23,7 @@ from aten_dump import compat
 from aten_dump.cli.main import main
 from tests.checkout import ROOT
 from tests.export.conftest import Net, record
+from tests.torch_features import needs_saved_tensors
 
 GUIDES = sorted((ROOT / "docs" / "guide").glob("from-*.md"))
 README_SECTION = "## Coming from another recorder\n"
@@ -43,7 +44,8 @@ def rows(guide: Path) -> Iterator[Any]:
         if line.startswith("| ") and not line.startswith("| you had"):
             match = ROW.fullmatch(line)
             assert match, f"{guide.name}:{number}: a row is | what one had | `what one writes` |"
-            yield pytest.param(match[2].replace("\\|", "|"), id=f"{guide.stem}:{number}")
+            needed = needs_saved_tensors if "saved_for_backward" in match[2] else ()
+            yield pytest.param(match[2].replace("\\|", "|"), id=f"{guide.stem}:{number}", marks=needed)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.cli.main import main
 from aten_dump.store.run_json import RUN_FILE, ranges_of, read_ranges, read_run, write_run
 from tests.checkout import ROOT
+from tests.torch_features import needs_saved_tensors
 
 
 @pytest.fixture
@@ -146,6 +147,7 @@ def test_an_int_of_any_length_is_an_argument(tmp_path: Path) -> None:
     assert encode(1 << 70, NoValues(), False)[1] == str(1 << 70)  # type: ignore[arg-type]
 
 
+@needs_saved_tensors
 def test_saved_takes_a_dump_whose_calls_were_filtered(tmp_path: Path) -> None:
     x = torch.ones(3, requires_grad=True)
     with DumpMode(DumpConfig(path=tmp_path / "dump", ops=("aten::sum",))) as mode:

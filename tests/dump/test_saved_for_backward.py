@@ -12,6 +12,7 @@ from aten_dump.dump import RankDump, open_dump
 from aten_dump.dump.saved_for_backward import Offload, SavedForBackward, distinct_nbytes
 from aten_dump.store import records as r
 from tests.dump.building import Builder
+from tests.torch_features import needs_saved_tensors
 
 
 def test_saved_for_backward(rank: RankDump) -> None:
@@ -71,6 +72,7 @@ def test_offload_counts_what_is_freed_and_what_is_moved_for_nothing(builder: Bui
     assert saved.offload(1) == [Offload("a", 84, 968, 884)]
 
 
+@needs_saved_tensors
 def test_save_on_cpu_moves_what_offload_says(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
     x = torch.randn(3, 8)

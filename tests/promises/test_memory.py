@@ -18,6 +18,7 @@ from aten_dump.store.writing.shard_writer import ShardWriter
 from tests.capture.oracle import Lifetimes
 from tests.capture.process_state import resident
 from tests.models import build, train_step
+from tests.torch_features import needs_saved_hooks_told
 
 MIB = 1 << 20
 LEVELS = ("aten", "api", "module", "mix")
@@ -69,7 +70,7 @@ def test_memory_is_bounded_while_tensors_are_written(tmp_path: Path, level: str)
     assert grown < 100 * MIB, f"{grown / MIB:.0f} MiB more after 50 passes of 4 MB each, with a queue of 16 MiB"
 
 
-@pytest.mark.parametrize("saved_tensors", ["nodes", "hooks"])
+@pytest.mark.parametrize("saved_tensors", ["nodes", pytest.param("hooks", marks=needs_saved_hooks_told)])
 def test_memory_is_bounded_over_steps_while_the_disk_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_tensors: str
 ) -> None:

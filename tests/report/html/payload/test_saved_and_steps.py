@@ -12,6 +12,7 @@ from aten_dump.report.html.payload.sections import Subject, report_sections
 from aten_dump.report.units import format_number
 from tests.browser import dumps
 from tests.report.sections_read import Read
+from tests.torch_features import needs_saved_tensors
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,7 @@ def sections(trained: Dump) -> dict[str, Read]:
     return {name: Read(data) for name, data in report_sections(Subject(trained, "0"))}
 
 
+@needs_saved_tensors
 def test_every_storage_that_is_kept_counts_once(trained: Dump, sections: dict[str, Read]) -> None:
     saved = sections["target/1/0/saved"]
     kept = trained.rank(1, 0).saved_for_backward()
@@ -33,6 +35,7 @@ def test_every_storage_that_is_kept_counts_once(trained: Dump, sections: dict[st
     assert 0 < kept.outside_nbytes < kept.nbytes
 
 
+@needs_saved_tensors
 def test_a_storage_is_kept_from_its_first_keeper_to_the_end_of_its_backward(
     trained: Dump, sections: dict[str, Read]
 ) -> None:
