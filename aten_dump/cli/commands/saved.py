@@ -11,6 +11,8 @@ from ...report.units import format_bytes
 from ..console import echo, is_terminal, line_limit, print_table
 from ..options import dump_argument, limit_option, open_rank, place_options
 
+_UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does not tell (docs/limitations.md)"
+
 
 @click.command("saved")
 @dump_argument
@@ -32,11 +34,14 @@ def command(
       aten-dump saved dump --depth 3 --limit 10
       aten-dump saved dump --offload --depth 2
     """  # noqa: D301 - \b keeps click from filling lines
-    saved = open_rank(dump, step, rank).saved_for_backward()
+    recorded = open_rank(dump, step, rank)
+    saved = recorded.saved_for_backward()
     most = line_limit(limit, default=30)
     total, outside = saved.nbytes, saved.outside_nbytes
     echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
     echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
+    if not saved and any(call.phase == "backward" for call in recorded.calls):
+        echo(_UNTOLD)
     if offload:
         echo()
         print_table(offload_by_module(saved, depth, most, is_terminal=is_terminal()))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from click.testing import CliRunner, Result
 
+from aten_dump import DumpConfig, DumpMode
 from aten_dump.cli.commands.saved import command
 from tests.dump.building import Builder
 
@@ -40,3 +42,10 @@ def test_where_nothing_is_kept_there_are_no_tables(tmp_path: Path) -> None:
     result = run(b.finish())
     assert result.exit_code == 0 and len(result.stdout.splitlines()) == 2
     assert result.stdout.startswith("0 B kept for backward by 0 autograd nodes (0 bytes)")
+
+
+def test_where_backward_ran_nothing_kept_is_said_with_reserve(tmp_path: Path) -> None:
+    x = torch.ones(2, requires_grad=True)
+    with DumpMode(DumpConfig(tmp_path, data="structure")):
+        (x + 1).backward(torch.ones(2))
+    assert run(tmp_path).stdout.splitlines()[2].startswith("Backward ran: either its nodes saved no tensor, or")
