@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
+from ...store import records
 from ...store.argument_trees import collect
 from ...store.op_names import WAIT_TENSOR
 from ..handles import Value
 from ..rank import RankDump
 from .part_grids import Placement
+
+_SEEN_AS: Final = records.CONJUGATE | records.NEGATIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,10 @@ class Holders:
 
     @cached_property
     def _waited(self) -> dict[int, int]:
-        """What a wait returned, by what it was given."""
+        """What a wait returned, by what it was given; and other views on that memory, by what they were before.
+
+        An op on a result that was not waited for may be a view: then the program waits with the view, for all of it.
+        """
         tables = self._rank.tables
         waits = {op.id for op in tables.ops.records() if op.op == WAIT_TENSOR}
         found: dict[int, int] = {}
@@ -51,7 +57,24 @@ class Holders:
                     collect(tree, ids)
                 if len(ids) == 2 and ids[0] != ids[1]:
                     found[ids[0]] = ids[1]
+        return self._views_before(found) | found
+
+    def _views_before(self, waited: dict[int, int]) -> dict[int, int]:
+        values = self._rank.tables.values
+        versions = {(values[a].storage, values[a].version): values[b].version for a, b in waited.items()}
+        storages = {storage for storage, _ in versions} - {0}
+        views = [view for view in values.records() if view.storage in storages]
+        places = {(view.version, *_geometry(view)): view.id for view in views}
+        found = {}
+        for view in views:
+            after = places.get((versions.get((view.storage, view.version)), *_geometry(view)))
+            if after is not None and view.flags & records.UNDEFINED:
+                found[view.id] = after
         return found
+
+
+def _geometry(value: records.Value) -> tuple[object, ...]:
+    return value.storage, value.offset, value.dtype, tuple(value.shape), tuple(value.stride), value.flags & _SEEN_AS
 
 
 def spec_of(extra: dict[str, Any] | None) -> Spec | None:

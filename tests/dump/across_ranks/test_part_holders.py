@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from aten_dump.dump import open_dump
 from aten_dump.dump.across_ranks.part_grids import Placement
 from aten_dump.dump.across_ranks.part_holders import Holders, Spec, spec_of
 from aten_dump.store.op_names import WAIT_TENSOR
+from aten_dump.store.records import UNDEFINED
 from tests.dump.across_ranks.ranks_of_a_step import MESH, dtensor
 from tests.dump.building import Builder, value
 
@@ -31,6 +33,22 @@ def test_a_wait_that_returns_what_it_was_given_is_no_way(builder: Builder) -> No
     builder.call(builder.op("aten", "aten::exp", "Aten", "exp"), args=[value(x)], outputs=value(y))
     rank = open_dump(builder.finish()).rank(0, 0)
     assert Holders(rank).of(rank.value_by_id(x)).id == x
+
+
+def test_a_wait_with_a_view_is_one_for_all_views_on_that_memory(builder: Builder) -> None:
+    memory, other = torch.arange(6.0).reshape(2, 3), torch.zeros(2, 3)
+
+    def value_of(x: Tensor, version: int) -> int:
+        return builder.value(x, version=version, flags=UNDEFINED if version == 1 else 0)
+
+    views = memory, memory[:, :1], memory[:, 1:]
+    before = [value_of(x, 1) for x in (*views, memory[:, 2:], other)]
+    after = [value_of(x, 2) for x in (*views, other)]
+    wait = builder.op("aten", WAIT_TENSOR, "Distributed", "wait_tensor")
+    builder.call(wait, args=[value(before[1])], outputs=value(after[1]))
+    rank = open_dump(builder.finish()).rank(0, 0)
+    found = [Holders(rank).of(rank.value_by_id(number)).id for number in before]
+    assert found == [*after[:3], *before[3:]], "a view that nobody saw after it, and other memory, are what they were"
 
 
 def test_a_circle_of_locals_ends(builder: Builder) -> None:
