@@ -82,6 +82,8 @@ def examine_ranks(case: RankCase, folder: Path, kernel: dict[str, Any]) -> Said:
     if case.run == "kernel" and not kernel["changed"]:
         return Said("no effect", f"the result of {kernel['op']}.{kernel['number']} is what it was")
     path = folder / f"{case.layout}.{case.run}"
+    if case.layout == "fsdp" and case.run == "gradients" and not _is_changed(path, folder / "fsdp.b"):
+        return Said("no effect", "the root, whose gradients are divided otherwise, has no parameters of its own")
     whole = case.against == "one process"
     shard = 0 if whole and case.group == "bug" and case.layout in ("ddp", "fsdp") else None
     own = "ddp.hook" if case.layout == "ddp" and case.run == "gradients" else f"{case.layout}.a"
@@ -132,14 +134,22 @@ def _reduces(cause: Finding) -> bool:
 
 def _changed_calls(path: Path, honest: Path, op: str) -> frozenset[str]:
     """Return the first call of an op on rank 1 that returned something else than in the honest run, and those around it and in it."""
+    for one, two in _calls_of_rank_1(path, honest):
+        if one.kind == "aten" and one.op.partition("::")[2].partition(".")[0] == op and _differ(one, two):
+            around = [] if one.parent is None else [one.parent]
+            return frozenset(call.name for call in (one, *around, *one.children))
+    raise LookupError(f"no call of {op} on rank 1 differs")
+
+
+def _is_changed(path: Path, honest: Path) -> bool:
+    """Tell whether rank 1 ran other calls than in the honest run, or one that returned something else."""
+    return any(one.name != two.name or _differ(one, two) for one, two in _calls_of_rank_1(path, honest))
+
+
+def _calls_of_rank_1(path: Path, honest: Path) -> Iterator[tuple[Any, Any]]:
     ours, theirs = (open_dump(p) for p in (path, honest))
     for step in ours.steps:
-        pairs = zip(ours.step(step).rank(1).calls, theirs.step(step).rank(1).calls, strict=False)
-        for one, two in pairs:
-            if one.kind == "aten" and one.op.partition("::")[2].partition(".")[0] == op and _differ(one, two):
-                around = [] if one.parent is None else [one.parent]
-                return frozenset(call.name for call in (one, *around, *one.children))
-    raise LookupError(f"no call of {op} on rank 1 differs")
+        yield from zip(ours.step(step).rank(1).calls, theirs.step(step).rank(1).calls, strict=False)
 
 
 def _differ(one: Any, two: Any) -> bool:
