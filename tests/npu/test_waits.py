@@ -13,7 +13,7 @@ import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,11 @@ def test_each_wait_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wa
             monkeypatch.setitem(device_copies.Copier.copy.__globals__, "STAGING_BYTES", 0)
     x = torch.arange(float(COUNT)).to("npu")
     torch.accelerator.synchronize()
-    with DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor", level="aten", io="output")):
-        program(x)
+    # Where the writer does not wait, the stream may stand still until all is on file: however late the writer's thread is.
+    stands = taken_out and line == "done.synchronize()"
+    still = device.held(copies_stream()) if stands else nullcontext()
+    with still, DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor", level="aten", io="output")):
+        (torch.neg if stands else program)(x)
     rank = open_dump(tmp_path / "dump").step(0).rank(0)
     (call,) = [call for call in rank.calls if call.op.startswith("aten::neg")]
     is_right = torch.equal(call.outputs.tensor(), -torch.arange(float(COUNT)))
@@ -141,8 +144,10 @@ def test_no_op_makes_the_host_wait(tmp_path: Path, data: str) -> None:
     counts = counts_of(tmp_path / "dump", 2, data=data)
     copies = counts.pop("device to host by capture/data/device_copies.py")
     assert counts == {}
-    blobs = sum(len(rank.values) for rank in open_dump(tmp_path / "dump").all_ranks())
-    assert 2 <= copies <= (6 if data == "statistic" else blobs)
+    ranks = list(open_dump(tmp_path / "dump").all_ranks())
+    blobs = sum(len(rank.values) for rank in ranks)
+    # How many results a batch has depends on how soon the writer's thread comes for them.
+    assert 2 <= copies <= (sum(len(rank.calls) for rank in ranks) // 50 if data == "statistic" else blobs)
 
 
 def test_a_trigger_waits_once_for_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
