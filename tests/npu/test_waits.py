@@ -147,7 +147,7 @@ def test_no_op_makes_the_host_wait(tmp_path: Path, data: str) -> None:
     ranks = list(open_dump(tmp_path / "dump").all_ranks())
     blobs = sum(len(rank.values) for rank in ranks)
     # How many results a batch has depends on how soon the writer's thread comes for them.
-    assert 2 <= copies <= (sum(len(rank.calls) for rank in ranks) // 50 if data == "statistic" else blobs)
+    assert 1 <= copies <= (sum(len(rank.calls) for rank in ranks) // 50 if data == "statistic" else blobs)
 
 
 def test_a_trigger_waits_once_for_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
