@@ -49,8 +49,10 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 	@cp -R tests benchmarks examples README.md pyproject.toml build/compiled
 	cd build/compiled && ../../$(RUN) -c 'import aten_dump; assert aten_dump.IS_COMPILED, aten_dump.__file__'
 
-# What writes and what reads is not compiled: tests of full disks, of thousands of steps and of layouts add nothing here.
-COMPILED_TESTS := tests/capture tests/distributed/test_collectives.py tests/distributed/test_training.py tests/test_examples.py \
+# What writes and what reads is not compiled: tests of full disks, of thousands of steps, of restarts and of comparing
+# layouts add nothing here.
+COMPILED_TESTS := tests/capture tests/test_examples.py \
+  $(filter-out $(addprefix tests/distributed/test_, layouts.py restarts.py), $(wildcard tests/distributed/test_*.py)) \
   $(filter-out $(addprefix tests/promises/test_, minimal_reader.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
 
 test-compiled: compiled ## Run the tests that record with the compiled modules
@@ -166,7 +168,7 @@ TORCH_SAMPLE := $(addprefix tests/capture/, torch_internals autograd intercept c
   tests/test_torch_names.py
 
 test-torch: $(TORCH_ENV)/.ready ## Run the tests with another version: make test-torch TORCH=2.6.0
-	$(TORCH_ENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not slow"
+	$(TORCH_ENV)/bin/python -m pytest $(PYTEST_ARGS)
 
 test-torch-sample: $(TORCH_ENV)/.ready ## Run those that meet torch's private parts: make test-torch-sample TORCH=2.6.0
 	$(TORCH_ENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not slow" $(TORCH_SAMPLE)
