@@ -84,7 +84,7 @@ class LeafGradients:
 
     def lost(self) -> Iterator[LostGradient]:
         """Yield the gradients of leaves that one side alone has, but those that both sides know by names."""
-        runs = [_runs(flow) for flow in self._knows.flows]
+        runs = [{call.id for call in _accumulations(flow)} for flow in self._knows.flows]
         if self._knows.wrapped or not all(runs):
             return
         named = [_named(flow) for flow in self._knows.flows]
@@ -147,8 +147,8 @@ def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
     sent = _leaves_by_gradient(flow)
     turns: Counter[int] = Counter()
     found: dict[int, LeafGradient] = {}
-    for call in flow.rank.calls.filter(kind="node"):
-        given = call.input_values() if call.op.endswith(_ACCUMULATES) else []
+    for call in _accumulations(flow):
+        given = call.input_values()
         known = _leaves_of(given[0][1], sent, flow) if given else {}
         if len(known) == 1:
             (leaf,) = known.values()
@@ -157,9 +157,9 @@ def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
     return found
 
 
-def _runs(flow: DataFlow) -> set[int]:
-    """Return the ids of the calls that accumulate into leaves."""
-    return {call.id for call in flow.rank.calls.filter(kind="node") if call.op.endswith(_ACCUMULATES)}
+def _accumulations(flow: DataFlow) -> Iterator[Call]:
+    """Yield the calls that accumulate into leaves."""
+    return (call for call in flow.rank.calls.filter(kind="node") if call.op.endswith(_ACCUMULATES))
 
 
 def _named(flow: DataFlow) -> set[int]:
