@@ -34,8 +34,11 @@ from .open_calls import OpenCall
 # They write nothing and have ended when they return, or are often left alone: a Work that is kept keeps what is sent.
 _NEVER_WAITED_FOR: Final = frozenset(
     (
-        *("c10d::monitored_barrier_", "c10d::send"),
-        *("_c10d_functional::isend", "_c10d_functional::_wrap_tensor_autograd", WAIT_TENSOR),
+        "c10d::monitored_barrier_",
+        "c10d::send",
+        "_c10d_functional::isend",
+        "_c10d_functional::_wrap_tensor_autograd",
+        WAIT_TENSOR,
     )
 )
 
