@@ -11,21 +11,7 @@ import torch
 from torch import distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
-def _detaches_once() -> bool:
-    class Wrapper(torch.Tensor):
-        @staticmethod
-        def __new__(cls, inner: torch.Tensor) -> Any:
-            return torch.Tensor._make_wrapper_subclass(cls, inner.shape)  # type: ignore[attr-defined]
-
-        @classmethod
-        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(func)
-            return Wrapper(torch.ones(1))
-
-    seen: list[Any] = []
-    Wrapper(torch.ones(1)).detach()
-    return len(seen) == 1
+from aten_dump.capture.torch_internals.mode_stack import detaches_once
 
 
 def _apply_takes_keywords() -> bool:
@@ -93,5 +79,5 @@ needs_fsdp_on_cpu = pytest.mark.skipif(
     not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 of this torch fails on the CPU, recorded or not"
 )
 needs_one_detach = pytest.mark.skipif(
-    not _detaches_once(), reason="this torch copies what a subclass detached by another detach, once for each mode"
+    not detaches_once(), reason="this torch copies what a subclass detached by another detach, once for each mode"
 )
