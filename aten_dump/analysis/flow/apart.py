@@ -52,15 +52,21 @@ def _waits(rank: RankDump, collectives: set[int]) -> set[int]:
     for call in tables.calls if waits else ():
         if call.op in collectives and call.op not in waits:
             collect(call.outputs, brought)
-    known = set(brought)
+    known = {_memory_of(tables.values[number]) for number in brought}
     found: set[int] = set()
     for call in tables.calls if waits else ():
         ids: list[int] = []
         if call.op in waits:
             collect(call.outputs, ids)
-            is_wrapper = tables.op(call.op).op != WAIT_TENSOR
-            found |= {call.id} if is_wrapper or known.issuperset(ids) else set()
+            is_wrapper = tables.op(call.op).op != WAIT_TENSOR  # and others may be given a view of what was brought
+            if is_wrapper or all(_memory_of(tables.values[number]) in known for number in ids):
+                found.add(call.id)
     return found
+
+
+def _memory_of(value: records.Value) -> tuple[int, int]:
+    """Return a storage and its version; of what has no storage something of its own."""
+    return (value.storage, value.version) if value.storage else (0, -value.id)
 
 
 def _wrapping(rank: RankDump, aten: set[int], parents: set[int]) -> set[int]:

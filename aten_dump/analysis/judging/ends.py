@@ -50,7 +50,7 @@ class Ends:
         self._open_pairs = open_pairs
         self.unknown: list[str] = []  # ends that could not be compared
         self._of_nothing: list[str] = []  # losses that both sides made of memory that nothing had written
-        self._known = 0
+        self._knows_a_loss = False
 
     def run(self) -> None:
         for end in (*self._roots(), *self._gradients(), *self._of_leaves(), *self._left_behind()):
@@ -58,7 +58,7 @@ class Ends:
         for lost in self._open_pairs.leaves.lost():
             where = "" if lost.detach is None else f"; {lost.detach.name} takes it there"
             self._lacks(lost.having, _name_of(lost.found), lost.found.gradient, where)
-        if self.unknown or not self._known:  # or schedules of pipelines inferred shapes so
+        if self.unknown or not self._knows_a_loss:  # beside other losses schedules of pipelines infer shapes so
             self.unknown = [*self._of_nothing, *self.unknown]
 
     # -- which they are -------------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class Ends:
             is_of_nothing = end.kind == "loss" and state is not None and state.undefined
             (self._of_nothing if is_of_nothing else self.unknown).append(end.name)
             knows.evidence.judged(pair, end.name, close, Judgement("unknown", note=close.reason))
-        else:
-            self._known += 1
+        elif end.kind == "loss":
+            self._knows_a_loss = True
 
     def _blame(self, end: End, row: Row, link: Link) -> None:
         knows = self._knows

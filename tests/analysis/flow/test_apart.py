@@ -29,10 +29,13 @@ def recorded(folder: Path) -> RankDump:
     b.call(gather, id=4, args=[value(given)], outputs=value(brought))
     b.call(wait, id=5, args=[value(given)], outputs=value(brought))
     b.call(wait, id=6, args=[value(given)], outputs=value(late))
+    whole = torch.zeros(4)
+    b.call(gather, id=7, args=[value(given)], outputs=value(b.value(whole)))
+    b.call(wait, id=8, args=[value(given)], outputs=value(b.value(whole[2:])))
     return open_dump(b.finish()).rank(0, 0)
 
 
 def test_transport_placing_and_waits(tmp_path: Path) -> None:
     rank = recorded(tmp_path / "dump")
     assert calls_apart(rank, wrappers=False) == {2, 3}
-    assert calls_apart(rank, wrappers=True) == {2, 3, 5}, "what call 6 brings was begun in another step"
+    assert calls_apart(rank, wrappers=True) == {2, 3, 5, 8}, "what call 6 brings was begun in another step"

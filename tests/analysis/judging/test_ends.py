@@ -47,6 +47,24 @@ def slots(walk: Walk) -> list[tuple[str, str]]:
     return [(row.slot, row.status) for row in walk.knows.evidence.rows]
 
 
+def of_nothing(*, also: bool) -> Body:
+    """Backward on what is made of memory that nothing wrote; `also` on a loss, as schedules that infer shapes do."""
+
+    def run() -> None:
+        (torch.empty(4) + X.clone().requires_grad_()).sum().backward()
+        if also:
+            X.clone().requires_grad_().mean().backward()
+
+    return run
+
+
+def test_a_loss_made_of_unwritten_memory_is_known_to_nobody_but_beside_another(ended: Ended) -> None:
+    unknown = ended(of_nothing(also=False), of_nothing(also=False))[1]
+    assert "loss" in unknown
+    unknown = ended(of_nothing(also=True), of_nothing(also=True))[1]
+    assert not [name for name in unknown if name.startswith("loss")]
+
+
 # -- which they are ------------------------------------------------------------------------------------------------
 
 
