@@ -161,11 +161,13 @@ def shares(value: AssembledValue, whole: Value) -> str:
     owners = grid.owners(lambda rank: sizes[rank], value.assembly.variant)
     if owners.shape != one.shape:
         return ""
-    apart = one - other
+    is_equal = (one == other) | (one.isnan() & other.isnan())
+    apart = (one - other).masked_fill(is_equal, 0.0).nan_to_num(math.inf)  # NaN at another place is as far as can be
+    finite = other.nan_to_num(0.0, 0.0, 0.0)
     found = {}
     for rank in sorted(set(grid.members(value.assembly.variant).values())):
         mine = owners == rank
-        norm = float(torch.linalg.vector_norm(other[mine]))
+        norm = float(torch.linalg.vector_norm(finite[mine]))
         size = float(torch.linalg.vector_norm(apart[mine]))
         found[rank] = (
             size / norm if norm else math.inf if size else 0.0,
@@ -173,7 +175,7 @@ def shares(value: AssembledValue, whole: Value) -> str:
             int(mine.sum()),
         )
     worst = max(error for error, _, _ in found.values())
-    held = [rank for rank, (error, _, _) in found.items() if error > _SMALL * worst]
+    held = [rank for rank, (error, _, _) in found.items() if error >= _SMALL * worst]
     if grid.variants > 1 and not value.assembly.shared:
         return f"the replicas are not equal: that of {_ranks(held)} is compared, being the farthest off"
     count, of = (sum(found[rank][at] for rank in held) for at in (1, 2))

@@ -162,7 +162,11 @@ class Settler:
         found = self._closeness(value, whole)
         if found.nonfinite and found.error is not None:
             return min(found.error, _NEAR)  # NaN or Inf are no reason to take another arrangement
-        return 0.0 if found.bitwise else math.inf if found.error is None else found.error
+        return _distance(found)
+
+    def _distance_of_replica(self, value: Value, whole: Value) -> tuple[bool, float]:
+        found = self._closeness(value, whole)
+        return found.nonfinite, _distance(found)  # what has NaN or Inf elsewhere is farther than all that have not
 
     def _closeness(self, value: Value, whole: Value) -> Closeness:
         try:
@@ -193,7 +197,7 @@ class Settler:
         errors = {}
         for variant in variants:
             assembly.variant = variant
-            errors[variant] = self._error(value, other)
+            errors[variant] = self._distance_of_replica(value, other)
         worst = max(variants, key=lambda variant: errors[variant])
         best = min(variants, key=lambda variant: errors[variant])
         assembly.variant = worst
@@ -222,6 +226,10 @@ def _difference(value: AssembledValue, members: dict[int, list[int]], worst: int
     return ReplicaDifference(
         value.id, tuple(ranks), error, float(apart.reshape(-1)[at]) if apart.numel() else 0.0, place
     )
+
+
+def _distance(found: Closeness) -> float:
+    return 0.0 if found.bitwise else math.inf if found.error is None else found.error
 
 
 def _counts_samples(value: Value) -> bool:
