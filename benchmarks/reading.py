@@ -2,9 +2,10 @@
 
     python -m benchmarks.reading --workload gpt2 --repeats 30     as `make bench-reading` does
 
-A step is recorded; then a value of each blob is read, with `verify=False` and with the checks in turn, A B A B: CPU
-time of the one thread, files in the page cache. Where tensors are dropped as they come, the next one takes their
-memory; where they are kept, memory is fresh, and page faults are half of reading.
+A step is recorded; then it is read with `verify=False` and with the checks in turn, A B A B: CPU time of the one
+thread, files in the page cache. First as tools read: every call's tensors, as often as calls take or return them.
+Then nothing but bytes: a value of each blob. Where tensors are dropped as they come, the next one takes their memory;
+where they are kept, memory is fresh, and page faults are half of reading.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.dump.handles import Value
+from aten_dump.dump import RankDump, Value
 
 from .table import header
 from .workloads import WORKLOADS, workload_named
 
 MOST: Final = 1.1  # what is aimed at: a tenth more than reading without checks
-_COLUMNS: Final = ("tensors are", "blobs", "MiB", "verify=False, ms", "checked, ms", "x", f"x, quartiles (≤ {MOST})")
+Walk = Callable[[RankDump], float]  # reads a recording, and returns the CPU time in seconds
+_COLUMNS: Final = ("what is read", "blobs", "MiB", "verify=False, ms", "checked, ms", "x", f"x, quartiles (≤ {MOST})")
 
 
 def main() -> None:
@@ -46,8 +49,14 @@ def main() -> None:
             dump.step()
         values, nbytes = _widest_values(path)
         print(header(_COLUMNS))
-        for is_kept in (False, True):
-            print(_row(path, values, nbytes, is_kept, arguments.repeats), flush=True)
+        walks: dict[str, Walk] = {
+            "tensors of every call": _walk_of_calls,
+            "each blob, dropped": partial(_walk_of_values, values, is_kept=False),
+            "each blob, kept": partial(_walk_of_values, values, is_kept=True),
+        }
+        for name, walk in walks.items():
+            cells = name, str(len(values)), f"{nbytes / 2**20:.0f}"
+            print(_row(cells, list(_pairs(path, walk, arguments.repeats))), flush=True)
 
 
 def _widest_values(path: Path) -> tuple[list[int], int]:
@@ -61,31 +70,32 @@ def _widest_values(path: Path) -> tuple[list[int], int]:
     return [value.id for value in widest.values()], sum(rank.tables.blobs[blob].nbytes for blob in widest)
 
 
-def _row(path: Path, values: list[int], nbytes: int, is_kept: bool, repeats: int) -> str:
-    pairs = list(_pairs(path, values, is_kept, repeats))
+def _row(cells: Sequence[str], pairs: Sequence[tuple[float, float]]) -> str:
     low, middle, high = statistics.quantiles([checked / plain for plain, checked in pairs], n=4)
     plain, checked = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
-    cells = (
-        "kept" if is_kept else "dropped",
-        str(len(values)),
-        f"{nbytes / 2**20:.0f}",
-        f"{plain:.1f}",
-        f"{checked:.1f}",
-    )
-    return f"| {' | '.join(cells)} | {middle:.3f} | {low:.3f} to {high:.3f} |"
+    return f"| {' | '.join((*cells, f'{plain:.1f}', f'{checked:.1f}'))} | {middle:.3f} | {low:.3f} to {high:.3f} |"
 
 
-def _pairs(path: Path, values: list[int], is_kept: bool, repeats: int) -> Iterator[tuple[float, float]]:
+def _pairs(path: Path, walk: Walk, repeats: int) -> Iterator[tuple[float, float]]:
     for number in range(repeats + 1):
         order = (False, True) if number % 2 else (True, False)
-        seconds = {verify: _walk(path, values, verify, is_kept) for verify in order}
+        seconds = {verify: walk(open_dump(path, verify=verify).rank(0, 0)) for verify in order}
         if number:  # the first pair warms up
             yield seconds[False], seconds[True]
 
 
-def _walk(path: Path, values: list[int], verify: bool, is_kept: bool) -> float:
+def _walk_of_calls(rank: RankDump) -> float:
+    """Return the CPU time of reading what each call was given and returned."""
+    begun = time.thread_time()
+    for call in rank.calls:
+        for _, value in (*call.input_values(), *call.result_values()):
+            if value.has_data:
+                value.tensor()
+    return time.thread_time() - begun
+
+
+def _walk_of_values(values: Sequence[int], rank: RankDump, *, is_kept: bool) -> float:
     """Return the CPU time of reading values, each for the first time."""
-    rank = open_dump(path, verify=verify).rank(0, 0)
     handles = [rank.value_by_id(value) for value in values]
     kept: list[torch.Tensor | None] = [None] * len(handles)
     begun = time.thread_time()

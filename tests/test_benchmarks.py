@@ -51,7 +51,11 @@ def test_checked_and_unchecked_reading_are_measured():
     found = run("--workload", "chain", "--repeats", "2", module="benchmarks.reading")
     assert found.returncode == 0, found.stderr
     rows = [line.split("|")[1:-1] for line in found.stdout.splitlines()[2:]]
-    assert [row[0].strip() for row in rows] == ["dropped", "kept"]
+    assert [row[0].strip() for row in rows] == [
+        "tensors of every call",
+        "each blob, dropped",
+        "each blob, kept",
+    ]
     assert all(int(row[1]) > 0 for row in rows)
 
 
