@@ -23,17 +23,26 @@ from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.whole_values import Correspondence, WholeValues
 from ...errors import MissingDataError
+from ...store.op_names import is_collective
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
 from ..judging.rank_task import Task, compare_rank, evidence_of, exact_sources, pair_calls, walked_kind
 from ..judging.sources import Sources
-from ..pairing.alignment import align
+from ..pairing.alignment import CallKey, align
 from ..pairing.call_keys import call_keys, normal_module
+from ..pairing.user_mapping import Mapping
 from ..rerun.allowed_ops import allowing
 from .fused_loss import LayoutWalk
 from .layout_calls import LAYOUT_TEXTS, LayoutKind, layout_calls
-from .layout_pair_walk import LayoutJudge, LayoutKnowledge, RankExplainer, shares, sizes_of
+from .layout_pair_walk import (
+    LayoutJudge,
+    LayoutKnowledge,
+    RankExplainer,
+    shares,
+    sizes_of,
+    who_is_off,
+)
 from .moved_values import Fault, Moves
 from .part_arrangement import Settler
 from .rank_replays import RankReplays
@@ -122,6 +131,23 @@ def settle(pairs: Sequence[Pair], settler: Settler) -> None:
             settler.settle(target, baseline, is_gradient=pair.target.phase == "backward")
 
 
+def pairs_out_of_order(target: RankDump, baseline: RankDump, pairs: Sequence[Pair], mapping: Mapping) -> list[Pair]:
+    """Return pairs of ops that alignment left alone on both sides, which nothing else that was left is like.
+
+    Alignment keeps the order, and layouts change it: gradients are added up before or after others are accumulated.
+    """
+    alone: list[dict[CallKey, list[Call]]] = []
+    for rank, names in ((target, mapping), (baseline, None)):
+        taken = {(pair.target if rank is target else pair.baseline).id for pair in pairs}
+        left = [at for at, call in enumerate(rank.calls) if call.kind == "aten" and call.id not in taken]
+        alone.append({})
+        for at, key in zip(left, call_keys(rank, left, names), strict=True):
+            alone[-1].setdefault(key, []).append(rank.call_at(at))
+    ours, theirs = alone
+    keys = [key for key in ours if len(ours[key]) == len(theirs.get(key, ())) == 1]
+    return [Pair(ours[key][0], theirs[key][0], "order") for key in keys]
+
+
 def renewed(pairs: Iterable[Pair], target: RankDump, baseline: RankDump) -> list[Pair]:
     """Return pairs with handles on what the recordings hold now."""
     return [Pair(target.call(pair.target.id), baseline.call(pair.baseline.id), pair.how) for pair in pairs]
@@ -140,12 +166,13 @@ def compare_together(task: Task) -> RankEvidence:
     other = assemble(open_dump(task.baseline), task.steps[1], "baseline")
     target, baseline = one.rank, other.rank
     pairs = pair_calls(target, baseline, settings.mapping)
+    likely = [*pairs, *pairs_out_of_order(target, baseline, pairs, settings.mapping)]
     settler = Settler(settings.batch_dim, settings.data)
-    settle(pairs, settler)
+    settle(likely, settler)
     _settle_gradients(target, baseline, settler)
     faults = []
     for side in (one, other):
-        calls = [pair.target if side is one else pair.baseline for pair in pairs]
+        calls = sorted((p.target if side is one else p.baseline for p in likely), key=lambda call: call.id)
         moves = Moves(side.rank, frozenset(call.id for call in calls), settings.data)
         moves.run(call for call in calls if call.kind == "aten")
         side.rank = side.rank.renamed(moves.aliases)
@@ -153,12 +180,13 @@ def compare_together(task: Task) -> RankEvidence:
     target, baseline = one.rank, other.rank
     pairs = renewed(pairs, target, baseline)
     sizes = sizes_of(target) | {(whole, part) for part, whole in sizes_of(baseline)}
-    judge = LayoutJudge(settings.rules, RankReplays(enabled=settings.replay), None)
+    replays = RankReplays(enabled=settings.replay)
+    judge = LayoutJudge(settings.rules, replays, None)
     judge.ranks = max(len(target.ranks), len(baseline.ranks))
     sources = Sources(task.steps, exact=exact_sources(target, baseline))
     knows = LayoutKnowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     knows.sizes = frozenset(sizes)
-    found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, faults))
+    found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, faults, replays))
     return _with_layout(found, (one, other), settler)
 
 
@@ -175,32 +203,45 @@ def gradients(target: RankDump, baseline: RankDump) -> Iterator[tuple[str, Value
             yield name, value, there[normal_module(name)]
 
 
-def _before(knows: LayoutKnowledge, pairs: Sequence[Pair], faults: Sequence[tuple[Side, Fault]]) -> None:
+def _before(
+    knows: LayoutKnowledge, pairs: Sequence[Pair], faults: Sequence[tuple[Side, Fault]], replays: RankReplays
+) -> None:
     """Add what no pair of calls shows, and say which ranks the first findings are of."""
     for side, fault in faults:
-        knows.evidence.findings.append(_moved(side, fault))
+        knows.evidence.findings.append(_moved(side, fault, replays))
     RankExplainer(knows).explain(pairs)
 
 
-def _moved(side: Side, fault: Fault) -> Finding:
+def _moved(side: Side, fault: Fault, replays: RankReplays) -> Finding:
     """Return the finding that a tensor was not the same after it was moved between ranks."""
     value, origin = (side.rank.value_by_id(number) for number in (fault.value, fault.origin))
-    who = ""
-    if fault.found.level == "tensor" and isinstance(value, AssembledValue):
-        who = shares(value, origin)
-    text = (
-        f"what it made of {_name(origin)} on the way to {fault.reader.name} is not what went in, all ranks put together"
-        f"{f': {who}' if who else ''}"
-    )
+    wrong = _wrong_on_the_way(side, fault, replays)
+    if wrong is not None:
+        call, who = wrong
+        text = f"its result is wrong for its inputs, on the way from {_name(origin)} to {fault.reader.name}; {who}"
+    else:
+        call, text = fault.moved_by, f"what it made of {_name(origin)} on the way to {fault.reader.name} is not what "
+        text += "went in, all ranks put together"
+        if fault.found.level == "tensor" and isinstance(value, AssembledValue):
+            text += f": {shares(value, origin)}"
     if side.name == "baseline":
         text = f"in the baseline, {text}"
-    place = place_of(fault.moved_by)
+    place = place_of(call)
     ratio = (fault.found.error or 0.0) / fault.limit if fault.limit else None
     row = Row(
         place if side.name == "target" else None, None if side.name == "target" else place, "", "output", "different",
         fault.found, fault.limit, "dtype", ratio,
     )  # fmt: skip
-    return Finding("moved", row, text, "", (fault.moved_by.id, 1))
+    return Finding("op" if wrong else "moved", row, text, "", (call.id, 1))
+
+
+def _wrong_on_the_way(side: Side, fault: Fault, replays: RankReplays) -> tuple[Call, str] | None:
+    """Return the first op on the way that a rank computed wrong, and which rank did."""
+    for call in fault.behind:
+        own = "a collective" if is_collective(call.op) else replays.own_errors(side.rank, call.id)
+        if not isinstance(own, str) and max(own.ratios.values(), default=0.0) > 1:
+            return call, who_is_off(own.ratios)
+    return None
 
 
 def _name(value: Value) -> str:

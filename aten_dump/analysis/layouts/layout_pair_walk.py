@@ -129,7 +129,7 @@ class RankExplainer:
             replayed = finding.kind == "op" and finding.row.floor_from == "replay"
             errors = own_ratios(self._knows.judge.replays, pair.target) if replayed else {}
             if max(errors.values(), default=0.0) > 1:
-                return _who_is_off(errors)
+                return who_is_off(errors)
             return shares(value, whole)
         except AtenDumpError:
             return ""
@@ -143,9 +143,10 @@ def own_ratios(replays: object, call: Call) -> dict[int, float]:
     return {} if own is None else own.ratios
 
 
-def _who_is_off(ratios: dict[int, float]) -> str:
+def who_is_off(ratios: dict[int, float]) -> str:
+    """Say which ranks computed something wrong, by how much each is over what rounding explains."""
     worst = max(ratios.values())
-    guilty = [rank for rank, ratio in ratios.items() if ratio > max(1.0, _SMALL * worst)]
+    guilty = [rank for rank, ratio in ratios.items() if ratio > 1.0 and ratio >= _SMALL * worst]
     others = [rank for rank in ratios if rank not in guilty]
     text = f"{_ranks(guilty)} computed it wrong ({worst:.3g} times what rounding explains)"
     return f"{text}, {_ranks(others)} right" if others else text

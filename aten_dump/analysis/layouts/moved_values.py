@@ -47,6 +47,7 @@ class Fault:
     origin: int
     reader: Call
     moved_by: Call  # the last collective on the way
+    behind: tuple[Call, ...]  # all calls on the way, the lead's, in execution order
     found: Closeness
     limit: float
 
@@ -110,7 +111,7 @@ class Moves:
         if collective is None or not only or stride_class(held) != "contiguous":  # it may be a transposed view
             return
         if found is not None and found.error is not None:
-            self.faults.append(Fault(value.id, fitting[0].id, call, collective, found, limit))
+            self.faults.append(Fault(value.id, fitting[0].id, call, collective, tuple(reversed(behind)), found, limit))
 
     def _origins(self, value: AssembledValue) -> tuple[list[int], list[Call]]:
         """Return the values of the program behind a value, and the calls between, the last first."""

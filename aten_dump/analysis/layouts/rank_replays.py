@@ -37,13 +37,9 @@ class RankReplays(Replays):
         whole = call.rank
         if not isinstance(whole, AssembledRank):
             return super().errors(call)
-        own = OwnErrors()
-        for rank, id in whole.whole.local_calls(call.id).items():
-            found = self._on_rank(whole, rank, whole.ranks[rank].call(id))
-            if isinstance(found, str):
-                return found
-            own.by_rank[rank] = found
-            own.ratios[rank] = max((error.ratio / SUSPECT for error in found.values()), default=0.0)
+        own = self.own_errors(whole, call.id)
+        if isinstance(own, str):
+            return own
         self.own[id_of(call)] = own
         worst: dict[str, LocalError] = {}
         for found in own.by_rank.values():
@@ -51,6 +47,22 @@ class RankReplays(Replays):
                 if slot not in worst or error.ratio / SUSPECT > worst[slot].ratio / SUSPECT:
                     worst[slot] = error
         return worst or "no rank has an op of it that could be run again"
+
+    def own_errors(self, whole: AssembledRank, call_id: int) -> OwnErrors | str:
+        """Return the errors of each rank's own ops of a call, also of one that serves the layout; or why there is none.
+
+        Args:
+            whole: the ranks.
+            call_id: the lead's.
+        """
+        own = OwnErrors()
+        for rank, id in whole.whole.local_calls(call_id).items():
+            found = self._on_rank(whole, rank, whole.ranks[rank].call(id))
+            if isinstance(found, str):
+                return found
+            own.by_rank[rank] = found
+            own.ratios[rank] = max((error.ratio / SUSPECT for error in found.values()), default=0.0)
+        return own
 
     def _on_rank(self, whole: AssembledRank, rank: int, call: Call) -> dict[str, LocalError] | str:
         """Return the errors of a call on one rank, under its own slots; those of helpers count for all slots."""
