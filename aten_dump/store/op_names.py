@@ -50,8 +50,9 @@ _RECEIVING: Final = frozenset(
         *("reduce_scatter_tensor_coalesced", "recv", "recv_any_source"),
     )
 )
-# Ops of other libraries' namespaces that are given where to write at this position.
-_OUT_POSITIONS: Final = {"fsdp::all_gather_copy_in": 1}
+# Ops of other libraries' namespaces that are given where to write, in this argument. Of an older torch they lack it, and
+# make that memory themselves.
+OUT_ARGUMENTS: Final = {"fsdp::all_gather_copy_in": "all_gather_output"}
 
 
 class OpName(NamedTuple):
@@ -91,8 +92,8 @@ def read_inputs(op: Op, call: Call, rank: int | None = None) -> list[Tree]:
         rank: that made it: of a broadcast all but the root only write.
     """
     args, kwargs = call.args, call.kwargs or {}
-    if op.op in _OUT_POSITIONS:
-        return [tree for position, tree in enumerate(args) if position != _OUT_POSITIONS[op.op]]
+    if op.op in OUT_ARGUMENTS:
+        return [tree for name, tree in zip(op.arguments, args, strict=False) if name != OUT_ARGUMENTS[op.op]]
     written = (call.written or [])[::2]
     if not written:
         return [*args, *kwargs.values()]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +148,27 @@ def sequence_parallel(model: nn.Module, mesh: Any) -> nn.Module:
 
 
 def fully_sharded(model: Model, **options: Any) -> nn.Module:
+    for block in model.blocks:
+        shard(block, **options)
+    return shard(model, **options)
+
+
+def shard(module: nn.Module, **options: Any) -> nn.Module:
+    """Shard with FSDP2; where gloo does not average, FSDP2 is to divide what it has summed."""
     from torch.distributed.fsdp import fully_shard
 
-    for block in model.blocks:
-        fully_shard(block, **options)
-    return fully_shard(model, **options)
+    sharded = fully_shard(module, **options)
+    if not averages():
+        sharded.set_force_sum_reduction_for_comms(True)
+    return sharded
+
+
+@lru_cache(1)
+def averages() -> bool:
+    """Tell whether gloo does: of an older torch it returns the sum, and a dump of that is rightly called wrong."""
+    found = torch.empty(1)
+    dist.reduce_scatter_tensor(found, torch.ones(dist.get_world_size()), op=dist.ReduceOp.AVG)
+    return found.item() == 1
 
 
 def replicated(model: nn.Module) -> nn.Module:

@@ -11,8 +11,8 @@ from tests.store.recording import call
 X, Y, OUT = (0, 1), (0, 2), (0, 3)
 
 
-def op(name: str, api: str) -> r.Op:
-    return r.Op(r.OP, 1, 0, name, "Aten", api, [])
+def op(name: str, api: str, arguments: tuple[str, ...] = ()) -> r.Op:
+    return r.Op(r.OP, 1, 0, name, "Aten", api, list(arguments))
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,11 @@ def test_a_broadcast_of_which_nothing_is_known_has_read_all(group: object, root:
 
 def test_where_a_gather_of_fsdp_writes_is_not_read() -> None:
     one = call(1, args=[X, OUT, 5], written=None)
-    assert read_inputs(op("fsdp::all_gather_copy_in", "all_gather_copy_in"), one) == [X, 5]
+    arguments = ("all_gather_inputs", "all_gather_output", "inp_split_sizes")
+    assert read_inputs(op("fsdp::all_gather_copy_in", "all_gather_copy_in", arguments), one) == [X, 5]
+
+
+def test_a_gather_of_fsdp_that_makes_its_own_memory_reads_all() -> None:
+    one = call(1, args=[X, 5, 4], written=None)
+    arguments = ("all_gather_inputs", "inp_split_sizes", "world_size")
+    assert read_inputs(op("fsdp::all_gather_copy_in", "all_gather_copy_in", arguments), one) == [X, 5, 4]

@@ -38,6 +38,7 @@ class Interrupt:
         self.where = ""
 
     def __enter__(self) -> Interrupt:
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 traces them only if a frame has asked before `settrace`
         sys.settrace(self._call)
         return self
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from ...store.op_names import WAIT_TENSOR
+from ...store.op_names import OUT_ARGUMENTS, WAIT_TENSOR
 from ...store.records import OPEN, Open, Tree
 from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
@@ -109,7 +109,10 @@ class WatchedOp(PendingOp):
             ops.flights.waited_tensor(args[0])
             return False
         if plan.name.op in WRITES_RESULT:
-            ops.values.storages.written(result[WRITES_RESULT[plan.name.op]])
+            written = result[WRITES_RESULT[plan.name.op]]
+            if OUT_ARGUMENTS[plan.name.op] not in plan.arguments:
+                ops.values.storages.undefined(written)
+            ops.values.storages.written(written)
             return False
         top = ops.step.top(self.thread)
         flight = ops.flights.depart(plan, args, kwargs, result, top if top is not None and top.kind == API else None)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump import compare
+from aten_dump import compare, open_dump
 from tests.analysis.judging.steps import record
 from tests.analysis.transformer import OtherDevice
 
@@ -101,21 +101,23 @@ def wrong_index(sparse: Tensor) -> Tensor:
 
 
 MAKES = "aten::_sparse_coo_tensor_with_dims_and_tensors"
-WRONG_OPS: dict[str, tuple[tuple[str, int], Change, str]] = {
-    "a row of the gradient": ((MAKES, 0), wrong_row, f"{MAKES}, 0, backward"),
-    "an index of the gradient": ((MAKES, 0), wrong_index, f"{MAKES}, 0, backward"),
-    "a row of the sum": (("aten::_coalesce", 0), wrong_row, "aten::_coalesce, 0, optimizer"),
-    "a row of the second step": ((MAKES, 4), wrong_row, f"{MAKES}, 1, backward"),
+WRONG_OPS: dict[str, tuple[str, int, Change, str]] = {
+    "a row of the gradient": (MAKES, 0, wrong_row, "backward"),
+    "an index of the gradient": (MAKES, 0, wrong_index, "backward"),
+    "a row of the sum": ("aten::_coalesce", 0, wrong_row, "optimizer"),
+    "a row of the second step": (MAKES, 1, wrong_row, "backward"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG_OPS)
 def test_an_op_that_is_wrong_for_its_inputs_is_the_cause(case: str, tmp_path: Path) -> None:
-    call, change, expected = WRONG_OPS[case]
-    found = compare(train(tmp_path / "t", OtherDevice({call: change})), train(tmp_path / "b"))
+    op, step, change, phase = WRONG_OPS[case]
+    baseline = train(tmp_path / "b")
+    first = sum(call.op == op for n in range(step) for call in open_dump(baseline).step(n).rank(0).calls)
+    found = compare(train(tmp_path / "t", OtherDevice({(op, first): change})), baseline)
     assert found.cause is not None and found.cause.kind == "op", found.answer()
     place = found.cause.row.place
-    assert f"{place.op}, {place.step}, {place.phase}" == expected
+    assert (place.op, place.step, place.phase) == (op, step, phase)
 
 
 WRONG_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode
-from tests.distributed.layouts import FSDP_ON_CPU, init
+from tests.distributed.layouts import FSDP_ON_CPU, averages, init, shard
 
 RANK = int(os.environ.get("RANK", "0"))
 STAGES = 2
@@ -74,18 +73,10 @@ def _gathered(y: Tensor) -> list[Tensor]:
 
 def _divided(y: Tensor) -> list[Tensor]:
     half, own, swapped = torch.empty(2, 8), torch.empty(2, 8), torch.empty(4, 8)
-    dist.reduce_scatter_tensor(half, y.contiguous(), op=dist.ReduceOp.AVG if _averages() else dist.ReduceOp.SUM)
+    dist.reduce_scatter_tensor(half, y.contiguous(), op=dist.ReduceOp.AVG if averages() else dist.ReduceOp.SUM)
     dist.scatter(own, [part.contiguous() for part in y.chunk(2)] if RANK == 1 else None, src=1)
     dist.all_to_all_single(swapped, y, output_split_sizes=None, input_split_sizes=None)
     return [half, own, swapped]
-
-
-@lru_cache(1)
-def _averages() -> bool:
-    """Tell whether gloo does: of an older torch it returns the sum, and a dump of that is rightly called wrong."""
-    found = torch.empty(1)
-    dist.reduce_scatter_tensor(found, torch.ones(STAGES), op=dist.ReduceOp.AVG)
-    return found.item() == 1
 
 
 def _passed_on(y: Tensor) -> Tensor:
@@ -136,11 +127,9 @@ class Scale(nn.Module):
 
 def sharded(path: Path, *, noisy: bool = False) -> None:
     """Two steps of Adam on a model that FSDP2 shards; on rank 1 products may be summed in another order."""
-    from torch.distributed.fsdp import fully_shard
-
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    fully_shard(model[0]), fully_shard(model)
+    shard(model[0]), shard(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(RANK))
     with other_order(noisy and RANK == 1), DumpMode(DumpConfig(path=str(path), data="full"), model=model) as dump:
@@ -153,7 +142,7 @@ def sharded(path: Path, *, noisy: bool = False) -> None:
 
 def exchanges(folder: Path) -> None:
     init(folder, 2)
-    _averages()  # before anything is recorded
+    averages()  # before anything is recorded
     for kind in ("", "noise", "wrong", "lost"):
         exchange(folder / (kind or "right"), kind)
     objects(folder / "objects.one", "a")

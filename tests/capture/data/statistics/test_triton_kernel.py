@@ -56,9 +56,16 @@ def test_the_kernel_agrees_with_the_definition() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", __spec__.name]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    if done.stdout == "no loops\n":
+        pytest.skip("the interpreter of this Triton runs no loop with this numpy")
     assert done.stdout == "same\n", done.stderr
 
 
 if __name__ == "__main__":
-    check_kernel()
-    print("same")
+    from tests.capture.data.statistics.triton_loop import counts
+
+    if counts():
+        check_kernel()
+        print("same")
+    else:
+        print("no loops")
