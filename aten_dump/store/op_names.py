@@ -50,8 +50,8 @@ _RECEIVING: Final = frozenset(
         *("reduce_scatter_tensor_coalesced", "recv", "recv_any_source"),
     )
 )
-# Ops of other libraries' namespaces that are given where to write, in this argument. Those of an older torch lack it and
-# make the memory themselves.
+# Ops of other libraries' namespaces that are given where to write, in this argument.
+# Those of an older torch lack it and make the memory themselves.
 OUT_ARGUMENTS: Final = {"fsdp::all_gather_copy_in": "all_gather_output"}
 
 
