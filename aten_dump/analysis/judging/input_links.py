@@ -107,7 +107,7 @@ class Links:
             link.state = State("unknown", undefined=True)
         elif target.undefined or baseline.undefined:
             link.said, link.text = _half_undefined(target)
-        elif target.unsettled or baseline.unsettled:
+        elif is_unsettled(link):
             link.state = State("unknown", depth=self._known.depth)
         else:
             from_outside = self._wiring.is_from_outside(target, baseline)
@@ -126,6 +126,11 @@ def _half_undefined(target: Value) -> tuple[Judgement, str]:
         "nothing had written, in the baseline it was" if target.undefined else "was written, in the baseline it was not"
     )
     return Judgement("different", True, floor_from="exact"), f"it reads memory that {side}"
+
+
+def is_unsettled(link: Link) -> bool:
+    """Tell whether it is not known how parts on several ranks make up one of both."""
+    return link.target.unsettled or link.baseline.unsettled
 
 
 def inputs_from(links: list[Link]) -> Inputs:

@@ -29,7 +29,7 @@ from ..flow.argument_differences import ArgumentDifference
 from ..flow.odd_calls import odd_call
 from .ends import Ends
 from .estimates import limits_of
-from .input_links import Link, inputs_from, open_links, state_from
+from .input_links import Link, inputs_from, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs
 from .result_judge import OTHER_DRAWS
@@ -123,7 +123,8 @@ class Walk:
                     continue
                 pair = Pair(call, other, "flow")
                 links = knows.links.of(pair)
-                is_known = bool(links) and not any(open_links(links))
+                # Parts that make up no counterpart may be another partial sum.
+                is_known = bool(links) and not any(open_links(links)) and not any(map(is_unsettled, links))
                 is_clean = all(link.said is None or not link.said.guilty for link in links)
                 if is_known and is_clean and not knows.differences(call, other):
                     knows.wiring.pairs[call.id] = other

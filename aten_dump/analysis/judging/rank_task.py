@@ -32,7 +32,7 @@ from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
-from .sources import Sources
+from .sources import LeftContents, Sources
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
@@ -135,14 +135,15 @@ def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
     """Return what judges values from outside the step."""
     before = None
     if task.before is not None:
-        before = _rank(task.target, task.before[0], target.rank), _rank(task.baseline, task.before[1], baseline.rank)
-    known = None if before is None or None in before else before
-    return Sources(task.steps, exact=exact_sources(target, baseline), before=known)  # type: ignore[arg-type]
+        ours = _left(task.target, task.before[0], target.rank)
+        theirs = _left(task.baseline, task.before[1], baseline.rank)
+        before = None if ours is None or theirs is None else (ours, theirs)
+    return Sources(task.steps, exact=exact_sources(target, baseline), before=before)
 
 
-def _rank(path: str, step: int, rank: int) -> RankDump | None:
+def _left(path: str, step: int, rank: int) -> LeftContents | None:
     found = open_dump(path).step(step)
-    return found.rank(rank) if rank in found.ranks else None
+    return LeftContents(found.rank(rank)) if rank in found.ranks else None
 
 
 def evidence_of(

@@ -5,18 +5,21 @@ Theory of operation
     dtype are equal. At a later step it may also be what the step before left behind: then its difference is the affair
     of that step. That is told by contents: each side's value must be among what its own step before held at its end.
     Another batch is not, and is found. Memory that was written in pieces (FSDP1's flat parameter, through its views) is
-    put together of them. Where no step before was compared, noise of as many steps is allowed.
+    put together of them. What several ranks hold is asked of each of them. Where no step before was compared, noise of
+    as many steps is allowed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import torch
 import xxhash
 
 from ...dump import RankDump, Value
+from ...dump.across_ranks.assembled_value import AssembledValue
 from ...errors import AtenDumpError
 from ...store import records
 from ..distance.element_chunks import plain
@@ -28,6 +31,14 @@ _OF_STEPS: Final = 8.0  # times the root of the number of steps
 _SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"
 
 
+class Left(Protocol):
+    """What a step left in memory."""
+
+    def has(self, value: Value) -> bool:
+        """Tell whether the step left a tensor with the contents of a value."""
+        ...
+
+
 class Sources:
     """Judges pairs of values from outside; `precisions` has the dtypes in which they differ."""
 
@@ -36,19 +47,19 @@ class Sources:
         steps: tuple[int, int],
         *,
         exact: bool,
-        before: tuple[RankDump, RankDump] | None = None,
+        before: tuple[Left, Left] | None = None,
     ) -> None:
         """Prepare to judge.
 
         Args:
             steps: the target's and the baseline's.
             exact: whether all that differs counts, as at the first step.
-            before: the step before of both sides, where that is compared too.
+            before: what the step before of both sides left, where that is compared too.
         """
         self.precisions: set[tuple[str, str]] = set()
         self._steps = steps
         self._exact = exact
-        self._before = None if before is None else (LeftContents(before[0]), LeftContents(before[1]))
+        self._before = before
 
     def judge(self, target: Value, baseline: Value, close: Closeness) -> tuple[Judgement, str]:
         """Return what is to be said of two values from outside, and the sentence if it is a finding."""
@@ -73,7 +84,7 @@ class Sources:
 
 
 class LeftContents:
-    """The contents that memory had when a step ended."""
+    """The contents that memory had when a step of one rank ended."""
 
     def __init__(self, rank: RankDump) -> None:
         self._rank = rank
@@ -127,6 +138,20 @@ class LeftContents:
             for other in last_values(self._rank):
                 self._by_kind.setdefault(_kind(other), []).append(other)
         return self._by_kind.get(_kind(value), [])
+
+
+class LeftOnRanks:
+    """The contents that memory had when a step of several ranks ended."""
+
+    def __init__(self, ranks: Mapping[int, RankDump]) -> None:
+        self._left = {number: LeftContents(rank) for number, rank in ranks.items()}
+
+    def has(self, value: Value) -> bool:
+        """Tell whether the step left on each rank what that rank holds of a value."""
+        if not isinstance(value, AssembledValue):
+            return False
+        parts = value.assembly.parts
+        return self._left.keys() >= parts.keys() and all(self._left[rank].has(part) for rank, part in parts.items())
 
 
 def last_values(rank: RankDump) -> list[Value]:

@@ -28,7 +28,7 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
 from ..judging.rank_task import Task, compare_rank, evidence_of, exact_sources, pair_calls, walked_kind
-from ..judging.sources import Sources
+from ..judging.sources import LeftOnRanks, Sources
 from ..pairing.alignment import CallKey, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping
@@ -183,11 +183,17 @@ def compare_together(task: Task) -> RankEvidence:
     replays = RankReplays(enabled=settings.replay)
     judge = LayoutJudge(settings.rules, replays, None)
     judge.ranks = max(len(target.ranks), len(baseline.ranks))
-    sources = Sources(task.steps, exact=exact_sources(target, baseline))
+    before = None if task.before is None else (_left(task.target, task.before[0]), _left(task.baseline, task.before[1]))
+    sources = Sources(task.steps, exact=exact_sources(target, baseline), before=before)
     knows = LayoutKnowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     knows.sizes = frozenset(sizes)
     found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, faults, replays))
     return _with_layout(found, (one, other), settler)
+
+
+def _left(path: str, step: int) -> LeftOnRanks:
+    found = open_dump(path).step(step)
+    return LeftOnRanks({rank: found.rank(rank) for rank in found.ranks})
 
 
 def _settle_gradients(target: AssembledRank, baseline: AssembledRank, settler: Settler) -> None:

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -91,7 +91,8 @@ class LayoutKnowledge(Knowledge):
     sizes: frozenset[tuple[int, int]] = frozenset()
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
-        return [d for d in super().differences(target, baseline) if not self._is_size(d)]
+        found = [d for d in super().differences(target, baseline) if not self._is_size(d)]
+        return [d for d in found if not _are_dims_of_size_1(d, target, baseline)]
 
     def _is_size(self, difference: ArgumentDifference) -> bool:
         """Tell whether arguments are sizes, or numbers of elements, of parts and of the whole."""
@@ -99,6 +100,30 @@ class LayoutKnowledge(Knowledge):
         if one is None or other is None or len(one) != len(other):
             return False
         return all(a == b or (a, b) in self.sizes for a, b in zip(one, other, strict=True))
+
+
+def _are_dims_of_size_1(difference: ArgumentDifference, target: Call, baseline: Call) -> bool:
+    """Tell whether one side alone reduces dimensions that have one element there where the other does not.
+
+    Autograd sums over a dimension that was expanded; of a batch of one sample on each rank it has nothing to sum up.
+    """
+    one, other = _numbers(difference.target), _numbers(difference.baseline)
+    if difference.name != "dim" or one is None or other is None:
+        return False
+    return all(
+        size == 1
+        for call, dims in ((target, {*other} - {*one}), (baseline, {*one} - {*other}))
+        for part in _parts(call)
+        for dim in dims
+        for size in part[dim : dim + 1 or None]
+    )
+
+
+def _parts(call: Call) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes that a call's first tensor has on the ranks."""
+    _, value = next(iter(call.input_values()))
+    held = value.assembly.parts.values() if isinstance(value, AssembledValue) else [value]
+    yield from (tuple(part.shape) for part in held)
 
 
 class RankExplainer:

@@ -105,7 +105,7 @@ def test_indices_have_no_noise(ranks: Callable[..., RankDump]) -> None:
 def test_what_both_inherited_is_the_affair_of_the_step_before(ranks: Callable[..., RankDump]) -> None:
     ours, theirs = ranks(X, X * 2), ranks(X + 0.5, X * 2)
     now = values(ranks(X)), values(ranks(X + 0.5))
-    sources = Sources((1, 1), exact=False, before=(ours, theirs))
+    sources = Sources((1, 1), exact=False, before=(LeftContents(ours), LeftContents(theirs)))
     said, _ = sources.judge(now[0][0], now[1][0], closeness(now[0][0], now[1][0]))
     assert (said.status, said.guilty, said.note) == ("within", False, "inherited from the step before")
     new = values(ranks(X + 9))[0]
