@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -107,10 +108,12 @@ def _tensor_parallel(model: nn.Module) -> nn.Module:
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+    owners = Counter(p for module in model.modules() for p in module._parameters.values() if p is not None)
+    tied = {p for p, count in owners.items() if count > 1}  # to divide them is to part them
     plan: dict[str, Any] = {
         name: ColwiseParallel(output_layouts=Replicate())
         for name, module in model.named_modules()
-        if type(module) is nn.Linear and module.out_features > 1
+        if type(module) is nn.Linear and module.out_features > 1 and module.weight not in tied
     }
     for first, second in _pairs_of_layers(model):
         plan |= {first: ColwiseParallel(), second: RowwiseParallel()}

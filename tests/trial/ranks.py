@@ -31,6 +31,7 @@ _REDUCES = (
     "aten::div.Tensor",
     "aten::mul_.Tensor",
 )  # with what divides gradients
+_CLIPS = "aten::_foreach_norm.Scalar"  # of clip_grad_norm_, before the optimizer
 _SPOILED = {  # what wrong gradients spoil, where a program may have none
     "fsdp": "the root, whose gradients are divided otherwise, has no parameters of its own",
     "tp": "no gradient is reduced",
@@ -127,7 +128,8 @@ def _bug(case: RankCase, found: Comparison, guilty: frozenset[str] | None, dump:
     if guilty is not None:
         return Said("call" if cause.row.place.call in guilty else "elsewhere", f"{text} (guilty: {sorted(guilty)})")
     found_there = cause.kind == "source" if case.run == "data" else _reduces(cause)
-    read = case.run == "gradients" and cause.row.place.phase == "optimizer"  # the first op that reads the gradient
+    place = cause.row.place
+    read = case.run == "gradients" and (place.phase == "optimizer" or place.op == _CLIPS)  # what first reads gradients
     return Said("call" if found_there else "reader" if read else "elsewhere", text)
 
 
@@ -139,11 +141,20 @@ def _reduces(cause: Finding) -> bool:
 
 def _changed_calls(path: Path, honest: Path, op: str) -> frozenset[str]:
     """Return the first call of an op on rank 1 that returned something else than in the honest run, and those around it and in it."""
+    meaningless: set[tuple[int, int, int]] = set()  # memory with what was computed of memory that nothing had written
     for one, two in _calls_of_rank_1(path, honest):
-        if one.kind == "aten" and one.op.partition("::")[2].partition(".")[0] == op and _differ(one, two):
+        read = [value for _, value in one.input_values() if value.id in one.read_value_ids()]
+        if one.kind == "aten" and any(v.undefined or _memory_of(v) in meaningless for v in read):
+            # A schedule infers shapes.
+            meaningless |= {_memory_of(value) for _, value in one.result_values() if value.storage}
+        elif one.kind == "aten" and one.op.partition("::")[2].partition(".")[0] == op and _differ(one, two):
             around = [] if one.parent is None else [one.parent]
             return frozenset(call.name for call in (one, *around, *one.children))
     raise LookupError(f"no call of {op} on rank 1 differs")
+
+
+def _memory_of(value: Any) -> tuple[int, int, int]:
+    return value.rank.step, value.storage, value.version
 
 
 def _is_changed(path: Path, honest: Path) -> bool:
