@@ -1,6 +1,7 @@
 """The benchmarks' command runs. What it measures is not looked at."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -44,7 +45,8 @@ def test_an_unknown_mode_is_told_apart_from_the_known(tmp_path):
 def test_what_comparing_costs_is_measured():
     found = run("lstm", "--repeats", "1", module="benchmarks.comparing")
     assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines()[2].startswith("| lstm forecaster (304) | ")
+    row = found.stdout.splitlines()[2]
+    assert re.match(r"\| lstm forecaster \([1-9]\d+\) \| ", row), row  # how many ops they are, torch decides
 
 
 def test_checked_and_unchecked_reading_are_measured():
