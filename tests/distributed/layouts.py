@@ -5,6 +5,7 @@ Every dump is a folder of FOLDER. `pairs` runs on two ranks, `meshes` on four.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -95,7 +96,19 @@ def train(path: Path, model: nn.Module, take: Callable[[Tensor], Tensor] = lambd
         optimizer.step()
 
 
-def single(path: Path, *, classes: bool = False, **config: Any) -> None:
+def train_adam(path: Path, model: nn.Module, take: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+    """Record two steps of Adam, which makes of gradients that are rounding alone steps as long as any."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, foreach=False)
+    x, y = map(take, batch())
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for _ in range(2):
+            ((model(x) - y) ** 2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
+def single(path: Path, *, classes: bool = False, adam: bool = False, **config: Any) -> None:
     """Record the step in a process of its own, of which nothing tells that there are others."""
     if RANK == 0:
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
@@ -103,6 +116,8 @@ def single(path: Path, *, classes: bool = False, **config: Any) -> None:
             "import pathlib, torch; torch.set_num_threads(1); from tests.distributed import layouts as l; "
             f"l.KEY_BIAS = {KEY_BIAS}; l.train(pathlib.Path({str(path)!r}), l.build(), **{config!r})"
         )
+        if adam:
+            code = code.replace("l.train(", "l.train_adam(")
         if classes:
             code = f"{code.partition('l.KEY_BIAS')[0]}l.classify(pathlib.Path({str(path)!r}), l.build(l.CLASSES))"
         subprocess.run([sys.executable, "-c", code], env=environment, check=True)
@@ -224,8 +239,12 @@ def scaled(model: nn.Module, name: str) -> nn.Module:
 
 def wrong_wait(n: int) -> Any:
     """On rank 1 the n-th functional collective comes out with an element that is zero."""
-    wait = torch.ops._c10d_functional.wait_tensor.default
-    return Wrong(wait, n, result=lambda r: zeroed(r, 7)) if RANK == 1 else nullcontext()
+    return wrong_on_rank_1(torch.ops._c10d_functional.wait_tensor.default, lambda r: zeroed(r, 7), n)
+
+
+def wrong_on_rank_1(op: Any, change: Callable[[Tensor], Tensor], n: int = 0) -> Any:
+    """On rank 1 the n-th call of an op returns something else."""
+    return Wrong(op, n, result=change) if RANK == 1 else nullcontext()
 
 
 def pairs(folder: Path) -> None:
@@ -235,6 +254,7 @@ def pairs(folder: Path) -> None:
 
     single(folder / "single")
     single(folder / "single.classes", classes=True)
+    single(folder / "single.adam", adam=True)
     init(folder, 2)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     KEY_BIAS = False
@@ -245,6 +265,7 @@ def pairs(folder: Path) -> None:
     classify(folder / "tp.classes", tensor_parallel(build(CLASSES), mesh, classes=True))
     train(folder / "sp", sequence_parallel(build(), mesh))
     train(folder / "ddp", replicated(build()), consecutive)
+    train_adam(folder / "ddp.adam", replicated(build()), consecutive)
     if FSDP_ON_CPU:
         sharded_pairs(folder)
 
@@ -257,6 +278,10 @@ def pairs(folder: Path) -> None:
         train(folder / "tp.addmm", tensor_parallel(build(), mesh))
     with wrong_wait(1):
         train(folder / "tp.wait", tensor_parallel(build(), mesh))
+    with wrong_on_rank_1(torch.ops.aten.add.Tensor, lambda r: r.index_fill(0, torch.tensor(1), math.nan)):
+        train(folder / "tp.nan", tensor_parallel(build(), mesh))
+    with wrong_on_rank_1(torch.ops.aten.cat.default, lambda r: zeroed(r, 7)):
+        train(folder / "tp.cat", tensor_parallel(build(), mesh))
     train(folder / "tp.unreduced", unreduced(tensor_parallel(build(), mesh)))
 
 
@@ -265,6 +290,7 @@ def sharded_pairs(folder: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     train(folder / "fsdp", fully_sharded(build()), consecutive)
+    train_adam(folder / "fsdp.adam", fully_sharded(build()), consecutive)
     train(folder / "fsdp.shuffled", fully_sharded(build()), shuffled)
     replicas = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicas", "shards"))
     train(folder / "hsdp", fully_sharded(build(), mesh=replicas), consecutive)

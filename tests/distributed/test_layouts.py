@@ -55,6 +55,15 @@ def test_honest_layouts_agree_with_one_process(dumps: Path, layout: str) -> None
     assert {row.place.phase for row in compared} >= {"forward", "backward", "optimizer"}
 
 
+@pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp", marks=needs_fsdp_on_cpu)])
+def test_what_an_optimizer_makes_of_rounding_is_the_affair_of_its_step(dumps: Path, layout: str) -> None:
+    found = compare(dumps / f"{layout}.adam", dumps / "single.adam")
+    assert found.verdict == "within", found.answer()
+    assert len(found.ranks) == 2
+    inherited = [row for row in found.ranks[1].rows if row.note == "inherited from the step before"]
+    assert any(row.closeness is not None and (row.closeness.error or 0.0) > 1e-3 for row in inherited)
+
+
 def test_what_serves_the_layout_is_listed_as_what_it_is(dumps: Path) -> None:
     found = compare(dumps / "tp", dumps / "single")
     rows = {row.place.op: row.note for row in found.rows if row.status == "layout"}
@@ -120,6 +129,8 @@ def test_statistics_of_shards_are_put_together(dumps: Path) -> None:
         ("tp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
         pytest.param("fsdp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong", marks=needs_fsdp_on_cpu),
         ("tp.addmm", "op", "Aten.addmm.", "rank 1 computed it wrong"),
+        ("tp.nan", "nonfinite", "Aten.add.0.forward", "the replicas are not equal: that of rank 1 is compared"),
+        ("tp.cat", "op", "Aten.cat.", "rank 1 computed it wrong"),
         ("tp.wait", "moved", "Distributed.all_reduce.2.backward", "that of rank 1 is compared"),
     ],
 )

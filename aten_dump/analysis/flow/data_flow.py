@@ -4,18 +4,19 @@ Theory of operation
     Data flows through memory: a storage at a version. A call *makes* a result if the memory was not among what it was
     given, or if it wrote there; any other result is a view, which is geometry and computes nothing. So of a value two
     things are asked: which call showed it first (a view, or who made it), and who *wrote* its memory, which stays the
-    same through all views. Ids of values rise in the order in which they are first seen: that tells a result from a
-    later view back to what was there before.
+    same through all views. The order in which values are first seen tells a result from a later view back to what was
+    there before; ids rise in it, but where ranks are put together a value may go under another's id.
 
     What is no part of the flow is in `apart.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from ...dump import Call, RankDump, Value
+from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...store import records
 from ..rerun.list_ops import item_of
 from ..rerun.workspaces import is_workspace
@@ -33,6 +34,7 @@ class DataFlow:
         self.rank = rank
         self._kind = kind
         self._wrapped = wrapped
+        self._seen_at: Callable[[int], int] = rank.seen_at if isinstance(rank, AssembledRank) else int
         self._reads: dict[int, Slots] = {}
         self._results: dict[int, Slots] = {}
         self._made_by: dict[int, Call | None] = {}
@@ -61,15 +63,15 @@ class DataFlow:
         """Ids of the calls that showed a value first, and (call, slot, value) that wrote a moment."""
         shown: dict[int, int] = {}
         written: dict[Moment, list[tuple[int, str, int]]] = {}
-        values = self.rank.tables.values
+        values, seen_at = self.rank.tables.values, self._seen_at
         for call in self.calls():
             given = [number for _, number in call.input_slots()]
-            newest = max(given, default=0)
+            newest = max(map(seen_at, given), default=0)
             moments = {(values[number].storage, values[number].version) for number in given}
             for slot, number in _with_parts(call, self.rank):
                 record = values[number]
                 moment = record.storage, record.version
-                if number <= newest:
+                if seen_at(number) <= newest:
                     continue
                 shown.setdefault(number, call.id)
                 if record.storage and moment not in moments:
@@ -159,12 +161,16 @@ class DataFlow:
 
     def before(self, call: Call, value: Value) -> list[Value]:
         """Return what memory was before a call wrote to a part of it: what it wrote to, and what a value sees there."""
-        place = _place(value.record)
         found = {v.id: v for _, v in call.input_values() if v.storage == value.storage}
-        older = [number for number in self._seen_as.get(place, ()) if number < value.id]
-        if older:
-            found[older[-1]] = self.rank.value_by_id(older[-1])
+        older = next(self.earlier(value), None)
+        if older is not None:
+            found[older.id] = older
         return list(found.values())
+
+    def earlier(self, value: Value) -> Iterator[Value]:
+        """Yield what was seen before a value of the same storage with the same geometry, the last first."""
+        seen = self._seen_as.get(_place(value.record), ())
+        yield from (self.rank.value_by_id(number) for number in reversed(seen) if number < value.id)
 
     def of_moment(self, value: Value) -> list[Value]:
         """Return the other values of the same storage at the same version, the largest first."""

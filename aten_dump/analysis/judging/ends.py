@@ -10,6 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from .leaf_gradients import LeafGradient
 from .open_pairs import OpenPairs
 
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")
+_NONFINITE: Final = Judgement("different", True, floor_from="exact", ratio=math.inf)
 _MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
 
 
@@ -163,12 +165,21 @@ class Ends:
             row = knows.evidence.judged(pair, end.name, close, link.said)
             if link.said.guilty:
                 self._blame(end, row, link)
+        elif state is not None and close.nonfinite and state.status in ("same", "within"):
+            self._blame_nonfinite(end, knows.evidence.judged(pair, end.name, close, _NONFINITE))
         if state is None or state.status == "unknown":
             is_of_nothing = end.kind == "loss" and state is not None and state.undefined
             (self._of_nothing if is_of_nothing else self.unknown).append(end.name)
             knows.evidence.judged(pair, end.name, close, Judgement("unknown", note=close.reason))
         elif end.kind == "loss":
             self._knows_a_loss = True
+
+    def _blame_nonfinite(self, end: End, row: Row) -> None:
+        """Add the finding that NaN or Inf stand at other places, though each op was right for what it was given."""
+        rows = [row for row in self._knows.evidence.rows if row.closeness is not None and row.closeness.nonfinite]
+        first = min(rows, key=lambda row: row.place.id, default=row).place.call
+        text = f"the {end.name} is not the same: NaN or Inf stand at other places, as they first do at {first}"
+        self._knows.evidence.blame(end.kind, row, text, "", (row.place.id, 1))
 
     def _blame(self, end: End, row: Row, link: Link) -> None:
         knows = self._knows

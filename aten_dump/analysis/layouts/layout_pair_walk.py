@@ -35,6 +35,9 @@ from .rank_replays import RankReplays, id_of
 _GROWTH: Final = 4.0  # of the dtype's limit, times the root of depth and ranks
 _AMPLIFIES: Final = 8.0
 _EXPLAINED: Final = 3  # findings that are traced to ranks
+_TOGETHER: Final = (
+    "every rank's result is right for what that rank got, but together they are not: is a reduction missing?"
+)
 _SMALL: Final = 0.1  # of the greatest error over ranks: the rest hold no part of it
 
 
@@ -72,6 +75,8 @@ class LayoutJudge(ResultJudge):
             return said
         # Sums that cancel are as far from a float64 replay as from one another.
         explained = _GROWTH * (own.target.error + own.baseline.error)
+        if close.nonfinite:
+            return Judgement("different", True, 0.0, "exact", math.inf, own, _TOGETHER) if inputs.agree else said
         if not inputs.agree:
             return replace(said, status="within") if close.error <= explained else said
         limit = limits_of(baseline, baseline).rel_l2 * _GROWTH * math.sqrt((1 + inputs.depth) * self.ranks)
@@ -80,8 +85,7 @@ class LayoutJudge(ResultJudge):
         small = close.metrics is not None and close.metrics.rmse <= noise
         if close.error <= limit or small:
             return said
-        note = "every rank's result is right for what that rank got, but together they are not: is a reduction missing?"
-        return Judgement("different", True, limit, "depth", close.error / limit, own, note)
+        return Judgement("different", True, limit, "depth", close.error / limit, own, _TOGETHER)
 
 
 class LayoutKnowledge(Knowledge):

@@ -6,7 +6,8 @@ Theory of operation
     to values that the program made; one of the same shape that holds the same is what it was before, and takes its
     place. Many tensors may have gone through one buffer (FSDP gathers a layer's parameters at once), so several are
     tried. If one tensor alone went in, only calls of the layout are between, and it comes out as something else, moving
-    it went wrong.
+    it went wrong. Memory that is given back and gathered anew for backward holds what it held before: its views are the
+    views that were seen there.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ class Moves:
     def _value(self, call: Call, value: AssembledValue) -> None:
         if value.undefined or value.unsettled:
             return
+        earlier = self._restored(value)
+        if earlier is not None:
+            self.aliases[value.id] = self.aliases.get(earlier, earlier)
+            return
         origins, behind = self._origins(value)
         fitting = []
         for number in origins:
@@ -112,6 +117,21 @@ class Moves:
             return
         if found is not None and found.error is not None:
             self.faults.append(Fault(value.id, fitting[0].id, call, collective, tuple(reversed(behind)), found, limit))
+
+    def _restored(self, value: AssembledValue) -> int | None:
+        """Return what was seen at a place before the layout gave its memory back and filled it again with the same."""
+        held = value.assembly.parts[self.rank.lead.rank]
+        writer = self._makers.writer(held)
+        if writer is None or writer[0].id not in self.rank.aside:
+            return None
+        before = next((other for other in self._makers.earlier(held) if not other.undefined), None)
+        if before is None:
+            return None
+        id = self.rank.ids[before.id]
+        earlier = self.rank.value_by_id(id)
+        if id == value.id or earlier.undefined or earlier.unsettled:
+            return None
+        return id if closeness(value, earlier, data=self.read_data).bitwise else None
 
     def _origins(self, value: AssembledValue) -> tuple[list[int], list[Call]]:
         """Return the values of the program behind a value, and the calls between, the last first."""

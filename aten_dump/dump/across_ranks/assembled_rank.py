@@ -75,6 +75,17 @@ class AssembledRank(RankDump):
         value = super().value_by_id(id)
         return AssembledValue(self, value.record, self.whole.assembly(id))
 
+    @cached_property
+    def _first_seen(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for number, id in self.ids.items():
+            found[id] = min(number, found.get(id, number))
+        return found
+
+    def seen_at(self, value_id: int) -> int:
+        """Return a number that rises in the order in which values are first seen, under whatever id they go."""
+        return self._first_seen.get(value_id, value_id)
+
     def renamed(self, aliases: Mapping[int, int]) -> AssembledRank:
         """Return the same with values under the ids of others that hold the same."""
         ids = {number: aliases.get(id, id) for number, id in self.ids.items()}

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump import compare, open_dump
+from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.judging.ends import gradients_of, roots_of, wrote_unseen
 from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.dump import RankDump
 from tests.analysis.by_hand import walked
+from tests.analysis.wrong_ops import Wrong
 from tests.dump.building import Builder, value
 from tests.torch_features import needs_backward_seen
 
@@ -260,6 +261,19 @@ def test_memory_from_outside_must_end_alike(ended: Ended) -> None:
     walk, _ = ended(body(0, 0.0), body(1, 1.5))
     assert [kind for kind, _ in found(walk)] == ["region"], "the baseline goes on"
     assert slots(walk) == [("left behind", "different")]
+
+
+def test_nan_in_a_loss_is_a_finding_though_each_op_was_right(tmp_path: Path) -> None:
+    """Rounding decides whether the root is of 0 or of less."""
+    less = torch.tensor([0.0, 0.0, 0.0, 1e-8])
+    for name, off in (("target", less), ("baseline", torch.zeros(4))):
+        subtraction = Wrong(torch.ops.aten.sub.Tensor, 0, result=lambda r, off=off: r - off)
+        with subtraction, DumpMode(DumpConfig(path=str(tmp_path / name), data="tensor")):
+            (X.clone().requires_grad_() - torch.tensor([0.0, 0.0, 0.0, 4.0])).sqrt().sum().backward()
+    found = compare(tmp_path / "target", tmp_path / "baseline")
+    assert found.verdict == "different"
+    assert {finding.kind for finding in found.ranks[0].findings} == {"loss"}
+    assert "NaN or Inf stand at other places, as they first do at Aten.sqrt.0.forward" in found.answer()
 
 
 def called_back(memory: torch.Tensor, *, unseen: bool, factor: float = 2.0) -> Body:
