@@ -97,7 +97,8 @@ def examine_ranks(case: RankCase, folder: Path, kernel: dict[str, Any]) -> Said:
         found = compare(path, folder / ("single" if whole else own), batch_shard=shard)
         if case.group == "honest":
             return _honest(case, found, path)
-        guilty = _changed_calls(path, folder / f"{case.layout}.b", kernel["op"]) if case.run == "kernel" else None
+        honest = folder / f"{case.layout}.b"
+        guilty = _changed_calls(case, path, honest, kernel["op"]) if case.run == "kernel" else None
         return _bug(case, found, guilty, open_dump(path))
     except _LOOKUPS as error:
         return Said("crash", f"{type(error).__name__}: {error}".replace("\n", " ")[:200])
@@ -139,13 +140,13 @@ def _reduces(cause: Finding) -> bool:
     return "c10d" in place.op or place.call.startswith("Distributed.") or place.op in _REDUCES or cause.kind == "moved"
 
 
-def _changed_calls(path: Path, honest: Path, op: str) -> frozenset[str]:
+def _changed_calls(case: RankCase, path: Path, honest: Path, op: str) -> frozenset[str]:
     """Return the first call of an op on rank 1 that returned something else than in the honest run, and those around it and in it."""
+    infers_shapes = case.program in PIPELINES  # by a run on memory that nothing had written
     meaningless: set[tuple[int, int, int]] = set()  # memory with what was computed of memory that nothing had written
     for one, two in _calls_of_rank_1(path, honest):
         read = [value for _, value in one.input_values() if value.id in one.read_value_ids()]
-        if one.kind == "aten" and any(v.undefined or _memory_of(v) in meaningless for v in read):
-            # A schedule infers shapes.
+        if infers_shapes and one.kind == "aten" and any(v.undefined or _memory_of(v) in meaningless for v in read):
             meaningless |= {_memory_of(value) for _, value in one.result_values() if value.storage}
         elif one.kind == "aten" and one.op.partition("::")[2].partition(".")[0] == op and _differ(one, two):
             around = [] if one.parent is None else [one.parent]
