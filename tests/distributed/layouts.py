@@ -272,6 +272,7 @@ def pairs(folder: Path) -> None:
     train(folder / "tp.weight", scaled(tensor_parallel(build(), mesh), "blocks.0.up.weight"))
     train(folder / "tp.norm", scaled(tensor_parallel(build(), mesh), "blocks.0.norm.weight"))
     train(folder / "ddp.norm", scaled(replicated(build()), "module.blocks.0.norm.weight"), consecutive)
+    train(folder / "ddp.unreduced", unreduced_on_rank_1(replicated(build())), consecutive)
     with wrong_kernel("gelu", 0):
         train(folder / "tp.gelu", tensor_parallel(build(), mesh))
     with wrong_kernel("addmm", 5):  # the second of the feed-forward layer: a term of a sum
@@ -297,6 +298,17 @@ def sharded_pairs(folder: Path) -> None:
     train(folder / "fsdp.weight", scaled(fully_sharded(build()), "blocks.0.up.weight"), consecutive)
     with wrong_kernel("gelu", 0):
         train(folder / "fsdp.gelu", fully_sharded(build()), consecutive)
+
+
+def unreduced_on_rank_1(model: Any) -> nn.Module:
+    """Rank 1 takes part in the reduction of gradients, and goes on with its own."""
+
+    def reduced(own: Tensor) -> torch.futures.Future[Tensor]:
+        mean = own / 2
+        return dist.all_reduce(mean, async_op=True).get_future().then(lambda _: own if RANK else mean)
+
+    model.register_comm_hook(None, lambda _, bucket: reduced(bucket.buffer()))
+    return model
 
 
 def unreduced(model: nn.Module) -> nn.Module:

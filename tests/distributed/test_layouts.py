@@ -129,6 +129,7 @@ def test_statistics_of_shards_are_put_together(dumps: Path) -> None:
         ("tp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
         pytest.param("fsdp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong", marks=needs_fsdp_on_cpu),
         ("tp.addmm", "op", "Aten.addmm.", "rank 1 computed it wrong"),
+        ("ddp.unreduced", "moved", "Distributed.allreduce_.0", "as if this had reduced nothing"),
         ("tp.nan", "nonfinite", "Aten.add.0.forward", "the replicas are not equal: that of rank 1 is compared"),
         ("tp.cat", "op", "Aten.cat.", "rank 1 computed it wrong"),
         ("tp.wait", "moved", "Distributed.all_reduce.2.backward", "that of rank 1 is compared"),

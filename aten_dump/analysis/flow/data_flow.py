@@ -19,7 +19,6 @@ from ...dump import Call, RankDump, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...store import records
 from ..rerun.list_ops import item_of
-from ..rerun.workspaces import is_workspace
 from .apart import calls_apart
 
 Slots = list[tuple[str, Value]]
@@ -193,11 +192,6 @@ class DataFlow:
             if record.storage:
                 found.setdefault(_place(record), []).append(record.id)
         return found
-
-    @staticmethod
-    def is_opaque(call: Call, slot: str) -> bool:
-        """Tell whether a result is a workspace, which only its readers understand."""
-        return is_workspace(call.op, slot)
 
 
 def written_parts(flow: DataFlow, value: Value) -> dict[str, Value]:

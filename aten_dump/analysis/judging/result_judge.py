@@ -23,9 +23,9 @@ from ..evidence.findings import Status
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.states import Inputs
 from ..evidence.user_rules import Rule, find_rule
-from ..flow.data_flow import DataFlow
 from ..rerun.allowed_ops import registered_op
 from ..rerun.op_errors import OwnError, Replays, draws_otherwise
+from ..rerun.workspaces import is_workspace
 from .estimates import ControlLimits, Estimator, limits_of
 
 OTHER_DRAWS: Final = "it draws random numbers, and the generators were not in one state"
@@ -88,7 +88,7 @@ class ResultJudge:
     @staticmethod
     def _without_floor(call: Call, slot: str, close: Closeness, inputs: Inputs) -> Judgement | None:
         """Judge what needs no floor: workspaces, shapes, bits, memory that nobody wrote."""
-        if DataFlow.is_opaque(call, slot):
+        if is_workspace(call.op, slot):
             return Judgement("same", floor_from="exact", note="a workspace: only what reads it counts")
         if inputs.undefined:
             return Judgement("unknown", note="it reads memory that nothing had written")

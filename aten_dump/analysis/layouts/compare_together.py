@@ -20,10 +20,8 @@ from typing import Final
 
 from ...dump import Call, Dump, RankDump, Value, open_dump
 from ...dump.across_ranks.assembled_rank import AssembledRank
-from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.whole_values import Correspondence, WholeValues
 from ...errors import MissingDataError
-from ...store.op_names import is_collective
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
@@ -35,17 +33,12 @@ from ..pairing.user_mapping import Mapping
 from ..rerun.allowed_ops import allowing
 from .fused_loss import LayoutWalk
 from .layout_calls import LAYOUT_TEXTS, LayoutKind, layout_calls
-from .layout_pair_walk import (
-    LayoutJudge,
-    LayoutKnowledge,
-    RankExplainer,
-    shares,
-    sizes_of,
-    who_is_off,
-)
-from .moved_values import Fault, Moves
+from .layout_pair_walk import LayoutJudge, LayoutKnowledge, RankExplainer, sizes_of
+from .moved_findings import moved_finding
+from .moved_values import Moves
 from .part_arrangement import Settler
 from .rank_replays import RankReplays
+from .unreduced_gradients import told_where_reduced
 
 _MOST_REPLICAS: Final = 3  # that are described
 
@@ -170,24 +163,24 @@ def compare_together(task: Task) -> RankEvidence:
     settler = Settler(settings.batch_dim, settings.data)
     settle(likely, settler)
     _settle_gradients(target, baseline, settler)
-    faults = []
+    replays = RankReplays(enabled=settings.replay)
+    moved: list[Finding] = []
     for side in (one, other):
         calls = sorted((p.target if side is one else p.baseline for p in likely), key=lambda call: call.id)
         moves = Moves(side.rank, frozenset(call.id for call in calls), settings.data)
         moves.run(call for call in calls if call.kind == "aten")
         side.rank = side.rank.renamed(moves.aliases)
-        faults += [(side, fault) for fault in moves.faults]
+        moved += [moved_finding(side.rank, fault, replays, is_baseline=side is other) for fault in moves.faults]
     target, baseline = one.rank, other.rank
     pairs = renewed(pairs, target, baseline)
     sizes = sizes_of(target) | {(whole, part) for part, whole in sizes_of(baseline)}
-    replays = RankReplays(enabled=settings.replay)
     judge = LayoutJudge(settings.rules, replays, None)
     judge.ranks = max(len(target.ranks), len(baseline.ranks))
     before = None if task.before is None else (_left(task.target, task.before[0]), _left(task.baseline, task.before[1]))
     sources = Sources(task.steps, exact=exact_sources(target, baseline), before=before)
     knows = LayoutKnowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     knows.sizes = frozenset(sizes)
-    found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, faults, replays))
+    found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, moved))
     return _with_layout(found, (one, other), settler)
 
 
@@ -209,50 +202,13 @@ def gradients(target: RankDump, baseline: RankDump) -> Iterator[tuple[str, Value
             yield name, value, there[normal_module(name)]
 
 
-def _before(
-    knows: LayoutKnowledge, pairs: Sequence[Pair], faults: Sequence[tuple[Side, Fault]], replays: RankReplays
-) -> None:
+def _before(knows: LayoutKnowledge, pairs: Sequence[Pair], moved: Sequence[Finding]) -> None:
     """Add what no pair of calls shows, and say which ranks the first findings are of."""
-    for side, fault in faults:
-        knows.evidence.findings.append(_moved(side, fault, replays))
+    findings, target = knows.evidence.findings, knows.target
+    findings += moved
     RankExplainer(knows).explain(pairs)
-
-
-def _moved(side: Side, fault: Fault, replays: RankReplays) -> Finding:
-    """Return the finding that a tensor was not the same after it was moved between ranks."""
-    value, origin = (side.rank.value_by_id(number) for number in (fault.value, fault.origin))
-    wrong = _wrong_on_the_way(side, fault, replays)
-    if wrong is not None:
-        call, who = wrong
-        text = f"its result is wrong for its inputs, on the way from {_name(origin)} to {fault.reader.name}; {who}"
-    else:
-        call, text = fault.moved_by, f"what it made of {_name(origin)} on the way to {fault.reader.name} is not what "
-        text += "went in, all ranks put together"
-        if fault.found.level == "tensor" and isinstance(value, AssembledValue):
-            text += f": {shares(value, origin)}"
-    if side.name == "baseline":
-        text = f"in the baseline, {text}"
-    place = place_of(call)
-    ratio = (fault.found.error or 0.0) / fault.limit if fault.limit else None
-    row = Row(
-        place if side.name == "target" else None, None if side.name == "target" else place, "", "output", "different",
-        fault.found, fault.limit, "dtype", ratio,
-    )  # fmt: skip
-    return Finding("op" if wrong else "moved", row, text, "", (call.id, 1))
-
-
-def _wrong_on_the_way(side: Side, fault: Fault, replays: RankReplays) -> tuple[Call, str] | None:
-    """Return the first op on the way that a rank computed wrong, and which rank did."""
-    for call in fault.behind:
-        own = "a collective" if is_collective(call.op) else replays.own_errors(side.rank, call.id)
-        if not isinstance(own, str) and max(own.ratios.values(), default=0.0) > 1:
-            return call, who_is_off(own.ratios)
-    return None
-
-
-def _name(value: Value) -> str:
-    made = value.producer
-    return f"{made[0].name} {made[1]}" if made else f"a tensor {value.dtype_name}{list(value.shape)} from outside"
+    if findings and isinstance(target, AssembledRank):
+        findings[0] = told_where_reduced(findings[0], target)
 
 
 def _with_layout(found: RankEvidence, sides: tuple[Side, Side], settler: Settler) -> RankEvidence:

@@ -12,7 +12,6 @@ import torch
 from aten_dump import open_dump
 from aten_dump.analysis.flow.data_flow import DataFlow, written_parts
 from aten_dump.dump import Call, Value
-from aten_dump.store import records as r
 from tests.dump.building import Builder, value
 
 X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, -1.0, 2.5, 1.0])
@@ -229,12 +228,3 @@ def test_other_looks_at_the_same_moment(flow: Flows) -> None:
     assert [tuple(v.shape) for v in found.of_moment(whole)] == [(2,), (1,)], "the largest first, itself not"
     later = call(found, "add_").outputs
     assert found.of_moment(later) == [], "of another version"
-
-
-def test_workspaces_are_opaque(tmp_path: Path) -> None:
-    b = Builder(tmp_path / "dump")
-    op = b.op("aten", "aten::mkldnn_rnn_layer", "Aten", "mkldnn_rnn_layer", ("input",))
-    results = [value(b.value(torch.zeros(2))) for _ in range(4)]
-    id = b.call(op, args=[value(b.value(torch.zeros(2)))], outputs=[r.TREE_TUPLE, *results])
-    made = open_dump(b.finish()).rank(0, 0).call(id)
-    assert [DataFlow.is_opaque(made, f"output.{n}") for n in range(4)] == [False, False, False, True]

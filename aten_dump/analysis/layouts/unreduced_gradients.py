@@ -1,0 +1,70 @@
+"""Gradients that a rank goes on with as it made them, where ranks should have reduced them.
+
+Theory of operation
+    Where DDP copies reduced gradients out of its buckets nobody sees it: data flow ends there, and a gradient that was
+    not reduced shows where an optimizer reads it. What a rank holds there tells: the bits are those that an op of its
+    own backward pass made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...dump import Call, Value
+from ...dump.across_ranks.assembled_rank import AssembledRank
+from ...dump.across_ranks.assembled_value import AssembledValue
+from ...store.op_names import is_collective
+from ..evidence.findings import Finding
+from ..evidence.place_of_call import place_of
+from ..flow.data_flow import DataFlow
+from ..judging.sources import digest_of
+
+
+def told_where_reduced(finding: Finding, target: AssembledRank) -> Finding:
+    """Return a finding at the collective that should have reduced what it is about, if it is about such a gradient."""
+    row = finding.row
+    if row.target is None or not row.slot.startswith("input"):
+        return finding
+    reader = target.call(row.target.id)
+    value = dict(reader.input_values()).get(row.slot)
+    if not isinstance(value, AssembledValue) or value.assembly.shared or len(value.assembly.parts) < 2:
+        return finding
+    makers = {number: call for number, call in _makers(target, value) if call.id < reader.id}
+    if not makers:
+        return finding
+    made = min(makers.values(), key=lambda call: call.id)
+    between = (call for call in target.lead.calls.filter(kind="aten") if made.id < call.id < reader.id)
+    reduces = next((call for call in between if is_collective(call.op)), None)
+    if reduces is None:
+        return finding
+    ranks = ", ".join(map(str, makers))
+    text = f"on rank {ranks}, {reader.name} is given what {made.name} made there, as if this had reduced nothing"
+    return replace(finding, kind="moved", row=replace(row, target=place_of(reduces)), text=text, order=(reduces.id, 1))
+
+
+def _makers(target: AssembledRank, value: AssembledValue) -> Iterator[tuple[int, Call]]:
+    """Yield (rank, the lead's call) for each rank that holds the very bits that an op of its backward pass made."""
+    for number, part in value.assembly.parts.items():
+        wanted, flow = digest_of(part), DataFlow(target.ranks[number], "aten")
+        for other in _of_shape(part) if wanted is not None else ():
+            maker = flow.maker(other)
+            if maker is not None and maker.phase == "backward" and digest_of(other) == wanted:
+                lead = _of_lead(target, number, maker)
+                if lead is not None and lead.id not in target.aside:  # not what a collective brought
+                    yield number, lead
+                    break
+
+
+def _of_lead(target: AssembledRank, number: int, call: Call) -> Call | None:
+    """Return the lead's call that corresponds to one of another rank."""
+    here = target.whole.local_calls
+    return next((mine for mine in target.lead.calls if here(mine.id).get(number) == call.id), None)
+
+
+def _of_shape(part: Value) -> Iterator[Value]:
+    """Yield the other values of a rank that have the shape and dtype of one."""
+    mine = part.record
+    for record in part.rank.tables.values.records():
+        if record.id != mine.id and (record.dtype, record.shape) == (mine.dtype, mine.shape):
+            yield part.rank.value_by_id(record.id)
