@@ -122,7 +122,7 @@ class Moves:
         """Return what was seen at a place before the layout gave its memory back and filled it again with the same."""
         held = value.assembly.parts[self.rank.lead.rank]
         writer = self._makers.writer(held)
-        if writer is None or writer[0].id not in self.rank.aside:
+        if writer is None or self.rank.aside.get(writer[0].id, "local op") == "local op":  # such a one is the program's
             return None
         before = next((other for other in self._makers.earlier(held) if not other.undefined), None)
         if before is None:

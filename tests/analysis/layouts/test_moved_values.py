@@ -146,3 +146,29 @@ def test_a_value_that_the_program_made_stays_itself(tmp_path: Path) -> None:
     moves = Moves(rank, frozenset(call.id for call in rank.lead.calls))
     moves.run(rank.calls)
     assert (moves.aliases, moves.faults) == ({}, [])
+
+
+@pytest.mark.parametrize("kind", ["collective", "local op"])
+def test_memory_gathered_anew_shows_what_was_seen_there_before(tmp_path: Path, kind: str) -> None:
+    """A view of it, of another shape than all that went in, is the view of before; but not what the program computed there."""
+    ranks = {}
+    for rank in range(2):
+        b = Builder(tmp_path, 0, rank)
+        read, made = b.value(torch.ones(4)), b.value(WHOLE.chunk(2)[rank].clone())
+        memory = WHOLE.clone()
+        seen = [(b.value(memory, version=n), b.value(memory.view(2, 4).t(), version=n)) for n in (1, 2)]
+        b.call(b.op("aten", "aten::exp", "Aten", "exp", ("self",)), args=[value(read)], outputs=value(made))
+        gather = b.op("aten", "c10d::all_gather_", "Distributed", "gather", ("input",))
+        relu = b.op("aten", "aten::relu", "Aten", "relu", ("self",))
+        gathers = []
+        for n, (whole, view) in enumerate(seen):
+            gathers.append(b.call(gather, n=n, args=[value(made)], outputs=value(whole)))
+            b.call(relu, n=n, args=[value(view)], outputs=value(b.value(torch.ones(4, 2))))
+        b.finish()
+        ranks[rank] = open_dump(tmp_path).rank(0, rank)
+    rank = AssembledRank(wholes(ranks), {gathers[0]: "collective", gathers[1]: kind})
+    settle(rank, made, Placement("shard", 0), (8,))
+    before, after = (view for _, view in seen)
+    for number in (before, after):
+        settle(rank, number, Placement("replica"), (4, 2))
+    assert moved(rank).aliases == ({after: before} if kind == "collective" else {})
