@@ -51,12 +51,24 @@ class Regions:
     """Finds and compares cones; each comparison is made once."""
 
     def __init__(
-        self, flows: tuple[DataFlow, DataFlow], known: Counterparts, tie: Callable[[Side, Value], None]
+        self,
+        flows: tuple[DataFlow, DataFlow],
+        known: Counterparts,
+        tie: Callable[[Side, Value], None],
+        tie_alike: Callable[[Sequence[Value], Sequence[Value]], None],
     ) -> None:
-        """Prepare to compare; `tie` looks for the counterpart of a value from outside that has none yet."""
+        """Prepare to compare.
+
+        Args:
+            flows: the target's and the baseline's.
+            known: the counterparts that are known.
+            tie: looks for the counterpart of a value from outside that has none yet.
+            tie_alike: finds out which of such values of both sides, all behind one place, are counterparts.
+        """
         self._flows = flows
         self._known = known
         self._tie = tie
+        self._tie_alike = tie_alike
         self._meanings: dict[tuple[object, ...], Meaning] = {}
         self._widens: dict[tuple[Side, int], bool] = {}
 
@@ -75,6 +87,7 @@ class Regions:
         for growing in sides:
             growing.grow()
             self._tie_sources(growing)
+        self._tie_alike(*(self._unknown_sources(growing) for growing in sides))
         cones = sides[0].cone(), sides[1].cone()
         if max(len(cone.pieces) for cone in cones) > MOST_CALLS:
             return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
@@ -85,9 +98,12 @@ class Regions:
         return self._meanings[key]
 
     def _tie_sources(self, growing: GrowingCone) -> None:
-        for value in growing.cut.values():
-            if not self._known.is_known(growing.side, value) and self._flows[growing.side].maker(value) is None:
-                self._tie(growing.side, value)
+        for value in self._unknown_sources(growing):
+            self._tie(growing.side, value)
+
+    def _unknown_sources(self, growing: GrowingCone) -> list[Value]:
+        flow = self._flows[growing.side]
+        return [v for v in growing.cut.values() if not self._known.is_known(growing.side, v) and flow.maker(v) is None]
 
     def _from_common_start(self, sides: tuple[GrowingCone, GrowingCone]) -> tuple[Cone, Cone]:
         made_at: dict[tuple[Side, int], int] = {}

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ...dump import Value
+from ..distance.element_chunks import plain
 from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair
 from ..evidence.judgement import Judgement
@@ -67,6 +70,32 @@ class Links:
         if said.status == "within":
             self._known.keep(target, baseline, state_from(said, close))
 
+    def tie_alike(self, targets: Sequence[Value], baselines: Sequence[Value]) -> None:
+        """Find out which values from outside, all behind one place of both sides, are counterparts: the nearest ones.
+
+        What a fused optimizer is given in lists and a looped one call by call, a parameter's moments, has no place in
+        common. Of gradients that are rounding alone they differ by their own size, and are the step before's affair.
+        """
+        found = [
+            (_apart(target, baseline), target.id, baseline.id, target, baseline)
+            for target in targets
+            for baseline in baselines
+            if (target.dtype, target.shape) == (baseline.dtype, baseline.shape)
+            and target.is_floating
+            and target.has_data
+            and baseline.has_data
+        ]
+        taken: set[tuple[Side, int]] = set()
+        for _, _, _, target, baseline in sorted(found, key=lambda item: item[:3]):
+            both: set[tuple[Side, int]] = {(0, target.id), (1, baseline.id)}
+            if not taken.isdisjoint(both):
+                continue
+            taken |= both
+            close = self._known.close(target, baseline)
+            said, _ = self._sources.judge(target, baseline, close)
+            if said.status in ("same", "within"):
+                self._known.keep(target, baseline, state_from(said, close))
+
     def _places(self) -> dict[Side, dict[int, Value]]:
         """Return values from outside of each side, and what the other side's call was given at the same place."""
         if self._by_place is None:
@@ -119,6 +148,13 @@ class Links:
         if link.said is not None and link.state is None:
             link.state = state_from(link.said, link.close)
         return link
+
+
+def _apart(one: Value, other: Value) -> float:
+    """Return how far two tensors are apart: the norm of their difference over the sum of their norms."""
+    tensors = [plain(value.tensor()).to(torch.float64) for value in (one, other)]
+    size = sum(float(torch.linalg.vector_norm(tensor)) for tensor in tensors)
+    return float(torch.linalg.vector_norm(tensors[0] - tensors[1])) / size if size else 0.0
 
 
 def _half_undefined(target: Value) -> tuple[Judgement, str]:

@@ -51,7 +51,7 @@ class Knowledge:
         self.known = Counterparts(read_data=read_data)
         self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
         self.links = Links(self.flows, self.known, self.wiring, sources)
-        self.regions = Regions(self.flows, self.known, self.links.tie)
+        self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike)
         self.evidence = EvidenceRows()
         self.proofs = Proofs()
 

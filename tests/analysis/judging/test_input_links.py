@@ -177,3 +177,38 @@ def test_links_together(record: Callable[..., Any]) -> None:
     cast = linked(call, Closeness("tensor", dtype=("float16", "float32")), State("same"))
     assert not inputs_from([same, cast]).same_dtypes and inputs_from([same, cast]).same_shapes
     assert inputs_from([same, linked(call, apart(0.0), State("unknown", undefined=True))]).undefined
+
+
+class Attention(nn.Module):
+    """The gradient of its key's bias is rounding alone, of which AdamW makes steps as long as any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.softmax(self.query(x) @ self.key(x).transpose(1, 2) / 4, -1) @ self.value(x)
+
+
+def trained(path: Path, *, beta: float = 0.999, **form: bool) -> Path:
+    """Record three steps of AdamW; `beta` is its second one at the last of them."""
+    torch.manual_seed(0)
+    model = Attention()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **form)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for step, x in enumerate(torch.randn(3, 4, 7, 16)):
+            optimizer.param_groups[0]["betas"] = (0.9, beta if step == 2 else 0.999)
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
+def test_moments_that_a_fused_optimizer_is_given_in_lists_are_those_of_a_looped_one(tmp_path: Path) -> None:
+    looped = trained(tmp_path / "looped", foreach=False)
+    found = compare(trained(tmp_path / "fused", fused=True), looped)
+    assert found.verdict == "within", found.answer()
+    wrong = compare(trained(tmp_path / "wrong", fused=True, beta=0.998), looped)
+    assert wrong.verdict == "different"
+    assert wrong.first is not None and wrong.first[0].steps == (2, 2)
