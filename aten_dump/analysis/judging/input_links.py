@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,7 @@ class Links:
         self._sources = sources
         self._aligned: Sequence[Pair] = ()
         self._by_place: dict[Side, dict[int, Value]] | None = None
+        self._norms: dict[tuple[Side, int], float] = {}
 
     def set_aligned(self, pairs: Sequence[Pair]) -> None:
         """Take all pairs of calls that were aligned, of every kind."""
@@ -77,13 +79,10 @@ class Links:
         common. Of gradients that are rounding alone they differ by their own size, and are the step before's affair.
         """
         found = [
-            (_apart(target, baseline), target.id, baseline.id, target, baseline)
+            (apart, target.id, baseline.id, target, baseline)
             for target in targets
             for baseline in baselines
-            if (target.dtype, target.shape) == (baseline.dtype, baseline.shape)
-            and target.is_floating
-            and target.has_data
-            and baseline.has_data
+            if (apart := self._apart(target, baseline)) is not None
         ]
         taken: set[tuple[Side, int]] = set()
         for _, _, _, target, baseline in sorted(found, key=lambda item: item[:3]):
@@ -95,6 +94,21 @@ class Links:
             said, _ = self._sources.judge(target, baseline, close)
             if said.status in ("same", "within"):
                 self._known.keep(target, baseline, state_from(said, close))
+
+    def _apart(self, target: Value, baseline: Value) -> float | None:
+        """Return the norm of the difference over the sum of both norms; None of what may not be or is not compared."""
+        if not target.is_floating or (target.dtype, target.shape) != (baseline.dtype, baseline.shape):
+            return None
+        metrics = self._known.close(target, baseline).metrics
+        if metrics is None or target.layout_name != "strided":
+            return None
+        size = self._norm(0, target) + self._norm(1, baseline)
+        return metrics.rmse * math.sqrt(target.numel) / size if size else 0.0
+
+    def _norm(self, side: Side, value: Value) -> float:
+        if (side, value.id) not in self._norms:
+            self._norms[side, value.id] = float(torch.linalg.vector_norm(plain(value.tensor()), dtype=torch.float64))
+        return self._norms[side, value.id]
 
     def _places(self) -> dict[Side, dict[int, Value]]:
         """Return values from outside of each side, and what the other side's call was given at the same place."""
@@ -148,13 +162,6 @@ class Links:
         if link.said is not None and link.state is None:
             link.state = state_from(link.said, link.close)
         return link
-
-
-def _apart(one: Value, other: Value) -> float:
-    """Return how far two tensors are apart: the norm of their difference over the sum of their norms."""
-    tensors = [plain(value.tensor()).to(torch.float64) for value in (one, other)]
-    size = sum(float(torch.linalg.vector_norm(tensor)) for tensor in tensors)
-    return float(torch.linalg.vector_norm(tensors[0] - tensors[1])) / size if size else 0.0
 
 
 def _half_undefined(target: Value) -> tuple[Judgement, str]:
