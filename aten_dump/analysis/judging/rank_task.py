@@ -79,13 +79,14 @@ def compare_rank(task: Task) -> RankEvidence:
 def pair_calls(target: RankDump, baseline: RankDump, mapping: Mapping) -> list[Pair]:
     """Align the calls of two step-ranks; only kinds that both sides recorded take part."""
     kinds = target.calls_by_kind().keys() & baseline.calls_by_kind().keys()
-    positions = [_positions(rank, kinds) for rank in (target, baseline)]
+    positions = [positions_of_kinds(rank, kinds) for rank in (target, baseline)]
     keys = call_keys(target, positions[0], mapping), call_keys(baseline, positions[1])
     matches = align(*keys, pinned=_pinned(target, baseline, positions, mapping))
     return [_pair(target, baseline, positions, match) for match in matches]
 
 
-def _positions(rank: RankDump, kinds: Iterable[str]) -> list[int]:
+def positions_of_kinds(rank: RankDump, kinds: Iterable[str]) -> list[int]:
+    """Return where calls of some kinds are in ``rank.calls``, without making a handle for each."""
     wanted = set(kinds)
     calls = rank.tables.calls
     codes = {op.id for op in rank.tables.ops.records() if CALL_KINDS[op.call_kind] in wanted}

@@ -25,7 +25,15 @@ from ...errors import MissingDataError
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
-from ..judging.rank_task import Task, compare_rank, evidence_of, exact_sources, pair_calls, walked_kind
+from ..judging.rank_task import (
+    Task,
+    compare_rank,
+    evidence_of,
+    exact_sources,
+    pair_calls,
+    positions_of_kinds,
+    walked_kind,
+)
 from ..judging.sources import LeftOnRanks, Sources
 from ..pairing.alignment import CallKey, align
 from ..pairing.call_keys import call_keys, normal_module
@@ -132,7 +140,7 @@ def pairs_out_of_order(target: RankDump, baseline: RankDump, pairs: Sequence[Pai
     alone: list[dict[CallKey, list[Call]]] = []
     for rank, names in ((target, mapping), (baseline, None)):
         taken = {(pair.target if rank is target else pair.baseline).id for pair in pairs}
-        left = [at for at, call in enumerate(rank.calls) if call.kind == "aten" and call.id not in taken]
+        left = [at for at in positions_of_kinds(rank, ("aten",)) if rank.tables.calls[at].id not in taken]
         alone.append({})
         for at, key in zip(left, call_keys(rank, left, names), strict=True):
             alone[-1].setdefault(key, []).append(rank.call_at(at))

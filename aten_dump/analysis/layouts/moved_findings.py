@@ -37,7 +37,9 @@ def moved_finding(rank: AssembledRank, fault: Fault, replays: RankReplays, *, is
 def _wrong_on_the_way(rank: AssembledRank, fault: Fault, replays: RankReplays) -> tuple[Call, str] | None:
     """Return the first op on the way that a rank computed wrong, and which rank did."""
     for call in fault.behind:
-        own = "a collective" if is_collective(call.op) else replays.own_errors(rank, call.id)
+        if is_collective(call.op):
+            continue
+        own = replays.own_errors(rank, call.id)
         if not isinstance(own, str) and max(own.ratios.values(), default=0.0) > 1:
             return call, who_is_off(own.ratios)
     return None

@@ -46,8 +46,11 @@ def told_where_reduced(finding: Finding, target: AssembledRank) -> Finding:
 def _makers(target: AssembledRank, value: AssembledValue) -> Iterator[tuple[int, Call]]:
     """Yield (rank, the lead's call) for each rank that holds the very bits that an op of its backward pass made."""
     for number, part in value.assembly.parts.items():
-        wanted, flow = digest_of(part), DataFlow(target.ranks[number], "aten")
-        for other in _of_shape(part) if wanted is not None else ():
+        wanted = digest_of(part)
+        if wanted is None:
+            continue
+        flow = DataFlow(target.ranks[number], "aten")
+        for other in _of_shape(part):
             maker = flow.maker(other)
             if maker is not None and maker.phase == "backward" and digest_of(other) == wanted:
                 lead = _of_lead(target, number, maker)

@@ -11,6 +11,8 @@ from aten_dump.analysis.rerun.workspaces import is_workspace
     ("op", "slot", "is_one"),
     [
         ("aten::mkldnn_rnn_layer", "output.3", True),
+        ("aten::mkldnn_rnn_layer", "output.0", False),
+        ("aten::mkldnn_rnn_layer", "output.1", False),
         ("aten::mkldnn_rnn_layer", "output.2", False),
         ("aten::mkldnn_rnn_layer", "output.3.weight", True),
         ("aten::_cudnn_rnn", "output.3", True),
