@@ -63,7 +63,8 @@ class Regions:
             flows: the target's and the baseline's.
             known: the counterparts that are known.
             tie: looks for the counterpart of a value from outside that has none yet.
-            tie_alike: finds out which of such values of both sides, all behind one place, are counterparts.
+            tie_alike: finds out which of such values of both sides, all behind one place and beside a counterpart of
+                their shape, are counterparts.
         """
         self._flows = flows
         self._known = known
@@ -87,7 +88,8 @@ class Regions:
         for growing in sides:
             growing.grow()
             self._tie_sources(growing)
-        self._tie_alike(*(self._unknown_sources(growing) for growing in sides))
+        shapes = self._shapes_in_common(sides)
+        self._tie_alike(*([v for v in self._unknown_sources(g) if tuple(v.shape) in shapes] for g in sides))
         cones = sides[0].cone(), sides[1].cone()
         if max(len(cone.pieces) for cone in cones) > MOST_CALLS:
             return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
@@ -104,6 +106,11 @@ class Regions:
     def _unknown_sources(self, growing: GrowingCone) -> list[Value]:
         flow = self._flows[growing.side]
         return [v for v in growing.cut.values() if not self._known.is_known(growing.side, v) and flow.maker(v) is None]
+
+    def _shapes_in_common(self, sides: tuple[GrowingCone, GrowingCone]) -> set[tuple[int, ...]]:
+        """Return the shapes of what both cones start from: moments go with their own parameter, or its gradient."""
+        theirs = {self._known.class_of(1, value) for value in sides[1].cut.values()}
+        return {tuple(v.shape) for v in sides[0].cut.values() if self._known.class_of(0, v) in theirs}
 
     def _from_common_start(self, sides: tuple[GrowingCone, GrowingCone]) -> tuple[Cone, Cone]:
         made_at: dict[tuple[Side, int], int] = {}

@@ -69,7 +69,7 @@ class Links:
         target, baseline = (partner, value) if side else (value, partner)
         close = self._known.close(target, baseline)
         said, _ = self._sources.judge(target, baseline, close)
-        if said.status == "within":
+        if said.status in ("same", "within"):
             self._known.keep(target, baseline, state_from(said, close))
 
     def tie_alike(self, targets: Sequence[Value], baselines: Sequence[Value]) -> None:
@@ -99,7 +99,10 @@ class Links:
         """Return the norm of the difference over the sum of both norms; None of what may not be or is not compared."""
         if not target.is_floating or (target.dtype, target.shape) != (baseline.dtype, baseline.shape):
             return None
-        metrics = self._known.close(target, baseline).metrics
+        close = self._known.close(target, baseline)
+        if close.bitwise:
+            return 0.0
+        metrics = close.metrics
         if metrics is None or target.layout_name != "strided":
             return None
         size = self._norm(0, target) + self._norm(1, baseline)

@@ -179,6 +179,23 @@ def test_links_together(record: Callable[..., Any]) -> None:
     assert inputs_from([same, linked(call, apart(0.0), State("unknown", undefined=True))]).undefined
 
 
+def test_moments_go_with_a_counterpart_of_their_shape(record: Callable[..., Any]) -> None:
+    """Where two calls are no pair, those behind the one are not taken for those behind the other, however near."""
+    moments, params = (X, X * (1 + 2**-23)), (X * 10, X * 11)
+
+    def updated(number: int) -> object:
+        return params[number] - moments[number]
+
+    for number in (0, 1):
+        knows = knowledge(record(lambda: updated(0)), record(lambda number=number: updated(number)), exact=False)
+        given = [[v for _, v in rank["Aten.sub.0.forward"].input_values()] for rank in (knows.target, knows.baseline)]
+        if number == 0:
+            knows.known.keep(given[0][0], given[1][0], State("same"))
+        results = [rank["Aten.sub.0.forward"].outputs for rank in (knows.target, knows.baseline)]
+        knows.regions.compare([results[0]], [results[1]])
+        assert knows.known.is_known(0, given[0][1]) == (number == 0)
+
+
 class Attention(nn.Module):
     """The gradient of its key's bias is rounding alone, of which AdamW makes steps as long as any."""
 
