@@ -150,6 +150,11 @@ class Value(NamedTuple):
     flags: int = 0  # bits UNDEFINED ... OPAQUE
     extra: dict[str, Any] | None = None  # {"layout": "sparse_coo", "parts": {"indices": value id}, "class": ..., ...}
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        """The storage and the geometry on it, whatever is written there."""
+        return self.storage, self.offset, self.dtype, tuple(self.shape), tuple(self.stride)
+
 
 class Shard(NamedTuple):
     """A shard file was begun: its data starts at byte ``header_bytes`` of the file."""

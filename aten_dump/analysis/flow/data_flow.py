@@ -168,7 +168,7 @@ class DataFlow:
 
     def earlier(self, value: Value) -> Iterator[Value]:
         """Yield what was seen before a value of the same storage with the same geometry, the last first."""
-        seen = self._seen_as.get(_place(value.record), ())
+        seen = self._seen_as.get(value.record.place, ())
         yield from (self.rank.value_by_id(number) for number in reversed(seen) if number < value.id)
 
     def of_moment(self, value: Value) -> list[Value]:
@@ -190,7 +190,7 @@ class DataFlow:
         found: dict[tuple[object, ...], list[int]] = {}
         for record in self.rank.tables.values.records():
             if record.storage:
-                found.setdefault(_place(record), []).append(record.id)
+                found.setdefault(record.place, []).append(record.id)
         return found
 
 
@@ -209,7 +209,3 @@ def _with_parts(call: Call, rank: RankDump) -> Iterator[tuple[str, int]]:
         yield slot, number
         parts = (values[number].extra or {}).get("parts") or {}
         yield from ((f"{slot}.{name}", part) for name, part in parts.items() if isinstance(part, int))
-
-
-def _place(value: records.Value) -> tuple[object, ...]:
-    return value.storage, value.offset, value.dtype, tuple(value.shape), tuple(value.stride)

@@ -130,7 +130,7 @@ class Ends:
         for target, baseline in knows.known.pairs():
             if target.composed or not self._lasts(target, baseline):
                 continue
-            ends = [side.get(_place(v), v) for side, v in zip(last, (target, baseline), strict=True)]
+            ends = [side.get(v.record.place, v) for side, v in zip(last, (target, baseline), strict=True)]
             key = ends[0].id, ends[1].id
             if key == (target.id, baseline.id) or key in seen:
                 continue
@@ -247,11 +247,5 @@ def _last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:
     newest: dict[tuple[object, ...], tuple[int, int]] = {}
     for record in rank.tables.values.records():
         if record.storage:
-            place = record.storage, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)
-            newest[place] = max(newest.get(place, (-1, -1)), (record.version, record.id))
+            newest[record.place] = max(newest.get(record.place, (-1, -1)), (record.version, record.id))
     return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}
-
-
-def _place(value: Value) -> tuple[object, ...]:
-    record = value.record
-    return record.storage, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)

@@ -158,7 +158,7 @@ def last_values(rank: RankDump) -> list[Value]:
     """Return the last value of each place: a storage seen with a geometry."""
     newest: dict[tuple[object, ...], tuple[int, int]] = {}
     for record in rank.tables.values.records():
-        place = record.storage or -record.id, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)
+        place = record.place if record.storage else (-record.id,)
         newest[place] = max(newest.get(place, (-1, -1)), (record.version, record.id))
     return [rank.value_by_id(id) for _, id in newest.values()]
 

@@ -74,7 +74,7 @@ class Holders:
 
 
 def _geometry(value: records.Value) -> tuple[object, ...]:
-    return value.storage, value.offset, value.dtype, tuple(value.shape), tuple(value.stride), value.flags & _SEEN_AS
+    return *value.place, value.flags & _SEEN_AS
 
 
 def spec_of(extra: dict[str, Any] | None) -> Spec | None:

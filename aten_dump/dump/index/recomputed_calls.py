@@ -69,9 +69,7 @@ class _Originals:
     def place_of(self, value: int) -> Key:
         """Return where a value lies, whatever is written there."""
         record = self._tables.values.get(value)
-        if record is None or not record.storage:
-            return (value,)
-        return record.storage, record.offset, record.dtype, tuple(record.shape), tuple(record.stride)
+        return record.place if record is not None and record.storage else (value,)
 
     def shape_of(self, value: int) -> Key:
         """Return what a copy of a value would have in common with it."""
