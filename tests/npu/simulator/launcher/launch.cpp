@@ -200,6 +200,9 @@ static Stack computed_on_host(const OperatorHandle& op, const Stack& arguments, 
   Stack returned = given;
   op.callBoxed(&returned);
   for (size_t i = 0; i < given.size(); i++) {
+    if (written[i] && given[i].isTensorList())
+      for (size_t k = 0; k < given[i].toTensorVector().size(); k++)
+        bring(given[i].toTensorVector()[k], arguments[i].toTensorVector()[k]);
     if (!written[i] || !given[i].isTensor() || !is_npu(arguments[i].toTensor())) continue;
     resize_written(arguments[i], given[i]);
     bring(given[i].toTensor(), arguments[i].toTensor());
