@@ -215,8 +215,11 @@ class Regions:
 
     @staticmethod
     def _against_recorded(cones: tuple[Cone, Cone], other: Iterable[torch.Tensor], why: str) -> Meaning:
-        """Hold what the target recorded against the baseline's region on the target's inputs."""
-        worst = 0.0
+        """Hold what the target recorded against the baseline's region on the target's inputs.
+
+        What each of the target's calls may be off by adds up, as the root of their number.
+        """
+        worst, limit = 0.0, SUSPECT * math.sqrt(max(1, len(cones[0].pieces)))
         for value, expected in zip(cones[0].values, other, strict=True):
             recorded = value.tensor()
             if recorded.shape != expected.shape:
@@ -225,7 +228,7 @@ class Regions:
                 return Meaning("unknown", why=why, cones=cones)
             terms = max((v.numel for piece in cones[1].pieces for _, v in piece.call.input_values()), default=1)
             found = measure_rounding("", recorded, None, expected, max(1.0, terms / max(1, recorded.numel())))
-            if found.ratio > SUSPECT:
+            if found.ratio > limit:
                 return Meaning("differs", found.error, cones=cones)
             worst = max(worst, found.error)
         return Meaning("same", worst, cones=cones)

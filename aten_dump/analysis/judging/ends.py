@@ -22,11 +22,11 @@ from ...store.op_names import read_op_name
 from ..evidence.evidence_rows import Pair, said_of
 from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Judgement
+from ..flow.leaves import LeafGradient
 from ..flow.odd_calls import odd_call
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
 from .knowledge import Knowledge
-from .leaf_gradients import LeafGradient
 from .open_pairs import OpenPairs
 
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")

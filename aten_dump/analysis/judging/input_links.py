@@ -17,7 +17,9 @@ from ..evidence.states import Inputs, State, inputs_of
 from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow
+from ..flow.leaves import named_leaves
 from ..flow.wiring import Wiring
+from ..pairing.call_keys import normal_module
 from .sources import Sources
 
 
@@ -60,8 +62,9 @@ class Links:
     def tie(self, side: Side, value: Value) -> None:
         """Find the counterpart of a value from outside that no pair of calls was given yet.
 
-        Weights that one side casts or reshapes before it reads them have no common reader in forward. Other pairs of
-        calls are given them at one place: the optimizer's, Python-level ones.
+        Weights that one side casts or reshapes before it reads them have no common reader in forward, nor have those of
+        a fused op. A parameter has a name; other pairs of calls are given it at one place: the optimizer's,
+        Python-level ones.
         """
         partner = self._places()[side].pop(value.id, None)  # once: what is no counterpart now will be none later
         if partner is None or self._known.is_known(0 if side else 1, partner):
@@ -114,19 +117,24 @@ class Links:
         return self._norms[side, value.id]
 
     def _places(self) -> dict[Side, dict[int, Value]]:
-        """Return values from outside of each side, and what the other side's call was given at the same place."""
+        """Return values from outside of each side, and which of the other side's has the same name or place."""
         if self._by_place is None:
             self._by_place = {0: {}, 1: {}}
+            self._place_together(*({normal_module(n): v for n, v in named_leaves(f).items()} for f in self._flows))
             for pair in self._aligned:
-                theirs = dict(pair.baseline.input_values())
-                for slot, value in pair.target.input_values():
-                    other = theirs.get(slot)
-                    if other is None or (value.dtype, value.shape) != (other.dtype, other.shape):
-                        continue
-                    if self._wiring.is_from_outside(value, other):
-                        self._by_place[0].setdefault(value.id, other)
-                        self._by_place[1].setdefault(other.id, value)
+                self._place_together(dict(pair.target.input_values()), dict(pair.baseline.input_values()))
         return self._by_place
+
+    def _place_together(self, targets: dict[str, Value], baselines: dict[str, Value]) -> None:
+        """Note which values from outside of both sides have the same name, or are given in the same slot."""
+        assert self._by_place is not None
+        for name, value in targets.items():
+            other = baselines.get(name)
+            if other is None or (value.dtype, value.shape) != (other.dtype, other.shape):
+                continue
+            if self._wiring.is_from_outside(value, other):
+                self._by_place[0].setdefault(value.id, other)
+                self._by_place[1].setdefault(other.id, value)
 
     def note_precisions(self, pairs: Iterable[Pair]) -> None:
         """Note in which dtypes values from outside differ, before a call asks for one of these dtypes."""

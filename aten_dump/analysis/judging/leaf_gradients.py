@@ -16,29 +16,19 @@ Theory of operation
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ...dump import Call, Value
+from ...dump import Call
 from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
+from ..flow.leaves import ACCUMULATES, LeafGradient, accumulations, leaf_gradients, sent
 from .cut_gradients import detach_of
 from .knowledge import Knowledge
 
-_ACCUMULATES: Final = "AccumulateGrad"
 _MOST_ALIKE: Final = 8  # leaves that hold the same; of more it is left to alignment
-
-
-@dataclass(frozen=True, slots=True)
-class LeafGradient:
-    """A gradient that was accumulated into a leaf, after as many others as `turn` says."""
-
-    leaf: Value
-    gradient: Value
-    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +54,7 @@ class LeafGradients:
     def is_crossed(self, target: Call, baseline: Call) -> bool:
         """Tell whether both calls are of ``AccumulateGrad``, but the target's leaf is another one of the baseline's."""
         nodes = target.parent, baseline.parent
-        if nodes[0] is None or nodes[1] is None or not all(node.op.endswith(_ACCUMULATES) for node in nodes if node):
+        if nodes[0] is None or nodes[1] is None or not all(node.op.endswith(ACCUMULATES) for node in nodes if node):
             return False
         mine, theirs = (side.get(node.id) for side, node in zip(self._sides, nodes, strict=True) if node is not None)
         if mine is None or theirs is None or self._are_partners(mine, theirs):
@@ -84,7 +74,7 @@ class LeafGradients:
 
     def lost(self) -> Iterator[LostGradient]:
         """Yield the gradients of leaves that one side alone has, but those that both sides know by names."""
-        runs = [{call.id for call in _accumulations(flow)} for flow in self._knows.flows]
+        runs = [{call.id for call in accumulations(flow)} for flow in self._knows.flows]
         if self._knows.wrapped or not all(runs):
             return
         named = [_named(flow) for flow in self._knows.flows]
@@ -97,10 +87,10 @@ class LeafGradients:
                 yield from self._lost(having, lacking, known)
 
     def _lost(self, having: Side, lacking: Side, known: Iterable[LeafGradient]) -> Iterator[LostGradient]:
-        sent = {value.id for _, value in _sent(self._knows.flows[lacking])}
+        sent_for = {value.id for _, value in sent(self._knows.flows[lacking])}
         for found in known:
             other = self._knows.known.partner(having, found.leaf)
-            if other is None or other.id in sent:
+            if other is None or other.id in sent_for:
                 continue
             detach = detach_of(self._knows, lacking, {other.id}, (0, sys.maxsize))
             values = (found.leaf, other) if having == 0 else (other, found.leaf)
@@ -142,63 +132,6 @@ class LeafGradients:
         return said.status in ("same", "within")
 
 
-def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
-    """Return what was accumulated into which leaf, by id of the ``AccumulateGrad`` call, as far as that is told."""
-    sent = _leaves_by_gradient(flow)
-    turns: Counter[int] = Counter()
-    found: dict[int, LeafGradient] = {}
-    for call in _accumulations(flow):
-        given = call.input_values()
-        known = _leaves_of(given[0][1], sent, flow) if given else {}
-        if len(known) == 1:
-            (leaf,) = known.values()
-            found[call.id] = LeafGradient(leaf, given[0][1], turns[leaf.id])
-            turns[leaf.id] += 1
-    return found
-
-
-def _accumulations(flow: DataFlow) -> Iterator[Call]:
-    """Yield the calls that accumulate into leaves."""
-    return (call for call in flow.rank.calls.filter(kind="node") if call.op.endswith(_ACCUMULATES))
-
-
 def _named(flow: DataFlow) -> set[int]:
     """Return the ids of the calls that accumulate into parameters that have a name."""
     return {record.call for record in flow.rank.tables.gradients}
-
-
-def _leaves_of(gradient: Value, sent: dict[int, dict[int, Value]], flow: DataFlow) -> dict[int, Value]:
-    """Return the leaves, by id, of a gradient, or of those that it was made of: a sum, what a hook made of it."""
-    found: dict[int, Value] = {}
-    waiting, seen = [gradient], {gradient.id}
-    while waiting:
-        value = waiting.pop()
-        known = sent.get(value.id)
-        if known is not None:
-            found |= known
-            continue
-        maker = flow.maker(value)
-        given = [] if maker is None or maker.phase != "backward" else [v for _, v in maker.input_values()]
-        waiting += [v for v in given if v.id not in seen and v.shape == gradient.shape]
-        seen |= {v.id for v in given}
-    return found
-
-
-def _leaves_by_gradient(flow: DataFlow) -> dict[int, dict[int, Value]]:
-    """Return the leaves, by id, for which a gradient was sent, by its id."""
-    found: dict[int, dict[int, Value]] = {}
-    for gradient, value in _sent(flow):
-        maker = flow.maker(value)
-        if maker is None or maker.sequence_nr is None:
-            found.setdefault(gradient.id, {})[value.id] = value
-    return found
-
-
-def _sent(flow: DataFlow) -> Iterator[tuple[Value, Value]]:
-    """Yield the gradients that the backward of Python-level calls sent, each with the value that it was sent for."""
-    for call in flow.rank.calls.filter(kind="api", phase="backward"):
-        given = dict(call.forward.input_values()) if call.forward is not None else {}
-        for slot, gradient in call.output_values():
-            value = given.get(slot.replace("output", "input", 1))
-            if value is not None:
-                yield gradient, value

@@ -239,6 +239,23 @@ def test_what_the_target_drew_is_held_against_the_baselines_region(behind: Behin
     assert back.verdict == "unknown" and "random" in back.why, "the reference must run"
 
 
+def test_what_each_call_of_the_target_rounds_adds_up(behind: Behind) -> None:
+    """Twelve roundings are more than those of one op, of whose kind the baseline's region is one."""
+
+    def rounded(last: float) -> Body:
+        def step() -> None:
+            x = kept(X)
+            for _ in range(50):
+                x = x * 1.1
+            x * last
+
+        return step
+
+    found = compared(behind(rounded(1.0), lambda: X * 1.1**50))
+    assert found.verdict == "same" and found.error > 4 * 2**-24
+    assert compared(behind(rounded(1.0001), lambda: X * 1.1**50)).verdict == "differs"
+
+
 def kept(x: torch.Tensor) -> torch.Tensor:
     """Return what a random op makes that keeps everything."""
     return torch.bernoulli(torch.ones(64)) * x

@@ -196,6 +196,34 @@ def test_moments_go_with_a_counterpart_of_their_shape(record: Callable[..., Any]
         assert knows.known.is_known(0, given[0][1]) == (number == 0)
 
 
+class Norm(nn.Module):
+    """Two weights of one shape, which differ by some roundings on both sides as they do after a few steps."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused, self.weights = fused, nn.ParameterList(X * (2 + fused * 5e-7) * n for n in (1, 1 + 1e-6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            if self.fused:
+                x = torch.ops.aten.native_layer_norm(x, [4], weight, None, 1e-5)[0]
+            else:
+                x = (x - x.mean(-1, True)) * torch.rsqrt(x.var(-1, correction=0, keepdim=True) + 1e-5) * weight
+        return x
+
+
+def test_parameters_that_a_fused_op_reads_go_by_their_names(record: Callable[..., Any]) -> None:
+    models = [Norm(fused) for fused in (True, False)]
+    ranks = [record(lambda m=m: m(torch.stack((X, Y))).square().sum().backward(), m) for m in models]
+    knows = knowledge(*ranks, exact=False)
+    read = [call.inputs[0][2] for call in ranks[0].calls.filter(op="aten::native_layer_norm")]
+    assert len(read) == 2
+    for number, weight in enumerate(read):
+        knows.links.tie(0, weight)
+        partner = knows.known.partner(0, weight)
+        assert partner is not None and torch.equal(partner.tensor(), models[1].weights[number])
+
+
 class Attention(nn.Module):
     """The gradient of its key's bias is rounding alone, of which AdamW makes steps as long as any."""
 

@@ -10,8 +10,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from aten_dump import compare
-from aten_dump.analysis.flow.data_flow import DataFlow
-from aten_dump.analysis.judging.leaf_gradients import leaf_gradients
+from aten_dump.analysis.judging.leaf_gradients import LeafGradients
+from tests.analysis.by_hand import knowledge
 from tests.analysis.judging.steps import seeded
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -151,17 +151,19 @@ def test_leaves_of_checkpointed_blocks_are_no_leaves_elsewhere(record: Callable[
         assert found.exit_code == 0, found.answer()
 
 
-def test_which_leaf_a_gradient_is_for(record: Callable[..., Any]) -> None:
+def test_a_pair_is_crossed_that_accumulates_into_other_leaves(record: Callable[..., Any]) -> None:
     a, b = (seeded(3, 3, seed=seed).requires_grad_() for seed in range(2))
 
     def run() -> None:
-        b.register_hook(lambda gradient: gradient * 2)
-        ((a @ b).sin() + a).sum().backward()
-        a.mul(2).sum().backward()
+        a.grad = b.grad = None
+        for _ in range(2):
+            (a * 2 + b * 3).sum().backward()
 
-    rank = record(run)
-    product, doubled = rank["Tensor.matmul.0.forward"], rank["Tensor.mul.0.forward"]
-    of_a, of_b = (value.id for _, value in product.input_values())
-    assert doubled.inputs[0][0].id == of_a
-    found = sorted((item.leaf.id, item.turn) for item in leaf_gradients(DataFlow(rank, "aten")).values())
-    assert found == sorted([(of_a, 0), (of_a, 1), (of_b, 0)])
+    ranks = record(run), record(run)
+    runs = [
+        [call for call in rank.calls.filter(kind="aten", phase="backward") if call.op == "aten::add_.Tensor"]
+        for rank in ranks
+    ]
+    leaves = LeafGradients(knowledge(*ranks))
+    found = [leaves.is_crossed(one, other) for one in runs[0] for other in runs[1]]
+    assert found == [False, True, True, False] and len(list(leaves.pairs())) == 4
