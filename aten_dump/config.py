@@ -131,9 +131,10 @@ class DumpConfig:
         sample: keep only the first so many elements of a tensor's bytes; None keeps all.
         trigger: None writes every selected step. Otherwise calls are held in memory, and written only around the first
             call of a step at which something happens: ``"nonfinite"``, NaN or Inf appear that are no masks, made by a
-            call or come from outside; ``"loss_spike"``, the loss that backward is called on is not finite, or six
-            standard deviations above the last 32 (needs level ``"mix"`` or ``"api"``); or a function of (op, statistics
-            of its results as a list of dicts) that returns True (needs data ``"statistic"`` or ``"full"``). When it
+            call or come from outside, or the overflow register of an NPU that saturates is set; ``"loss_spike"``, the
+            loss that backward is called on is not finite, or six standard deviations above the last 32 (needs level
+            ``"mix"`` or ``"api"``); or a function of (op, statistics of its results as a list of dicts) that returns
+            True (needs data ``"statistic"`` or ``"full"``). When it
             happens on one rank, all ranks write the same calls.
         trigger_before: how many calls to write from before the trigger, also of the step before.
         trigger_after: how many calls to write after it, also of the next step.

@@ -45,7 +45,7 @@ _ANY: Final[dict[str, str]] = {
     "tests/capture/step/test_collectives.py::test_an_op_that_reads_lands_only_what_is_complete": _STREAMS,
     "tests/capture/step/test_threads.py::test_data_loader_workers[fork]": _FORKED,
     "tests/capture/trigger/test_decisions.py::test_on_the_cpu": _HOST,
-    "tests/capture/trigger/test_extremes.py::test_no_number_is_read_for_each_op": _PLAYS,
+    "tests/capture/trigger/measured/test_extremes.py::test_no_number_is_read_for_each_op": _PLAYS,
     "tests/capture/trigger/test_trigger.py::test_what_comes_from_outside_counts_once": _NUMPY,
     "tests/capture/calls/test_python_calls.py::test_a_write_that_nobody_told_of_is_found_by_contents": _NUMPY,
     "tests/capture/calls/test_python_calls.py::test_a_call_in_a_hook_of_the_backward": _OWN_THREAD,

@@ -6,6 +6,7 @@ Importing this module imports neither torch nor a device package.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import sys
@@ -26,6 +27,7 @@ _VARIABLES: Final = (
     "CUBLAS_WORKSPACE_CONFIG",
     "HCCL_DETERMINISTIC",
     "INF_NAN_MODE_ENABLE",
+    "INF_NAN_MODE_FORCE_DISABLE",
     "NVIDIA_TF32_OVERRIDE",
 )
 _NPU_OPTIONS: Final = MappingProxyType(
@@ -89,6 +91,16 @@ def accelerator() -> torch.device | None:
     return found.current_accelerator() if found is not None and found.is_available() else None
 
 
+def device_in_use() -> torch.device | None:
+    """Return the accelerator that this thread computes on; None where the program has not begun to use one."""
+    import torch
+
+    device = accelerator()
+    if device is None or not getattr(torch.get_device_module(device), "is_initialized", bool)():
+        return None
+    return torch.device(device.type, torch.accelerator.current_device_index())
+
+
 def private_format(tensor: torch.Tensor) -> str | None:
     """Return the format in which a tensor's elements lie in memory where that is a device's own; None for strides.
 
@@ -109,6 +121,30 @@ def in_plain_format(tensor: torch.Tensor) -> torch.Tensor:
 
     plain: torch.Tensor = torch.ops.npu.npu_format_cast(tensor, _ND)
     return plain
+
+
+@functools.cache
+def saturates(device_type: str) -> bool:
+    """Tell whether a device in use gives the largest finite number where others give Inf, and sets a register then."""
+    import torch
+
+    if device_type != "npu":
+        return False
+    return _told(getattr(torch.get_device_module("npu").utils, "is_support_inf_nan", None)) is False
+
+
+def overflow_status(device: torch.device) -> torch.Tensor:
+    """Have a kernel read the overflow register of a device that saturates, and leave it as it is.
+
+    Call inside `quiet()`.
+
+    Returns:
+        Eight numbers on the device; the first is 0 where no overflow has happened since the register was cleared.
+    """
+    import torch
+
+    status: torch.Tensor = torch.ops.npu.npu_get_float_status(torch.zeros(8, device=device))
+    return status
 
 
 def has_float64(device_type: str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture.trigger import extremes as extremes_module
+from aten_dump.capture.data.device_copies import copier_of
+from aten_dump.capture.trigger.measured import extremes as extremes_module
+from tests.checkout import ROOT
+from tests.npu.saturating import PROGRAMS
 from tests.npu.test_training import batch, make_net
 
 STEPS = 3
@@ -37,10 +43,12 @@ def ops_of(net: nn.Module, after: Callable[[], object]) -> Counter[str]:
 
 def test_no_number_is_read_for_each_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extremes_module, "MOST_SECONDS", 1e9)
-    train(make_net().to("npu"), lambda: None)
+    config = DumpConfig(path=tmp_path / "dump", data="structure", trigger="nonfinite", overwrite=True)
+    train(make_net().to("npu"), lambda: None)  # what is found out about an op at its first call takes ops as well
+    with DumpMode(config) as dump:
+        train(make_net().to("npu"), dump.step)
     bare = ops_of(make_net().to("npu"), lambda: None)
     net = make_net().to("npu")
-    config = DumpConfig(path=tmp_path / "dump", data="structure", trigger="nonfinite")
     with DumpMode(config, model=net) as dump:
         dumped = ops_of(net, dump.step)
     assert dumped["aten::aminmax"] > 100
@@ -68,5 +76,21 @@ def test_the_window_around_a_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     division = rank["Aten.div.0.forward"]
     assert torch.isinf(division.outputs.tensor()).all()
     assert division.inputs[0][0].tensor().tolist() == [11.0] * 4
+    copier = copier_of(x.device)
+    assert copier is not None and copier._staged_bytes == 0, "no copy is left on its way to what was not written"
     assert {"Aten.add.10.forward", "Aten.add.11.forward"} <= {call.name for call in rank.calls}
     assert not {"Aten.add.8.forward", "Aten.add.14.forward"} & {call.name for call in rank.calls}
+
+
+SATURATING = {"can do nothing else": {"NPU_SIM_SOC": "Ascend910A"}, "is told to": {"INF_NAN_MODE_FORCE_DISABLE": "1"}}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("device", SATURATING)
+def test_a_device_that_saturates(tmp_path: Path, device: str, name: str) -> None:
+    """The mode is one of the process."""
+    command = [sys.executable, "-m", "tests.npu.saturating", name, str(tmp_path / "dump")]
+    environment = {**os.environ, **SATURATING[device]}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.stdout.endswith(f"{name}: fine\n")

@@ -22,7 +22,7 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.data import device_copies
-from aten_dump.capture.trigger import extremes
+from aten_dump.capture.trigger.measured import extremes
 from tests.models import build, train_step
 from tests.npu.simulator import device
 
@@ -154,5 +154,5 @@ def test_a_trigger_waits_once_for_a_step(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(extremes, "MOST_SECONDS", 1e9)
     monkeypatch.setattr(extremes, "MOST_PENDING", 4096)
     counts = counts_of(tmp_path / "dump", 2, data="structure", trigger="nonfinite")
-    assert {name.partition(" by ")[2] for name in counts} == {"capture/trigger/extremes.py"}, counts
+    assert {name.partition(" by ")[2] for name in counts} == {"capture/trigger/measured/extremes.py"}, counts
     assert max(counts.values()) <= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import Final
 
 import torch
 
@@ -11,8 +12,11 @@ from ...store.sink import Fill
 from ...store.writing.host_bytes import HostBytes
 from ..memory.geometry import byte_extent
 from ..torch_internals.quiet import quiet
-from .device_copies import copier_of
-from .host_memory import tensor_at
+from .device_copies import Copier, Wait, copier_of
+from .host_memory import host_tensor, tensor_at
+from .tensor_bytes import gathered, row_major
+
+GATHERED_BYTES: Final = 8 << 20  # at a time, of elements that do not lie in a row
 
 
 def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> Fill:
@@ -37,6 +41,57 @@ def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> F
         return ready
 
     return fill_from_device
+
+
+def copy_elements(tensor: torch.Tensor, count: int, seconds: dict[str, float]) -> Fill:
+    """Return a `fill` for the sink that copies the first so many elements in row-major order, bits not applied."""
+    copier = copier_of(tensor.device)
+    if copier is None or tensor.is_quantized:
+        with quiet():
+            return copy_bytes(row_major(tensor, count), 0, seconds)
+
+    def fill_from_device(offset: int, address: int, nbytes: int) -> Wait:
+        start = perf_counter()
+        with quiet():
+            wait = _begin(copier, tensor, offset, tensor_at(address, nbytes), resolved=False)
+        seconds["copy"] += perf_counter() - start
+        return wait
+
+    return fill_from_device
+
+
+def elements_on_host(tensor: torch.Tensor) -> tuple[torch.Tensor, Wait] | None:
+    """Begin to copy all elements of a tensor on a device in row-major order, bits applied.
+
+    Returns:
+        Their bytes and what waits for them; None where that cannot be, or there are none.
+    """
+    copier = copier_of(tensor.device)
+    if copier is None or not tensor.numel() or tensor.is_quantized:
+        return None
+    host = host_tensor(tensor.numel() * tensor.element_size())
+    with quiet():
+        return host, _begin(copier, tensor, 0, host, resolved=True)
+
+
+def _begin(copier: Copier, tensor: torch.Tensor, offset: int, host: torch.Tensor, resolved: bool) -> Wait:
+    """Begin to copy elements in row-major order, from a byte of theirs on: GATHERED_BYTES at a time where they do not
+    lie in a row, so that this takes no more memory of the device.
+    """
+    size = tensor.element_size()
+    waits = []
+    for start in range(0, host.numel(), GATHERED_BYTES):
+        past = min(start + GATHERED_BYTES, host.numel())
+        made = gathered(tensor, (offset + start) // size, (offset + past) // size, resolved)
+        if made is None:
+            return copier.copy(tensor.view(-1).view(torch.uint8)[offset : offset + host.numel()], host)
+        waits.append(copier.copy(made, host[start:past], private=True))
+
+    def wait() -> None:
+        for one in waits:
+            one()
+
+    return wait
 
 
 def copied_to_host(tensor: torch.Tensor) -> torch.Tensor:

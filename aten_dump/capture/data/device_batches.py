@@ -39,6 +39,7 @@ from .statistics.on_device import (
 )
 
 BATCH_VALUES: Final = 512
+BATCH_BYTES: Final = 4 << 20  # of results: a value of a gigabyte has half a megabyte
 _triton_failed: Final[set[str]] = set()  # device types
 
 
@@ -98,12 +99,14 @@ class _Batch:
         self._copier = copier
         self._names = names
         self._entries: list[Entry] = []
+        self._nbytes = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def is_full(self, most_values: int) -> bool:
+        return len(self._entries) >= most_values or self._nbytes >= BATCH_BYTES
 
     def add(self, entry: Entry) -> None:
         self._entries.append(entry)
+        self._nbytes += sum(tensor.nbytes for tensor in entry[2].values())
 
     def send(self, sink: Sink) -> None:
         """Begin the one copy of all results, and have the statistics made when it is done."""
@@ -149,7 +152,7 @@ class DeviceBatches(Flushable):
             if batch is None:
                 batch = self._open[stream] = _Batch(stream, copier, self._names)
             batch.add((value, rows, reduced))
-            if len(batch) >= self._most_values:
+            if batch.is_full(self._most_values):
                 self._open.pop(stream).send(self._sink)
         return True
 
@@ -157,14 +160,13 @@ class DeviceBatches(Flushable):
         """Reduce a tensor that is not empty where it is; return the lengths of its rows, and the results."""
         dtype, count = tensor.dtype, tensor.numel()
         with quiet():
-            tensor = tensor.resolve_neg()
             if dtype in FUSED and (count <= MOST_ELEMENTS or covers(tensor)):
-                fused = self._fused(next(pieces(tensor, count)))
+                fused = self._fused(next(pieces(tensor, count)).resolve_neg())
                 if fused is not None:
                     return [count], fused
             rows, parts = [], []
             for flat in pieces(tensor.view(torch.uint8) if dtype == torch.bool else tensor, MOST_ELEMENTS):
-                parts.append((reduce_floats if dtype in FLOATS else reduce_ints)(flat, self._names))
+                parts.append((reduce_floats if dtype in FLOATS else reduce_ints)(flat.resolve_neg(), self._names))
                 rows += row_lengths(flat.numel())
             return rows, together(parts)
 

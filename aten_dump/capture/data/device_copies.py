@@ -3,10 +3,10 @@
 Theory of operation
     A copy runs on a stream of its own, behind what the program has queued so far; the writer's thread waits for its
     event. The program may write to the source in place with its next op, so the source is first copied on the device
-    (fast, and ordered on the program's stream) as long as no more than STAGING_BYTES wait; beyond that, and where the
-    device has no memory left, the program's stream, not its thread, waits for the copy. The allocator is told of the
-    second stream, so that memory which the program frees is not given out again too early. Only what
-    `torch.accelerator` offers is used.
+    (fast, and ordered on the program's stream) as long as no more than STAGING_BYTES wait, with what others have made
+    for a copy alone; beyond that, and where the device has no memory left, the program's stream, not its thread, waits
+    for the copy. The allocator is told of the second stream, so that memory which the program frees is not given out
+    again too early. Only what `torch.accelerator` offers is used.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Copier:
         self._stream = torch.Stream(device=device)
         self._lock = threading.Lock()
         self._staged_bytes = 0
+        self._staged: dict[torch.Event, int] = {}  # bytes by the event of their copy
 
     def copy(self, source: torch.Tensor, host: torch.Tensor, private: bool = False) -> Wait:
         """Begin to copy `source` to `host`; returns what waits until that is done. Call inside `quiet()`.
@@ -41,25 +42,28 @@ class Copier:
         Args:
             source: uint8 on the device.
             host: as long, of `host_memory.host_tensor`; not to be freed before the copy is done.
-            private: nobody else writes to `source`.
+            private: `source` was made on the current stream for this copy: nobody else writes to it.
         """
         current = torch.accelerator.current_stream(self._device)
         nbytes = source.numel()
-        own = None if private or not self._stage(nbytes) else self._own_copy(source)
-        staged = own is not None
-        source = source if own is None else own
+        staged = self._stage(nbytes)
+        if staged and not private:
+            own = self._own_copy(source)
+            staged, source = own is not None, source if own is None else own
         self._stream.wait_event(current.record_event())
         with on_stream(self._stream):
             host.copy_(source, non_blocking=True)
-        source.record_stream(self._stream)
+        if staged or not private:
+            source.record_stream(self._stream)
         done = self._stream.record_event()
-        if not (private or staged):
-            current.wait_event(done)
+        if staged:
+            self._staged[done] = nbytes
+        else:
+            current.wait_event(done)  # so whoever takes the memory of `source` after that, on this stream, comes later
 
         def wait() -> None:
             done.synchronize()
-            if staged:
-                self._stage(-nbytes)
+            self._let_go(done)
 
         return wait
 
@@ -67,15 +71,23 @@ class Copier:
         try:
             return source.clone()
         except torch.OutOfMemoryError:
-            self._stage(-source.numel())
+            with self._lock:
+                self._staged_bytes -= source.numel()
             return None
 
     def _stage(self, nbytes: int) -> bool:
+        if self._staged_bytes + nbytes > STAGING_BYTES:
+            for done in [done for done in list(self._staged) if done.query()]:  # nobody may have waited for these yet
+                self._let_go(done)
         with self._lock:
             if self._staged_bytes + nbytes > STAGING_BYTES:
                 return False
             self._staged_bytes += nbytes
             return True
+
+    def _let_go(self, done: torch.Event) -> None:
+        with self._lock:
+            self._staged_bytes -= self._staged.pop(done, 0)
 
 
 @contextmanager

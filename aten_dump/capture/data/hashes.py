@@ -9,11 +9,11 @@ import torch
 from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
 from ..torch_internals.quiet import quiet
-from .device_copies import copier_of
+from .byte_copies import elements_on_host
 from .hash_functions import HASHES
-from .host_memory import as_array, host_tensor
+from .host_memory import as_array
 from .statistics.one_tensor import compute
-from .tensor_bytes import host_bytes, row_major
+from .tensor_bytes import host_bytes
 
 
 def statistics_of(
@@ -40,17 +40,34 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
 
 def hash_later(sink: Sink, tensor: torch.Tensor, value: int, algorithm: str) -> bool:
     """Have the hash of a value on a device taken when its bytes have come over; False where that cannot be."""
-    copier = copier_of(tensor.device)
-    if copier is None or not tensor.numel():
+    copied = elements_on_host(tensor)
+    if copied is None:
         return False
-    with quiet():
-        raw = row_major(tensor.resolve_conj().resolve_neg(), None).view(torch.uint8)
-        host = host_tensor(raw.numel())
-        wait = copier.copy(raw, host)
+    host, wait = copied
 
     def records() -> list[Hash]:
         wait()
         return [Hash(HASH, value, HASHES[algorithm](as_array(host)))]
 
-    sink.later(records, raw.numel())
+    sink.later(records, host.numel())
+    return True
+
+
+def statistics_later(sink: Sink, tensor: torch.Tensor, value: int, names: tuple[str, ...]) -> bool:
+    """Have the statistics of a value on a device computed on the host when its bytes have come over; see `hash_later`.
+
+    A device that saturates cuts sums that are too large, and sets its overflow register, which is the program's.
+    """
+    copied = elements_on_host(tensor)
+    if copied is None:
+        return False
+    host, wait = copied
+    dtype = tensor.dtype
+
+    def records() -> list[Statistics]:
+        wait()
+        with quiet():
+            return [Statistics(STATISTICS, value, compute(host.view(dtype), names))]
+
+    sink.later(records, host.numel())
     return True

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..devices import accelerator
+from ..devices import device_in_use
 from ..torch_internals.quiet import quiet
 
 # Memory that was given out as an array, by its address, for as long as that lives.
@@ -19,10 +19,8 @@ _given_out: Final[WeakValueDictionary[int, torch.Tensor]] = WeakValueDictionary(
 
 def host_tensor(nbytes: int) -> torch.Tensor:
     """Return host memory as a uint8 tensor; pinned where a device is in use, so that copies need not wait."""
-    device = accelerator()
     with quiet():
-        # Pinning memory would start the device's context in a program that has no use for it.
-        if device is not None and getattr(torch.get_device_module(device), "is_initialized", bool)():
+        if device_in_use() is not None:  # pinning would start one
             try:
                 return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
             except RuntimeError:  # no memory that may be pinned is left, or the device has no such thing

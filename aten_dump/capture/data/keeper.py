@@ -18,7 +18,7 @@ import torch
 from ...config import DumpConfig
 from ...store.records import CONJUGATE, NEGATIVE, NOTE, SAME, SAME_HASH, SAME_STATISTICS, Note, Same
 from ...store.sink import Sink
-from ..devices import in_plain_format
+from ..devices import in_plain_format, saturates
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import covers
 from ..memory.storages import StorageState, ValueInfo
@@ -26,7 +26,7 @@ from ..torch_internals.quiet import quiet
 from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
-from .hashes import hash_later, hash_of, statistics_of
+from .hashes import hash_later, hash_of, statistics_later, statistics_of
 from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, SMALL_BYTES, Batches
 from .statistics.many_small_tensors import ITEM_BYTES
 from .stored_bytes import StoredBytes
@@ -193,13 +193,16 @@ class Keeper:
         return True
 
     def _keep_statistics(self, tensor: torch.Tensor, info: ValueInfo) -> None:
+        names = self._wanted.statistics
+        if saturates(tensor.device.type) and statistics_later(self._sink, tensor, info.id, names):
+            return
         if not self._on_device.add(info.id, tensor):
-            statistics_of(self._emit, tensor, info.id, self._wanted.statistics, self._seconds)
+            statistics_of(self._emit, tensor, info.id, names, self._seconds)
 
     def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
         """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""
         with quiet():
-            zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
+            zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").zero_()
         self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), info)
 
     def _keep_in_plain_format(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:

@@ -16,11 +16,9 @@ from ...store.records import CONJUGATE, DATA, LAYOUTS, NEGATIVE, Data
 from ...store.sink import Sink
 from ..memory.geometry import byte_extent
 from ..memory.storages import StorageState, ValueInfo
-from ..torch_internals.quiet import quiet
 from .blob_dtypes import blob_dtype
-from .byte_copies import copy_bytes
+from .byte_copies import copy_bytes, copy_elements
 from .small_tensor_batches import Batch, Batches
-from .tensor_bytes import row_major
 
 STRIDED: Final = LAYOUTS.index("strided")
 COMPACT: Final = LAYOUTS.index("compact")
@@ -85,13 +83,12 @@ class StoredBytes:
 
     def _keep_elements(self, tensor: torch.Tensor, info: ValueInfo, first: int | None) -> None:
         """Store the elements in row-major order, or only the first so many of them."""
-        with quiet():
-            flat = row_major(tensor, first)
-        sampled = flat.numel() < tensor.numel()
-        nbytes = flat.numel() * flat.element_size()
-        dtype, unit = blob_dtype(flat.dtype, nbytes)
-        exact = unit == flat.element_size() and not sampled
+        count = tensor.numel() if first is None else min(first, tensor.numel())
+        sampled = count < tensor.numel()
+        nbytes = count * tensor.element_size()
+        dtype, unit = blob_dtype(tensor.dtype, nbytes)
+        exact = unit == tensor.element_size() and not sampled
         shape = list(tensor.shape) if exact else [nbytes // unit]
-        blob = self._sink.store(dtype, shape, nbytes, copy_bytes(flat, 0, self._seconds))
+        blob = self._sink.store(dtype, shape, nbytes, copy_elements(tensor, count, self._seconds))
         if blob:
             self._emit(Data(DATA, info.id, blob, 0, SAMPLE if sampled else COMPACT))

@@ -17,9 +17,10 @@ from ...config import DumpConfig
 from ...store.op_names import LIFT_FRESH, is_collective, read_inputs, reads_no_elements
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ..values.encoded_trees import entries, values_in
-from .extremes import Extremes, ExtremesOfValues
 from .held_call import HeldCall
 from .held_values import Stats
+from .measured.extremes import Extremes, ExtremesOfValues
+from .measured.overflow_registers import FoundSet
 
 _Strange = list[tuple[int, Extremes]]  # storage, and what is to be noted of a value on it
 
@@ -63,12 +64,17 @@ class Known(Protocol):
     def storage(self, value: int) -> int:
         """Return the storage of a value; a negative number of its own where it has none."""
 
+    def register_set(self, call: HeldCall) -> FoundSet | None:
+        """Return which device's overflow register was set after this call, and not before."""
+
     def text(self, number: int) -> str:
         """Return an interned text."""
 
 
 class Trigger(Protocol):
     """Decides about one call after the other."""
+
+    reads_registers: bool  # of devices that saturate, in place of extremes
 
     def new_extremes(self) -> ExtremesOfValues | None:
         """Return what measures tensors for this trigger; None where it needs no extremes."""
@@ -96,7 +102,10 @@ class NonFinite:
     Infinities that are put there on purpose do not count: literals, -inf masks from outside, and what becomes of them
     as long as it is not NaN. Nor does what comes from outside when the step before had NaN or Inf: it is the same.
     What is computed from memory that nothing had written means nothing (pipeline schedules infer shapes so).
+    Devices that saturate make neither NaN nor Inf: of them their overflow registers tell.
     """
+
+    reads_registers = True
 
     def __init__(self) -> None:
         self._made: set[int] = set()  # storages that a call is known to have put NaN or Inf in
@@ -116,9 +125,12 @@ class NonFinite:
         return False
 
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
+        record = call.record
+        found = known.register_set(call)
+        if found is not None:
+            return Cause(_of_register(found, op, record), (op.op, record.phase, known.text(record.module)))
         if not known.has_extremes and not known.has_undefined:
             return None
-        record = call.record
         read = [] if reads_no_elements(op.op) else call.inputs
         if read and record.written:
             read = values_in(read_inputs(op, record))
@@ -166,6 +178,8 @@ class NonFinite:
 class LossSpike:
     """Tells when the tensor that backward is called on is far above what it was before, or is not finite."""
 
+    reads_registers = False
+
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=_HISTORY)
 
@@ -204,6 +218,8 @@ class LossSpike:
 class Custom:
     """Asks a function of the user's, with the op's name and the statistics of its results."""
 
+    reads_registers = False
+
     def __init__(self, asked: Any) -> None:
         self._asked = asked
 
@@ -219,6 +235,13 @@ class Custom:
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
         found = [dict(s) for value in call.results if (s := known.stats(value))]
         return Cause(f"the trigger said so at {op.op}") if self._asked(op.op, found) else None
+
+
+def _of_register(found: FoundSet, op: Op, call: Call) -> str:
+    where = " in backward" if call.phase == _BACKWARD_PHASE else ""
+    if not found.was_clear:
+        return f"the overflow register of {found.device} was set by {op.op}{where} or by what ran before it, unrecorded"
+    return f"{op.op} set the overflow register of {found.device}{where}: it saturates, and no value tells of that"
 
 
 def _strange(values: list[int], known: Known) -> _Strange:

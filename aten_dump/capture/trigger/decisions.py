@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
+from ..memory.storages import StorageState
 from .conditions import Cause, Trigger
-from .extremes import Extremes, ExtremesOfValues
 from .held_call import HeldCall
 from .held_step import HeldStep
 from .held_values import Stats
+from .measured.extremes import Extremes, ExtremesOfValues
+from .measured.overflow_registers import FoundSet, OverflowRegisters
 
 _MOST_UNDECIDED: Final = 4096  # calls whose statistics have not come; the oldest is then decided without
 Decided = tuple[HeldCall, Cause]
@@ -29,7 +33,9 @@ class Decisions:
         """
         self._trigger = trigger
         self._most_bytes = most_bytes
-        self.extremes = trigger.new_extremes()
+        self._extremes = trigger.new_extremes()
+        self._registers = OverflowRegisters() if trigger.reads_registers else None
+        self._measured = [one for one in (self._extremes, self._registers) if one is not None]
         self._undecided: deque[HeldCall] = deque()
         self._step: HeldStep
         self._known: _Known
@@ -39,10 +45,22 @@ class Decisions:
     def begin_step(self, step: HeldStep) -> None:
         """Begin a step."""
         self._step = step
-        self._known = _Known(step, self.extremes)
+        self._known = _Known(step, self._extremes, self._registers)
         self._trigger.begin_step()
-        if self.extremes is not None:
-            self.extremes.begin_step()
+        for one in self._measured:
+            one.begin_step()
+
+    @property
+    def wants_tensors(self) -> bool:
+        """Whether it is to be shown every tensor."""
+        return self._extremes is not None
+
+    def see(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
+        """Take a tensor of a call that has not ended: measure it, or what its device says of all that it computes."""
+        if self._registers is not None and self._registers.touch(tensor.device):
+            return
+        if self._extremes is not None:
+            self._extremes.measure(tensor, value, storage)
 
     def oldest_undecided(self, newest: int) -> int:
         """Return the position of the oldest undecided call; `newest` where there is none."""
@@ -55,16 +73,19 @@ class Decisions:
             call: the call.
             copied_bytes: bytes of tensors that were copied so far.
         """
-        extremes = self.extremes
-        if extremes is not None and not extremes and not self._undecided:  # as ever on the CPU
+        measured = self._measured
+        if self._registers is not None:
+            self._registers.call_ended(call.position)
+        if measured and not any(measured) and not self._undecided:  # as ever on the CPU
             yield from self._ask(call)
             return
         self._undecided.append(call)
-        if extremes:
-            if not extremes.is_due and copied_bytes - self._copied_bytes < self._most_bytes // 4:
+        if any(measured):
+            is_due = any(one.is_due for one in measured)
+            if not is_due and copied_bytes - self._copied_bytes < self._most_bytes // 4:
                 return
             self._collect(copied_bytes)
-        if extremes is None:
+        if not measured:
             if self._step.values.fact_count == self._facts and len(self._undecided) <= _MOST_UNDECIDED:
                 return  # nothing new is known
             self._facts = self._step.values.fact_count
@@ -77,8 +98,8 @@ class Decisions:
 
     def _collect(self, copied_bytes: int) -> None:
         self._copied_bytes = copied_bytes
-        if self.extremes is not None:
-            self.extremes.collect()
+        for one in self._measured:
+            one.collect()
 
     def _decide(self, all_of_them: bool) -> Iterator[Decided]:
         late: deque[HeldCall] = deque()
@@ -101,6 +122,7 @@ class _Known:
 
     step: HeldStep
     all_extremes: ExtremesOfValues | None
+    registers: OverflowRegisters | None
 
     @property
     def has_extremes(self) -> bool:
@@ -124,6 +146,9 @@ class _Known:
 
     def storage(self, value: int) -> int:
         return self.step.values.storage(value)
+
+    def register_set(self, call: HeldCall) -> FoundSet | None:
+        return None if self.registers is None else self.registers.found_at(call.position)
 
     def text(self, number: int) -> str:
         return self.step.tables.text(number)

@@ -70,6 +70,11 @@ class HeldBytes:
         source = HostBytes(found.memory.ctypes.data, found.memory)
         return sink.store(found.dtype, found.shape, found.memory.nbytes, source)
 
+    def clear(self) -> None:
+        """Let all go: after that no copy is on its way to their memory."""
+        for number in list(self._blobs):
+            self._drop(number)
+
     def _drop(self, number: int) -> None:
         blob = self._blobs.pop(number)
         _wait(blob)

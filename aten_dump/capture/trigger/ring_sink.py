@@ -6,7 +6,7 @@ Theory of operation
     to the real sink with what they name. The window may reach into the step before or the next one; a step that no
     window touches leaves no file.
 
-    The trigger decides about a call when what it asks of its tensors is known (`extremes`): at once on the CPU, some
+    The trigger decides about a call when what it asks of its tensors is known (`measured`): at once on the CPU, some
     calls later on a device. Until then calls are held beyond the window. It fires once in a step at most.
 
     Ranks write the same windows. Whose trigger fires leaves a signal (`rank_signals`) of the step and the call's
@@ -89,7 +89,7 @@ class RingSink:
     @property
     def observe(self) -> Observe | None:
         """What is to be shown every tensor; None where the trigger needs none of them."""
-        return None if self._decisions.extremes is None else self._measure
+        return self._see if self._decisions.wants_tensors else None
 
     # -- the Sink
 
@@ -168,14 +168,14 @@ class RingSink:
             if self._signals is not None:
                 self._answer(self._signals.read())
             self._steps.clear()
+            self._bytes.clear()
         self._sink.close()
 
     # -- calls
 
-    def _measure(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
+    def _see(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:
         with self._lock:
-            if self._decisions.extremes is not None:
-                self._decisions.extremes.measure(tensor, value, storage)
+            self._decisions.see(tensor, value, storage)
 
     def _on_call(self, step: HeldStep, record: r.Call) -> None:
         held = self._steps.add(step, record)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 
 from aten_dump import DumpConfig
 from aten_dump.capture.trigger.conditions import Cause, LossSpike, NonFinite, make_trigger
-from aten_dump.capture.trigger.extremes import Extremes
 from aten_dump.capture.trigger.held_call import HeldCall
+from aten_dump.capture.trigger.measured.extremes import Extremes
+from aten_dump.capture.trigger.measured.overflow_registers import FoundSet
 from aten_dump.store import records as r
 from tests.capture.trigger.recording import call
 
@@ -27,6 +29,7 @@ class Facts:
     numbers: dict[int, dict[str, Any]] = field(default_factory=dict)
     storages: dict[int, int] = field(default_factory=dict)
     undefined: set[int] = field(default_factory=set)
+    registers: dict[int, FoundSet] = field(default_factory=dict)  # by position of the call
 
     @property
     def has_undefined(self) -> bool:
@@ -38,6 +41,9 @@ class Facts:
     @property
     def has_extremes(self) -> bool:
         return bool(self.notable)
+
+    def register_set(self, call: HeldCall) -> FoundSet | None:
+        return self.registers.get(call.position)
 
     def extremes(self, value: int) -> Extremes | None:
         return self.notable.get(value)
@@ -90,6 +96,16 @@ def test_what_comes_of_memory_that_nothing_wrote_means_nothing_until_it_is_writt
     known = Facts({6: Extremes(NAN, NAN)}, storages={5: 3}, undefined={1})
     assert asked(trigger, known, call(4, (9,), 5)) is None, "written anew, and finite"
     assert asked(trigger, known, call(5, (5,), 6)) == "aten::log made NaN"
+
+
+def test_an_overflow_register_tells_where_values_do_not() -> None:
+    device = torch.device("cpu")
+    known = Facts(registers={1: FoundSet(device, was_clear=True)})
+    expected = "aten::log set the overflow register of cpu: it saturates, and no value tells of that"
+    assert asked(NonFinite(), known, call(1, (1,), 2)) == expected
+    known.registers[1] = FoundSet(device, was_clear=False)
+    expected = "the overflow register of cpu was set by aten::log in backward or by what ran before it, unrecorded"
+    assert asked(NonFinite(), known, call(1, (1,), 2, phase=2)) == expected
 
 
 def test_what_is_passed_on_was_made_before() -> None:

@@ -7,17 +7,19 @@ import torch
 
 from aten_dump.capture.memory.storages import StorageState
 from aten_dump.capture.trigger import decisions as decisions_module
-from aten_dump.capture.trigger import extremes as extremes_module
 from aten_dump.capture.trigger.conditions import Cause, Known
 from aten_dump.capture.trigger.decisions import Decisions
-from aten_dump.capture.trigger.extremes import ExtremesOfValues
 from aten_dump.capture.trigger.held_call import HeldCall
+from aten_dump.capture.trigger.measured import extremes as extremes_module
+from aten_dump.capture.trigger.measured.extremes import ExtremesOfValues
 from aten_dump.store.records import Op
 from tests.capture.trigger.recording import Ring, call, statistics, storage, value
 
 
 class Asked:
     """A trigger that fires at results whose greatest element, or whose statistic, is above 100."""
+
+    reads_registers = False
 
     def __init__(self, wants_extremes: bool) -> None:
         self.calls: list[int] = []
@@ -48,9 +50,9 @@ def begun(trigger: Asked, ring: Ring) -> Decisions:
 
 def measured(ring: Ring, decisions: Decisions, number: int, element: float) -> HeldCall:
     """Call `number` returns a tensor of one element."""
-    assert decisions.extremes is not None
+    assert decisions.wants_tensors
     tensor = torch.tensor([element])
-    decisions.extremes.measure(tensor, number, StorageState(number, 4, 0))
+    decisions.see(tensor, number, StorageState(number, 4, 0))
     ring.take(storage(number, 4), value(number, on=number))
     return ring.step.add(call(number, (), number))
 

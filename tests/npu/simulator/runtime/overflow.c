@@ -1,5 +1,6 @@
 /* Saturation mode and the overflow register of each device. Kernels report here what they produced (sim_note_overflow);
- * in saturation mode they clamp it. */
+ * in saturation mode they clamp it. The register is read and cleared in a stream, after what was put there before. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "simulator.h"
@@ -20,8 +21,38 @@ aclError aclrtGetDeviceSatMode(aclrtFloatOverflowMode *mode) {
     return ACL_SUCCESS;
 }
 
-int sim_overflow_register(int device) { return __atomic_load_n(&registers[device], __ATOMIC_SEQ_CST); }
-void sim_clear_overflow_register(int device) { __atomic_store_n(&registers[device], 0, __ATOMIC_SEQ_CST); }
+typedef struct {
+    int device;
+    int32_t *to;   /* eight numbers; NULL: clear the register */
+    bool as_float; /* float32, not int32 */
+} status_task;
+
+static void run(void *argument) {
+    status_task *task = argument;
+    if (task->to) {
+        int is_set = __atomic_load_n(&registers[task->device], __ATOMIC_SEQ_CST);
+        memset(task->to, 0, 8 * sizeof *task->to);
+        if (task->as_float)
+            *(float *)task->to = (float)is_set;
+        else
+            *task->to = is_set;
+    } else {
+        __atomic_store_n(&registers[task->device], 0, __ATOMIC_SEQ_CST);
+    }
+    free(task);
+}
+
+static void put(aclrtStream stream, status_task task) {
+    status_task *kept = malloc(sizeof task);
+    *kept = task;
+    sim_enqueue(stream, run, kept);
+}
+
+void sim_read_overflow_register(aclrtStream stream, int device, void *to, int as_float) {
+    put(stream, (status_task){device, to, as_float});
+}
+
+void sim_clear_overflow_register(aclrtStream stream, int device) { put(stream, (status_task){device, NULL, false}); }
 
 aclError aclrtGetStreamOverflowSwitch(aclrtStream stream, uint32_t *flag) {
     (void)stream;

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ..memory.geometry import covers
-from ..memory.storages import StorageState
-from ..torch_internals.quiet import quiet
+from ...memory.geometry import covers
+from ...memory.storages import StorageState
+from ...torch_internals.quiet import quiet
 
 MOST_PENDING: Final = 512
 MOST_SECONDS: Final = 0.1

@@ -11,8 +11,8 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.memory.storages import StorageState
-from aten_dump.capture.trigger import extremes as extremes_module
-from aten_dump.capture.trigger.extremes import Extremes, ExtremesOfValues
+from aten_dump.capture.trigger.measured import extremes as extremes_module
+from aten_dump.capture.trigger.measured.extremes import Extremes, ExtremesOfValues
 from tests.capture.bits import assert_same
 from tests.models import Program, build, outcome_of, run_steps, train, train_step
 
