@@ -7,11 +7,6 @@ from typing import Final
 _OTHER_OPS: Final = (
     "expects ops of the CPU: an NPU has matmul, linear and others as one op, where the CPU composes them"
 )
-_NOT_COUNTED: Final = "this device's `_foreach_*_` kernels do not count writes, so that the bare program does not raise"
-_OWN_THREAD: Final = "sets the state of the thread that runs backward, which on an accelerator is the engine's own"
-
-_DRAWS_AGAIN: Final = "reentrant: what is computed again is not what the forward computed here; not understood yet"
-_PACKED: Final = "to be mended: by saved-tensor hooks, errors of modified tensors are not in the words of the device's"
 _NO_CHANNELS_LAST: Final = "an NPU makes contiguous tensors only"
 _IS_A_MODE: Final = "counts function modes; the default device of torch is one itself"
 _HOST: Final = "about tensors in host memory, which go another way than those of a device"
@@ -27,8 +22,7 @@ _MEMO: Final = (
 _NO_LSTM: Final = "the simulated device has no LSTM and GRU"
 
 _CHECKPOINT: Final = "tests/capture/autograd/test_checkpoint.py::"
-_INPLACE: Final = "tests/capture/autograd/test_inplace_errors.py::test_error_is_that_of_the_bare_program"
-_NODES: Final = "tests/capture/autograd/test_node_runs.py::"
+_STACK: Final = "tests/capture/torch_internals/test_mode_stack.py::"
 _INTERCEPT: Final = "tests/capture/intercept/"
 _TRANSFORMS: Final = f"{_INTERCEPT}test_transforms.py::test_a_transform_is_unchanged_and_its_ops_are_recorded"
 _HASHES: Final = "tests/capture/data/test_hashes.py::test_hash_is_that_of_the_bytes"
@@ -37,18 +31,17 @@ _REAL_PROGRAMS: Final = "tests/promises/test_programs.py::test_"
 
 # Beginnings of test ids.
 _ANY: Final[dict[str, str]] = {
-    f"{_NODES}test_the_optimizer_s_thread_that_is_ours_at_the_moment_is_left_alone": _OWN_THREAD,
-    f"{_NODES}test_the_function_mode_sees_the_python_of_a_node_and_goes_again": _IS_A_MODE,
+    f"{_STACK}test_modes_are_taken_off_from_below": _IS_A_MODE,
+    f"{_STACK}test_a_function_mode_goes_back": _IS_A_MODE,
+    f"{_STACK}test_the_function_mode_is_put_on": _IS_A_MODE,
+    f"{_STACK}test_the_dispatch_mode": _IS_A_MODE,
     f"{_INTERCEPT}test_interception.py::": _IS_A_MODE,
-    f"{_INTERCEPT}test_module_calls.py::test_modules_with_a_fast_path": _IS_A_MODE,
-    f"{_INTERCEPT}test_optimizer_steps.py::test_a_step_in_a_backward_knows_the_pass": _OWN_THREAD,
     "tests/capture/step/test_collectives.py::test_an_op_that_reads_lands_only_what_is_complete": _STREAMS,
     "tests/capture/step/test_threads.py::test_data_loader_workers[fork]": _FORKED,
     "tests/capture/trigger/test_decisions.py::test_on_the_cpu": _HOST,
     "tests/capture/trigger/measured/test_extremes.py::test_no_number_is_read_for_each_op": _PLAYS,
     "tests/capture/trigger/test_trigger.py::test_what_comes_from_outside_counts_once": _NUMPY,
     "tests/capture/calls/test_python_calls.py::test_a_write_that_nobody_told_of_is_found_by_contents": _NUMPY,
-    "tests/capture/calls/test_python_calls.py::test_a_call_in_a_hook_of_the_backward": _OWN_THREAD,
     "tests/capture/data/test_device_batches.py::": _PLAYS,
     "tests/capture/data/test_host_memory.py::test_without_a_device_in_use": _HOST,
     "tests/capture/data/test_keeper.py::test_views_of_a_small_tensor": _HOST,
@@ -62,7 +55,6 @@ _ANY: Final[dict[str, str]] = {
     f"{_TABLE}test_what_is_as_it_was_after_unseen_code_is_as_undefined_as_it_was": _HOST,
 }
 _NPU: Final[dict[str, str]] = {
-    "tests/capture/autograd/test_saved_packs.py::": _PACKED,
     f"{_INTERCEPT}test_compiled_functions.py::test_opaque_is_bitwise_the_compiled_program[inductor]": _NO_INDUCTOR,
     **{f"{_HASHES}[{name}-channels_last": _NO_CHANNELS_LAST for name in ("crc32", "md5", "sha256", "xxh3")},
     **{f"{_TRANSFORMS}[{name}-": _OTHER_OPS for name in ("vmap", "vmap in autograd", "gradients per sample")},
@@ -74,14 +66,10 @@ _NPU: Final[dict[str, str]] = {
     f"{_REAL_PROGRAMS}recorded_tensors_are_those_that_an_oracle_sees[lstm]": _NO_LSTM,
     f"{_REAL_PROGRAMS}recorded_tensors_are_those_that_an_oracle_sees[packed_sequence]": _NO_LSTM,
     f"{_CHECKPOINT}test_nested": _OTHER_OPS,
-    f"{_CHECKPOINT}test_equal_layers_are_told_apart[True-": _DRAWS_AGAIN,
     "tests/capture/autograd/test_graph_links.py::test_checkpoint_recompute_points": _OTHER_OPS,
     "tests/promises/test_bitwise.py::test_models_and_optimizers_pairwise[resnet_channels_last-": _NO_CHANNELS_LAST,
     f"{_CHECKPOINT}test_with_create_graph": _OTHER_OPS,
     f"{_CHECKPOINT}test_inputs_saved_elsewhere": _OTHER_OPS,
-    f"{_INPLACE}[module_weight_stepped_between_forward_and_backward-": _NOT_COUNTED,
-    f"{_INPLACE}[weights_stepped_by_a_foreach_optimizer-": _NOT_COUNTED,
-    f"{_INPLACE}[foreach_write-": _NOT_COUNTED,
     "tests/capture/autograd/test_double_backward.py::test_retain_graph_runs_are_calls_of_their_own": _OTHER_OPS,
     "tests/capture/autograd/test_hooks_of_the_program.py::test_saved_tensor_hooks": _OTHER_OPS,
 }

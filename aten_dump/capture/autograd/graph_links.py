@@ -148,7 +148,7 @@ class GraphLinks:
         tensors, packed, is_hooked = saved_tensors_of(node)
         values = self._values
         # Python numbers are left out: tensors without dimensions, of memory of their own.
-        ids = [values.value_of(t, False) for t in tensors if t.shape or values.storages.knows(t)]
+        ids = [values.value_of(t, False) for t in tensors if t.dim() or values.storages.knows(t)]
         if self._saved_by is not None:
             ids += self._saved_by(tag.sequence_nr, thread.number, packed)
         if ids and tag.forward:

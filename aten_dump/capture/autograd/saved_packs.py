@@ -23,6 +23,7 @@ from ..interrupts import runs_program
 from ..step.open_calls import OpenCall
 from ..step.step import Step
 from ..torch_internals.engine import get_sequence_nr, len_dispatch_stack, running_node, top_saved_hooks
+from ..torch_internals.mode_stack import is_detached_in_sight
 from ..torch_internals.packed_tensors import Hooks, PackedTensor, may_push_hooks, pop_hooks, push_hooks
 from ..values.value_ids import ValueIds
 from .node_tags import NodeTags
@@ -98,7 +99,7 @@ class SavedPacks:
             return
         try:
             with thread.own:
-                if tensor.shape or self._values.storages.knows(tensor):  # as in the list that nodes give
+                if tensor.dim() or self._values.storages.knows(tensor):  # as in the list that nodes give
                     packed.value = self._values.value_of(tensor, False)
                 packed.owner = thread.stack[-1] if thread.stack else None
                 self._loose.setdefault((thread.number, get_sequence_nr() - 1), []).append(packed.value)
@@ -113,10 +114,10 @@ class SavedPacks:
         tensor = packed.unpack()
         thread = self.step.here.state
         if packed.id and not self._is_closed and self.step.is_on and not thread.own.depth and len_dispatch_stack():
-            if not packed.is_output:
-                thread.unpacked = id(tensor)  # autograd detaches it next, which without hooks it does to outputs alone
             try:
                 with thread.own:
+                    if not packed.is_output and is_detached_in_sight(tensor):
+                        thread.unpacked = id(tensor)  # autograd detaches it next: without hooks, outputs alone
                     self._note_fetched(packed)
             except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
                 self.step.failed(error)

@@ -188,3 +188,44 @@ def detaches_once() -> bool:
     with _without_modes():
         Counting().detach()
     return seen == 1
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Detach a tensor as torch does to save it: same memory, same version, seen by modes where its own is."""
+    if is_detached_in_sight(tensor):
+        return tensor.detach()
+    with torch._C._DisableTorchDispatch():
+        return tensor.detach()
+
+
+class _SeesDetach(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found = self.found or func is DETACH
+        return func(*args, **(kwargs or {}))
+
+
+def is_detached_in_sight(tensor: torch.Tensor) -> bool:
+    """Tell whether modes see torch's own detaching of a tensor, as of a result that it saves for backward.
+
+    They do not where the device's package has tensors of its own, as torch_npu for all but views.
+    """
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python) or _has_tensors_of_torch(tensor.device.type):
+        return True
+    return _sees_detaching(tensor)
+
+
+@functools.cache
+def _has_tensors_of_torch(device: str) -> bool:
+    with _without_modes():
+        return _sees_detaching(torch.empty(0, device=device))
+
+
+def _sees_detaching(tensor: torch.Tensor) -> bool:
+    mode = _SeesDetach()
+    with _without_modes(), mode:
+        _ = tensor.data
+    return mode.found

@@ -1,7 +1,8 @@
 """Autograd's error for a saved tensor that was modified in place, in the words of the torch that is installed.
 
 The words change from one version of torch to the next. So torch is made to say them once, and what it said of one
-tensor is said of another.
+tensor is said of another. How it names a tensor ("torch.FloatTensor", "CPUBFloat16Type", "npuFloatType") follows from
+its type in a way of torch's own: so it is made to name each.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import functools
 import re
 import threading
 import warnings
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -62,15 +64,48 @@ _OF_2_6: Final = Words(
 @functools.cache
 def words_of_torch(anomaly: bool) -> Words:
     """Return the words of the torch that is installed, with or without anomaly detection."""
-    said: list[str] = []
-    thread = threading.Thread(target=lambda: said.append(_said(anomaly)))  # without modes and hooks of the program's
-    thread.start()
-    thread.join()
-    match = _SAID.fullmatch(said[0])
+    match = _SAID.fullmatch(_apart(lambda: _said(anomaly)))
     if match is None:
         return _OF_2_6
     start, which, of, name, found, expected, end = match.groups()
     return Words(start, which, of, _SUFFIX.search(name) is None, found, expected, end)
+
+
+def name_of(tensor: torch.Tensor) -> str:
+    """Return how the error names a tensor: its type and its shape."""
+    words = words_of_torch(False)
+    said = _apart(lambda: _said_of(tensor))
+    named, found, _ = said.removeprefix(f"{words.start}[").rpartition(f"]{words.found.removeprefix(',')}1")
+    return named if found else f"{tensor.type()} {list(tensor.shape)}"
+
+
+def _apart(say: Callable[[], str]) -> str:
+    """Return what torch says on a thread of its own: without modes and hooks of the program's."""
+    said: list[str] = []
+    thread = threading.Thread(target=lambda: said.append(say()))
+    thread.start()
+    thread.join()
+    return said[0]
+
+
+class _Saves(torch.autograd.Function):
+    """Saves a tensor, and runs no kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, saver: torch.Tensor, saved: list[torch.Tensor]) -> torch.Tensor:
+        ctx.save_for_backward(*saved)
+        return saver.view_as(saver)
+
+
+def _said_of(tensor: torch.Tensor) -> str:
+    try:
+        alias = tensor.data  # of the same type and shape, with a version of its own
+        saver = _Saves.apply(torch.ones(1, device="cpu", requires_grad=True), [alias])  # type: ignore[no-untyped-call]
+        torch.autograd.graph.increment_version(alias)
+        _ = saver.grad_fn.saved_tensors
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def _said(anomaly: bool) -> str:

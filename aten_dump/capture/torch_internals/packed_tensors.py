@@ -22,7 +22,8 @@ import torch
 from ...errors import ConfigError
 from ..interrupts import runs_program
 from .engine import TELLS_TOP_SAVED_HOOKS, get_sequence_nr
-from .modified_tensors import words_of_torch
+from .mode_stack import detached
+from .modified_tensors import name_of, words_of_torch
 
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
 
@@ -46,7 +47,7 @@ class PackedTensor:
             return
         with torch._C.DisableTorchFunction():  # modes of the program would see each attribute that is read
             self.is_output = is_output(tensor)
-            self._kept = tensor.detach() if self.is_output else tensor
+            self._kept = detached(tensor) if self.is_output else tensor
             self._version = tensor._version
             self._node = (tensor.output_nr, tensor.grad_fn.name()) if self.is_output and tensor.grad_fn else None
 
@@ -68,8 +69,8 @@ class PackedTensor:
     def _modified(self, kept: torch.Tensor) -> str:
         node = kept.grad_fn  # of an input, the one that it has by now
         maker = (0, node.name()) if node is not None else self._node
-        what = f"{kept.type()} {list(kept.shape)}"
-        return words_of_torch(torch.is_anomaly_enabled()).say(what, maker, (kept._version, self._version))
+        versions = (kept._version, self._version)
+        return words_of_torch(torch.is_anomaly_enabled()).say(name_of(kept), maker, versions)
 
 
 def is_output(tensor: torch.Tensor) -> bool:

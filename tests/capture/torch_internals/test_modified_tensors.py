@@ -6,24 +6,38 @@ import pytest
 import torch
 
 from aten_dump.capture.torch_internals import modified_tensors
-from aten_dump.capture.torch_internals.modified_tensors import words_of_torch
+from aten_dump.capture.torch_internals.modified_tensors import name_of, words_of_torch
 
 
-def said_by_torch() -> str:
+def said_by_torch() -> tuple[torch.Tensor, str]:
+    """Return a tensor that was modified, and the error."""
     y = torch.ones(2, 3, dtype=torch.float64, requires_grad=True).tanh()
     with torch.no_grad():
         y.add_(1).mul_(2)
     with pytest.raises(RuntimeError) as caught:
         y.sum().backward()
-    return str(caught.value)
+    return y, str(caught.value)
 
 
 @pytest.mark.parametrize("anomaly", [False, True])
 @pytest.mark.filterwarnings("ignore:Error detected in")
 def test_they_are_those_of_this_torch(anomaly: bool) -> None:
     with torch.autograd.set_detect_anomaly(anomaly):
-        assert words_of_torch(anomaly).say("torch.DoubleTensor [2, 3]", (0, "TanhBackward0"), (2, 0)) == said_by_torch()
+        y, said = said_by_torch()
+        assert words_of_torch(anomaly).say(name_of(y), (0, "TanhBackward0"), (2, 0)) == said
     assert torch.is_anomaly_enabled() is False
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
+def test_a_tensor_has_the_name_that_torch_gives_it(dtype: torch.dtype) -> None:
+    y = torch.ones(2, 3, dtype=dtype, requires_grad=True) * 1
+    z = y * y
+    with torch.no_grad():
+        y.add_(1)
+    with pytest.raises(RuntimeError) as caught:
+        z.sum().abs().backward()
+    assert f"operation: [{name_of(y)}], which is output 0" in str(caught.value)
+    assert y._version == 1
 
 
 def test_a_leaf_is_no_output_of_a_node() -> None:

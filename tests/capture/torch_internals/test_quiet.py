@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump.capture.torch_internals.quiet import quiet
+from tests.devices import here
 
 
 class Dispatched(TorchDispatchMode):
@@ -82,7 +83,7 @@ def test_a_write_is_not_counted_by_autograd() -> None:
 
 def test_autocast_casts_nothing() -> None:
     x = torch.ones(2, 2)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(here().type, dtype=torch.bfloat16):
         with quiet():
             assert (x @ x).dtype == torch.float32
         assert (x @ x).dtype == torch.bfloat16
