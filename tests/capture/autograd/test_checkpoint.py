@@ -45,7 +45,8 @@ class Layer(nn.Module):
         self.up, self.down, self.norm = nn.Linear(width, width), nn.Linear(width, width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        noise = torch.rand(x.shape) * torch.rand(x.shape)
+        # The thread that runs an accelerator's backward, and so what a reentrant checkpoint runs again, has no default device.
+        noise = torch.rand(x.shape, device=x.device) * torch.rand(x.shape, device=x.device)
         h = F.dropout(self.up(self.norm(x)), 0.3) * noise
         return x + F.dropout(self.down(F.gelu(h)), 0.3)
 

@@ -156,10 +156,11 @@ def test_a_call_in_a_hook_of_the_backward_is_backward_unless_the_optimizer_steps
     y = torch.ones(1, requires_grad=True).exp()
 
     def hook(gradient: torch.Tensor) -> None:
-        recorded.thread.optimizer_depth = 0
+        thread = recorded.step.here.state  # an accelerator's backward has one of its own
+        thread.optimizer_depth = 0
         phases.append(begin(recorded).phase)
-        recorded.thread.optimizer_depth = 1
-        recorded.thread.optimizer_pass = torch._C._current_graph_task_id()
+        thread.optimizer_depth = 1
+        thread.optimizer_pass = torch._C._current_graph_task_id()
         phases.append(begin(recorded).phase)
 
     y.register_hook(hook)

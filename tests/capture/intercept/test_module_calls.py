@@ -99,6 +99,7 @@ def test_a_failure_to_find_a_path_lets_the_module_run(seen: Seen) -> None:
 def test_modules_with_a_fast_path_take_it_as_in_the_bare_program(seen: Seen, training: bool, depth: int) -> None:
     """They ask whether any function mode is on; other modules run under ours."""
     depths: list[int] = []
+    around = torch._C._len_torch_function_stack()
     attention = nn.MultiheadAttention(4, 1, batch_first=True).train(training)
     attention.register_forward_pre_hook(lambda *args: depths.append(torch._C._len_torch_function_stack()))
     x = torch.ones(1, 2, 4)
@@ -107,8 +108,8 @@ def test_modules_with_a_fast_path_take_it_as_in_the_bare_program(seen: Seen, tra
         seen.net.eval()
         seen.net.register_forward_pre_hook(lambda *args: depths.append(torch._C._len_torch_function_stack()))
         seen.net(torch.ones(1, 2))
-        assert torch._C._len_torch_function_stack() == 1
-    assert depths == [depth, 1]
+        assert torch._C._len_torch_function_stack() == around + 1
+    assert depths == [around + depth, around + 1]
 
 
 def test_what_was_there_is_put_back() -> None:
@@ -174,4 +175,5 @@ def test_a_copy_of_a_module_that_a_pre_hook_makes_has_no_watch_of_ours(seen: See
 
 def test_a_module_can_be_pickled_inside_the_block(seen: Seen) -> None:
     seen.run(torch.ones(1, 2))
-    assert isinstance(pickle.loads(pickle.dumps(seen.net)), Net)
+    net = seen.net.cpu()  # torch_npu warns that an NPU's tensors cannot be pickled: the bare program crashes
+    assert isinstance(pickle.loads(pickle.dumps(net)), Net)

@@ -93,16 +93,20 @@ def test_an_error_in_a_closure_leaves_the_depth_that_was(watching: Watching) -> 
 
 
 def test_a_step_in_a_backward_knows_the_pass(watching: Watching) -> None:
-    state = watching.watched.recorder.step.here.state
     found: list[bool] = []
-    watching.optimizer.register_step_post_hook(lambda *args: found.append(state.optimizer_runs_in_backward()))
+    threads = []
+
+    def after_step(*args: Any) -> None:
+        threads.append(watching.watched.recorder.step.here.state)  # an accelerator's backward has a thread of its own
+        found.append(threads[0].optimizer_runs_in_backward())
 
     def in_backward(weight: torch.Tensor) -> None:
         watching.optimizer.step()
 
+    watching.optimizer.register_step_post_hook(after_step)
     watching.weight.register_post_accumulate_grad_hook(in_backward)
     watching.weight.sum().backward()
-    assert found == [True] and not state.optimizer_runs_in_backward()
+    assert found == [True] and not threads[0].optimizer_runs_in_backward()
 
 
 def test_nothing_is_noted_while_nothing_is_recorded_or_watched(watching: Watching) -> None:
