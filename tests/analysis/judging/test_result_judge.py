@@ -178,6 +178,15 @@ def test_equal_statistics_are_no_other_draw(make: Callable[..., Call]) -> None:
         assert (said.note == OTHER_DRAWS) == note
 
 
+def test_rounding_is_no_other_draw(make: Callable[..., Call]) -> None:
+    """Another processor gives normal numbers another last bit."""
+    for factor, note in ((1 + 2**-23, False), (1 + 1e-5, True)):
+        one, other = make("aten::randn", ([4],), X * factor), make("aten::randn", ([4],), X)
+        assert (results(one, other, inputs("same"))["output.0"].note == OTHER_DRAWS) == note
+    one, other = (make("aten::randint", (9, [2]), torch.tensor([last, 3])) for last in (7, 8))
+    assert results(one, other, inputs("same"))["output.0"].note == OTHER_DRAWS, "integers have no rounding"
+
+
 def test_an_op_that_draws_nothing_random_has_no_other_draws(make: Callable[..., Call]) -> None:
     said = results(make(ADD, (X, Y), X - Y), make(ADD, (X, Y), X + Y), inputs("same"))["output.0"]
     assert said.note != OTHER_DRAWS
