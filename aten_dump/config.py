@@ -25,6 +25,7 @@ Dedup = Literal["version", "content"]
 Compile = Literal["eager", "opaque"]
 Durability = Literal["async", "step", "fsync"]
 SavedTensors = Literal["nodes", "hooks"]
+PrivateFormats = Literal["logical", "both"]
 Numbers = str | int | Iterable[int]
 Trigger = Literal["nonfinite", "loss_spike"] | Callable[[str, list[dict[str, Any]]], bool] | None
 _CHOICES: Final = (
@@ -37,6 +38,7 @@ _CHOICES: Final = (
     ("compile", Compile),
     ("durability", Durability),
     ("saved_tensors", SavedTensors),
+    ("private_formats", PrivateFormats),
 )
 
 STATISTICS: Final = (
@@ -158,6 +160,8 @@ class DumpConfig:
         saved_tensors: how it is known what is saved for backward: ``"nodes"``, from what autograd's nodes hold;
             ``"hooks"``, also by saved-tensor hooks, which see autograd functions in C++, and when each tensor is saved
             and fetched.
+        private_formats: what is stored of tensors in formats of a device's own (FRACTAL_NZ), with data ``"tensor"`` or
+            ``"full"``: ``"logical"``, their elements; ``"both"``, also the memory of the device as it lies.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
@@ -190,6 +194,7 @@ class DumpConfig:
     compile: Compile = "eager"
     durability: Durability = "async"
     saved_tensors: SavedTensors = "nodes"
+    private_formats: PrivateFormats = "logical"
     step_selection: Selection = field(init=False, repr=False, compare=False)
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 
@@ -261,6 +266,10 @@ class DumpConfig:
     @property
     def wants_tensor(self) -> bool:
         return self.data in ("tensor", "full")
+
+    @property
+    def wants_private_memory(self) -> bool:
+        return self.wants_tensor and self.private_formats == "both"
 
     @property
     def wants_statistics(self) -> bool:

@@ -28,6 +28,14 @@ Tensor = torch.Tensor
 conj_view: Final[Callable[[Tensor], Tensor]] = torch._conj
 neg_view: Final[Callable[[Tensor], Tensor]] = torch._neg_view
 
+
+def without_bits(tensor: Tensor) -> Tensor:
+    """Return a tensor's elements as they are in memory, conj and neg bits not applied."""
+    if tensor.dtype.is_complex and tensor.is_conj():
+        tensor = conj_view(tensor)
+    return neg_view(tensor) if tensor.is_neg() else tensor
+
+
 # -- quantized tensors of given integers
 quantized_per_tensor: Final[Callable[[Tensor, float, int], Tensor]] = torch._make_per_tensor_quantized_tensor
 quantized_per_channel: Final[Callable[[Tensor, Tensor, Tensor, int], Tensor]] = torch._make_per_channel_quantized_tensor

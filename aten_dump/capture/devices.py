@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -108,8 +109,11 @@ def private_format(tensor: torch.Tensor) -> str | None:
     """
     import torch
 
+    from ..torch_names import without_bits
+
     ask = getattr(torch.ops.npu, "get_npu_format", None)
-    return None if ask is None else _PRIVATE_FORMATS.get(ask(tensor))
+    # To apply a bit, for an op that does not know them, takes a copy of all elements.
+    return None if ask is None else _PRIVATE_FORMATS.get(ask(without_bits(tensor)))
 
 
 def in_plain_format(tensor: torch.Tensor) -> torch.Tensor:
@@ -145,6 +149,54 @@ def overflow_status(device: torch.device) -> torch.Tensor:
 
     status: torch.Tensor = torch.ops.npu.npu_get_float_status(torch.zeros(8, device=device))
     return status
+
+
+def private_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy, on the device, of the memory of a tensor in a private format, in one dimension as it lies.
+
+    Call inside `quiet()`.
+    """
+    import torch
+
+    count = torch.ops.npu.get_storage_size(tensor)
+    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    whole.set_(tensor.untyped_storage(), 0, (count,), (1,))
+    copied: torch.Tensor = torch.empty(count, dtype=tensor.dtype, device=tensor.device)
+    torch.ops.npu.copy_memory_(copied, whole, True)
+    return copied
+
+
+def private_shape(tensor: torch.Tensor) -> list[int]:
+    """Return the shape in which the memory of a tensor in a private format is laid out, padding included.
+
+    Of a view, and in formats whose shape is not known here, that is its number of elements. Call inside `quiet()`.
+    """
+    import torch
+
+    count: int = torch.ops.npu.get_storage_size(tensor)
+    known = _PRIVATE_SHAPES.get(private_format(tensor) or "")
+    shape = known(list(tensor.shape)) if known is not None and tensor.is_contiguous() else []
+    return shape if shape and math.prod(shape) == count else [count]
+
+
+def _blocks(length: int) -> int:
+    return -(-length // _BLOCK)
+
+
+def _of_nz(shape: list[int]) -> list[int]:
+    return [*shape[:-2], _blocks(shape[-1]), _blocks(shape[-2]), _BLOCK, _BLOCK] if len(shape) > 1 else []
+
+
+def _of_5hd(shape: list[int]) -> list[int]:
+    return [shape[0], _blocks(shape[1]), *shape[2:], _BLOCK] if len(shape) == 4 else []
+
+
+def _of_z(shape: list[int]) -> list[int]:
+    return [_blocks(shape[1]) * shape[2] * shape[3], _blocks(shape[0]), _BLOCK, _BLOCK] if len(shape) == 4 else []
+
+
+_BLOCK: Final = 16  # elements of a fractal's side, and of the channels that lie together
+_PRIVATE_SHAPES: Final = MappingProxyType({"FRACTAL_NZ": _of_nz, "NC1HWC0": _of_5hd, "FRACTAL_Z": _of_z})
 
 
 def has_float64(device_type: str) -> bool:

@@ -175,12 +175,17 @@ class Value(ValueFacts):
         return {name: self._rank.value_by_id(number) for name, number in parts.items() if isinstance(number, int)}
 
     @property
+    def private_memory(self) -> Value | None:
+        """Its memory as it lay in `private_format`, of the padded shape; None without ``private_formats="both"``."""
+        found = (self._record.extra or {}).get("memory")
+        return None if found is None else self._rank.value_by_id(found)
+
+    @property
     def has_data(self) -> bool:
         """True when its bytes, or those of its parts, were recorded."""
         if self.data is not None:
             return True
-        parts = self.parts
-        return bool(parts) and all(part.has_data for part in parts.values())
+        return bool(parts := self.parts) and all(part.has_data for part in parts.values())
 
     @property
     def rank(self) -> Recording:
@@ -238,8 +243,8 @@ class Value(ValueFacts):
         return hash((self._rank, self._record.id))
 
     def __repr__(self) -> str:
-        state = " undefined" if self.undefined else ""
-        return f"<Value {self.id} {self.dtype_name}{list(self._record.shape)} {self.device_name}{state}>"
+        name = f"{self.id} {self.dtype_name}{list(self._record.shape)} {self.device_name}"
+        return f"<Value {name} undefined>" if self.undefined else f"<Value {name}>"
 
     def _repr_html_(self) -> str:
         made, read = self.producer, self.consumers

@@ -177,6 +177,7 @@ _EXTRA: Final[dict[str, Check]] = {
     "class": _is(str),
     "device": _is(str),
     "local": _is(int),
+    "memory": _is(int),
     "coalesced": _is(bool, int, type(None)),
     "parts": lambda field: _is_map(field),
     "quantized": lambda field: _is_map(field),

@@ -145,3 +145,13 @@ def test_a_small_tensor_is_one_block_as_it_is_and_a_large_one_several(builder: B
     [(index, _)] = value.blocks(80)
     assert index == ()
     assert [len(index) for index, _ in value.blocks(79)] == [1, 1]
+
+
+def test_the_memory_of_a_private_format_is_a_value_of_its_own(builder: Builder) -> None:
+    laid_out = torch.arange(8.0).view(2, 1, 2, 2)
+    memory = builder.value(laid_out)
+    number = builder.value(torch.ones(2, 3), extra={"format": "FRACTAL_NZ", "memory": memory})
+    rank = open_dump(builder.finish()).rank(0, 0)
+    found = rank.value_by_id(number).private_memory
+    assert found is not None and torch.equal(found.tensor(), laid_out)
+    assert found.private_memory is None

@@ -14,6 +14,7 @@ from torch import Tensor
 from aten_dump import DumpConfig, DumpMode, open_dump, replay
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
+from aten_dump.store.checking.verification import verify
 
 FORMATS = {"NC1HWC0": 3, "FRACTAL_Z": 4, "FRACTAL_NZ": 29}
 SHAPES = {"NC1HWC0": (2, 5, 4, 3), "FRACTAL_Z": (20, 5, 3, 3), "FRACTAL_NZ": (20, 24)}
@@ -38,7 +39,7 @@ def drawn(*shape: int) -> Tensor:
 
 
 def recorded(path: Path, body: Callable[[], object], **config: Any) -> Any:
-    with DumpMode(DumpConfig(path=path, data="full", **config)) as dump:
+    with DumpMode(DumpConfig(path=path, **{"data": "full", **config})) as dump:
         body()
         dump.step()
     rank = open_dump(path).step(0).rank(0)
@@ -103,3 +104,66 @@ def test_what_is_recorded_is_not_changed(tmp_path: Path) -> None:
     found: list[Tensor] = []
     recorded(tmp_path / "dump", lambda: found.append(x @ x.t()))
     assert torch.equal(found[0].cpu(), bare) and torch.ops.npu.get_npu_format(x) == FORMATS["FRACTAL_NZ"]
+
+
+def laid_out(logical: Tensor, name: str) -> Tensor:
+    """Lay out elements as a format does, padded with zeros; the shapes are those of the device's documentation."""
+    if name == "FRACTAL_NZ":  # [M, N] -> [N1, M1, M0, N0]
+        m, n = (-(-length // 16) for length in logical.shape)
+        padded = torch.zeros(m * 16, n * 16)
+        padded[: logical.shape[0], : logical.shape[1]] = logical
+        return padded.view(m, 16, n, 16).permute(2, 0, 1, 3).contiguous()
+    count, channels, height, width = logical.shape
+    c1 = -(-channels // 16)
+    if name == "NC1HWC0":
+        padded = torch.zeros(count, c1 * 16, height, width)
+        padded[:, :channels] = logical
+        return padded.view(count, c1, 16, height, width).permute(0, 1, 3, 4, 2).contiguous()
+    n1 = -(-count // 16)  # FRACTAL_Z: [N, C, H, W] -> [C1*H*W, N1, N0, C0]
+    padded = torch.zeros(n1 * 16, c1 * 16, height, width)
+    padded[:count, :channels] = logical
+    parts = padded.view(n1, 16, c1, 16, height, width).permute(2, 4, 5, 0, 1, 3)
+    return parts.reshape(c1 * height * width, n1, 16, 16)
+
+
+@pytest.mark.parametrize("trigger", [None, "nonfinite"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_memory_as_it_lies_is_stored_on_request(tmp_path: Path, name: str, trigger: Any) -> None:
+    logical = drawn(*SHAPES[name])
+    x = cast(logical, name)
+
+    def body() -> None:
+        x.exp()
+        x[1:].neg()
+        x.mul_(2)
+        if trigger:
+            (x * torch.inf).log()
+
+    rank = recorded(tmp_path / "dump", body, private_formats="both", trigger=trigger)
+    value = rank.value("Aten.exp.0.forward.input.0")
+    memory = value.private_memory
+    assert (memory.dtype, memory.device, memory.has_data) == (torch.float32, x.device, True)
+    assert torch.equal(memory.tensor(), laid_out(logical, name)) and torch.equal(value.tensor(), logical)
+    assert rank.value("Aten.neg.0.forward.input.0").private_memory == memory, "one for all views"
+    assert torch.equal(rank.value("Aten.neg.0.forward.input.0").tensor(), logical[1:])
+    written = rank.value("Aten.mul_.0.forward.output.0")
+    assert written.private_memory != memory
+    assert torch.equal(written.private_memory.tensor(), laid_out(logical * 2, name))
+    assert torch.ops.npu.get_npu_format(x) == FORMATS[name] and torch.equal(x.cpu(), logical * 2)
+    assert verify(rank.directory) == []
+
+
+@pytest.mark.parametrize("config", [{}, {"private_formats": "both", "data": "statistic"}])
+def test_the_memory_is_not_stored_else(tmp_path: Path, config: dict[str, Any]) -> None:
+    x = cast(drawn(20, 24), "FRACTAL_NZ")
+    rank = recorded(tmp_path / "dump", lambda: x.exp(), **config)
+    value = rank.value("Aten.exp.0.forward.input.0")
+    assert (value.private_format, value.private_memory) == ("FRACTAL_NZ", None)
+
+
+def test_the_memory_of_what_is_first_seen_as_a_view(tmp_path: Path) -> None:
+    logical = drawn(20, 24)
+    x = cast(logical, "FRACTAL_NZ")
+    rank = recorded(tmp_path / "dump", lambda: x[4:].exp(), private_formats="both", level="aten")
+    memory = rank.value("Aten.exp.0.forward.input.0").private_memory
+    assert torch.equal(memory.tensor().reshape(2, 2, 16, 16), laid_out(logical, "FRACTAL_NZ"))

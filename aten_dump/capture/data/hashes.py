@@ -56,7 +56,8 @@ def hash_later(sink: Sink, tensor: torch.Tensor, value: int, algorithm: str) -> 
 def statistics_later(sink: Sink, tensor: torch.Tensor, value: int, names: tuple[str, ...]) -> bool:
     """Have the statistics of a value on a device computed on the host when its bytes have come over; see `hash_later`.
 
-    A device that saturates cuts sums that are too large, and sets its overflow register, which is the program's.
+    So it is with dtypes that `device_batches` does not know, such as complex ones, and on a device that saturates: it
+    would cut sums that are too large, and set its overflow register, which is the program's.
     """
     copied = elements_on_host(tensor)
     if copied is None:

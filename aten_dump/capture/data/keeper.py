@@ -18,7 +18,7 @@ import torch
 from ...config import DumpConfig
 from ...store.records import CONJUGATE, NEGATIVE, NOTE, SAME, SAME_HASH, SAME_STATISTICS, Note, Same
 from ...store.sink import Sink
-from ..devices import in_plain_format, saturates
+from ..devices import in_plain_format, private_memory, saturates
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import covers
 from ..memory.storages import StorageState, ValueInfo
@@ -71,6 +71,7 @@ class Keeper:
         hash_is_checksum = wanted.hash == "xxh3" and config.trigger is None
         self._stored = StoredBytes(sink, self._batches, seconds, wanted.sample, hash_is_checksum)
         self._said_no_memory = False
+        self.keeps_memory = config.wants_private_memory  # of tensors in private formats, as it lies
         self.keeps_nothing = not (wanted.bytes or wanted.facts or observe)
         if not self.keeps_nothing:
             sink.on_tick(self._tick)
@@ -194,9 +195,9 @@ class Keeper:
 
     def _keep_statistics(self, tensor: torch.Tensor, info: ValueInfo) -> None:
         names = self._wanted.statistics
-        if saturates(tensor.device.type) and statistics_later(self._sink, tensor, info.id, names):
+        if not saturates(tensor.device.type) and self._on_device.add(info.id, tensor):
             return
-        if not self._on_device.add(info.id, tensor):
+        if not statistics_later(self._sink, tensor, info.id, names):
             statistics_of(self._emit, tensor, info.id, names, self._seconds)
 
     def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
@@ -212,6 +213,20 @@ class Keeper:
         elements = StorageState(state.id, plain.untyped_storage().nbytes(), 0)
         elements.format = state.format
         self._keep(plain, elements, info)
+        del plain
+        if state.memory is not None and not state.memory.is_kept:
+            state.memory.is_kept = True
+            self._keep_memory(tensor, state.memory)
+
+    def _keep_memory(self, tensor: torch.Tensor, info: ValueInfo) -> None:
+        """Keep the memory of a tensor in a private format as it lies."""
+        try:
+            with quiet():
+                memory = private_memory(tensor)
+        except torch.OutOfMemoryError as error:
+            self._unreadable(tensor, info, error)
+            return
+        self._stored.keep(memory, StorageState(0, memory.untyped_storage().nbytes(), 0), info, False)
 
     def _unreadable(self, tensor: torch.Tensor, info: ValueInfo, error: Exception) -> None:
         """Say in the dump that data of a value could not be kept; the program does not depend on it."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from ...torch_names import conj_view, neg_view
+from ...torch_names import without_bits
 
 _INTS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 
@@ -20,7 +20,7 @@ def row_major(tensor: torch.Tensor, first: int | None) -> torch.Tensor:
         tensor: any strided tensor.
         first: only so many elements; None for all.
     """
-    tensor = _without_bits(tensor)
+    tensor = without_bits(tensor)
     if first is not None and first < tensor.numel():
         if not tensor.is_contiguous():
             tensor = _leading(tensor, first)
@@ -34,12 +34,6 @@ def _leading(tensor: torch.Tensor, first: int) -> torch.Tensor:
     """Cut leading dimensions so that at least the `first` elements in row-major order stay, without a copy."""
     per_row = max(1, tensor.numel() // tensor.shape[0])
     return tensor[: -(-first // per_row)]
-
-
-def _without_bits(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype.is_complex and tensor.is_conj():
-        tensor = conj_view(tensor)
-    return neg_view(tensor) if tensor.is_neg() else tensor
 
 
 def gathered(tensor: torch.Tensor, first: int, past: int, resolved: bool) -> torch.Tensor | None:
@@ -58,7 +52,7 @@ def gathered(tensor: torch.Tensor, first: int, past: int, resolved: bool) -> tor
     if tensor.is_contiguous() and not (has_bits and resolved):
         return None
     if not (has_bits and resolved):
-        tensor = _without_bits(tensor)
+        tensor = without_bits(tensor)
         tensor = tensor.view(_INTS.get(tensor.element_size(), tensor.dtype))
     made = torch.empty(past - first, dtype=tensor.dtype, device=tensor.device)
     start = 0

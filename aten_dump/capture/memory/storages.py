@@ -62,6 +62,7 @@ class StorageState:
         "format",
         "id",
         "is_meta",
+        "memory",
         "nbytes",
         "values",
         "version",
@@ -77,6 +78,7 @@ class StorageState:
         self.weak = weak
         self.is_meta = is_meta  # without memory
         self.format: str | None = None  # of a device's own, in which elements do not lie as strides say
+        self.memory: ValueInfo | None = None  # the value that is its memory as it lies, in such a format, where wanted
         self.version = 0
         self.written_at = 0  # `CLOCK.writes` when this version began
         self.values: dict[Geometry, Any] = {}
@@ -93,6 +95,7 @@ class StorageState:
         self.values = {}
         self.blobs = ()
         self.whole = None
+        self.memory = None
 
     def whole_facts(self) -> WholeFacts:
         """Return what is known of values that cover the storage, to be added to."""

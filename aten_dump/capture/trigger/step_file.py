@@ -97,8 +97,9 @@ class StepFile:
         extra = record.extra or {}
         for part in (extra.get("parts") or {}).values():
             self.write_value(part)
-        if "local" in extra:
-            self.write_value(extra["local"])
+        for other in ("local", "memory"):
+            if other in extra:
+                self.write_value(extra[other])
         self._sink.emit(record)
         for fact in held.facts:
             self.write_fact(fact)

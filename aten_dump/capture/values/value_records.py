@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from ...store.records import CONJUGATE, NEGATIVE, OPAQUE, REQUIRES_GRAD, STORAGE, UNDEFINED, VALUE, Value
 from ...store.sink import Emit
+from ..devices import private_shape
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import Geometry
 from ..memory.storages import StorageState, ValueInfo
@@ -18,11 +20,12 @@ from ..torch_internals.quiet import quiet
 class ValueRecords:
     """The records of one step's storages and values."""
 
-    __slots__ = ("_devices", "_dtypes", "_emit", "_interner", "_keeps_nothing", "count")
+    __slots__ = ("_devices", "_dtypes", "_emit", "_interner", "_keeps_memory", "_keeps_nothing", "count")
 
-    def __init__(self, emit: Emit, interner: Interner, keeps_nothing: bool) -> None:
+    def __init__(self, emit: Emit, interner: Interner, keeps_nothing: bool, keeps_memory: bool = False) -> None:
         self.count = 0  # values so far
         self._keeps_nothing = keeps_nothing  # of their data
+        self._keeps_memory = keeps_memory  # of those in private formats, as it lies
         self._emit = emit
         self._interner = interner
         self._dtypes: dict[torch.dtype, int] = {}  # Text ids
@@ -51,6 +54,8 @@ class ValueRecords:
             extra = {"quantized": _quantization(tensor)}
         if state.format is not None:
             extra = {"format": state.format}
+            if self._keeps_memory and not flags & UNDEFINED:
+                extra["memory"] = self._memory(tensor, state)
         if tensor.requires_grad:
             flags |= REQUIRES_GRAD
         self.count = number = self.count + 1
@@ -58,6 +63,18 @@ class ValueRecords:
         offset, shape, stride = geometry[:3]
         self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra))
         return ValueInfo(number, flags, self._keeps_nothing)
+
+    def _memory(self, tensor: torch.Tensor, state: StorageState) -> int:
+        """Return the value that is the memory of a tensor in a private format; one for all views at this version."""
+        if state.memory is None:
+            with quiet():
+                shape = private_shape(tensor)
+            self.count = number = self.count + 1
+            stride = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+            dtype = self._dtypes.get(tensor.dtype) or self._dtype_text(tensor.dtype)
+            self._emit((VALUE, number, 0, 0, 0, dtype, shape, stride, 0, {"device": str(tensor.device)}))
+            state.memory = ValueInfo(number, 0, False)
+        return state.memory.id
 
     def without_storage(self, tensor: torch.Tensor, flags: int, extra: dict[str, Any], strided: bool = True) -> int:
         """Emit the value of a tensor that has no storage of its own; return its id."""

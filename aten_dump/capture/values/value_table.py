@@ -52,7 +52,7 @@ class ValueTable(ValueIds):
         """
         self._emit = emit
         self._keeper = keeper
-        self._records = ValueRecords(emit, interner, keeper.keeps_nothing)
+        self._records = ValueRecords(emit, interner, keeper.keeps_nothing, keeper.keeps_memory)
         self.storages = StorageTable(self._records.storage)
         self._states = self.storages.states
         self._unseen_writes = unseen_writes
