@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
+from torch import Tensor
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture.data import device_batches, device_copies
+from aten_dump.capture.data import byte_copies, device_batches, device_copies
 from aten_dump.capture.data.statistics import on_device
+from aten_dump.capture.trigger.measured import extremes
 from tests.npu.simulator import device
 
 MIB = 1 << 20
@@ -28,33 +31,108 @@ def recorded(path: Path, body: Callable[[], object], **config: Any) -> Any:
 
 
 def peak_of(body: Callable[[], object]) -> int:
-    """Return how many bytes were in use at most, beyond those before."""
+    """Return how many bytes were in use at most, beyond those before: also what was freed and a copy still reads."""
     NPU.synchronize()
+    NPU.empty_cache()
     NPU.reset_peak_memory_stats()
-    before = NPU.memory_allocated()
+    allocated, active = NPU.memory_allocated(), NPU.memory_stats()["active_bytes.all.current"]
     body()
-    return int(NPU.max_memory_allocated() - before)
+    peak = NPU.memory_stats()["active_bytes.all.peak"] - active
+    return max(int(NPU.max_memory_allocated() - allocated), int(peak))
 
 
-@pytest.mark.parametrize("data", ["statistic", "full"])
-def test_what_recording_takes_does_not_grow_with_the_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str
-) -> None:
-    """Tensors of 8 MiB, dense and with gaps, in a dtype that is widened for its statistics, with limits to match."""
-    assert device_copies.STAGING_BYTES + 13 * on_device.MOST_ELEMENTS <= MOST
-    monkeypatch.setattr(device_copies, "STAGING_BYTES", MIB // 2)
-    monkeypatch.setattr(device_batches, "MOST_ELEMENTS", MIB // 32)
-    x = torch.ones(2048, 2048, dtype=torch.bfloat16, device="npu")
-    gaps = torch.ones(1024, 2048, device="npu")[:, ::2]
+def ones(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.ones(*shape, dtype=dtype, device="npu")
+
+
+KINDS: dict[str, Callable[[], Tensor]] = {  # of 8 MiB or more
+    "dense": lambda: ones(2048, 1024),
+    "widened for its statistics": lambda: ones(2048, 2048, dtype=torch.bfloat16),
+    "every second column": lambda: ones(2048, 2048)[:, ::2],
+    "every fourth column": lambda: ones(2048, 4096)[:, ::4],
+    "every third integer": lambda: ones(2048, 1536, dtype=torch.int64)[:, ::3],
+    "every second bool": lambda: ones(4096, 4096, dtype=torch.bool)[:, ::2],
+    "transposed": lambda: ones(2048, 1024).t(),
+    "channels last": lambda: ones(8, 64, 64, 64).permute(0, 3, 1, 2),
+    "expanded": lambda: ones(2048, 1).expand(2048, 1024),
+    "complex": lambda: ones(2048, 512, dtype=torch.complex64),
+    "conjugate": lambda: ones(2048, 512, dtype=torch.complex64).conj(),
+    "negative": lambda: ones(4096, 512, dtype=torch.complex64).conj().imag,
+    "zeros without memory": lambda: torch._efficientzerotensor((2048, 1024), device="npu"),
+}
+ASKED: dict[str, dict[str, Any]] = {
+    **{data: {"data": data} for data in ("structure", "hash", "statistic", "tensor", "full")},
+    "sample": {"data": "tensor", "sample": 1_500_000},
+    "trigger": {"data": "structure", "trigger": "nonfinite"},
+}
+
+
+@pytest.fixture
+def limits_of_a_32nd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_copies, "STAGING_BYTES", device_copies.STAGING_BYTES // 32)
+    monkeypatch.setattr(byte_copies, "GATHERED_BYTES", byte_copies.GATHERED_BYTES // 32)
+    monkeypatch.setattr(device_batches, "MOST_ELEMENTS", on_device.MOST_ELEMENTS // 32)
+    monkeypatch.setattr(extremes, "MOST_ELEMENTS", on_device.MOST_ELEMENTS // 32)
+
+
+@pytest.mark.usefixtures("limits_of_a_32nd")
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_recording_takes_does_not_grow_with_the_tensors(tmp_path: Path, kind: str, asked: str) -> None:
+    """No op here takes memory of its own, so all is the recorder's: less than a 32nd of what it may take in all."""
+    x = KINDS[kind]()
+    config = {"data": "full", "level": "aten", "stacks": False, **ASKED[asked]}
 
     def body() -> None:
-        x.mul_(0.5)
-        gaps.add_(1)
+        with DumpMode(DumpConfig(path=tmp_path / "dump", **config)) as dump:
+            torch.ops.aten.alias(x)
+            dump.step()
 
-    bare = peak_of(body)
-    taken = peak_of(lambda: recorded(tmp_path / "dump", body, data=data)) - bare
-    in_a_row = gaps.nbytes if data == "full" else 0  # the hash is of elements without gaps between them
-    assert 0 < taken <= 2 * MIB + in_a_row
+    assert peak_of(lambda: torch.ops.aten.alias(x)) == 0
+    taken = peak_of(body)
+    assert taken <= MOST // 32
+    if config.get("trigger") is None:
+        rank = open_dump(tmp_path / "dump").step(0).rank(0)
+        assert [note.message for note in rank.notes if note.code in ("unreadable", "device_memory")] == []
+
+
+@pytest.mark.usefixtures("limits_of_a_32nd")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_over_in_pieces_is_whole(tmp_path: Path, kind: str) -> None:
+    x = KINDS[kind]()
+    if not x._is_zerotensor():
+        numbers = torch.arange(x.untyped_storage().nbytes() // x.element_size())
+        torch.empty(0, dtype=x.dtype, device="npu").set_(x.untyped_storage()).copy_(numbers)
+    rank = recorded(tmp_path / "dump", lambda: torch.ops.aten.alias(x), data="full")
+    value = rank["Aten.alias.0.forward"].inputs[0][0]
+    expected = torch.zeros(x.shape) if x._is_zerotensor() else x.cpu()
+    elements = expected.contiguous().resolve_conj().resolve_neg()
+    assert torch.equal(value.tensor(), expected)
+    assert value.hash == xxhash.xxh3_64_hexdigest(elements.view(-1).view(torch.uint8).numpy().tobytes())
+    assert value.stats.count == x.numel()
+    assert value.stats.l2norm == pytest.approx(torch.linalg.vector_norm(elements.to(torch.complex128)).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["every second column", "transposed"])
+def test_the_limits_as_they_are(tmp_path: Path, kind: str) -> None:
+    x = torch.cat([KINDS[kind]()] * 16).as_strided((16 * 1024, 1024), (2048, 2))  # 64 MiB, every second element
+    taken = peak_of(lambda: recorded(tmp_path / "dump", lambda: torch.ops.aten.alias(x), data="full"))
+    assert 0 < taken <= MOST
+
+
+def test_results_of_a_batch_are_sent_before_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long tensor has results for each piece, which wait on the device."""
+    monkeypatch.setattr(device_batches, "MOST_ELEMENTS", 1 << 14)
+    monkeypatch.setattr(device_batches, "BATCH_BYTES", MIB // 4)
+    monkeypatch.setattr(device_batches.DeviceBatches, "tick", lambda self: None)
+    x = ones(1 << 20)
+
+    def body() -> None:
+        for _ in range(64):
+            x.mul_(1)
+
+    taken = peak_of(lambda: recorded(tmp_path / "dump", body, data="statistic"))
+    assert taken <= 2 * MIB
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 
 from ...store.sink import Fill
 from ...store.writing.host_bytes import HostBytes
+from ...torch_names import without_bits
 from ..memory.geometry import byte_extent
 from ..torch_internals.quiet import quiet
 from .device_copies import Copier, Wait, copier_of
@@ -84,7 +85,8 @@ def _begin(copier: Copier, tensor: torch.Tensor, offset: int, host: torch.Tensor
         past = min(start + GATHERED_BYTES, host.numel())
         made = gathered(tensor, (offset + start) // size, (offset + past) // size, resolved)
         if made is None:
-            return copier.copy(tensor.view(-1).view(torch.uint8)[offset : offset + host.numel()], host)
+            in_a_row = without_bits(tensor).view(-1).view(torch.uint8)
+            return copier.copy(in_a_row[offset : offset + host.numel()], host)
         waits.append(copier.copy(made, host[start:past], private=True))
 
     def wait() -> None:

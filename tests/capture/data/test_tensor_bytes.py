@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aten_dump.capture.data.blob_dtypes import blob_dtype
 from aten_dump.capture.data.byte_copies import copy_bytes
-from aten_dump.capture.data.tensor_bytes import host_bytes, row_major
+from aten_dump.capture.data.tensor_bytes import gathered, host_bytes, row_major
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
 
@@ -92,3 +92,48 @@ def test_a_copy_of_bytes_begins_where_it_is_told() -> None:
     x, sink = torch.arange(64, dtype=torch.uint8), MemorySink(piece_bytes=16)
     sink.store("U8", [40], 40, copy_bytes(x[3:], 10, {"copy": 0.0}))
     assert sink.blobs[1] == bytes(range(10, 50))
+
+
+LAYOUTS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x.t(),
+    lambda x: x[:, ::2],
+    lambda x: x.view(2, 3, 4).permute(2, 0, 1),
+    lambda x: x[:, :1].expand(6, 5),
+    lambda x: x[::2, 1],
+    lambda x: x.view(1, 6, 1, 4).transpose(1, 3),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bool, torch.int64, torch.complex128, torch.float8_e5m2], ids=str
+)
+def test_elements_that_lie_apart_are_gathered_from_any_to_any(
+    layout: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    tensor = layout((torch.arange(24.0) % 7).to(dtype).view(6, 4))
+    size, count = tensor.element_size(), tensor.numel()
+    with quiet():
+        whole = row_major(tensor, None).view(torch.uint8)
+        for first in range(count):
+            for past in range(first + 1, count + 1):
+                found = gathered(tensor, first, past, resolved=True)
+                assert found is not None and torch.equal(found, whole[first * size : past * size])
+
+
+@pytest.mark.parametrize("view", [lambda x: x.conj(), lambda x: x.conj().imag, lambda x: x.conj().t()])
+def test_bits_are_applied_to_what_is_gathered_where_that_is_asked(view: Callable[[Tensor], Tensor]) -> None:
+    tensor = view(torch.complex(torch.arange(6.0), torch.arange(6.0) + 10).view(2, 3))
+    resolved = gathered(tensor, 1, 5, resolved=True)
+    assert resolved is not None
+    expected = tensor.contiguous().resolve_conj().resolve_neg().view(-1)[1:5]
+    assert torch.equal(resolved.view(tensor.dtype), expected)
+    raw = gathered(tensor, 1, 5, resolved=False)
+    with quiet():
+        in_memory = row_major(tensor, None)[1:5]
+    assert torch.equal(in_memory if raw is None else raw.view(tensor.dtype), in_memory)
+
+
+def test_what_lies_in_a_row_is_not_gathered() -> None:
+    x = torch.arange(24.0).view(6, 4)
+    assert gathered(x, 0, 24, resolved=True) is None and gathered(x[2:], 3, 4, resolved=False) is None

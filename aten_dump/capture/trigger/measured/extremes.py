@@ -12,12 +12,13 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import torch
 
+from ...data.statistics.on_device import MOST_ELEMENTS, pieces
 from ...memory.geometry import covers
 from ...memory.storages import StorageState
 from ...torch_internals.quiet import quiet
@@ -52,7 +53,14 @@ class _Buffer:
         self.values: list[int] = []
 
     def measure(self, tensor: torch.Tensor, value: int) -> None:
-        torch.aminmax(tensor, out=self._slots[len(self.values)])
+        low, high = self._slots[len(self.values)]
+        for number, part in enumerate(_parts(tensor)):
+            if number == 0:
+                torch.aminmax(_comparable(part), out=(low, high))
+            else:
+                more = torch.aminmax(_comparable(part))
+                torch.minimum(low, more.min, out=low)
+                torch.maximum(high, more.max, out=high)
         self.values.append(value)
 
     def collect(self) -> Iterator[tuple[int, Extremes]]:
@@ -131,8 +139,7 @@ class ExtremesOfValues:
     def _measure_there(self, tensor: torch.Tensor, value: int) -> bool:
         """Have the extremes found on the device; False where it has no memory left for that."""
         try:
-            elements = _comparable(tensor)
-            self._buffer_for(elements).measure(elements, value)
+            self._buffer_for(tensor).measure(tensor, value)
         except torch.OutOfMemoryError:
             return False
         if not self._pending:
@@ -164,15 +171,22 @@ class ExtremesOfValues:
         if self._is_notable(found):
             self._notable[value] = found
 
-    def _buffer_for(self, elements: torch.Tensor) -> _Buffer:
-        stream = None if elements.is_cpu else torch.accelerator.current_stream(elements.device)
-        key = (elements.device, elements.dtype, stream and stream.stream_id)
+    def _buffer_for(self, tensor: torch.Tensor) -> _Buffer:
+        stream = None if tensor.is_cpu else torch.accelerator.current_stream(tensor.device)
+        dtype = torch.float32 if tensor.element_size() == 1 else tensor.dtype.to_real()
+        key = (tensor.device, dtype, stream and stream.stream_id)
         buffer = self._buffers.get(key)
         if buffer is None:
-            buffer = self._buffers[key] = _Buffer(elements.device, elements.dtype, stream)
+            buffer = self._buffers[key] = _Buffer(tensor.device, dtype, stream)
         if len(buffer.values) == MOST_PENDING:  # the caller asks `is_due` between calls, and one call has many values
             self.collect()
         return buffer
+
+
+def _parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
+    """Return a tensor in pieces where finding its extremes takes a copy of its elements."""
+    takes_copy = tensor.element_size() == 1 or tensor.is_neg() or (tensor.is_complex() and tensor.is_conj())
+    return pieces(tensor, MOST_ELEMENTS) if takes_copy else [tensor]
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:

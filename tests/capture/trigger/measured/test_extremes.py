@@ -49,6 +49,23 @@ def test_every_dtype_and_layout(dtype: torch.dtype, device_like: bool, monkeypat
     assert [one is not None and one.infinite for one in results] == [False] * 4 + [True, False, False]
 
 
+@pytest.mark.usefixtures("like_a_device")
+def test_what_takes_a_copy_is_measured_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extremes_module, "MOST_ELEMENTS", 7)
+    x = torch.complex(torch.arange(24.0) - 5, torch.arange(24.0) * 3 - 8)
+    tensors = [x.conj(), x.conj().imag, x.conj().imag.view(4, 6)[:, ::2], x.view(4, 6).t().conj()]
+    tensors.append(x.real.to(torch.float8_e5m2))
+    found = ExtremesOfValues(lambda one: True)
+    for value, tensor in enumerate(tensors):
+        found.measure(tensor, value, StorageState(value, tensor.untyped_storage().nbytes(), 0))
+    found.collect()
+    ends = [found.get(value) for value in range(len(tensors))]
+    assert ends == [(-61, 18), (-61, 8), (-58, 8), (-61, 18), (-5, 16)]
+    with_nan = x.clone()
+    with_nan[20] = complex(NAN, 0)
+    assert [one is not None and one.nan for one in seen([with_nan.conj()])] == [True]
+
+
 def test_numbers_of_eight_bits_and_integers() -> None:
     eight = torch.tensor([1.0, NAN]).to(torch.float8_e5m2)
     assert [one is not None for one in seen([eight, torch.tensor([1, 2]), torch.tensor([True])])] == [
