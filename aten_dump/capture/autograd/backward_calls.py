@@ -71,12 +71,12 @@ class BackwardCall:
     @property
     def received(self) -> dict[TreePath, Tree]:
         """The gradients of the outputs so far."""
-        return dict(zip(self._received[::2], self._received[1::2], strict=True))
+        return _pairs(self._received)
 
     @property
     def sent(self) -> dict[InputEdge, Tree]:
         """The gradients of the inputs so far."""
-        return dict(zip(self._sent[::2], self._sent[1::2], strict=True))
+        return _pairs(self._sent)
 
     def receive(self, path: TreePath, tree: Tree) -> None:
         """Take the gradient of the output at `path`."""
@@ -157,27 +157,38 @@ class BackwardCall:
     def results(self) -> Tree:
         """Return the gradients of the inputs, in the shape of the inputs; keyed where keywords have gradients."""
         owner = self.owner
-        edges = owner.input_edges
-        if edges is None:
-            positional: list[Tree] = [None] * len(owner.args)
+        positional: list[Tree] = [None] * len(owner.args)
+        within: dict[TreePath, Tree] | None = None  # of tensors in lists and the like, and of keywords
+        if owner.input_edges is not None:
+            sent = _pairs(self._sent)
+            for edge in owner.input_edges.values():
+                gradient: Tree = sent.get(edge)
+                for path in edge.paths:
+                    if len(path) == 1 and type(path[0]) is int:
+                        positional[path[0]] = gradient
+                    elif within is None:
+                        within = {path: gradient}
+                    else:
+                        within[path] = gradient
+        if within is None:
             return [TREE_TUPLE, *positional]
-        sent = self.sent
-        found = {path: sent.get(edge) for edge in edges.values() for path in edge.paths}
-        positional = [
-            None
-            if not isinstance(tree, list)
-            else (found.get((i,)) if tree[0] == TREE_VALUE else _gradients(tree, found, i))
-            for i, tree in enumerate(owner.args)
-        ]
-        keywords = (
-            {k: g for k, tree in owner.kwargs.items() if (g := _gradients(tree, found, k))} if owner.kwargs else None
-        )
+        for i in {path[0] for path in within if type(path[0]) is int}:
+            positional[i] = mirror(owner.args[i], within, (i,))
+        keywords = {k: g for k, tree in (owner.kwargs or {}).items() if (g := _gradients(tree, within, k))}
         if not keywords:
             return [TREE_TUPLE, *positional]
         keyed: list[Tree] = [TREE_DICT]
         for key, tree in [*enumerate(positional), *keywords.items()]:
             keyed += (key, tree)
         return keyed
+
+
+def _pairs(flat: list[Any]) -> dict[Any, Tree]:
+    """Return what a list has as key, tree, key, tree, ..."""
+    found: dict[Any, Tree] = {}
+    for at in range(0, len(flat), 2):
+        found[flat[at]] = flat[at + 1]
+    return found
 
 
 def _gradients(tree: Tree, found: dict[TreePath, Tree], step: int | str) -> Tree:
@@ -218,7 +229,8 @@ class BackwardTask:
             return None
         call = self.calls.get(owner.id)
         if call is None:
-            parent = self.call_of(owner.parent, thread)
+            outer = owner.parent
+            parent = None if outer is None else self.calls.get(outer.id) or self.call_of(outer, thread)
             parent_id = self._root if parent is None else parent.visible
             call = BackwardCall(self._step.next_id(), owner, parent_id, thread, self._step.now_ns())
             self.calls[owner.id] = call

@@ -66,12 +66,18 @@ class AfterRun:
         if runs.closed or not self.tag.running:
             return
         thread = runs.step.here.state
-        if not thread.own.depth:
+        own = thread.own
+        if own.depth:
+            return
+        now_ns = perf_counter_ns()
+        try:
+            own.enter(now_ns)
             try:
-                with thread.own:
-                    runs.leave(self, grad_inputs, grad_outputs, thread)
-            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-                runs.step.failed(error)
+                runs.leave(self, grad_inputs, grad_outputs, thread, now_ns - runs.step.start_ns)
+            finally:
+                own.leave()
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            runs.step.failed(error)
 
 
 class BeforeRun:
@@ -92,15 +98,19 @@ class BeforeRun:
         if thread.own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
             return
         begun_ns = perf_counter_ns()
+        call: OpenCall | None = None
         try:
             if thread.own.lock is None:
-                runs.enter(after, thread)
+                call = runs.enter(after, thread)
             else:
                 with thread.own.lock:
-                    runs.enter(after, thread)
+                    call = runs.enter(after, thread)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             runs.step.failed(error)
-        thread.own.ns += perf_counter_ns() - begun_ns
+        now_ns = perf_counter_ns()
+        thread.own.ns += now_ns - begun_ns
+        if call is not None:
+            call.start_ns = now_ns - runs.step.start_ns
 
 
 class NodeRuns:
@@ -146,19 +156,20 @@ class NodeRuns:
         self._handles.append(before)
         self._handles.append(after.handle)
 
-    def enter(self, after: AfterRun, thread: ThreadState) -> None:
-        """A node begins to run."""
+    def enter(self, after: AfterRun, thread: ThreadState) -> OpenCall:
+        """A node begins to run; return the call that this is."""
         tag = after.tag
         if node_hooks.let_others_first(after.handle):
             tag.runs_python = True
-        _forget_last_run(thread)
+        if thread.last_run is not None:
+            _forget_last_run(thread)
         number = current_graph_task_id()
         task = after.task = self._tasks.get(number) or self._new_task(number, thread)
         owner = tag.owner
         parent = None
         if owner is not None:
             parent = task.calls.get(owner.id) or task.call_of(owner, thread)
-        tag.call = self._open(tag, thread, parent)
+        call = tag.call = self._open(tag, thread, parent)
         tag.running, tag.creates_graph = True, is_grad_enabled()
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
@@ -169,6 +180,7 @@ class NodeRuns:
         if tag.name.op in OWN_FORMULA_NODES:
             after.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
             self.step.coverage.add("own_formula", tag.name.op, int(after.mode_off))
+        return call
 
     def _open(self, tag: NodeTag, thread: ThreadState, parent: BackwardCall | None) -> OpenCall:
         """Open the run of a node as a call."""
@@ -192,20 +204,22 @@ class NodeRuns:
         if not step.filter.takes_all:
             step.leave_out(call)
         call.sequence_start = get_sequence_nr()
-        call.start_ns = perf_counter_ns() - step.start_ns
         thread.stack.append(call)
         return call
 
-    def leave(self, after: AfterRun, grad_inputs: Gradients, grad_outputs: Gradients, thread: ThreadState) -> None:
-        """A node has run and sends these gradients on."""
+    def leave(
+        self, after: AfterRun, grad_inputs: Gradients, grad_outputs: Gradients, thread: ThreadState, end_ns: int
+    ) -> None:
+        """A node has run until `end_ns` and sends these gradients on."""
         step = self.step
         tag = after.tag
         call, task = tag.call, after.task
         assert call is not None, "enter has set it"
         assert task is not None, "enter has set it"
-        end_ns = call.end_ns = perf_counter_ns() - step.start_ns
+        call.end_ns = end_ns
         tag.running = False
-        _forget_last_run(thread)
+        if thread.last_run is not None:
+            _forget_last_run(thread)
         thread.last_run = tag
         if tag.runs_python or after.mode_off:
             self._put_modes_back(after, thread)
@@ -220,7 +234,11 @@ class NodeRuns:
             receiver = calls.get(owner.id) or task.call_of(owner, thread)
             if receiver is not None and slot < len(received):
                 receiver.receive(path, received[slot])
-        step.take_off(thread, call)
+        stack = thread.stack
+        if stack and stack[-1] is call:
+            stack.pop()
+        else:
+            step.take_off(thread, call)
         if call.recorded:
             step.emit_open(thread, call, [TREE_TUPLE, *sent], None, None)
         if tag.creates_graph:

@@ -22,9 +22,9 @@ from ..step.collectives import Flights
 from ..step.random_states import RandomStates
 from ..step.step import CALLS_PER_PAUSE, Step, text_of
 from ..step.threads import ThreadState
-from ..torch_internals.engine import get_sequence_nr, get_tracing_state, is_grad_enabled, len_dispatch_stack
+from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, is_jit_tracing, len_dispatch_stack
 from ..torch_internals.tracing import kind_of_types
-from ..values.argument_encoding import encode, encode_all
+from ..values.argument_encoding import encode, encode_all, encode_unless_known
 from ..values.value_ids import ValueIds
 from .op_entries import OpEntry, new_entry
 from .places import Place, Places
@@ -66,11 +66,13 @@ class Ops:
             or thread.aside
             or thread.compiled_nodes
             or self.flights.pending
-            or get_tracing_state() is not None
+            or is_jit_tracing()
             or len_dispatch_stack()
         ):
             return None
-        return PendingOp(self, thread, entry)
+        op = PendingOp()
+        op.begin(self, thread, entry)
+        return op
 
 
 class PendingOp(Place):
@@ -89,7 +91,8 @@ class PendingOp(Place):
         "thread",
     )
 
-    def __init__(self, ops: Ops, thread: ThreadState, entry: OpEntry) -> None:
+    def begin(self, ops: Ops, thread: ThreadState, entry: OpEntry) -> None:
+        """Take a number and the nodes made since the last op, right before the op runs."""
         number = self.id = ops.step.next_id()
         counter = get_sequence_nr()
         if is_grad_enabled() is not thread.grad:
@@ -112,12 +115,16 @@ class PendingOp(Place):
         step = self.ops.step
         if not step.is_on:
             return
+        own = self.thread.own
         now_ns = perf_counter_ns()
         try:
-            with self.thread.own.since(now_ns):
+            own.enter(now_ns)
+            try:
                 self._record(args, kwargs, result, error, now_ns - step.start_ns - self.start_ns)
-        except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
-            step.failed_beside(error, own)
+            finally:
+                own.leave()
+        except Exception as failure:  # noqa: BLE001 - `failed` raises it or tells the user
+            step.failed_beside(error, failure)
 
     def _record(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None, duration_ns: int
@@ -135,7 +142,7 @@ class PendingOp(Place):
             return
         top = thread.stack[-1] if thread.stack else None
         if top is not None and self.before < top.id:  # nothing was run since the call around it was recorded
-            self.args = encode_all(args, values, ops.keep_inputs, top.raw, top.args)
+            self.args = encode_unless_known(args, values, ops.keep_inputs, top.raw, top.args)
         else:
             self.args = encode_all(args, values, ops.keep_inputs)
         if kwargs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..autograd.node_tags import NodeTags
+from ..autograd.node_tags import KEY, NodeTag, NodeTags
 from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE
 from ..step.program_frames import program_frame
 from ..step.step import Step
@@ -56,12 +56,12 @@ class Places:
             place.phase = OPTIMIZER if thread.optimizer_depth and not is_grad_enabled() else FORWARD
             return
         tags = self._tags
-        if (top is not None and top.phase == RECOMPUTE) or tags.recomputes(node):
+        if (top is not None and top.phase == RECOMPUTE) or (is_grad_enabled() and tags.recomputes(node)):
             place.phase = RECOMPUTE  # the reader finds the original call
             return
         place.phase = BACKWARD
-        tag = tags.of(node)
-        call = None if tag is None else tag.call
+        tag: NodeTag | None = node.metadata.get(KEY)
+        call = None if tag is None or tag.tags is not tags else tag.call
         if tag is None or call is None:
             place.sequence_nr = node._sequence_nr() & _INT64
             place.forward = tags.forward_of(node)

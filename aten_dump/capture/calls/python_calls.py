@@ -58,8 +58,10 @@ class PythonCalls:
         """Open a call that the program makes in `frame`; None where the recorder failed."""
         step = self.step
         thread = step.here.state
+        own = thread.own
         try:
-            with thread.own:
+            own.enter(perf_counter_ns())
+            try:
                 top = step.top(thread) if thread.stack else None
                 call = OpenCall(step.next_id(), API, name, top)
                 self._place(call, top, frame, thread)
@@ -70,10 +72,12 @@ class PythonCalls:
                     call.raw = args
                 call.sequence_start = get_sequence_nr()
                 thread.stack.append(call)
+            finally:
+                own.leave()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed(error)
             return None
-        call.start_ns = thread.own.left_ns - step.start_ns
+        call.start_ns = own.left_ns - step.start_ns
         return call
 
     def begin_module(
@@ -165,10 +169,16 @@ class PythonCalls:
         now_ns = perf_counter_ns()
         call.end_ns = now_ns - step.start_ns
         thread = step.here.state
+        own = thread.own
         try:
-            with thread.own.since(now_ns):
+            own.enter(now_ns)
+            try:
                 call.raw = ()
-                step.take_off(thread, call)
+                stack = thread.stack
+                if stack and stack[-1] is call:
+                    stack.pop()
+                else:
+                    step.take_off(thread, call)
                 if self._flights.pending and error is None and call.kind == API and self._flights.of_call(call):
                     step.numbered(call)
                     if is_grad_enabled():  # now: later calls come upon the nodes that it made before it has landed
@@ -176,8 +186,10 @@ class PythonCalls:
                     self._end_landed(thread, call, result)
                 else:
                     self._end_now(thread, call, result, error)
-        except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
-            step.failed_beside(error, own)
+            finally:
+                own.leave()
+        except Exception as failure:  # noqa: BLE001 - `failed` raises it or tells the user
+            step.failed_beside(error, failure)
 
     def _end_landed(self, thread: ThreadState, call: OpenCall, result: Any) -> None:
         """Close a call when the collectives that it started have ended."""
@@ -206,8 +218,9 @@ class PythonCalls:
             has_outputs = bool(outputs)
             if has_outputs and error is None and not is_linked and is_grad_enabled():
                 self._links.track(call, outputs, thread)
-        written = self._written(call, keep)
-        call.given = call.frame = None
+        is_written = CLOCK.writes != call.writes or self._values.finds_unseen_writes
+        written = self._written(call, keep) if is_written else None
+        call.given = call.frame = call.inner = None
         if call.kind == API and not has_outputs and error is None and self.step.next_id() == call.id + 1:
             if not call.recorded:
                 self.step.coverage.add("selection", count=-1)
@@ -218,8 +231,6 @@ class PythonCalls:
     def _written(self, call: OpenCall, keep: bool) -> list[Tree] | None:
         """Return [name, tree, ...] of the arguments that were written while the call ran."""
         values = self._values
-        if CLOCK.writes == call.writes and not values.finds_unseen_writes:
-            return None
         written: list[Tree] = []
         for path, tensor in call.given or ():
             if values.written_since(tensor, call.writes):

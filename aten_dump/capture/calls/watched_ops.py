@@ -31,7 +31,8 @@ def watch(
     """Record the inputs of an op that is about to run, as they are before it; None where the recorder failed."""
     try:
         with thread.own:
-            op = WatchedOp(ops, thread, entry)
+            op = WatchedOp()
+            op.begin(ops, thread, entry)
             op.take(args, kwargs)
             op.start_ns = perf_counter_ns() - ops.step.start_ns
             return op

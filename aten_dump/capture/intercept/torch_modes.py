@@ -22,7 +22,7 @@ from ..naming.op_schemas import OpPlan
 from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
-from ..torch_internals.engine import dispatch_mode_at, get_tracing_state, len_dispatch_stack
+from ..torch_internals.engine import dispatch_mode_at, is_jit_tracing, len_dispatch_stack
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
 from ..torch_internals.mode_stack import (
     DETACH,
@@ -99,7 +99,7 @@ class ApiMode(TorchFunctionMode):
             return _OWN_CODE
         depth = len_dispatch_stack()
         if (
-            get_tracing_state() is not None
+            is_jit_tracing()
             or ((depth > 1 or (depth and dispatch_mode_at(0) is not self._op_mode)) and is_traced())
             or takes_stand_ins(args)
         ):
@@ -203,7 +203,7 @@ class OpMode(TorchDispatchMode):
             return _IS_QUESTION
         if kind == OWN_DISPATCH and thread.delegated is func:
             return _HANDED_ON
-        if get_tracing_state() is not None or (len_dispatch_stack() and is_traced()):
+        if is_jit_tracing() or (len_dispatch_stack() and is_traced()):
             return _IS_TRACED
         if thread.aside and is_compiling():
             return _IS_TRACED

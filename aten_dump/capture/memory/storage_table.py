@@ -129,7 +129,7 @@ class StorageTable:
     def undefined(self, tensor: torch.Tensor) -> None:
         """Note that the memory of `tensor` was just allocated and holds nothing yet."""
         state = self.state_of(tensor)
-        if state is not None and state.version == 0 and not state.values:
+        if state is not None and state.version == 0 and state.value is None:
             state.written = WrittenRanges(state.nbytes)
 
     def unwritten(self, tensor: torch.Tensor) -> None:

@@ -60,11 +60,13 @@ class StorageState:
     __slots__ = (
         "blobs",
         "format",
+        "geometry",
         "id",
         "is_meta",
         "memory",
         "nbytes",
-        "values",
+        "others",
+        "value",
         "version",
         "weak",
         "whole",
@@ -81,7 +83,10 @@ class StorageState:
         self.memory: ValueInfo | None = None  # the value that is its memory as it lies, in such a format, where wanted
         self.version = 0
         self.written_at = 0  # `CLOCK.writes` when this version began
-        self.values: dict[Geometry, Any] = {}
+        # The first value of this version, and where it lies: most have one, and comparing costs less than hashing.
+        self.geometry: Geometry | None = None
+        self.value: ValueInfo | None = None
+        self.others: dict[Geometry, ValueInfo] | None = None
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
         self.blobs: list[Stored] | tuple[()] = ()
         self.whole: WholeFacts | None = None  # None until something is known: with data="structure" nothing ever is
@@ -92,10 +97,19 @@ class StorageState:
         CLOCK.writes += 1
         self.written_at = CLOCK.writes
         self.version += 1
-        self.values = {}
+        self.geometry = self.value = self.others = None
         self.blobs = ()
         self.whole = None
         self.memory = None
+
+    def add_value(self, geometry: Geometry, info: ValueInfo) -> None:
+        """Note a value that is new to this version."""
+        if self.value is None:
+            self.geometry, self.value = geometry, info
+            return
+        if self.others is None:
+            self.others = {}
+        self.others[geometry] = info
 
     def whole_facts(self) -> WholeFacts:
         """Return what is known of values that cover the storage, to be added to."""

@@ -62,23 +62,28 @@ class Interner:
 
     def stack(self, frame: FrameType | None, anchor: FrameType | None, anchor_stack: int) -> int:
         """Return the id of the stack of `frame`, whose outer part from `anchor` on is known as `anchor_stack`."""
-        path = []
+        path: list[FrameType] = []
         depth = 0
         parent = 0
         while frame is not None and depth < _MAX_DEPTH:
             if frame is anchor:
                 parent = anchor_stack
                 break
-            path.append((frame, frame.f_code, frame.f_lasti))
+            path.append(frame)
             frame = frame.f_back
             depth += 1
-        for inner, code, instruction in reversed(path):
-            key = (parent, id(code), instruction)
-            known = self._stacks.get(key)
-            if known is None:
-                known = self._stacks[key] = self._new_stack(parent, inner, code)
-            parent = known
+        for inner in reversed(path):
+            parent = self.stack_inside(parent, inner)
         return parent
+
+    def stack_inside(self, parent: int, frame: FrameType) -> int:
+        """Return the id of the stack of `frame`, the stack of whose caller is `parent`."""
+        code = frame.f_code
+        key = (parent, id(code), frame.f_lasti)
+        known = self._stacks.get(key)
+        if known is None:
+            known = self._stacks[key] = self._new_stack(parent, frame, code)
+        return known
 
     def _new_stack(self, parent: int, frame: FrameType, code: CodeType) -> int:
         self._codes.append(code)

@@ -35,8 +35,8 @@ class OpenCall:
 
     __slots__ = (
         *("args", "backwards", "end_ns", "forward", "fqn", "frame", "given", "id", "input_edges", "is_function"),
-        *("kind", "kwargs", "module", "n", "name", "outputs", "parent", "parent_id", "phase", "raw", "recorded"),
-        *("sequence_nr", "sequence_start", "stack", "start_ns", "visible", "writes"),
+        *("inner", "kind", "kwargs", "module", "n", "name", "outputs", "parent", "parent_id", "phase", "raw"),
+        *("recorded", "sequence_nr", "sequence_start", "stack", "start_ns", "visible", "writes"),
     )
 
     def __init__(self, number: int, kind: int, name: CallName, parent: OpenCall | None) -> None:
@@ -65,6 +65,8 @@ class OpenCall:
         self.backwards = 0  # how often its backward ran
         self.is_function = False  # a torch.autograd.Function of the program's
         self.frame: FrameType | None = None
+        # Of a module's call, while it is open: the frame around `forward`, where that is, its stack.
+        self.inner: tuple[FrameType, int, int] | None = None
         self.sequence_nr: int | None = None
         self.end_ns = 0
         self.kwargs: dict[str, Tree] | None = None

@@ -21,6 +21,7 @@ from ..naming.call_name import NODE, REMARKS, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
 from ..torch_internals.engine import is_grad_enabled, running_node
+from ..torch_internals.module_hooks import CALLS_FORWARD
 from ..unseen import Coverage
 from .call_counters import CallCounters, Counter
 from .open_calls import OpenCall
@@ -95,15 +96,32 @@ class Step:
         if entry is None:
             entry = entries[name] = CallEntry(self.counters.of(name), self.interner.op(call.kind, name))
         if call.n < 0:
-            call.n = entry.counter.next()
+            counter = entry.counter
+            call.n = counter.n
+            counter.n = call.n + 1
         return entry
 
     def stack_of(self, frame: FrameType | None, thread: ThreadState) -> int:
         """Return the id of the stack of `frame`; that of the call around it where there is none of the program's."""
         for call in reversed(thread.stack):
             if call.frame is not None:  # the stack up to there is known
-                return call.stack if frame is None else self.interner.stack(frame, call.frame, call.stack)
+                return call.stack if frame is None else self._stack_in(call, frame)
         return self.interner.stack(frame, None, 0)
+
+    def _stack_in(self, module: OpenCall, frame: FrameType) -> int:
+        """Return the id of the stack of a frame inside a module call.
+
+        Most are of `forward` itself. The frame around it is torch's, and as long as the call holds that, it is the same
+        when it is the same object; so are those around it, which wait for it.
+        """
+        around = frame.f_back
+        if around is None or around.f_code is not CALLS_FORWARD or around is module.frame:
+            return self.interner.stack(frame, module.frame, module.stack)
+        inner = module.inner
+        if inner is None or inner[0] is not around or inner[1] != around.f_lasti:
+            stack = self.interner.stack(around, module.frame, module.stack)
+            inner = module.inner = around, around.f_lasti, stack
+        return self.interner.stack_inside(inner[2], frame)
 
     def leave_out(self, call: OpenCall) -> None:
         """Record an open call no further if the configuration leaves it out; what is in it is its parent's."""
@@ -144,7 +162,7 @@ class Step:
         if call not in stack:
             return
         while (top := stack.pop()) is not call:
-            top.given = top.frame = None
+            top.given = top.frame = top.inner = None
             if top.recorded:
                 top.end_ns = self.now_ns()
                 self.emit_open(thread, top, None, None, "ended by an error in or around it")

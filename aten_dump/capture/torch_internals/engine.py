@@ -22,7 +22,7 @@ ACCUMULATE_GRAD: Final = 2**64 - 1  # the sequence number of nodes that accumula
 # -- modes and tracing
 len_dispatch_stack: Final[Callable[[], int]] = torch._C._len_torch_dispatch_stack
 dispatch_mode_at: Final[Callable[[int], Any]] = torch._C._get_dispatch_stack_at
-get_tracing_state: Final[Callable[[], Any]] = torch._C._get_tracing_state  # None unless torch.jit.trace is at work
+is_jit_tracing: Final[Callable[[], bool]] = torch._C._is_tracing  # torch.jit.trace is at work
 
 NativeFuture: Final[Any] = torch._C.Future  # what C++ hands out, below torch.futures.Future
 

@@ -1,10 +1,15 @@
-"""Hooks on modules: whether some may replace the arguments of a call, and the class that torch's own are built on."""
+"""How torch runs modules: where `forward` is called, whether hooks may replace arguments, their own class."""
 
 from __future__ import annotations
+
+from typing import Any, Final
 
 from torch import nn
 from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.module import _global_forward_pre_hooks
+
+# The code whose frame is around that of `forward`, but where a module has hooks.
+CALLS_FORWARD: Final[Any] = getattr(nn.Module._call_impl, "__code__", None)
 
 
 def may_replace_arguments(module: nn.Module) -> bool:

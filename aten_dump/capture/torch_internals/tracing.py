@@ -15,7 +15,7 @@ import torch
 from torch._C import _get_dispatch_mode as get_dispatch_mode
 from torch._C import _TorchDispatchModeKey as ModeKey
 
-from .engine import DISABLED_DISPATCH, get_tracing_state, len_dispatch_stack
+from .engine import DISABLED_DISPATCH, is_jit_tracing, len_dispatch_stack
 
 PLAIN: Final = 0
 OWN_DISPATCH: Final = 1  # a subclass that handles ops in Python
@@ -27,7 +27,7 @@ _STAND_INS: Final = ("torch._subclasses.fake_tensor", "torch._subclasses.functio
 
 def is_traced() -> bool:
     """Tell whether what runs now is traced."""
-    if get_tracing_state() is not None:
+    if is_jit_tracing():
         return True
     return len_dispatch_stack() > 0 and (
         get_dispatch_mode(ModeKey.FAKE) is not None

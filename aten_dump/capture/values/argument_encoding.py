@@ -31,14 +31,24 @@ _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
 
 
-def encode_all(
-    items: tuple[Any, ...],
-    values: ValueIds,
-    keep: bool,
-    known: tuple[Any, ...] = (),
-    known_trees: Sequence[Tree] = (),
+def encode_all(items: tuple[Any, ...], values: ValueIds, keep: bool) -> list[Tree]:
+    """Return each of `items` as a tree; see `encode`."""
+    trees: list[Tree] = []
+    for item in items:
+        kind = type(item)
+        if kind is _TENSOR or kind is _PARAMETER:
+            trees.append(values.tree_of(item, keep))
+        elif kind in PLAIN_TYPES or (kind is int and is_int64(item)):
+            trees.append(item)
+        else:
+            trees.append(encode(item, values, keep))
+    return trees
+
+
+def encode_unless_known(
+    items: tuple[Any, ...], values: ValueIds, keep: bool, known: tuple[Any, ...], known_trees: Sequence[Tree]
 ) -> list[Tree]:
-    """Return each of `items` as a tree; see `encode`. A tensor that is `known[i]` at position i is `known_trees[i]`."""
+    """Return the same; a tensor that is `known[i]` at position i is `known_trees[i]`."""
     trees: list[Tree] = []
     for at, item in enumerate(items):
         kind = type(item)

@@ -76,10 +76,14 @@ class ValueTable(ValueIds):
         try:
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
-            offset, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
-            is_conj = dtype in _COMPLEX and tensor.is_conj()
-            is_neg = tensor.is_neg()
-            geometry: Geometry = (offset, shape, stride, dtype, is_conj, is_neg)
+            geometry: Geometry = (
+                tensor.storage_offset(),
+                tensor.shape,
+                tensor.stride(),
+                dtype,
+                dtype in _COMPLEX and tensor.is_conj(),
+                tensor.is_neg(),
+            )
             state = self._states.get(storage._cdata)
             if state is None:
                 state = self.storages.add(storage, tensor)
@@ -89,13 +93,18 @@ class ValueTable(ValueIds):
             return [TREE_VALUE, self._without_memory.without_storage(tensor, keep, self.value_of)]
         if self._unseen_writes is not None:
             self._unseen_writes.check(tensor, state)
-        info: ValueInfo | None = state.values.get(geometry)
+        info: ValueInfo | None = None
+        if geometry == state.geometry:
+            info = state.value
+        elif state.others is not None:
+            info = state.others.get(geometry)
         if info is None:
             if is_functional_tensor(tensor):
                 return [TREE_VALUE, self._without_memory.opaque(tensor)]  # it has a storage, but no memory
             # A plain tuple of plain tuples: Python's collector need not walk it.
-            geometry = (offset, tuple(shape), stride, dtype, is_conj, is_neg)
-            info = state.values[geometry] = self._records.in_memory(tensor, state, geometry)
+            geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
+            info = self._records.in_memory(tensor, state, geometry)
+            state.add_value(geometry, info)
         if keep and not info.is_kept and not info.flags & (UNDEFINED | OPAQUE):
             self._keeper.keep(tensor, state, info)
         return info.tree

@@ -102,8 +102,9 @@ def test_a_copy_of_memory_that_nothing_has_written_is_undefined_where_that_is(va
 
 def values_flags(values: ValueTable, tensor: torch.Tensor) -> int:
     number = values.value_of(tensor, False)
-    infos = [info for one in values.storages.states.values() for info in one.values.values()]
-    return next(info.flags for info in infos if info.id == number)
+    states = values.storages.states.values()
+    infos = [info for one in states for info in (one.value, *(one.others or {}).values())]
+    return next(info.flags for info in infos if info is not None and info.id == number)
 
 
 def test_another_shape_is_no_write(values: ValueTable) -> None:

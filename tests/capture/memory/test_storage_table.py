@@ -10,7 +10,7 @@ import torch
 
 from aten_dump.capture.memory.sparse_parts import sparse_parts
 from aten_dump.capture.memory.storage_table import StorageTable
-from aten_dump.capture.memory.storages import StorageState
+from aten_dump.capture.memory.storages import StorageState, ValueInfo
 from tests.devices import here
 
 
@@ -45,11 +45,11 @@ def test_views_share_a_storage_that_is_announced_once(announced: Announced) -> N
 def test_a_write_makes_a_new_version_and_forgets_what_was_known(announced: Announced) -> None:
     x = torch.zeros(4)
     state = announced.state(x)
-    state.values["geometry",] = object()
+    state.add_value(("one",), ValueInfo(1, 0, False))
     state.whole_facts().hash[x.dtype] = 1
     before = state.written_at
     announced.table.written(x[1:2])
-    assert (state.version, state.values, state.whole_facts().hash) == (1, {}, {})
+    assert (state.version, state.value, state.whole_facts().hash) == (1, None, {})
     assert state.written_at > before
     announced.table.clear()
 

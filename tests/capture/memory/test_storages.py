@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from aten_dump.capture.memory.storages import StorageState, ValueInfo
 from tests.capture.bits import assert_same, calls, only, values
 
 Record = Callable[..., Any]
@@ -293,3 +294,13 @@ def test_zeros_without_memory(record: Record, data: str, dedup: str) -> None:
     if data in ("statistic", "full"):
         assert (value.stats.max, value.stats.zero) == (0, 6)
     assert rank.notes == []
+
+
+def test_a_version_knows_each_of_its_values_and_the_next_none() -> None:
+    state = StorageState(1, 64, 0)
+    infos = {("geometry", n): ValueInfo(n, 0, False) for n in range(3)}
+    for geometry, info in infos.items():
+        state.add_value(geometry, info)
+    assert {state.geometry: state.value, **(state.others or {})} == infos
+    state.bump()
+    assert (state.geometry, state.value, state.others) == (None, None, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import aten_dump
 
@@ -44,3 +44,31 @@ def test_a_folder_whose_name_begins_like_that_of_the_package_is_the_program(reco
     )
     frame = record(lambda: names["step"](torch.ones(3)))["Aten.sin.0.forward"].stack[0]
     assert (frame.file, frame.function, frame.line) == (file, "step", 3)
+
+
+class _Again(nn.Module):
+    """Runs itself once more without a module call."""
+
+    def forward(self, x: Tensor, again: bool = True) -> Tensor:
+        y = x.exp()
+        if again:
+            y = self._call_impl(y, again=False)
+        return y.sin()
+
+
+def test_stacks_in_a_module_tell_by_which_frames_its_forward_was_called(record: Callable[..., Any]) -> None:
+    model = _Again()
+
+    def body() -> None:
+        model(torch.ones(3))
+        model(torch.ones(3))
+
+    rank = record(body, model=model)
+    first = _Again.forward.__code__.co_firstlineno
+    here = [(1,), (1, 3), (4, 3), (4,)]  # lines of forward, from the inside out: exp, exp, sin, sin
+    for n in range(2):
+        calls = [rank[f"Tensor.{api}.{2 * n + i}.forward"] for api in ("exp", "sin") for i in range(2)]
+        found = [tuple(f.line - first for f in call.stack if f.function.endswith("forward")) for call in calls]
+        assert found == here
+        lines = [f.line - body.__code__.co_firstlineno for f in calls[0].stack if f.function.endswith("body")]
+        assert lines == [n + 1]

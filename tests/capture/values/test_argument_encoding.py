@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from aten_dump.capture.values.argument_encoding import encode, encode_all, encode_arguments
+from aten_dump.capture.values.argument_encoding import encode, encode_all, encode_arguments, encode_unless_known
 from aten_dump.capture.values.value_table import ValueTable
 from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
@@ -135,7 +135,7 @@ def test_data_are_kept_where_it_is_asked_for(values: ValueTable, sink: MemorySin
 def test_what_is_known_is_not_encoded_again(values: ValueTable) -> None:
     x, y = torch.zeros(1), torch.ones(1)
     tree = [r.TREE_VALUE, 99]
-    assert encode_all((x, y, x), values, True, known=(x, x), known_trees=[tree, tree]) == [
+    assert encode_unless_known((x, y, x), values, True, (x, x), [tree, tree]) == [
         tree,
         [r.TREE_VALUE, 1],
         [r.TREE_VALUE, 2],
