@@ -190,11 +190,10 @@ def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
         inputs = owner.input_edges
         if inputs is not None:
             if edges is None:
-                edges = [
-                    (slot, _edge_to(following, nr))
-                    for slot, (following, nr) in enumerate(node.next_functions)
-                    if following is not None
-                ]
+                edges = []
+                for slot, (following, nr) in enumerate(node.next_functions):
+                    if following is not None:
+                        edges.append((slot, _edge_to(following, nr)))
             for slot, edge in edges:
                 leads_to = inputs.get(edge)
                 if leads_to is not None:

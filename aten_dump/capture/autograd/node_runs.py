@@ -58,7 +58,7 @@ class AfterRun:
         self.task: BackwardTask | None = None  # the pass of its present run
         self.mode_off = False  # our dispatch mode is off the stack for its run
         self.pushed = False  # the function mode was put back on the stack for its run
-        self.handle: Any = None  # of this hook
+        self.handle: Any = None  # of this hook and the one before the run
 
     def __call__(self, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """Run by the engine after the node, with the gradients that it sends and those that it got."""
@@ -151,9 +151,7 @@ class NodeRuns:
     def put_hooks(self, node: Any, tag: NodeTag) -> None:
         """Watch the runs of a node that has got a tag."""
         after = AfterRun(self, tag)
-        before = node.register_prehook(BeforeRun(after))
-        after.handle = node.register_hook(after)
-        self._handles.append(before)
+        after.handle = node_hooks.put(node, BeforeRun(after), after)
         self._handles.append(after.handle)
 
     def enter(self, after: AfterRun, thread: ThreadState) -> OpenCall:

@@ -4,8 +4,9 @@ Theory of operation
     ``node.register_hook`` asks ``torch.autograd.Function._register_hook`` for a dict of hooks and a handle that can
     take the hook away. Torch's makes an OrderedDict, a RemovableHandle and a weak reference; two hooks on each node of
     a large graph are then a third of all objects that Python's collector walks. While a step is recorded ours answers
-    for the recorder's own hooks, with one lighter dict and a weak reference to it for a handle, and hands all others
-    on. The program's hooks on the same node go into that dict as they would into torch's, and go with the node too.
+    for the recorder's own hooks, with one lighter dict, and hands all others on. The program's hooks on the same node
+    go into that dict as they would into torch's, and go with the node too. Both dicts of a node are found through one
+    weak reference.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ _patch: Patch | None = None
 class Hooks(dict[Any, Any]):
     """The hooks of a node before or after its run; handles of the program's refer to it weakly."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "after")
+    after: Hooks  # of the hooks before a run: those after it
 
 
 def _register_hook(hooks: Any, hook: Any) -> tuple[Any, Any]:
     if hooks is None and type(hook) in _own_types:
         hooks = Hooks()
         hooks[_KEY] = hook
-        return hooks, weakref.ref(hooks)
+        return hooks, hooks
     found: tuple[Any, Any] = _torchs(hooks, hook)
     return found
 
@@ -55,9 +57,22 @@ def uninstall() -> None:
         _patch = None
 
 
+def put(node: Any, before: Any, after: Any) -> Any:
+    """Have our hooks called before and after a node's runs; return their handle."""
+    first, second = node.register_prehook(before), node.register_hook(after)
+    if type(first) is Hooks and type(second) is Hooks:
+        first.after = second
+        return weakref.ref(first)
+    return tuple(weakref.ref(one) if type(one) is Hooks else one for one in (first, second))
+
+
 def let_others_first(handle: Any) -> bool:
-    """Let our hook on a node run after the program's, which may replace gradients; tell whether there are any."""
-    hooks, key = _found(handle)
+    """Let our hook after a run come after the program's, which may replace gradients; tell whether there are any."""
+    if type(handle) is weakref.ref:
+        before = handle()
+        hooks, key = None if before is None else before.after, _KEY
+    else:
+        hooks, key = _found(handle[1])
     if hooks is None or len(hooks) < 2:
         return False
     if key in hooks:
@@ -68,11 +83,18 @@ def let_others_first(handle: Any) -> bool:
 def remove_all(handles: Iterable[Any]) -> None:
     """Take our hooks away."""
     for handle in handles:
-        hooks, key = (handle(), _KEY) if type(handle) is weakref.ref else _found(handle)
-        if hooks is not None:
-            hooks.pop(key, None)
+        if type(handle) is weakref.ref:
+            before = handle()
+            if before is not None:
+                before.pop(_KEY, None)
+                before.after.pop(_KEY, None)
+            continue
+        for one in handle:
+            hooks, key = _found(one)
+            if hooks is not None:
+                hooks.pop(key, None)
 
 
 def _found(handle: Any) -> tuple[Any, Any]:
-    """Return the dict that a handle is of, None if it has gone, and the hook's key in it."""
+    """Return the dict that one hook's handle is of, None if it has gone, and the hook's key in it."""
     return (handle(), _KEY) if type(handle) is weakref.ref else (handle.hooks_dict_ref(), handle.id)

@@ -42,8 +42,9 @@ class ValueRecords:
         """Emit the value of a tensor on a storage."""
         flags = 0
         extra: dict[str, Any] | None = None
-        if geometry[4] or geometry[5]:
-            flags = (CONJUGATE if geometry[4] else 0) | (NEGATIVE if geometry[5] else 0)
+        offset, shape, stride, dtype, is_conj, is_neg = geometry
+        if is_conj or is_neg:
+            flags = (CONJUGATE if is_conj else 0) | (NEGATIVE if is_neg else 0)
         if state.written is not None and not state.written.covers(tensor, (*geometry[:4], False, False)):
             flags |= UNDEFINED
         if state.nbytes == 0 and tensor.numel():
@@ -59,8 +60,7 @@ class ValueRecords:
         if tensor.requires_grad:
             flags |= REQUIRES_GRAD
         self.count = number = self.count + 1
-        text = self._dtypes.get(geometry[3]) or self._dtype_text(geometry[3])
-        offset, shape, stride = geometry[:3]
+        text = self._dtypes.get(dtype) or self._dtype_text(dtype)
         self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra))
         return ValueInfo(number, flags, self._keeps_nothing)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import _HookMixin
 
 from aten_dump import DumpConfig, DumpMode
+from aten_dump.capture.torch_internals import node_hooks
 from aten_dump.capture.torch_internals.node_hooks import Hooks
 
 Record = Callable[..., Any]
@@ -99,3 +100,33 @@ def test_nothing_stays_behind(tmp_path: Any, fails: bool) -> None:
     events.clear()
     y.sum().backward()
     assert events == []
+
+
+class _Ours:
+    """A hook of the recorder's."""
+
+    def __call__(self, *gradients: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "theirs", [(), ("register_prehook",), ("register_hook",), ("register_prehook", "register_hook")]
+)
+def test_ours_are_put_and_taken_away_whoever_came_first(theirs: tuple[str, ...]) -> None:
+    node: Any = (torch.ones(3, requires_grad=True) * 2).grad_fn
+    handles = [getattr(node, name)(lambda *gradients: None) for name in theirs]
+    node_hooks.install(_Ours)
+    try:
+        handle = node_hooks.put(node, _Ours(), _Ours())
+        assert node_hooks.let_others_first(handle) is ("register_hook" in theirs)
+        later = node.register_hook(lambda *gradients: None)
+        assert node_hooks.let_others_first(handle)
+        assert type(list(later.hooks_dict_ref().values())[-1]) is _Ours
+        node_hooks.remove_all([handle])
+        assert not [hook for one in (*handles, later) for hook in one.hooks_dict_ref().values() if type(hook) is _Ours]
+        assert not node_hooks.let_others_first(handle) or "register_hook" in theirs
+        gone = node_hooks.put(node, _Ours(), _Ours())
+        del node
+        node_hooks.remove_all([gone])  # the node has died with its hooks
+    finally:
+        node_hooks.uninstall()
