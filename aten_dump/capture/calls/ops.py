@@ -91,6 +91,8 @@ class PendingOp(Place):
         "thread",
     )
 
+    args: list[Tree]  # set where the call is to be recorded
+
     def begin(self, ops: Ops, thread: ThreadState, entry: OpEntry) -> None:
         """Take a number and the nodes made since the last op, right before the op runs."""
         number = self.id = ops.step.next_id()
@@ -106,7 +108,6 @@ class PendingOp(Place):
         thread.last_output = None
         self.recorded = True
         self.n = -1  # of the call's name; given at the end, unless inner ops come before that
-        self.args: list[Tree] = []
         self.kwargs: dict[str, Tree] | None = None
         self.start_ns = perf_counter_ns() - ops.step.start_ns
 
