@@ -5,7 +5,6 @@ what it has to; `test_trigger` runs them in processes that have such a device.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -197,29 +196,27 @@ def no_op_makes_the_host_wait(path: Path) -> None:
     assert max(more.values()) <= 6, f"two for each step, the last of which has no call: {more}"
 
 
-PROGRAMS: dict[str, Callable[[Path], None]] = {
-    f.__name__: f
-    for f in (
-        the_call_that_overflows,
-        in_backward,
-        what_was_set_before,
-        between_two_steps,
-        a_program_that_reads_and_clears,
-        statistics_do_not_set_it,
-        a_gradient_scaler,
-        no_op_makes_the_host_wait,
-    )
-}
+PROGRAMS: tuple[Callable[[Path], None], ...] = (
+    the_call_that_overflows,
+    in_backward,
+    what_was_set_before,
+    between_two_steps,
+    a_program_that_reads_and_clears,
+    statistics_do_not_set_it,
+    a_gradient_scaler,
+    no_op_makes_the_host_wait,
+)
 
 
-def main(name: str, path: Path) -> None:
-    warnings.filterwarnings("ignore", message="clear_npu_overflow_flag is useless")
+def main(folder: Path) -> None:
     device.start()
     assert not torch.npu.utils.is_support_inf_nan()
-    PROGRAMS[name](path)
-    torch.npu.synchronize()
-    print(f"{name}: fine")
+    for program in PROGRAMS:
+        clear()
+        program(folder / program.__name__)
+        torch.npu.synchronize()
+        print(f"{program.__name__}: fine", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -85,12 +85,12 @@ def test_the_window_around_a_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 SATURATING = {"can do nothing else": {"NPU_SIM_SOC": "Ascend910A"}, "is told to": {"INF_NAN_MODE_FORCE_DISABLE": "1"}}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("device", SATURATING)
-def test_a_device_that_saturates(tmp_path: Path, device: str, name: str) -> None:
+def test_a_device_that_saturates(tmp_path: Path, device: str) -> None:
     """The mode is one of the process."""
-    command = [sys.executable, "-m", "tests.npu.saturating", name, str(tmp_path / "dump")]
+    command = [sys.executable, "-m", "tests.npu.saturating", str(tmp_path)]
     environment = {**os.environ, **SATURATING[device]}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert done.stdout.endswith(f"{name}: fine\n")
+    fine = [line.removesuffix(": fine") for line in done.stdout.splitlines() if line.endswith(": fine")]
+    assert fine == [program.__name__ for program in PROGRAMS]

@@ -57,7 +57,8 @@ class Copier:
             source.record_stream(self._stream)
         done = self._stream.record_event()
         if staged:
-            self._staged[done] = nbytes
+            with self._lock:
+                self._staged[done] = nbytes
         else:
             current.wait_event(done)  # so whoever takes the memory of `source` after that, on this stream, comes later
 
@@ -76,14 +77,18 @@ class Copier:
             return None
 
     def _stage(self, nbytes: int) -> bool:
-        if self._staged_bytes + nbytes > STAGING_BYTES:
-            for done in [done for done in list(self._staged) if done.query()]:  # nobody may have waited for these yet
-                self._let_go(done)
         with self._lock:
+            if self._staged_bytes + nbytes > STAGING_BYTES:
+                self._let_go_what_is_done()
             if self._staged_bytes + nbytes > STAGING_BYTES:
                 return False
             self._staged_bytes += nbytes
             return True
+
+    def _let_go_what_is_done(self) -> None:
+        """Count copies that are done no more, though nobody has waited for them yet; they end in order."""
+        while self._staged and (first := next(iter(self._staged))).query():
+            self._staged_bytes -= self._staged.pop(first)
 
     def _let_go(self, done: torch.Event) -> None:
         with self._lock:

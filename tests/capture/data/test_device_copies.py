@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,9 +33,30 @@ def test_copies_are_staged_up_to_the_limit_and_no_further(copier: Copier) -> Non
     assert not copier._stage(STAGING_BYTES)
 
 
-def test_what_was_refused_counts_for_nothing_and_what_was_copied_makes_room(copier: Copier) -> None:
+class Event:
+    """Stands for a device's."""
+
+    def __init__(self, is_done: bool = False) -> None:
+        self.is_done = is_done
+
+    def query(self) -> bool:
+        return self.is_done
+
+
+def test_what_was_refused_counts_for_nothing_and_what_was_copied_makes_room(copier: Any) -> None:
     assert not copier._stage(STAGING_BYTES + 1)
     assert copier._stage(STAGING_BYTES)
-    copier._stage(-100)
+    copier._staged[done := Event()] = 100
+    assert not copier._stage(1)
+    copier._let_go(done)
+    copier._let_go(done)
     assert not copier._stage(101)
     assert copier._stage(100)
+
+
+def test_copies_that_are_done_make_room_though_nobody_has_waited_for_them(copier: Any) -> None:
+    assert copier._stage(STAGING_BYTES)
+    copier._staged.update({Event(is_done=True): 60, Event(is_done=True): 40, Event(): 10, Event(is_done=True): 5})
+    assert not copier._stage(101), "what comes after one that is not done is not looked at"
+    assert copier._stage(100)
+    assert list(copier._staged.values()) == [10, 5]
