@@ -74,7 +74,8 @@ def test_the_window_around_a_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert note.startswith("aten::div.Tensor made Inf: call ")
     assert note.endswith("4 calls before it and 6 after it were written")
     division = rank["Aten.div.0.forward"]
-    assert torch.isinf(division.outputs.tensor()).all()
+    assert torch.isinf(division.outputs.tensor()).all() and division.outputs.stats.posinf == 4
+    assert division.inputs[0][0].stats.max == 11 and rank["Aten.add.12.forward"].outputs.stats.max == torch.inf
     assert division.inputs[0][0].tensor().tolist() == [11.0] * 4
     copier = copier_of(x.device)
     assert copier is not None and copier._staged_bytes == 0, "no copy is left on its way to what was not written"

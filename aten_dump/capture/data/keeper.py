@@ -66,7 +66,7 @@ class Keeper:
             self._batches = Batches(sink, wanted, 1, 1)  # counts bytes one value at a time
         else:
             self._batches = Batches(sink, wanted, BATCH_VALUES, min(BATCH_BYTES, config.shard_bytes))
-        self._on_device = DeviceBatches(sink, wanted.statistics, 1 if config.trigger is not None else DEVICE_VALUES)
+        self._on_device = DeviceBatches(sink, wanted.statistics, 1 if callable(config.trigger) else DEVICE_VALUES)
         # xxh3 of stored bytes is taken anyway, for their checksum.
         hash_is_checksum = wanted.hash == "xxh3" and config.trigger is None
         self._stored = StoredBytes(sink, self._batches, seconds, wanted.sample, hash_is_checksum)
