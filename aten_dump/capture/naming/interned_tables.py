@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from ...store.records import FRAME, OP, STACK, TEXT, Frame, Op, Stack, Text
+from ...store.records import FRAME, OP, STACK, TEXT, Frame, Op, Text
 from ...store.sink import Emit
 from .call_name import CallName
 
@@ -106,7 +106,7 @@ class Interner:
                 )
             )
         number = len(self._stacks) + 1
-        self._emit(Stack(STACK, number, parent, known))
+        self._emit((STACK, number, parent, known))
         return number
 
     def _is_user(self, file: str) -> bool:

@@ -107,7 +107,12 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
         if is_too_deep(item, within):
             return _name_of(item)
         inner = (*within, id(item))
-        return [tag, *[encode(i, values, keep, inner) for i in item]]
+        tree: list[Tree] = [tag]
+        for entry in item:
+            kind = type(entry)
+            is_plain = kind in PLAIN_TYPES or (kind is int and is_int64(entry))
+            tree.append(entry if is_plain else encode(entry, values, keep, inner))
+        return tree
     if is_mapping(item):
         return _name_of(item) if is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
     return _encode_other(item)

@@ -13,6 +13,7 @@ from ...store.records import TreePath
 DEEPEST: Final = 256  # containers in containers; compiled, Python's own limit would not end a recursion
 
 _INT64: Final = 1 << 63
+_LEAVES: Final = frozenset((type(None), bool, int, float, str))  # hold nothing
 
 
 def is_int64(number: int) -> bool:
@@ -64,4 +65,5 @@ def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> 
     if not is_too_deep(item, within):
         inner = (*within, id(item))
         for key, entry in entries:
-            yield from tensors_in(entry, (*path, key), inner)
+            if type(entry) not in _LEAVES:
+                yield from tensors_in(entry, (*path, key), inner)
