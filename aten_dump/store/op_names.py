@@ -53,6 +53,7 @@ _RECEIVING: Final = frozenset(
 # Ops of other libraries' namespaces that are given where to write, in this argument.
 # Those of an older torch lack it and make the memory themselves.
 OUT_ARGUMENTS: Final = {"fsdp::all_gather_copy_in": "all_gather_output"}
+_BEGINS: Final = "momentum_buffer_list"
 
 
 class OpName(NamedTuple):
@@ -101,6 +102,8 @@ def read_inputs(op: Op, call: Call, rank: int | None = None) -> list[Tree]:
     receives = name.namespace == "c10d" and (name.name in _RECEIVING or _is_sent_by_another(op, call, rank))
     first = 1 if op.api in _OVERWRITING or receives else 0
     outs = set(written) if name.namespace == "aten" else {"out"}
+    if kwargs.get("is_first_step") is True:  # of a fused SGD: its momentum begins as the gradient
+        args = [tree for argument, tree in zip(op.arguments, args, strict=False) if argument != _BEGINS]
     return [*args[first:], *(tree for name, tree in kwargs.items() if name not in outs)]
 
 

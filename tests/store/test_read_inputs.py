@@ -78,3 +78,10 @@ def test_a_gather_of_fsdp_that_makes_its_own_memory_reads_all() -> None:
     one = call(1, args=[X, 5, 4], written=None)
     arguments = ("all_gather_inputs", "inp_split_sizes", "world_size")
     assert read_inputs(op("fsdp::all_gather_copy_in", "all_gather_copy_in", arguments), one) == [X, 5, 4]
+
+
+@pytest.mark.parametrize(("is_first", "read"), [(True, [X]), (False, [X, Y])])
+def test_a_fused_sgd_reads_its_momentum_from_the_second_step_on(is_first: bool, read: list[object]) -> None:
+    one = call(1, args=[X, Y], kwargs={"is_first_step": is_first}, written=["self", X, "momentum_buffer_list", Y])
+    sgd = op("aten::_fused_sgd_", "_fused_sgd_", ("self", "momentum_buffer_list"))
+    assert read_inputs(sgd, one) == [*read, is_first]
