@@ -134,6 +134,8 @@ class Storage(NamedTuple):
     id: int
     nbytes: int  # when first seen
     device: int  # Text id
+    memory: int = 0  # id of the storage in whose memory it lies, 0 where it has memory of its own
+    offset: int = 0  # bytes into that memory
 
 
 class Value(NamedTuple):

@@ -13,6 +13,7 @@ from ..rerun.run_op import find_op
 from ..rerun.run_region import Piece
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow, written_parts
+from .flat_memory import parts_of_call
 from .same_view import covers
 
 MOST_CALLS: Final = 400  # that a cone is walked back
@@ -33,7 +34,7 @@ class Cone:
     @property
     def key(self) -> tuple[object, ...]:
         """What tells cones of one recording apart."""
-        pieces = tuple((piece.call.id, piece.items) for piece in self.pieces)
+        pieces = tuple((piece.call.id, piece.items, tuple(piece.parts or ())) for piece in self.pieces)
         return tuple(v.id for v in self.values), pieces, tuple(v.id for v in self.cut)
 
 
@@ -47,6 +48,7 @@ class GrowingCone:
         self._known = known
         self._values = tuple(values)
         self._pieces: dict[int, tuple[Call, set[int] | None]] = {}
+        self._in_parts: dict[tuple[int, int], Piece] = {}  # by id of the call and of a part of what it wrote
 
     def grow(self) -> None:
         self._reach(list(self._values))
@@ -71,9 +73,9 @@ class GrowingCone:
 
     def cone(self) -> Cone:
         pieces = tuple(
-            Piece(call, None if items is None else tuple(sorted(items)))
-            for _, (call, items) in sorted(self._pieces.items())
+            Piece(call, None if items is None else tuple(sorted(items))) for call, items in self._pieces.values()
         )
+        pieces = tuple(sorted((*pieces, *self._in_parts.values()), key=lambda piece: piece.call.id))
         return Cone(self._values, pieces, tuple(self.cut.values()))
 
     def _reach(self, waiting: list[Value]) -> None:
@@ -86,7 +88,7 @@ class GrowingCone:
             known = self._known.is_known(self.side, value)
             maker = None if known else self._flow.maker(value)
             parts = {} if known else written_parts(self._flow, value)
-            if maker is not None and len(self._pieces) <= MOST_CALLS:
+            if maker is not None and len(self._pieces) + len(self._in_parts) <= MOST_CALLS:
                 waiting += self._add(maker, value)
             elif parts:
                 waiting += parts.values()
@@ -97,6 +99,9 @@ class GrowingCone:
         """Add a call that made a value; return what that depends on."""
         writer = self._flow.writer(value)
         slot = writer[1] if writer is not None and writer[0].id == maker.id else ""
+        parts = parts_of_call(maker, value, writer[2]) if slot and writer is not None else None
+        if parts is not None:
+            return self._add_part(maker, value, parts)
         item = item_of(maker.op, slot)
         known = self._pieces.get(maker.id)
         if known is not None and (known[1] is None or item in known[1]):
@@ -111,3 +116,10 @@ class GrowingCone:
         elif maker.mutated and not covers(writer[2], value):
             given += self._flow.before(maker, value)
         return given
+
+    def _add_part(self, maker: Call, value: Value, parts: dict[int, Value]) -> list[Value]:
+        """Add what a call computes of one part of its long tensors; return what that depends on."""
+        if (maker.id, value.id) in self._in_parts:
+            return []
+        self._in_parts[maker.id, value.id] = Piece(maker, None, parts)
+        return [parts.get(v.id, v) for _, v in self._flow.reads(maker)]

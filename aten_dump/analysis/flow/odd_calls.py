@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 from ...dump import Call, Value
+from ...store.op_names import read_op_name
 from .cones import Cone
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
+
+_MOVES: Final = frozenset(("clone", "copy_", "_to_copy", "zeros", "zeros_like", "npu_change_data_ptr"))
 
 
 def odd_call(cones: tuple[Cone, Cone], flows: tuple[DataFlow, DataFlow], known: Counterparts) -> tuple[Call, int]:
     """Return a call that the other side lacks, and the side that it is on.
 
-    Calls that compute come before views, those whose op the other side lacks before those whose arguments it lacks,
-    the target's before the baseline's, and of several the last. If all are there on both sides, it is the first that is
-    given something else.
+    Calls that compute come before views and what only moves elements, those whose op the other side lacks before those
+    whose arguments it lacks, the target's before the baseline's, and of several the last. If all are there on both
+    sides, it is the first that is given something else.
     """
-    computing = [
-        [call for call in cone.calls if not flow.is_view(call)] for cone, flow in zip(cones, flows, strict=True)
-    ]
-    views = [[call for call in cone.calls if flow.is_view(call)] for cone, flow in zip(cones, flows, strict=True)]
-    for calls in (computing, views):
+    computing, showing = (
+        [
+            [call for call in cone.calls if (flow.is_view(call) or _only_moves(call)) == shows]
+            for cone, flow in zip(cones, flows, strict=True)
+        ]
+        for shows in (False, True)
+    )
+    for calls in (computing, showing):
         for key in (_op, _op_and_arguments):
             for side in (0, 1):
                 odd = _alone(key, calls[side], calls[1 - side])
@@ -34,6 +41,11 @@ def odd_call(cones: tuple[Cone, Cone], flows: tuple[DataFlow, DataFlow], known: 
     wired = _wired(0, cones[0], flows[0], known) | _wired(1, cones[1], flows[1], known)
     odd = _alone(lambda call: wired[id(call.rank), call.id], cones[first].calls, cones[1 - first].calls)
     return (odd[0] if odd else cones[first].calls[-1]), first
+
+
+def _only_moves(call: Call) -> bool:
+    """Tell whether a call leaves elements as they are: a copy in one dtype, zeros, other memory for a tensor."""
+    return read_op_name(call.op).name in _MOVES and len({value.dtype_name for _, value in call.all_values()}) == 1
 
 
 def _alone(key: Callable[[Call], Hashable], calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:

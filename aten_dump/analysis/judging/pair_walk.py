@@ -26,6 +26,7 @@ from ..evidence.findings import Finding, FindingKind, Row, Status
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
+from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from .ends import Ends
 from .estimates import limits_of
@@ -72,6 +73,9 @@ class Walk:
             self._view(pair)
             return
         links = self.knows.links.of(pair)
+        if any(link.close.shape and has_parts(link.target) != has_parts(link.baseline) for link in links):
+            self._give_up(pair)  # one works on many parameters, the other on one of them
+            return
         if any(open_links(links)):
             better = self._paired_by_flow(pair.target)
             if better is not None:
@@ -243,7 +247,7 @@ class Walk:
     def known_status(self, target: Value, baseline: Value, close: Closeness) -> Status:
         """Return the status of two values that nobody judged."""
         knows = self.knows
-        if target.undefined or baseline.undefined:
+        if target.undefined or baseline.undefined or has_parts(target) != has_parts(baseline):
             return "unknown"
         state = knows.wiring.state(target, baseline)
         if state is not None:

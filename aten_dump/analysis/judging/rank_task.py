@@ -20,6 +20,7 @@ from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
 from ..evidence.user_rules import Rule
+from ..flow.flat_memory import with_parts
 from ..meetings.meeting_points import attendance_of
 from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.alignment import HOW_TEXTS, Match, align
@@ -69,10 +70,10 @@ class Task:
 def compare_rank(task: Task) -> RankEvidence:
     """Compare one step and rank; runs in any process."""
     with young_garbage_only():
-        target = open_dump(task.target).rank(task.steps[0], task.ranks[0])
+        target = with_parts(open_dump(task.target).rank(task.steps[0], task.ranks[0]))
         if task.control == RECOMPUTE:
             return _evidence(target, target, recompute_pairs(target), task)
-        baseline = open_dump(task.baseline).rank(task.steps[1], task.ranks[1])
+        baseline = with_parts(open_dump(task.baseline).rank(task.steps[1], task.ranks[1]))
         return _evidence(target, baseline, pair_calls(target, baseline, task.settings.mapping), task)
 
 
@@ -144,7 +145,7 @@ def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
 
 def _left(path: str, step: int, rank: int) -> LeftContents | None:
     found = open_dump(path).step(step)
-    return LeftContents(found.rank(rank)) if rank in found.ranks else None
+    return LeftContents(with_parts(found.rank(rank))) if rank in found.ranks else None
 
 
 def evidence_of(

@@ -98,7 +98,13 @@ class LeftContents:
         if wanted is None:
             return False
         alike = self._alike(value)
-        return any(self._digest(other) == wanted for other in alike) or any(self._became(o, value) for o in alike)
+        if any(self._digest(other) == wanted for other in alike):
+            return True
+        nameless = [other for other in alike if other.hash is None] if value.hash is not None else []
+        of_bytes = digest_of_bytes(value) if nameless else None  # parts of what was recorded have no hash of their own
+        if of_bytes is not None and any(self._digest(other) == of_bytes for other in nameless):
+            return True
+        return any(self._became(other, value) for other in alike)
 
     def _became(self, earlier: Value, value: Value) -> bool:
         """Tell whether memory holds what `value` does, once what was written into pieces of it later is put there."""
@@ -165,8 +171,11 @@ def last_values(rank: RankDump) -> list[Value]:
 
 def digest_of(value: Value) -> str | None:
     """Return a digest of the elements; None where nothing is known of them."""
-    if value.hash is not None:
-        return value.hash
+    return digest_of_bytes(value) if value.hash is None else value.hash
+
+
+def digest_of_bytes(value: Value) -> str | None:
+    """Return a digest of the recorded elements; None where there are none."""
     if not value.has_data or value.undefined:
         return None
     try:

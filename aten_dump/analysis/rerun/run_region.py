@@ -28,10 +28,21 @@ MOST_ELEMENTS: Final = 64 << 20  # that the calls of a region read and make
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A call of a region; of an op that works by item, the items that are needed (None: all)."""
+    """A call of a region, or a part of one.
+
+    Attributes:
+        call: the call.
+        items: of an op that works by item, those that are needed; None: all.
+        parts: of one that works element by element, what stands for each of its tensors, by id; None: they themselves.
+    """
 
     call: Call
     items: tuple[int, ...] | None = None
+    parts: Mapping[int, Value] | None = None
+
+    def seen(self, value: Value) -> Value:
+        """Return what stands for one of the call's tensors."""
+        return value if self.parts is None else self.parts.get(value.id, value)
 
 
 def start_tensors(values: Iterable[Value]) -> dict[int, torch.Tensor]:
@@ -93,13 +104,14 @@ def run_region(
         memory.keep(value, tensor)
     for piece in pieces:
         if read_op_name(piece.call.op).without_overload not in UNDEFINED_OUTPUT_OPS:
-            _keep_results(piece, run_on(piece.call, partial(memory.given, piece.call), piece.items), memory)
+            _keep_results(piece, run_on(piece.call, partial(memory.given, piece), piece.items), memory)
     return [memory.find(value) for value in wanted]
 
 
 def _check_size(pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor]) -> None:
     elements = sum(value.numel for value in starts)
-    elements += sum(value.numel for piece in pieces if piece.items is None for _, value in piece.call.output_values())
+    whole = (piece for piece in pieces if piece.items is None)
+    elements += sum(piece.seen(value).numel for piece in whole for _, value in piece.call.output_values())
     if elements > MOST_ELEMENTS:
         raise ReplayError(f"it takes {elements} elements, too many to run again while comparing")
 
@@ -112,7 +124,7 @@ def _keep_results(piece: Piece, run: Run, memory: _Memory) -> None:
             slot = _slot_in_run(slot, piece.items)
         tensor = made.get(slot)
         if isinstance(item, Value) and isinstance(tensor, torch.Tensor):
-            memory.keep(item, tensor)
+            memory.keep(piece.seen(item), tensor)
             for name, part in item.parts.items():
                 memory.keep(part, _part(tensor, name))
 
@@ -160,14 +172,14 @@ class _Memory:
             raise ReplayError(f"{value!r} is neither at the start of the region nor made in it")
         return found
 
-    def given(self, call: Call, value: Value) -> torch.Tensor:
+    def given(self, piece: Piece, value: Value) -> torch.Tensor:
         """Return what a call is given; what it only writes to need not be known."""
         try:
-            return self.find(value)
+            return self.find(piece.seen(value))
         except ReplayError:
-            if value.id in call.read_value_ids():
+            if value.id in piece.call.read_value_ids():
                 raise
-        return self._blank(value)
+        return self._blank(piece.seen(value))
 
     def _blank(self, value: Value) -> torch.Tensor:
         blank = _undefined(value)

@@ -94,6 +94,8 @@ class WatchedOp(PendingOp):
         if plan.collective and error is None and self._departs(args, kwargs, result, duration_ns):
             return
         has_run = error is None
+        if plan.moves and has_run:
+            values.storages.moved(args[0])
         written = note_writes(plan, args, kwargs, values, keep if self.recorded and has_run else None)
         if plan.undefined_output and has_run:
             values.storages.undefined(result)

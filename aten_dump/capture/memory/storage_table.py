@@ -3,10 +3,14 @@
 Theory of operation
     A storage is known by the address of its StorageImpl. A weak reference keeps that address from being reused while
     a step is recorded; it does not keep the data.
+
+    An NPU's optimizers move tensors into a long one, each with a storage of its own. A write through one must be seen
+    in all: storages that overlap in memory count their writes together, and each begins the same new version.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,10 +32,20 @@ _types: Final[dict[torch.device, str]] = {}  # to read a device's type makes a s
 class StorageTable:
     """The storages seen in a step."""
 
-    __slots__ = ("_announce", "_count", "_purge_at", "states")
+    __slots__ = ("_announce", "_count", "_purge_at", "_shared", "states")
 
-    def __init__(self, announce: Callable[[StorageState, torch.device], None]) -> None:
-        """Begin a step; `announce` is told of each storage when it is first seen, and its device."""
+    def __init__(
+        self,
+        announce: Callable[[StorageState, torch.device], None],
+        tell_shared: Callable[[StorageState, StorageState, int], None],
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            announce: is told of each storage when it is first seen, and its device.
+            tell_shared: is told of a storage, the one in whose memory it lies, and from which byte on.
+        """
+        self._shared = SharedMemory(tell_shared)
         self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
         self._announce = announce
         self._count = 0
@@ -62,6 +76,8 @@ class StorageTable:
                 state.format = private_format(on)
         self.states[storage._cdata] = state
         self._announce(state, device)
+        if kind in HAVE_PRIVATE_FORMATS:
+            self._shared.add(state, storage.data_ptr())
         return state
 
     def state_of(self, tensor: torch.Tensor) -> StorageState | None:
@@ -138,6 +154,12 @@ class StorageTable:
         if state is not None:
             state.hide(*byte_extent(tensor))
 
+    def moved(self, tensor: torch.Tensor) -> None:
+        """Note that an op gave the storage of `tensor` the memory of another."""
+        state = self.state_of(tensor)
+        if state is not None:
+            self._shared.add(state, tensor.untyped_storage().data_ptr())
+
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that the program resized `storage` itself, from so many bytes."""
         state = self.states.get(storage._cdata) or self.add(storage, storage)
@@ -177,6 +199,61 @@ class StorageTable:
             known = None if before is None else before.get(state.id)
             if state.written is not None and (known is None or known != digest_of(state)):
                 state.written = None
+
+
+class SharedMemory:
+    """Where storages lie, in ranges that do not overlap; one that reaches into a storage that lives is joined to it."""
+
+    __slots__ = ("_addresses", "_ends", "_placed", "_starts", "_tell", "_told")
+
+    def __init__(self, tell: Callable[[StorageState, StorageState, int], None]) -> None:
+        """Begin a step; `tell` is told of a storage, the one in whose memory it lies, and from which byte on."""
+        self._tell = tell
+        self._told: dict[int, int] = {}  # in whose memory a storage lies, by ids
+        self._addresses: dict[int, int] = {}  # by id of the storage
+        self._starts: list[int] = []  # of ranges of memory, in order
+        self._ends: list[int] = []
+        self._placed: list[list[StorageState]] = []  # the storages in each range
+
+    def add(self, state: StorageState, address: int) -> None:
+        """Take in a storage; one that was moved leaves those that it lay with."""
+        if state.shared is not None:
+            state.shared.remove(state)
+            state.shared = None
+        if not state.nbytes:
+            return
+        self._addresses[state.id] = address
+        start, end = address, address + state.nbytes
+        first, last = bisect_right(self._ends, start), bisect_left(self._starts, end)
+        others = [
+            other
+            for placed in self._placed[first:last]
+            for other in placed
+            if other is not state and not is_expired(other.weak)
+        ]
+        self._starts[first:last] = [min((start, *self._starts[first:last]))]
+        self._ends[first:last] = [max((end, *self._ends[first:last]))]
+        self._placed[first:last] = [[*others, state]]
+        shared = [other for other in others if start < self._end_of(other) and self._addresses[other.id] < end]
+        if shared:
+            self._join([state, *shared])
+
+    def _end_of(self, state: StorageState) -> int:
+        return self._addresses[state.id] + state.nbytes
+
+    def _join(self, states: list[StorageState]) -> None:
+        """Let storages, and those that they lie with already, count their writes together."""
+        members: dict[int, StorageState] = {}
+        for state in states:
+            members |= {other.id: other for other in state.shared or [state]}
+        shared = list(members.values())
+        version = max(state.version for state in shared)
+        whole = min(shared, key=lambda state: (self._addresses[state.id], -state.nbytes, state.id))
+        for state in shared:
+            state.shared, state.version = shared, version
+            if self._told.get(state.id, state.id) != whole.id:
+                self._told[state.id] = whole.id
+                self._tell(state, whole, self._addresses[state.id] - self._addresses[whole.id])
 
 
 def _geometry_of(tensor: torch.Tensor) -> Geometry:

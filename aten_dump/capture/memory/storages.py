@@ -59,6 +59,7 @@ class StorageState:
 
     __slots__ = (
         "blobs",
+        "device",
         "format",
         "geometry",
         "id",
@@ -66,6 +67,7 @@ class StorageState:
         "memory",
         "nbytes",
         "others",
+        "shared",
         "value",
         "version",
         "weak",
@@ -79,6 +81,8 @@ class StorageState:
         self.nbytes = nbytes
         self.weak = weak
         self.is_meta = is_meta  # without memory
+        self.device = 0  # Text id
+        self.shared: list[StorageState] | None = None  # with it, all that lie in one memory: see `SharedMemory`
         self.format: str | None = None  # of a device's own, in which elements do not lie as strides say
         self.memory: ValueInfo | None = None  # the value that is its memory as it lies, in such a format, where wanted
         self.version = 0
@@ -95,8 +99,15 @@ class StorageState:
     def bump(self) -> None:
         """Begin a new version: the memory was written."""
         CLOCK.writes += 1
+        self._begin(self.version + 1)
+        for other in self.shared or ():
+            if other is not self:
+                other.written = None
+                other._begin(self.version)
+
+    def _begin(self, version: int) -> None:
         self.written_at = CLOCK.writes
-        self.version += 1
+        self.version = version
         self.geometry = self.value = self.others = None
         self.blobs = ()
         self.whole = None

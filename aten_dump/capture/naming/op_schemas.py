@@ -19,8 +19,10 @@ _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten::batch_norm_gather_stats": ((3, 4), None),
     "aten::batch_norm_gather_stats_with_counts": ((3, 4), None),
     "aten::rrelu_with_noise": ((1,), 4),  # declared, but it writes the noise in training only
+    "npu::npu_change_data_ptr": ((0,), None),
 }
 
+_MOVES: Final = frozenset(("npu::npu_change_data_ptr",))
 _COPIES: Final = frozenset(("aten::copy_", "aten::clone", "aten::_to_copy"))
 _AHEAD_OF_OPS_IN_PLACE: Final = frozenset(("aten::clone", "aten::detach"))  # by autograd, of what they are to overwrite
 
@@ -71,6 +73,7 @@ class OpPlan(NamedTuple):
     reshapes: bool = False  # what it "writes" gets another shape or storage, no byte is written: t_, set_, resize_
     copies: bool = False  # elements as they are, also those of memory that nothing has written yet
     may_be_ahead: bool = False  # autograd runs it for an op in place that comes next
+    moves: bool = False  # its first argument gets the memory of another tensor
 
 
 _plans: dict[Any, OpPlan] = {}
@@ -120,6 +123,7 @@ def _make_plan(func: Any) -> OpPlan:
         reshapes=torch.Tag.inplace_view in getattr(func, "tags", ()),
         copies=name in _COPIES,
         may_be_ahead=name in _AHEAD_OF_OPS_IN_PLACE,
+        moves=name in _MOVES,
     )
 
 

@@ -53,7 +53,7 @@ class ValueTable(ValueIds):
         self._emit = emit
         self._keeper = keeper
         self._records = ValueRecords(emit, interner, keeper.keeps_nothing, keeper.keeps_memory)
-        self.storages = StorageTable(self._records.storage)
+        self.storages = StorageTable(self._records.storage, self._records.shared)
         self._states = self.storages.states
         self._unseen_writes = unseen_writes
         self.finds_unseen_writes = unseen_writes is not None  # looks at contents for writes that dispatch does not see

@@ -52,6 +52,12 @@ def test_the_op_that_the_other_side_lacks(odd: Odd) -> None:
     assert odd(lambda: X.exp().sin(), lambda: X.exp().mul(2).sin()) == ("mul.0", 1)
 
 
+def test_what_computes_comes_before_copies_that_one_side_has(odd: Odd) -> None:
+    assert odd(lambda: X.mul(2).clone(), lambda: X.mul(3)) == ("mul.0", 0)
+    assert odd(lambda: X.mul(2).clone(), lambda: X.mul(2)) == ("clone.0", 0)
+    assert odd(lambda: X.mul(2).half(), lambda: X.mul(3)) == ("_to_copy.0", 0), "a cast computes"
+
+
 def test_the_targets_comes_first_and_of_several_the_last(odd: Odd) -> None:
     assert odd(lambda: X.mul(2), lambda: X.sin()) == ("mul.0", 0)
     assert odd(lambda: X.mul(2).mul(3).exp(), lambda: X.exp()) == ("mul.1", 0)

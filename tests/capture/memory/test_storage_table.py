@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump.capture.memory.sparse_parts import sparse_parts
-from aten_dump.capture.memory.storage_table import StorageTable
+from aten_dump.capture.memory.storage_table import SharedMemory, StorageTable
 from aten_dump.capture.memory.storages import StorageState, ValueInfo
 from tests.devices import here
 
@@ -19,7 +19,10 @@ class Announced:
 
     def __init__(self) -> None:
         self.found: list[tuple[int, str]] = []
-        self.table = StorageTable(lambda state, device: self.found.append((state.id, device.type)))
+        self.table = StorageTable(
+            lambda state, device: self.found.append((state.id, device.type)),
+            lambda state, whole, offset: None,
+        )
 
     def state(self, tensor: torch.Tensor) -> StorageState:
         state = self.table.state_of(tensor)
@@ -165,3 +168,55 @@ def test_what_is_as_it_was_after_unseen_code_is_as_undefined_as_it_was(announced
     assert states[2].written is not None and states[2].written.covers(begun[:2], (0,)), "what was written stays so"
     assert all(state.version for state in states), "their values are seen anew"
     announced.table.clear()
+
+
+class Placed:
+    """Storages at addresses of our own, and what was told of them."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int, int]] = []
+        self.memory = SharedMemory(lambda state, whole, offset: self.told.append((state.id, whole.id, offset)))
+        self.kept: dict[int, torch.UntypedStorage] = {}
+
+    def add(self, number: int, address: int, nbytes: int) -> StorageState:
+        storage = self.kept[number] = torch.UntypedStorage(nbytes)
+        state = StorageState(number, nbytes, storage._weak_ref())
+        self.memory.add(state, address)
+        return state
+
+
+def test_storages_in_one_memory_count_their_writes_together() -> None:
+    placed = Placed()
+    whole, beside = placed.add(1, 1000, 64), placed.add(2, 1064, 8)
+    parts = [placed.add(3, 1000, 16), placed.add(4, 1016, 48)]
+    assert placed.told == [(3, 1, 0), (4, 1, 16)]
+    for state in (whole, parts[1], parts[0]):
+        state.bump()
+    assert [state.version for state in (whole, *parts, beside)] == [3, 3, 3, 0]
+
+
+def test_a_storage_around_others_is_what_they_lie_in() -> None:
+    placed = Placed()
+    first, second = placed.add(1, 2000, 8), placed.add(2, 2040, 8)
+    first.bump()
+    whole = placed.add(3, 2000, 64)
+    assert sorted(placed.told) == [(1, 3, 0), (2, 3, 40)]
+    assert [state.version for state in (first, second, whole)] == [1, 1, 1], "nothing was written"
+    second.add_value((0, (8,), (1,), torch.uint8, False, False), ValueInfo(1, 0, False))
+    whole.bump()
+    assert second.version == 2 and second.value is None
+
+
+def test_freed_memory_is_given_out_again_and_a_storage_may_move() -> None:
+    placed = Placed()
+    placed.add(1, 3000, 64)
+    del placed.kept[1]
+    whole, part = placed.add(2, 3000, 32), placed.add(3, 5000, 8)
+    assert placed.told == []
+    placed.memory.add(part, 3008)
+    assert placed.told == [(3, 2, 8)]
+    placed.memory.add(part, 5000)
+    part.bump()
+    assert (whole.version, part.version) == (0, 1)
+    placed.add(4, 3008, 8)
+    assert placed.told[1:] == [(4, 2, 8)], "the one that moved away is not there"

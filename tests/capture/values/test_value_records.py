@@ -51,6 +51,14 @@ def test_a_storage_names_its_device(records: Records) -> None:
     assert len(records.sink.of(r.TEXT)) == 2
 
 
+def test_a_storage_in_the_memory_of_another_is_told_of_again(records: Records) -> None:
+    states = [StorageState(number, 8, 0) for number in (1, 2)]
+    for state in states:
+        records.records.storage(state, torch.device("cpu"))
+    records.records.shared(states[1], states[0], 16)
+    assert records.sink.of(r.STORAGE)[2] == records.sink.of(r.STORAGE)[1]._replace(memory=1, offset=16)
+
+
 def test_a_view_is_its_place_in_the_storage_at_its_version(records: Records) -> None:
     x = torch.zeros(4, 6, dtype=torch.bfloat16)
     state = StorageState(3, 48, 0)
