@@ -26,6 +26,7 @@ from .written_bytes import WrittenRanges
 
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
 _LEAST_PURGE: Final = 1024
+_Tell = Callable[[StorageState, torch.device, int, int], None]  # a storage, and where: in which other, from which byte
 _types: Final[dict[torch.device, str]] = {}  # to read a device's type makes a string each time
 
 
@@ -37,13 +38,13 @@ class StorageTable:
     def __init__(
         self,
         announce: Callable[[StorageState, torch.device], None],
-        tell_shared: Callable[[StorageState, StorageState, int], None],
+        tell_shared: _Tell,
     ) -> None:
         """Begin a step.
 
         Args:
             announce: is told of each storage when it is first seen, and its device.
-            tell_shared: is told of a storage, the one in whose memory it lies, and from which byte on.
+            tell_shared: is told of a storage that lies in the memory of another.
         """
         self._shared = SharedMemory(tell_shared)
         self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
@@ -77,7 +78,7 @@ class StorageTable:
         self.states[storage._cdata] = state
         self._announce(state, device)
         if kind in HAVE_PRIVATE_FORMATS:
-            self._shared.add(state, storage.data_ptr())
+            self._shared.add(state, storage.data_ptr(), device)
         return state
 
     def state_of(self, tensor: torch.Tensor) -> StorageState | None:
@@ -158,7 +159,7 @@ class StorageTable:
         """Note that an op gave the storage of `tensor` the memory of another."""
         state = self.state_of(tensor)
         if state is not None:
-            self._shared.add(state, tensor.untyped_storage().data_ptr())
+            self._shared.add(state, tensor.untyped_storage().data_ptr(), tensor.device)
 
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that the program resized `storage` itself, from so many bytes."""
@@ -204,18 +205,19 @@ class StorageTable:
 class SharedMemory:
     """Where storages lie, in ranges that do not overlap; one that reaches into a storage that lives is joined to it."""
 
-    __slots__ = ("_addresses", "_ends", "_placed", "_starts", "_tell", "_told")
+    __slots__ = ("_addresses", "_devices", "_ends", "_placed", "_starts", "_tell", "_told")
 
-    def __init__(self, tell: Callable[[StorageState, StorageState, int], None]) -> None:
-        """Begin a step; `tell` is told of a storage, the one in whose memory it lies, and from which byte on."""
+    def __init__(self, tell: _Tell) -> None:
+        """Begin a step; `tell` is told of a storage, the id of that in whose memory it lies, and from which byte on."""
         self._tell = tell
         self._told: dict[int, int] = {}  # in whose memory a storage lies, by ids
         self._addresses: dict[int, int] = {}  # by id of the storage
+        self._devices: dict[int, torch.device] = {}
         self._starts: list[int] = []  # of ranges of memory, in order
         self._ends: list[int] = []
         self._placed: list[list[StorageState]] = []  # the storages in each range
 
-    def add(self, state: StorageState, address: int) -> None:
+    def add(self, state: StorageState, address: int, device: torch.device) -> None:
         """Take in a storage; one that was moved leaves those that it lay with."""
         if state.shared is not None:
             state.shared.remove(state)
@@ -223,6 +225,7 @@ class SharedMemory:
         if not state.nbytes:
             return
         self._addresses[state.id] = address
+        self._devices[state.id] = device
         start, end = address, address + state.nbytes
         first, last = bisect_right(self._ends, start), bisect_left(self._starts, end)
         others = [
@@ -253,7 +256,8 @@ class SharedMemory:
             state.shared, state.version = shared, version
             if self._told.get(state.id, state.id) != whole.id:
                 self._told[state.id] = whole.id
-                self._tell(state, whole, self._addresses[state.id] - self._addresses[whole.id])
+                offset = self._addresses[state.id] - self._addresses[whole.id]
+                self._tell(state, self._devices[state.id], whole.id, offset)
 
 
 def _geometry_of(tensor: torch.Tensor) -> Geometry:

@@ -59,7 +59,6 @@ class StorageState:
 
     __slots__ = (
         "blobs",
-        "device",
         "format",
         "geometry",
         "id",
@@ -81,7 +80,6 @@ class StorageState:
         self.nbytes = nbytes
         self.weak = weak
         self.is_meta = is_meta  # without memory
-        self.device = 0  # Text id
         self.shared: list[StorageState] | None = None  # with it, all that lie in one memory: see `SharedMemory`
         self.format: str | None = None  # of a device's own, in which elements do not lie as strides say
         self.memory: ValueInfo | None = None  # the value that is its memory as it lies, in such a format, where wanted

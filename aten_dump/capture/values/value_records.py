@@ -36,12 +36,11 @@ class ValueRecords:
         text = self._devices.get(device)
         if text is None:
             text = self._devices[device] = self._interner.text(str(device))
-        state.device = text
         self._emit((STORAGE, state.id, state.nbytes, text))
 
-    def shared(self, state: StorageState, whole: StorageState, offset: int) -> None:
-        """Emit a storage again, of which it is known now that it lies in the memory of another."""
-        self._emit((STORAGE, state.id, state.nbytes, state.device, whole.id, offset))
+    def shared(self, state: StorageState, device: torch.device, whole: int, offset: int) -> None:
+        """Emit a storage again, of which it is known now that it lies in the memory of another, from a byte on."""
+        self._emit((STORAGE, state.id, state.nbytes, self._devices[device], whole, offset))
 
     def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> ValueInfo:
         """Emit the value of a tensor on a storage."""

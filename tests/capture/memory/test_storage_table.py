@@ -21,7 +21,7 @@ class Announced:
         self.found: list[tuple[int, str]] = []
         self.table = StorageTable(
             lambda state, device: self.found.append((state.id, device.type)),
-            lambda state, whole, offset: None,
+            lambda state, device, whole, offset: None,
         )
 
     def state(self, tensor: torch.Tensor) -> StorageState:
@@ -175,13 +175,13 @@ class Placed:
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int, int]] = []
-        self.memory = SharedMemory(lambda state, whole, offset: self.told.append((state.id, whole.id, offset)))
+        self.memory = SharedMemory(lambda state, _, whole, offset: self.told.append((state.id, whole, offset)))
         self.kept: dict[int, torch.UntypedStorage] = {}
 
     def add(self, number: int, address: int, nbytes: int) -> StorageState:
         storage = self.kept[number] = torch.UntypedStorage(nbytes)
         state = StorageState(number, nbytes, storage._weak_ref())
-        self.memory.add(state, address)
+        self.memory.add(state, address, here())
         return state
 
 
@@ -213,9 +213,9 @@ def test_freed_memory_is_given_out_again_and_a_storage_may_move() -> None:
     del placed.kept[1]
     whole, part = placed.add(2, 3000, 32), placed.add(3, 5000, 8)
     assert placed.told == []
-    placed.memory.add(part, 3008)
+    placed.memory.add(part, 3008, here())
     assert placed.told == [(3, 2, 8)]
-    placed.memory.add(part, 5000)
+    placed.memory.add(part, 5000, here())
     part.bump()
     assert (whole.version, part.version) == (0, 1)
     placed.add(4, 3008, 8)

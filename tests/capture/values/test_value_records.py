@@ -55,7 +55,7 @@ def test_a_storage_in_the_memory_of_another_is_told_of_again(records: Records) -
     states = [StorageState(number, 8, 0) for number in (1, 2)]
     for state in states:
         records.records.storage(state, torch.device("cpu"))
-    records.records.shared(states[1], states[0], 16)
+    records.records.shared(states[1], torch.device("cpu"), 1, 16)
     assert records.sink.of(r.STORAGE)[2] == records.sink.of(r.STORAGE)[1]._replace(memory=1, offset=16)
 
 
