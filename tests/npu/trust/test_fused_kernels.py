@@ -98,6 +98,8 @@ CASES: dict[str, Callable[[], Case]] = {
         _fused_attention("BNSD", 4, atten_mask=_causal("npu"), sparse_mode=3), _attention(is_causal=True), _qkv(),
     ),
     "attention_grouped": lambda: (_fused_attention("BNSD", 4), _attention(enable_gqa=True), _qkv(2)),
+    "attention_grouped_SBH": lambda: (_fused_attention("SBH", 4), _attention(enable_gqa=True), _qkv(2)),
+    "attention_grouped_BSH": lambda: (_fused_attention("BSH", 4), _attention(enable_gqa=True), _qkv(2)),
     "sdpa": lambda: (_attention(is_causal=True), _attention(is_causal=True), _qkv()),
 }  # fmt: skip
 

@@ -101,7 +101,8 @@ def _forward(problem: Problem, q: Tensor, k: Tensor, v: Tensor, options: dict[st
     weights = torch.where(total == 0, 0.0, shifted / total)
     if dropped is not None:
         weights = weights * dropped / problem.keep_prob
-    return problem.as_given(weights @ wide_v, q[..., : v.shape[-1]] if problem.layout != "BSH" else q), most, total
+    like = q if problem.layout in ("BSH", "SBH") else q[..., : v.shape[-1]]
+    return problem.as_given(weights @ wide_v, like), most, total
 
 
 @kernel("npu::npu_fusion_attention", "npu::npu_fusion_attention_v2")
