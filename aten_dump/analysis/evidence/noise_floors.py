@@ -19,7 +19,7 @@ import torch
 
 from ...dump import Call
 from ..distance.metrics import Metrics
-from ..rerun.rounding_error import terms_of
+from ..rerun.rounding import terms_of
 
 FloorFrom = Literal["replay", "control", "depth", "dtype", "exact", "semantics", "rule"]
 

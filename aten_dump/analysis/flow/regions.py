@@ -23,6 +23,7 @@ import torch
 from ...dump import Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ..distance.metrics import measure
+from ..rerun.rounding import Rounding
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.rounding_error import measure as measure_rounding
 from ..rerun.run_region import laid, run_region, start_tensors
@@ -227,7 +228,8 @@ class Regions:
             if not value.is_floating:
                 return Meaning("unknown", why=why, cones=cones)
             terms = max((v.numel for piece in cones[1].pieces for _, v in piece.call.input_values()), default=1)
-            found = measure_rounding("", recorded, None, expected, max(1.0, terms / max(1, recorded.numel())))
+            rounding = Rounding(max(1.0, terms / max(1, recorded.numel())))
+            found = measure_rounding("", recorded, None, expected, rounding)
             if found.ratio > limit:
                 return Meaning("differs", found.error, cones=cones)
             worst = max(worst, found.error)

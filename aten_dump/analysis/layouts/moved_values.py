@@ -113,7 +113,11 @@ class Moves:
         collective = next((c for c in behind if is_collective(c.op)), None)
         held = value.assembly.parts[self.rank.lead.rank]
         only = len(origins) == 1 and all(maker.id in self.rank.aside for maker in behind)
-        if collective is None or not only or stride_class(held) != "contiguous":  # it may be a transposed view
+        in_order = stride_class(held) in (
+            "contiguous",
+            "with holes",
+        )  # the holes are padding; else it may be transposed
+        if collective is None or not only or not in_order:
             return
         if found is not None and found.error is not None:
             self.faults.append(Fault(value.id, fitting[0].id, call, collective, tuple(reversed(behind)), found, limit))

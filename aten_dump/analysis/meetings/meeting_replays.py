@@ -24,6 +24,7 @@ from ..distance.element_chunks import plain
 from ..evidence.noise_floors import Limits
 from ..evidence.other_ranks import Leaning
 from ..rerun.op_errors import OwnError, Replays
+from ..rerun.rounding import Rounding
 from ..rerun.rounding_error import LocalError, measure, measure_exact
 from .collective_reference import Asked, Sent, got, input_splits_of, name_of, reduction_of
 from .meeting_points import Attendance, attendance_of, others_at, ranks_of, root_of
@@ -219,7 +220,7 @@ def _distinct(call: Call) -> list[tuple[list[str], Value]]:
 def _measured(slot: str, recorded: Tensor, native: Tensor, reference: Tensor, terms: int) -> LocalError:
     native, reference = native.reshape(recorded.shape), reference.reshape(recorded.shape)
     if recorded.is_floating_point() or recorded.is_complex():
-        return measure(slot, recorded, native.to(recorded.dtype), reference, float(terms))
+        return measure(slot, recorded, native.to(recorded.dtype), reference, Rounding(float(terms)))
     return measure_exact(slot, recorded, native.to(recorded.dtype))
 
 

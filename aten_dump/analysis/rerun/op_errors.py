@@ -11,7 +11,8 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
-from .rounding_error import SUSPECT, LocalError, measure, measure_exact, terms_of
+from .rounding import Rounding, terms_of
+from .rounding_error import SUSPECT, LocalError, measure, measure_exact
 from .run_op import RUN_ERRORS, Run, recorded_slots, result_slots, run_call
 from .shared_memory import check_readable
 from .workspaces import is_workspace
@@ -133,7 +134,8 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
         if item is None and plain.get(slot) is None:
             continue
         if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):
-            yield _floating(slot, item, (plain.get(slot), wide.get(slot)), terms_of(call.op, sizes, item.numel()))
+            rounding = Rounding(terms_of(call.op, sizes, item.numel()), _scores_dtype(call))
+            yield _floating(slot, item, (plain.get(slot), wide.get(slot)), rounding)
         elif native is not None:
             yield _on_cpu_exact(slot, item, plain.get(slot))
 
@@ -142,13 +144,22 @@ def _on_cpu_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
     return measure_exact(slot, recorded, replayed.cpu() if isinstance(replayed, torch.Tensor) else replayed)
 
 
-def _floating(slot: str, recorded: torch.Tensor, replayed: tuple[Any, Any], terms: float) -> LocalError:
+def _scores_dtype(call: Call) -> torch.dtype | None:
+    """Return the dtype to which fused attention may round its scores, of which its float32 statistics are made.
+
+    Processors without products of bfloat16 do so.
+    """
+    dtypes = [value.dtype for _, value in call.input_values() if value.is_floating] if "attention" in call.op else []
+    return dtypes[0] if dtypes else None
+
+
+def _floating(slot: str, recorded: torch.Tensor, replayed: tuple[Any, Any], rounding: Rounding) -> LocalError:
     native, wide = replayed
     if not isinstance(wide, torch.Tensor) or wide.shape != recorded.shape:
         found = tuple(wide.shape) if isinstance(wide, torch.Tensor) else type(wide).__name__
         raise ReplayError(f"{slot} was recorded with shape {tuple(recorded.shape)}, replay gave {found}")
     known = native if isinstance(native, torch.Tensor) else None
-    judged = measure(slot, recorded, known, wide, terms)
+    judged = measure(slot, recorded, known, wide, rounding)
     if judged.bit_equal and not math.isnan(judged.ratio):
         return replace(judged, ratio=min(judged.ratio, 1.0))  # as this machine does it: not the implementation's fault
     return judged

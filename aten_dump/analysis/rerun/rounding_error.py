@@ -28,6 +28,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .rounding import Rounding
+
 Floats = NDArray[np.float64]
 
 SUSPECT: Final = 4.0
@@ -38,20 +40,6 @@ _UNCERTAIN: Final = 3.0  # standard errors of the slope
 _DISTINCT: Final = 64  # values that it takes
 _TAIL: Final = 2.0  # of the root mean square error: one element of many that are noisy
 _CHUNK: Final = 1 << 20  # elements that are converted to float64 at a time
-_PRODUCTS: Final = (
-    "mm",
-    "conv",
-    "linear",
-    "matmul",
-    "attention",
-    "bilinear",
-    "einsum",
-    "::mv",
-    "::dot",
-    "rnn",
-    "lstm",
-    "gru",
-)
 _INTEGER_FLOOR: Final = 1e-3  # share of elements of an integer result (an index of equal values) that may differ
 
 
@@ -97,8 +85,13 @@ class _Judged:
     reference: torch.Tensor
     found: _Sums
     honest: _Sums | None  # None where the op was not run in the recorded dtype
-    unit: float  # honest relative error of an element
+    rounded_to: torch.dtype  # what the result, or what it is made of, is rounded to
     accumulator: float  # the same of a sum of as many terms as there are
+
+    @property
+    def unit(self) -> float:
+        """Honest relative error of an element."""
+        return _unit(self.rounded_to)
 
     @property
     def rms(self) -> float:
@@ -114,9 +107,9 @@ class _Judged:
 
     def reason(self, terms: float) -> str:
         """Return why the floor is what it is; each element sums up so many terms."""
-        name = str(self.recorded.dtype).removeprefix("torch.")
+        name = str(self.rounded_to).removeprefix("torch.")
         if self.honest is not None and self.honest.error >= self.floor:
-            return f"what the same op in {name} is off on this machine"
+            return f"what the same op in {str(self.recorded.dtype).removeprefix('torch.')} is off on this machine"
         summed = f" of sums of {terms:.0f} terms" if terms >= 2 and self.accumulator > 0.5 * self.unit else ""
         return f"rounding to {name}{summed}"
 
@@ -171,7 +164,11 @@ class _Judged:
 
 
 def measure(
-    slot: str, recorded: torch.Tensor, native: torch.Tensor | None, reference: torch.Tensor, terms: float
+    slot: str,
+    recorded: torch.Tensor,
+    native: torch.Tensor | None,
+    reference: torch.Tensor,
+    rounding: Rounding,
 ) -> LocalError:
     """Judge one floating result.
 
@@ -180,20 +177,21 @@ def measure(
         recorded: what the program got.
         native: the op replayed in the recorded dtype; None where that failed.
         reference: the op replayed in float64, or `native` where that is all there is.
-        terms: how many terms one element of the result sums up.
+        rounding: what rounding costs an honest implementation.
     """
-    unit = _unit(recorded.dtype)
-    accumulator = min(unit, torch.finfo(torch.float32).eps / 2) * math.sqrt(terms)
+    coarsest = max((recorded.dtype, rounding.dtype or recorded.dtype), key=_unit)
+    unit = _unit(coarsest)
+    accumulator = min(unit, torch.finfo(torch.float32).eps / 2) * math.sqrt(rounding.terms)
     least = _least(recorded, reference, accumulator)
     found = _sums(recorded, reference, unit, least)
     honest = None if native is None else _sums(native, reference, unit, least)
-    judged = _Judged(recorded, reference, found, honest, unit, accumulator)
+    judged = _Judged(recorded, reference, found, honest, coarsest, accumulator)
     scale = found.reference or 1.0
     bit_equal = native is not None and _equal_bits(recorded, native)
     at = _place(found.at, recorded.shape)
     return LocalError(
         slot, found.error / scale, judged.floor / scale, judged.ratio(), found.max_error, at, bit_equal,
-        judged.reason(terms),
+        judged.reason(rounding.terms),
     )  # fmt: skip
 
 
@@ -219,21 +217,6 @@ def measure_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
         return LocalError(slot, 1.0, _INTEGER_FLOOR, math.inf, math.inf, (), False)
     same = bool(recorded == replayed or (recorded != recorded and replayed != replayed))
     return LocalError(slot, 0.0 if same else 1.0, _INTEGER_FLOOR, 0.0 if same else math.inf, 0.0, (), same)
-
-
-def terms_of(op: str, inputs: list[int], outputs: int) -> float:
-    """Guess how many terms `op` adds up per element of its result, from the numbers of elements it reads and makes."""
-    sizes = sorted(inputs, reverse=True)
-    if not sizes or not outputs:
-        return 1.0
-    if len(sizes) > 1 and is_product(op):
-        return max(1.0, math.sqrt(sizes[0] * sizes[1] / outputs))
-    return max(1.0, sizes[0] / outputs)
-
-
-def is_product(op: str) -> bool:
-    """Tell whether an op multiplies tensors and adds up: a product of matrices, a convolution, attention."""
-    return any(name in op for name in _PRODUCTS)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
