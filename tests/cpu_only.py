@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-_OTHER_OPS: Final = (
-    "expects ops of the CPU: an NPU has matmul, linear and others as one op, where the CPU composes them"
-)
 _NO_CHANNELS_LAST: Final = "an NPU makes contiguous tensors only"
 _IS_A_MODE: Final = "counts function modes; the default device of torch is one itself"
 _HOST: Final = "about tensors in host memory, which go another way than those of a device"
@@ -21,10 +18,8 @@ _MEMO: Final = (
 )
 _NO_LSTM: Final = "the simulated device has no LSTM and GRU"
 
-_CHECKPOINT: Final = "tests/capture/autograd/test_checkpoint.py::"
 _STACK: Final = "tests/capture/torch_internals/test_mode_stack.py::"
 _INTERCEPT: Final = "tests/capture/intercept/"
-_TRANSFORMS: Final = f"{_INTERCEPT}test_transforms.py::test_a_transform_is_unchanged_and_its_ops_are_recorded"
 _HASHES: Final = "tests/capture/data/test_hashes.py::test_hash_is_that_of_the_bytes"
 _TABLE: Final = "tests/capture/memory/test_storage_table.py::"
 _REAL_PROGRAMS: Final = "tests/promises/test_programs.py::test_"
@@ -57,7 +52,6 @@ _ANY: Final[dict[str, str]] = {
 _NPU: Final[dict[str, str]] = {
     f"{_INTERCEPT}test_compiled_functions.py::test_opaque_is_bitwise_the_compiled_program[inductor]": _NO_INDUCTOR,
     **{f"{_HASHES}[{name}-channels_last": _NO_CHANNELS_LAST for name in ("crc32", "md5", "sha256", "xxh3")},
-    **{f"{_TRANSFORMS}[{name}-": _OTHER_OPS for name in ("vmap", "vmap in autograd", "gradients per sample")},
     f"{_TABLE}test_tensors_without_storage_are_left_alone": _NO_SPARSE,
     "tests/capture/step/test_collectives.py::test_a_sparse_tensor": _NO_SPARSE,
     "tests/promises/test_memory.py::test_many_steps_do_not_grow": _MEMO,
@@ -65,13 +59,7 @@ _NPU: Final[dict[str, str]] = {
     f"{_REAL_PROGRAMS}same_bits[packed_sequence-": _NO_LSTM,
     f"{_REAL_PROGRAMS}recorded_tensors_are_those_that_an_oracle_sees[lstm]": _NO_LSTM,
     f"{_REAL_PROGRAMS}recorded_tensors_are_those_that_an_oracle_sees[packed_sequence]": _NO_LSTM,
-    f"{_CHECKPOINT}test_nested": _OTHER_OPS,
-    "tests/capture/autograd/test_graph_links.py::test_checkpoint_recompute_points": _OTHER_OPS,
     "tests/promises/test_bitwise.py::test_models_and_optimizers_pairwise[resnet_channels_last-": _NO_CHANNELS_LAST,
-    f"{_CHECKPOINT}test_with_create_graph": _OTHER_OPS,
-    f"{_CHECKPOINT}test_inputs_saved_elsewhere": _OTHER_OPS,
-    "tests/capture/autograd/test_double_backward.py::test_retain_graph_runs_are_calls_of_their_own": _OTHER_OPS,
-    "tests/capture/autograd/test_hooks_of_the_program.py::test_saved_tensor_hooks": _OTHER_OPS,
 }
 
 

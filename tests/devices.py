@@ -35,6 +35,18 @@ def here() -> torch.device:
     return torch.empty(0).device
 
 
+_ONE_OP_OF_NPU: Final = {
+    "aten::mm": "aten::matmul",
+    "aten::bmm": "aten::matmul",
+    "MmBackward0": "MatmulBackward0",
+}
+
+
+def op_here(name: str) -> str:
+    """Return the op or node that runs here where the CPU runs this one: an NPU has as one what the CPU composes."""
+    return _ONE_OP_OF_NPU.get(name, name) if here().type == "npu" else name
+
+
 def random_states() -> list[Tensor]:
     """Return the states of the generators: the CPU's and the accelerator's."""
     states = [torch.get_rng_state()]

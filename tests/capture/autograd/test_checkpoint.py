@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only, values
 from tests.capture.twice import twice
+from tests.devices import op_here
 
 Record = Callable[..., Any]
 BOTH = pytest.mark.parametrize("reentrant", [False, True])
@@ -114,7 +115,7 @@ def test_nested(record: Record, reentrant: bool) -> None:
 
     rank = twice(record, program)
     again = assert_recomputed(rank)
-    first, second = calls(rank, phase="forward", op="aten::mm")
+    first, second = calls(rank, phase="forward", op=op_here("aten::mm"))
     assert len(first.recomputed) == 2, "once for the outer, once for the inner checkpoint"
     assert len(second.recomputed) == 1 + reentrant, "the outer one stops early before it"
     assert len(again) > 8
@@ -269,10 +270,10 @@ def test_with_create_graph(record: Record) -> None:
 
     rank = twice(record, program)
     again = assert_recomputed(rank)
-    assert {"aten::mm", "aten::tanh", "aten::exp"} <= {c.op for c in again}
+    assert {op_here("aten::mm"), "aten::tanh", "aten::exp"} <= {c.op for c in again}
     second = calls(rank, op="torch.Tensor.backward")[0]
     for when in ([c for c in again if c.id < second.id], [c for c in again if c.id > second.id]):
-        assert "aten::mm" in {c.op for c in when}, "each pass runs it again"
+        assert op_here("aten::mm") in {c.op for c in when}, "each pass runs it again"
     assert not [c for c in again if "backward" in c.op]
     assert [c for c in calls(rank, kind="aten", phase="backward") if c.op == "aten::tanh_backward"]
 
@@ -303,7 +304,8 @@ def test_inputs_saved_elsewhere(record: Record) -> None:
         return [x.grad, w.grad]  # type: ignore[list-item]
 
     rank = twice(record, program)
-    again = [c for c in calls(rank, phase="recompute", kind="aten") if c.op in ("aten::mm", "aten::tanh", "aten::exp")]
+    computing = (op_here("aten::mm"), "aten::tanh", "aten::exp")
+    again = [c for c in calls(rank, phase="recompute", kind="aten") if c.op in computing]
     assert len(again) == 6
     for call in again:
         assert call.forward is not None and call.forward.op == call.op

@@ -15,6 +15,7 @@ from tests.capture.autograd.links import Cube, assert_linked
 from tests.capture.bits import assert_same, calls, only, values
 from tests.capture.process_state import changes, module_hooks, picture
 from tests.capture.twice import twice
+from tests.devices import op_here
 from tests.torch_features import APPLY_TAKES_KEYWORDS
 
 Record = Callable[..., Any]
@@ -372,7 +373,8 @@ def test_saved_tensor_hooks(record: Record, hooks: str) -> None:
 
     rank = twice(record, program)
     assert_linked(rank)
-    for name, op in (("MmBackward0", "aten::mm"), ("TanhBackward0", "aten::tanh"), ("ExpBackward0", "aten::exp")):
+    product = op_here("MmBackward0"), op_here("aten::mm")
+    for name, op in (product, ("TanhBackward0", "aten::tanh"), ("ExpBackward0", "aten::exp")):
         node = only([c for c in calls(rank, kind="node") if name in c.name])
         assert node.forward.op == op, f"{name} belongs to an op of the pack hook: {node.forward.op}"
     if hooks == "pack":
