@@ -15,6 +15,7 @@ from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import NOTE
+from tests.devices import here
 
 
 def separated(
@@ -23,7 +24,8 @@ def separated(
     together, separate = join(entries)
     assert together.dtype == torch.uint8
     return [
-        (value, rows, {k: a.tolist() for k, a in found.items()}) for value, rows, found in separate(as_array(together))
+        (value, rows, {k: a.tolist() for k, a in found.items()})
+        for value, rows, found in separate(as_array(together.cpu()))
     ]
 
 
@@ -52,25 +54,27 @@ def test_results_of_one_dtype() -> None:
     ]
 
 
-NUMBERS = {
-    "float": torch.randn(3000), "nan": torch.tensor([math.nan, 1.0]), "int": torch.arange(-4, 9), "bool": torch.rand(9) > 0.5,
-    "double": torch.randn(7).double(), "byte": torch.tensor([0, 5, 255], dtype=torch.uint8), "half": torch.randn(2049).half(),
-    "transposed": torch.randn(30, 41).t(), "gaps": torch.randn(100)[::3], "scalar": torch.tensor(2.5),
-    "negative": torch.randn(9, dtype=torch.complex64).conj().imag,
-}  # fmt: skip
+def numbers() -> dict[str, torch.Tensor]:
+    return {
+        "float": torch.randn(3000), "nan": torch.tensor([math.nan, 1.0]), "int": torch.arange(-4, 9), "bool": torch.rand(9) > 0.5,
+        "double": torch.randn(7).double(), "byte": torch.tensor([0, 5, 255], dtype=torch.uint8), "half": torch.randn(2049).half(),
+        "transposed": torch.randn(30, 41).t(), "gaps": torch.randn(100)[::3], "scalar": torch.tensor(2.5),
+        "negative": torch.randn(9, dtype=torch.complex64).conj().imag,
+    }  # fmt: skip
 
 
 def test_joined_statistics_are_those_of_each_tensor_alone() -> None:
     batches = DeviceBatches(MemorySink(), STATISTICS)
-    tensors = list(NUMBERS.values())
-    assert NUMBERS["negative"].is_neg()
+    named = numbers()
+    tensors = list(named.values())
+    assert named["negative"].is_neg()
     together, separate = join([(number, *batches.reduce(tensor)) for number, tensor in enumerate(tensors)])
-    found = list(separate(as_array(together)))
+    found = list(separate(as_array(together.cpu())))
     assert [(value, sum(rows)) for value, rows, _ in found] == [(i, t.numel()) for i, t in enumerate(tensors)]
     for value, rows, reduced in found:
-        expected = compute(tensors[value], STATISTICS)
+        expected = compute(tensors[value].cpu(), STATISTICS)
         for name, mine, alone in zip(STATISTICS, finish(rows, reduced, STATISTICS), expected, strict=True):
-            assert mine == alone or mine == pytest.approx(alone, rel=1e-5, nan_ok=True), (list(NUMBERS)[value], name)
+            assert mine == alone or mine == pytest.approx(alone, rel=1e-5, nan_ok=True), (list(named)[value], name)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_where_triton_fails_the_dump_says_so_once_and_it_is_not_tried_again() ->
     assert batches._fused(torch.ones(3)) is None
     (note,) = sink.of(NOTE)
     assert (note.code, note.count) == ("triton", 1)
-    assert note.message.startswith("no Triton for cpu, statistics take several passes: ")
+    assert note.message.startswith(f"no Triton for {here().type}, statistics take several passes: ")
     assert "\n" not in note.message
 
 

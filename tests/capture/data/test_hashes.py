@@ -32,7 +32,7 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
     "transposed": lambda: torch.randn(30, 41).t(),
     "sliced": lambda: torch.randn(1000)[3::7],
     "expanded": lambda: torch.randn(5, 1).expand(5, 9),
-    "channels_last": lambda: torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "channels_last": lambda: torch.randn(2, 4, 5, 3).permute(0, 3, 1, 2),
     "bfloat16": lambda: torch.randn(77).bfloat16(),
     "bool": lambda: torch.rand(77) > 0.5,
     "complex128": lambda: torch.randn(7, dtype=torch.complex128),

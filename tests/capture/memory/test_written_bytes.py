@@ -31,7 +31,7 @@ def touched(tensor: torch.Tensor) -> np.ndarray:
     """One bool for each byte of the storage: whether it belongs to an element of the tensor."""
     marks = torch.zeros(ELEMENTS, dtype=torch.bool)
     marks.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
-    return marks.numpy().repeat(ITEM)
+    return marks.cpu().numpy().repeat(ITEM)
 
 
 @pytest.mark.parametrize("seed", range(40))
