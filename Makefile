@@ -85,7 +85,8 @@ bench-targets: compiled ## Measure pure and compiled, and print what is aimed at
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 # Suites that name no device run on one by the option --device; tests/cpu_only.py says which of their tests cannot, and why.
 NPU_SUITES := $(addprefix tests/capture/, autograd calls data intercept memory naming/test_selection.py step torch_internals trigger) \
-  $(addprefix tests/capture/values/test_, argument_encoding.py containers.py distributed_literals.py) \
+  $(addprefix tests/capture/values/test_, argument_encoding.py containers.py distributed_literals.py encoded_trees.py \
+    tensor_subclasses.py value_table.py) \
   $(addprefix tests/capture/test_, recorder.py session.py unseen.py) \
   $(addprefix tests/promises/test_, bitwise.py crash.py memory.py programs.py zoo.py)
 NPU_SAMPLE := $(addprefix tests/capture/, autograd/test_backward_calls.py autograd/test_checkpoint.py intercept/test_mixed_precision.py \

@@ -257,7 +257,7 @@ def data_loader_workers() -> Any:
 
 
 def random_numbers() -> Any:
-    generator = torch.Generator().manual_seed(4)
+    generator = torch.Generator(here()).manual_seed(4)
     own = torch.rand(3, generator=generator)
     with torch.random.fork_rng():
         torch.manual_seed(9)

@@ -25,11 +25,12 @@ from tests.capture.bits import assert_same, calls, only
 from tests.capture.intercept.modes import Passing
 from tests.capture.intercept.watched import Watched
 from tests.capture.same_outcome import note, ops, recorded
+from tests.devices import drawn
 from tests.torch_features import needs_higher_order_under_modes
 
 
 def _x() -> Tensor:
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    return drawn(5, 4, seed=1)
 
 
 def _two() -> Any:

@@ -14,12 +14,11 @@ from torch.autograd import forward_ad
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only
 from tests.capture.same_outcome import note, ops, recorded
-from tests.devices import op_here
+from tests.devices import drawn, op_here
 
 
 def _inputs() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(3, 4, generator=generator), torch.randn(5, 4, generator=generator)
+    return drawn(3, 4, seed=1), drawn(5, 4, seed=2)
 
 
 def _loss(weight: Tensor, x: Tensor) -> Tensor:

@@ -214,7 +214,7 @@ def test_a_barrier_is_under_way_until_it_is_waited_for(step: Step) -> None:
     try:
         group = dist.distributed_c10d._get_default_group().boxed()
         asks = [True] if any(a.name == "async_op" for a in c10d.barrier.default._schema.arguments) else []
-        given = (torch.zeros(1, dtype=torch.uint8), group, [], *asks, -1)
+        given = (torch.zeros(1, dtype=torch.uint8, device="cpu"), group, [], *asks, -1)
         plan = plan_of(c10d.barrier.default)
         flight = step.flights.depart(plan, given, {}, c10d.barrier(*given), None)
         assert flight is not None and step.flights.of_work(flight.work) == [flight] and flight.targets == {}

@@ -21,6 +21,7 @@ from aten_dump.errors import CaptureError
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, values
 from tests.capture.process_state import changes, picture
+from tests.devices import here
 from tests.other_thread import in_thread
 
 Record = Callable[..., Any]
@@ -38,7 +39,7 @@ def test_a_thread_that_does_not_ask_is_not_recorded(tmp_path: Path) -> None:
 
     def other() -> None:
         seen.append((torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()))
-        model(torch.ones(2, 3)).sum().backward()
+        model(torch.ones(2, 3, device=model.weight.device)).sum().backward()
 
     rank = _dump(tmp_path / "d", lambda dump: (torch.ones(2).exp(), in_thread(other), torch.ones(2).log()))
     assert seen == [(0, 0)]
@@ -49,13 +50,13 @@ def test_a_thread_that_does_not_ask_is_not_recorded(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_asks_is_recorded(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    model, device = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), here()
     before = picture()
 
     def body(dump: DumpMode) -> None:
         def worker() -> None:
             with dump.thread():
-                model(torch.ones(2, 3)).sum().backward()
+                model(torch.ones(2, 3, device=device)).sum().backward()
             torch.ones(2).sin()
             assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (0, 0)
 
@@ -131,10 +132,11 @@ FAMILIES = {
 
 def test_many_threads_at_once(tmp_path: Path) -> None:
     """Tables are shared: ids stay unique, every value keeps the bytes of its own thread, results are the bare ones."""
+    device = here()  # other threads have no default device
 
     def work(seed: int) -> list[Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        x = torch.randn(16, 16, generator=generator, requires_grad=True)
+        generator = torch.Generator(device).manual_seed(seed)
+        x = torch.randn(16, 16, generator=generator, device=device, requires_grad=True)
         y = x
         for _ in range(25):
             y = torch.addmm(x, y, x).mul(0.05)
@@ -166,7 +168,7 @@ def test_many_threads_at_once(tmp_path: Path) -> None:
     for call in addmm:
         a, b, c = (value.tensor() for value in values(call.inputs))
         assert_same(torch.addmm(a, b, c), call.outputs.tensor(), call.name)
-        assert only_node(call).thread == call.thread
+        assert (only_node(call).thread == call.thread) == (here().type == "cpu"), "a device has one for all backwards"
     ids = [value.id for value in rank.values]
     assert len(set(ids)) == len(ids)
     assert assert_linked(rank) >= 200

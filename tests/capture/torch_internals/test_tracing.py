@@ -25,6 +25,7 @@ from aten_dump.capture.torch_internals.tracing import (
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only
 from tests.capture.same_outcome import batch, note, ops, recorded, trained
+from tests.devices import here
 from tests.torch_features import needs_debug_mode
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
@@ -42,7 +43,7 @@ class Model(nn.Module):
 def _meta() -> Any:
     with torch.device("meta"):
         model = Model()
-    model.to_empty(device="cpu")
+    model.to_empty(device=here())
     for parameter in model.parameters():
         nn.init.constant_(parameter, 0.5)
     return model(batch())

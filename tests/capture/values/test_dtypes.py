@@ -12,6 +12,7 @@ from torch import Tensor
 
 from aten_dump.errors import MissingDataError
 from tests.capture.bits import assert_same, calls, raw
+from tests.devices import here
 
 Record = Callable[..., Any]
 
@@ -27,7 +28,7 @@ def of_dtype(dtype: torch.dtype, n: int = 24) -> Tensor:
     """`n` elements with arbitrary bits, so that nothing but the bytes can be kept."""
     if dtype == torch.bool:
         return torch.arange(n) % 3 == 0
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator(here()).manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.randint(0, 256, (n * dtype.itemsize,), dtype=torch.uint8, generator=generator).view(dtype)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.capture.bits import assert_same, calls, only, values
+from tests.devices import here, op_here
 from tests.torch_features import needs_saved_tensors
 
 Record = Callable[..., Any]
@@ -304,7 +305,7 @@ def test_structure_holds_no_bytes(record: Record, tmp_path: Path) -> None:
         (3,),
         torch.float32,
         (1,),
-        "cpu",
+        str(here()),
         12,
     )
     with pytest.raises(MissingDataError):
@@ -327,7 +328,7 @@ def test_saved_for_backward(record: Record) -> None:
     assert (tanh.call.op, tanh.nbytes) == ("aten::tanh", 4 * 6 * 4)
     assert [tuple(v.shape) for v in tanh.values] == [(4, 6)]
     assert tanh.values[0].id == tanh.call.outputs.id
-    linear = saved["MmBackward0"]
-    assert linear.call.op == "aten::mm"
+    linear = saved[op_here("MmBackward0")]
+    assert linear.call.op == op_here("aten::mm")
     assert linear.nbytes == (4 * 5 + 6 * 5) * 4
     assert rank.saved_for_backward().nbytes == tanh.nbytes + linear.nbytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 
@@ -37,3 +38,16 @@ def test_each_device_has_its_own_memory_and_generator() -> None:
     before = torch.npu.memory_allocated(1)
     kept = torch.ones(1 << 20, device="npu:1")
     assert torch.npu.memory_allocated(1) - before >= kept.nbytes
+
+
+@pytest.mark.parametrize("other", ["cpu", "npu:1"])
+def test_tensors_of_two_devices_do_not_meet(other: str) -> None:
+    x, index = torch.ones(3, device="npu:0"), torch.tensor([2, 0], device="cpu")
+    with pytest.raises(RuntimeError, match=f"at least two devices, npu:0 and {other}!"):
+        x.add_(torch.ones(3, device=other))
+    assert (x + torch.tensor(1.0, device="cpu"))[index].tolist() == [2.0, 2.0]
+
+
+def test_a_generator_of_the_host_draws_nothing_on_a_device() -> None:
+    with pytest.raises(RuntimeError, match="Expected a 'npu' device type for generator"):
+        torch.randn(3, device="npu", generator=torch.Generator("cpu"))

@@ -23,7 +23,7 @@ class ActorCritic(nn.Module):
 def advantages(rewards: Tensor, values: Tensor, gamma: float = 0.97, smooth: float = 0.9) -> Tensor:
     """Return generalised advantages, from the last step to the first."""
     found = torch.zeros_like(rewards)
-    last = torch.zeros(rewards.shape[1])
+    last = torch.zeros(rewards.shape[1], device=rewards.device)
     for t in reversed(range(len(rewards))):
         after = values[t + 1] if t + 1 < len(values) else torch.zeros_like(last)
         last = rewards[t] + gamma * after - values[t] + gamma * smooth * last

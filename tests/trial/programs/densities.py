@@ -50,7 +50,7 @@ class Duel(Training):
         for one in optimizer:
             one.zero_grad()
         with self.context(), self.forward():
-            drawn = draws(torch.randn(len(batch["real"]), 5))
+            drawn = draws(torch.randn(len(batch["real"]), 5).to(batch["real"].device))
             real, fake = tells(batch["real"]), tells(drawn.detach())
             first = F.softplus(-real).mean() + F.softplus(fake).mean()
         ends = [first.detach().clone(), *self.descend(optimizer[1], first, tells.parameters())]
@@ -95,7 +95,7 @@ class Flow(nn.Module):
         self.layers = nn.ModuleList(Coupling(3, bool(n % 2)) for n in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        volume = torch.zeros(len(x))
+        volume = torch.zeros(len(x), device=x.device)
         for layer in self.layers:
             x, more = layer(x)
             volume = volume + more

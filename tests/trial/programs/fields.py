@@ -19,13 +19,15 @@ class RadianceField(nn.Module):
         self.register_buffer("powers", 2.0 ** torch.arange(4))
 
     def forward(self, start: Tensor, way: Tensor, seen: Tensor) -> Tensor:
-        at = torch.linspace(0.5, 2.0, 6)
+        at = torch.linspace(0.5, 2.0, 6, device=way.device)
         points = start[:, None] + way[:, None] * at[:, None]
         angle = (points.unsqueeze(-1) * self.powers).flatten(2)
         inner = self.body(torch.cat([points, angle.sin(), angle.cos()], dim=-1))
-        step = torch.cat([at[1:] - at[:-1], torch.tensor([0.3])])
+        step = torch.cat([at[1:] - at[:-1], torch.tensor([0.3], device=way.device)])
         opaque = 1 - torch.exp(-F.softplus(self.density(inner).squeeze(-1)) * step)
-        left = torch.cumprod(torch.cat([torch.ones(len(start), 1), 1 - opaque + 1e-6], dim=1), dim=1)[:, :-1]
+        left = torch.cumprod(
+            torch.cat([torch.ones(len(start), 1, device=way.device), 1 - opaque + 1e-6], dim=1), dim=1
+        )[:, :-1]
         colour = ((opaque * left).unsqueeze(-1) * torch.sigmoid(self.colour(inner))).sum(dim=1)
         return F.mse_loss(colour, seen)
 

@@ -52,7 +52,7 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor, when: Tensor) -> Tensor:
         half = self.width // 2
-        angle = when[:, None].float() * torch.exp(-math.log(100.0) * torch.arange(half) / half)
+        angle = when[:, None].float() * torch.exp(-math.log(100.0) * torch.arange(half, device=when.device) / half)
         time = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
         first = self.down1(self.stem(x), time)
         second = self.attend(self.down2(F.avg_pool2d(first, 2), time))
@@ -129,7 +129,7 @@ class TwoTowers(nn.Module):
 
     def forward(self, pixels: Tensor, words: Tensor) -> Tensor:
         logits = self.scale.exp().clamp(max=100.0) * self.image(pixels) @ self.text(words).t()
-        at = torch.arange(len(logits))
+        at = torch.arange(len(logits), device=logits.device)
         return (F.cross_entropy(logits, at) + F.cross_entropy(logits.t(), at)) / 2
 
 

@@ -29,11 +29,13 @@ class GraphAttention(nn.Module):
         scores = (h * self.source).sum(-1)[source] + (h * self.goal).sum(-1)[goal]
         scores = F.leaky_relu(scores, 0.2)
         index = goal[:, None].expand_as(scores)
-        highest = torch.full((nodes, self.heads), -1e9).scatter_reduce(0, index, scores, "amax")
+        highest = torch.full((nodes, self.heads), -1e9, device=x.device)
+        highest = highest.scatter_reduce(0, index, scores, "amax")
         weights = torch.exp(scores - highest[goal])
-        total = torch.zeros(nodes, self.heads).scatter_add(0, index, weights)
+        total = torch.zeros(nodes, self.heads, device=x.device).scatter_add(0, index, weights)
         weights = weights / (total[goal] + 1e-16)
-        mixed = torch.zeros(nodes, self.heads, self.out).index_add(0, goal, weights.unsqueeze(-1) * h[source])
+        mixed = torch.zeros(nodes, self.heads, self.out, device=x.device)
+        mixed = mixed.index_add(0, goal, weights.unsqueeze(-1) * h[source])
         return mixed.flatten(1) + self.bias
 
 

@@ -1,6 +1,8 @@
 // The arguments of a call: which are tensors, which are written, and what the schema says of its returns.
 #include "launcher.h"
 
+#include <set>
+
 namespace sim {
 
 IValue with_tensors(const IValue& value, c10::DeviceType device, const TensorMap& map) {
@@ -53,6 +55,22 @@ c10::Device device_of(const Stack& arguments) {
     if (found && found->has_index()) return *found;
   }
   return c10::impl::VirtualGuardImpl(NPU).getDevice();
+}
+
+// Take indices from the host, or copy between devices.
+static const std::set<std::string> TAKES_OTHER_DEVICES{
+    "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
+    "aten::_unsafe_index_put", "aten::_foreach_copy_", "aten::_pack_padded_sequence"};
+
+void refuse_other_devices(const OperatorHandle& op, const Stack& arguments, c10::Device device) {
+  if (TAKES_OTHER_DEVICES.count(op.schema().name())) return;
+  for (const IValue& value : arguments)
+    with_tensors(value, NPU, [&](const at::Tensor& tensor) {
+      TORCH_CHECK(!tensor.defined() || !tensor.dim() || tensor.device() == device,
+                  "Expected all tensors to be on the same device, but found at least two devices, ", device, " and ",
+                  tensor.device(), "! (", op.schema().name(), ")");
+      return tensor;
+    });
 }
 
 }  // namespace sim

@@ -9,6 +9,7 @@ namespace sim {
 namespace {
 
 constexpr size_t MOST_REMEMBERED = 20000;
+constexpr size_t LONGEST_KEY = 8000;  // bytes: lists of hundreds of tensors come in ever other orders
 
 std::mutex lock;
 std::unordered_map<std::string, std::optional<Inferred>> remembered;
@@ -83,7 +84,7 @@ std::optional<Inferred> inferred(const OperatorHandle& op, const Stack& argument
   std::string key = op.schema().name() + "." + op.schema().overload_name();
   append(key, char(c10::get_default_dtype_as_scalartype()));
   for (const IValue& value : arguments)
-    if (!append_value(key, value)) return run_on_meta(op, arguments);
+    if (!append_value(key, value) || key.size() > LONGEST_KEY) return run_on_meta(op, arguments);
   {
     std::lock_guard<std::mutex> guard(lock);
     auto known = remembered.find(key);

@@ -141,6 +141,7 @@ static void launch_waiting_with(const OperatorHandle& op, const Stack& arguments
 static void launch_later(const OperatorHandle& op, Stack* stack, bool widened) {
   Stack arguments = arguments_of(op, stack);
   c10::Device device = device_of(arguments);
+  refuse_other_devices(op, arguments, device);
   c10::OptionalDeviceGuard guard(device);
   Unseen unseen;
   std::optional<at::Generator> drawn = drawn_generator(op, arguments, device);
@@ -231,6 +232,7 @@ static void launch_waiting_with(const OperatorHandle& op, const Stack& arguments
 void launch_waiting(const OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   Stack arguments = arguments_of(op, stack);
   c10::Device device = device_of(arguments);
+  refuse_other_devices(op, arguments, device);
   c10::OptionalDeviceGuard guard(device);
   Unseen unseen;
   launch_waiting_with(op, arguments, drawn_generator(op, arguments, device), stack);

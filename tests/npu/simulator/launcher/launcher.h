@@ -57,6 +57,7 @@ IValue with_tensors(const IValue& value, c10::DeviceType device, const TensorMap
 std::vector<bool> written_arguments(const c10::FunctionSchema& schema);
 std::optional<size_t> argument_of_return(const c10::FunctionSchema& schema, size_t index);
 c10::Device device_of(const Stack& arguments);
+void refuse_other_devices(const OperatorHandle& op, const Stack& arguments, c10::Device device);
 
 // inference.cpp: shapes and dtypes of what an op returns, and of its arguments after it (`out=` is resized); nothing if
 // only the data can tell

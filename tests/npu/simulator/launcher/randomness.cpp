@@ -20,7 +20,8 @@ std::optional<at::Generator> drawn_generator(const OperatorHandle& op, Stack& ar
   for (size_t i = 0; i < declared.size(); i++) {
     if (declared[i].name() != "generator") continue;
     bool is_given = arguments[i].isGenerator() && arguments[i].toGenerator().defined();
-    if (is_given && arguments[i].toGenerator().device().type() != NPU) return std::nullopt;
+    TORCH_CHECK(!is_given || arguments[i].toGenerator().device().type() == NPU,
+                "Expected a 'npu' device type for generator but found 'cpu'");
     at::Generator source = is_given ? arguments[i].toGenerator() : at_npu::detail::getDefaultNPUGenerator(device.index());
     std::lock_guard<std::mutex> lock(source.mutex());
     uint64_t seed = source.current_seed(), offset = source.get_offset();
