@@ -32,7 +32,7 @@ class Step:
 
     def __init__(self) -> None:
         self.sink = MemorySink()
-        self.storages = StorageTable(lambda state, device: None)
+        self.storages = StorageTable(lambda state, device: None, lambda *told: None)
         self.flights = Flights(self.storages, self.sink.emit)
         self.written: list[str] = []
 
