@@ -28,7 +28,7 @@ _CALL: Final = re.compile(r"(.+?)\.(?:\d+\.(?:forward|backward)|(?:forward|backw
 
 
 def _task(translation: Translation, key: str, found: Any) -> None:
-    if found in _ELSEWHERE:
+    if isinstance(found, str) and found in _ELSEWHERE:
         translation.drop(key, f"task {found!r} is no recording: {_ELSEWHERE[found]}")
         return
     translation.put(key, **translation.choose(key, found, _TASKS))

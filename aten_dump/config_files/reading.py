@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +53,22 @@ def read_named_fields(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         raise ConfigError(f"config file {file} is not valid {file.suffix[1:].upper()}: {error}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"config file {file} holds a {type(content).__name__}; it must hold named fields")
+    for name in _names(content):
+        if not isinstance(name, str):
+            raise ConfigError(f"config file {file} holds a field named {name!r}, which is no text; put it in quotes")
     return content
+
+
+def _names(content: object) -> Iterator[object]:
+    """Yield the names of all fields; those of YAML may be numbers and dates, and its lists may hold themselves."""
+    waiting, seen = [content], set()
+    while waiting:
+        item = waiting.pop()
+        if id(item) in seen or not isinstance(item, Mapping | list):
+            continue
+        seen.add(id(item))
+        yield from item if isinstance(item, Mapping) else ()
+        waiting += item.values() if isinstance(item, Mapping) else item
 
 
 def _parse_toml(text: str) -> Any:

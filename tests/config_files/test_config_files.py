@@ -194,6 +194,7 @@ def test_the_documented_files(tmp_path: Path) -> None:
     [
         ({**PATH, "levle": "L1"}, "unknown keys levle; msprobe has: task, dump_path"),
         ({**PATH, "level": "L7"}, "level is 'L7'; msprobe allows: 'L0', 'L1'"),
+        ({**PATH, "task": ["tensor"]}, r"task is \['tensor'\]; msprobe allows: 'statistics'"),
         ({**PATH, "rank": 3}, "rank is 3"),
         ({**PATH, "task": "statistics", "statistics": {"data_mode": ["sideways"]}}, "data_mode is 'sideways'"),
         ({"task": "statistics"}, "no field 'path'"),
