@@ -80,4 +80,7 @@ REFUSED: dict[str, str] = dict.fromkeys(
 }
 
 # Run without ``out=``.
-NO_OUT: dict[str, str] = {"fft.ihfftn": "PyTorch conjugates `out` in place of the result, and leaves it as it was"}
+NO_OUT: dict[str, str] = dict.fromkeys(
+    ["fft.ihfft2", "fft.ihfftn"],
+    "PyTorch conjugates `out` of one dimension in place of the result, and leaves it as it was",
+)

@@ -90,11 +90,12 @@ struct Kernel {
   int device;
   bool widened;  // compute in float32, as the device does where the CPU has statistics in half precision, or no kernel
 
-  static at::Tensor wide(const at::Tensor& tensor) {
+  at::Tensor wide(const at::Tensor& tensor) const {
     if (!tensor.defined()) return tensor;
     at::ScalarType type = tensor.scalar_type();
-    bool is_narrow = type == at::kHalf || type == at::kBFloat16 || c10::isIntegralType(type, false);
-    return is_narrow ? tensor.to(at::kFloat) : tensor;
+    bool is_half = type == at::kHalf || type == at::kBFloat16;
+    bool is_counted = op.schema().name() == "aten::histc";  // by the CPU too, in half precision
+    return c10::isIntegralType(type, false) || (is_half && !is_counted) ? tensor.to(at::kFloat) : tensor;
   }
 
   void put(const at::Tensor& result, const at::Tensor& to) {
@@ -113,8 +114,13 @@ struct Kernel {
     for (Step& step : before) step.run();
     Stack stack = arguments;
     if (widened)
-      for (IValue& value : stack) value = with_tensors(value, c10::kCPU, wide);
+      for (IValue& value : stack) value = with_tensors(value, c10::kCPU, [this](const at::Tensor& tensor) { return wide(tensor); });
+    const Stack given = stack;
     op.callBoxed(&stack);
+    for (size_t i = 0; widened && i < given.size(); i++) {  // `out=`
+      if (!written[i] || !given[i].isTensor() || !given[i].toTensor().defined()) continue;
+      if (!given[i].toTensor().is_same(arguments[i].toTensor())) arguments[i].toTensor().copy_(given[i].toTensor());
+    }
     for (size_t i = 0; i < results.size(); i++) {
       if (results[i].isTensor()) put(stack[i].toTensor(), results[i].toTensor());
       if (!results[i].isTensorList()) continue;
