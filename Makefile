@@ -97,7 +97,7 @@ test-npu: $(READY) .npu/acl/env ## Run tests on the real torch_npu over a simula
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu -m "not slow"
 	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SAMPLE)
 
-test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (half an hour on two cores)
+test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (seven minutes on two cores)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu
 	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SUITES)
 
