@@ -20,6 +20,7 @@ import torch
 
 from ...dump import Call, RankDump, Value
 from ...dump.index.tables import Tables
+from ...geometry import reach
 from ...store import records
 from ...store.argument_trees import input_ids, result_ids
 from ..rerun.allowed_ops import registered_op
@@ -123,20 +124,19 @@ class _Finding:
     def _find(self, layouts: Mapping[_Length, tuple[_Part, ...]]) -> None:
         """Find the parts of all tensors of these lengths."""
         for seen in _by_storage(self.values).values():
-            self._known: dict[tuple[object, int], int] = {}
+            known: dict[tuple[object, int], int] = {}
             for value in seen:
-                self._known.setdefault((value.place, value.version), value.id)
+                known.setdefault((value.place, value.version), value.id)
             for value in seen:
                 parts = layouts.get((value.shape[0], value.dtype)) if len(value.shape) == 1 else None
                 if parts is not None:
-                    self.parts[value.id] = tuple(self._part(value, part) for part in parts)
+                    self.parts[value.id] = tuple(self._part(value, part, known) for part in parts)
 
-    def _part(self, whole: records.Value, part: _Part) -> int:
-        """Return the id of what a part of a long tensor was when it was last written."""
+    def _part(self, whole: records.Value, part: _Part, known: dict[tuple[object, int], int]) -> int:
+        """Return the id of what a part of a long tensor was when it was last written; it is noted in `known`."""
         offset, shape, stride = whole.offset + part.start, list(part.shape), list(part.stride)
         made = self._when_written(whole._replace(id=self._next, offset=offset, shape=shape, stride=stride))
-        version = made.version
-        found = self._known.setdefault((made.place, version), made.id)
+        found = known.setdefault((made.place, made.version), made.id)
         if found == made.id:
             self._next += 1
             self.made.append((made, whole))
@@ -144,7 +144,7 @@ class _Finding:
 
     def _when_written(self, value: records.Value) -> records.Value:
         """Return a value as one of the version that wrote to its elements last."""
-        start, end = value.offset, value.offset + _reach(value)
+        start, end = value.offset, value.offset + reach(value.shape, value.stride)
         for version in range(value.version, 0, -1):
             ranges = self._written.get((value.storage, version))
             if ranges is None or any(a < end and start < b for a, b in ranges):
@@ -194,17 +194,12 @@ def _writes(tables: Tables, values: Mapping[int, records.Value]) -> dict[tuple[i
             value = values[number]
             if value.storage and (value.storage, value.version) not in given:
                 ranges = found.setdefault((value.storage, value.version), [])
-                ranges.append((value.offset, value.offset + _reach(value)))
+                ranges.append((value.offset, value.offset + reach(value.shape, value.stride)))
     return found
 
 
 def _numel(value: records.Value) -> int:
     return torch.Size(value.shape).numel()
-
-
-def _reach(value: records.Value) -> int:
-    """Return how many elements lie between the first and the last of a value, both counted."""
-    return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=False)) + 1
 
 
 def _is_dense(value: records.Value) -> bool:

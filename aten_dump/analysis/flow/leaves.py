@@ -9,7 +9,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,9 +43,8 @@ def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
     return found
 
 
-def named_leaves(flow: DataFlow) -> dict[str, Value]:
-    """Return the parameters that got a gradient, by name, as far as that is told."""
-    found = leaf_gradients(flow)
+def named_leaves(flow: DataFlow, found: Mapping[int, LeafGradient]) -> dict[str, Value]:
+    """Return the parameters that got a gradient, by name, of what `leaf_gradients` found."""
     return {record.name: found[record.call].leaf for record in flow.rank.tables.gradients if record.call in found}
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import torch
 
 from ...dump import Value
+from ...geometry import reach
 
 _MOST_ELEMENTS: Final = 16 << 20
 Pair = tuple[Value, Value]  # a view, and the result as its call left it
@@ -67,11 +68,11 @@ def _same_elements(target: Pair, baseline: Pair) -> bool:
 
 def elements_seen(view: Value, made: Value) -> torch.Tensor | None:
     """Return which elements of a result a view of its memory sees; None if it sees others too."""
-    reach = _reach(made)
+    whole = reach(made.shape, made.stride)
     first = view.storage_offset - made.storage_offset
-    if first < 0 or first + _reach(view) > reach or max(reach, view.numel) > _MOST_ELEMENTS:
+    if first < 0 or first + reach(view.shape, view.stride) > whole or max(whole, view.numel) > _MOST_ELEMENTS:
         return None
-    numbers = torch.full((reach,), -1, dtype=torch.int64)
+    numbers = torch.full((whole,), -1, dtype=torch.int64)
     kept = tuple(slice(0, 1) if step == 0 else slice(None) for step in made.stride)
     order = torch.arange(made.numel).view(made.shape)
     numbers.as_strided(made.shape, made.stride)[kept] = order[kept]
@@ -85,9 +86,3 @@ def covers(made: Value, view: Value) -> bool:
         return True
     places = [(v.storage_offset, tuple(v.shape), v.stride, v.dtype_name) for v in (made, view)]
     return places[0] == places[1] or elements_seen(view, made) is not None
-
-
-def _reach(value: Value) -> int:
-    if value.numel == 0:
-        return 0
-    return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=True)) + 1

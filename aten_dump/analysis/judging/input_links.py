@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -17,7 +18,7 @@ from ..evidence.states import Inputs, State, inputs_of
 from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow
-from ..flow.leaves import named_leaves
+from ..flow.leaves import LeafGradient, leaf_gradients, named_leaves
 from ..flow.wiring import Wiring
 from ..pairing.call_keys import normal_module
 from .sources import Sources
@@ -69,11 +70,7 @@ class Links:
         partner = self._places()[side].pop(value.id, None)  # once: what is no counterpart now will be none later
         if partner is None or self._known.is_known(0 if side else 1, partner):
             return
-        target, baseline = (partner, value) if side else (value, partner)
-        close = self._known.close(target, baseline)
-        said, _ = self._sources.judge(target, baseline, close)
-        if said.status in ("same", "within"):
-            self._known.keep(target, baseline, state_from(said, close))
+        self._tie_if_sources(*((partner, value) if side else (value, partner)))
 
     def tie_alike(self, targets: Sequence[Value], baselines: Sequence[Value]) -> None:
         """Find out which values from outside, all behind one place of both sides, are counterparts: the nearest ones.
@@ -93,10 +90,14 @@ class Links:
             if not taken.isdisjoint(both):
                 continue
             taken |= both
-            close = self._known.close(target, baseline)
-            said, _ = self._sources.judge(target, baseline, close)
-            if said.status in ("same", "within"):
-                self._known.keep(target, baseline, state_from(said, close))
+            self._tie_if_sources(target, baseline)
+
+    def _tie_if_sources(self, target: Value, baseline: Value) -> None:
+        """Note that two values are counterparts, unless what came from outside may not differ as they do."""
+        close = self._known.close(target, baseline)
+        said, _ = self._sources.judge(target, baseline, close)
+        if said.status in ("same", "within"):
+            self._known.keep(target, baseline, state_from(said, close))
 
     def _apart(self, target: Value, baseline: Value) -> float | None:
         """Return the norm of the difference over the sum of both norms; None of what may not be or is not compared."""
@@ -116,11 +117,17 @@ class Links:
             self._norms[side, value.id] = float(torch.linalg.vector_norm(plain(value.tensor()), dtype=torch.float64))
         return self._norms[side, value.id]
 
+    @cached_property
+    def leaf_gradients(self) -> tuple[dict[int, LeafGradient], dict[int, LeafGradient]]:
+        """What was accumulated into which leaf, on both sides."""
+        return leaf_gradients(self._flows[0]), leaf_gradients(self._flows[1])
+
     def _places(self) -> dict[Side, dict[int, Value]]:
         """Return values from outside of each side, and which of the other side's has the same name or place."""
         if self._by_place is None:
             self._by_place = {0: {}, 1: {}}
-            self._place_together(*({normal_module(n): v for n, v in named_leaves(f).items()} for f in self._flows))
+            named = map(named_leaves, self._flows, self.leaf_gradients)
+            self._place_together(*({normal_module(name): value for name, value in side.items()} for side in named))
             for pair in self._aligned:
                 self._place_together(dict(pair.target.input_values()), dict(pair.baseline.input_values()))
         return self._by_place

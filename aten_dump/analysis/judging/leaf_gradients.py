@@ -18,13 +18,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from ...dump import Call
 from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
-from ..flow.leaves import ACCUMULATES, LeafGradient, accumulations, leaf_gradients, sent
+from ..flow.leaves import ACCUMULATES, LeafGradient, accumulations, sent
 from .cut_gradients import detach_of
 from .knowledge import Knowledge
 
@@ -47,9 +46,9 @@ class LeafGradients:
         self._knows = knows
         self._is_crossed = False
 
-    @cached_property
+    @property
     def _sides(self) -> tuple[dict[int, LeafGradient], dict[int, LeafGradient]]:
-        return leaf_gradients(self._knows.flows[0]), leaf_gradients(self._knows.flows[1])
+        return self._knows.links.leaf_gradients
 
     def is_crossed(self, target: Call, baseline: Call) -> bool:
         """Tell whether both calls are of ``AccumulateGrad``, but the target's leaf is another one of the baseline's."""

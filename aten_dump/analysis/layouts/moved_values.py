@@ -29,6 +29,7 @@ from ..judging.estimates import limits_of
 
 _MOST_TRIED: Final = 8
 _MOST_CALLS: Final = 2000
+_IN_ORDER: Final = ("contiguous", "with holes")  # stride classes; the holes are padding
 _ROUNDINGS: Final = 4.0  # of a sum over ranks, times the root of their number
 
 
@@ -113,11 +114,7 @@ class Moves:
         collective = next((c for c in behind if is_collective(c.op)), None)
         held = value.assembly.parts[self.rank.lead.rank]
         only = len(origins) == 1 and all(maker.id in self.rank.aside for maker in behind)
-        in_order = stride_class(held) in (
-            "contiguous",
-            "with holes",
-        )  # the holes are padding; else it may be transposed
-        if collective is None or not only or not in_order:
+        if collective is None or not only or stride_class(held) not in _IN_ORDER:  # it may be a transposed view
             return
         if found is not None and found.error is not None:
             self.faults.append(Fault(value.id, fitting[0].id, call, collective, tuple(reversed(behind)), found, limit))

@@ -107,9 +107,10 @@ class _Judged:
 
     def reason(self, terms: float) -> str:
         """Return why the floor is what it is; each element sums up so many terms."""
-        name = str(self.rounded_to).removeprefix("torch.")
-        if self.honest is not None and self.honest.error >= self.floor:
-            return f"what the same op in {str(self.recorded.dtype).removeprefix('torch.')} is off on this machine"
+        is_measured = self.honest is not None and self.honest.error >= self.floor
+        name = str(self.recorded.dtype if is_measured else self.rounded_to).removeprefix("torch.")
+        if is_measured:
+            return f"what the same op in {name} is off on this machine"
         summed = f" of sums of {terms:.0f} terms" if terms >= 2 and self.accumulator > 0.5 * self.unit else ""
         return f"rounding to {name}{summed}"
 

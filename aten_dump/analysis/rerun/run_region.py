@@ -19,6 +19,7 @@ import torch
 from ...dump import Call, Value
 from ...dump.tensors.tensor_reading import tensor_of_parts
 from ...errors import ReplayError
+from ...geometry import reach
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, read_op_name
 from .run_op import Run, leaves, recorded_slots, result_slots, run_on
 from .shared_memory import Surroundings, tensors_of, wide
@@ -191,7 +192,7 @@ class _Memory:
         for other, tensor in reversed(self._by_storage.get(value.storage, [])):
             first = value.storage_offset - other.storage_offset
             is_alike = _bits(other) == _bits(value)
-            if is_alike and first >= 0 and first + _reach(value) <= _reach(other):
+            if is_alike and first >= 0 and first + reach(value.shape, value.stride) <= reach(other.shape, other.stride):
                 return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + first)
         return None
 
@@ -208,12 +209,6 @@ def _undefined(value: Value) -> torch.Tensor:
 
 def _place(value: Value) -> tuple[object, ...]:
     return value.storage, value.storage_offset, tuple(value.shape), value.stride, value.dtype_name
-
-
-def _reach(value: Value) -> int:
-    if value.numel == 0:
-        return 0
-    return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=True)) + 1
 
 
 __all__ = ["Piece", "laid", "leaves", "run_region", "start_tensors"]

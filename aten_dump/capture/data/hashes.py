@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -40,17 +41,7 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
 
 def hash_later(sink: Sink, tensor: torch.Tensor, value: int, algorithm: str) -> bool:
     """Have the hash of a value on a device taken when its bytes have come over; False where that cannot be."""
-    copied = elements_on_host(tensor)
-    if copied is None:
-        return False
-    host, wait = copied
-
-    def records() -> list[Hash]:
-        wait()
-        return [Hash(HASH, value, HASHES[algorithm](as_array(host)))]
-
-    sink.later(records, host.numel())
-    return True
+    return _when_on_host(sink, tensor, lambda host: Hash(HASH, value, HASHES[algorithm](as_array(host))))
 
 
 def statistics_later(sink: Sink, tensor: torch.Tensor, value: int, names: tuple[str, ...]) -> bool:
@@ -59,16 +50,25 @@ def statistics_later(sink: Sink, tensor: torch.Tensor, value: int, names: tuple[
     So it is with dtypes that `device_batches` does not know, such as complex ones, and on a device that saturates: it
     would cut sums that are too large, and set its overflow register, which is the program's.
     """
+    dtype = tensor.dtype
+
+    def statistics(host: torch.Tensor) -> Statistics:
+        with quiet():
+            return Statistics(STATISTICS, value, compute(host.view(dtype), names))
+
+    return _when_on_host(sink, tensor, statistics)
+
+
+def _when_on_host(sink: Sink, tensor: torch.Tensor, record: Callable[[torch.Tensor], Hash | Statistics]) -> bool:
+    """Have a record made of a tensor's bytes when they have come over; False where they cannot."""
     copied = elements_on_host(tensor)
     if copied is None:
         return False
     host, wait = copied
-    dtype = tensor.dtype
 
-    def records() -> list[Statistics]:
+    def records() -> list[Hash | Statistics]:
         wait()
-        with quiet():
-            return [Statistics(STATISTICS, value, compute(host.view(dtype), names))]
+        return [record(host)]
 
     sink.later(records, host.numel())
     return True

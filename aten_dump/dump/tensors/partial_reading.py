@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from ...geometry import reach
 from ...store import records
 from ..index.source import Source
 from ..index.tables import Tables
@@ -34,11 +35,11 @@ class _Elements:
         """Read elements from `first` on, under a geometry; all that lies between them too."""
         data = self.stored.data
         moved = replace(self.stored, data=data._replace(offset=data.offset + first * self.dtype.itemsize))
-        return stored_elements(moved, _reach(sizes, steps), self.dtype).as_strided(sizes, steps)
+        return stored_elements(moved, reach(sizes, steps), self.dtype).as_strided(sizes, steps)
 
     def gather(self, first: int, sizes: Sequence[int], steps: Sequence[int]) -> torch.Tensor:
         """Read elements as `read` does, but piece by piece where far more bytes lie between them than they have."""
-        if _reach(sizes, steps) <= 2 * prod(sizes):
+        if reach(sizes, steps) <= 2 * prod(sizes):
             return self.read(first, sizes, steps)
         widest = max(range(len(sizes)), key=lambda dim: (sizes[dim] > 1) * steps[dim])
         step_bytes = steps[widest] * self.dtype.itemsize
@@ -136,8 +137,3 @@ def _indices(shape: Sequence[int], most: int) -> Iterator[Index]:
         for start in range(shape[0]):
             for index in _indices(shape[1:], most):
                 yield slice(start, start + 1), *index
-
-
-def _reach(sizes: Sequence[int], steps: Sequence[int]) -> int:
-    """Return the number of elements from the first to the last that a geometry touches."""
-    return sum((size - 1) * step for size, step in zip(sizes, steps, strict=True)) + 1

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from ...errors import AtenDumpError, FormatError, MissingDataError
+from ...geometry import reach
 from ...store import records
 from ...torch_names import neg_view, quantized_per_channel, quantized_per_tensor
 from ..index.source import Source
@@ -106,7 +107,7 @@ def _read(stored: Stored) -> torch.Tensor:
     if value.numel == 0:
         return torch.empty_strided(value.shape, value.stride, dtype=dtype)
     if layout == "strided":
-        flat = stored_elements(stored, _reach(value), dtype)
+        flat = stored_elements(stored, reach(value.shape, value.stride), dtype)
         return flat.as_strided(value.shape, value.stride, 0)
     if layout == "compact":
         flat = stored_elements(stored, value.numel, dtype)
@@ -132,11 +133,6 @@ _INTEGERS: Final[Mapping[torch.dtype, torch.dtype]] = {
     torch.qint32: torch.int32,
 }
 _PACKED: Final = frozenset({torch.quint4x2, torch.quint2x4})
-
-
-def _reach(value: ValueFacts) -> int:
-    """Return the number of elements from the first to the last that the geometry touches."""
-    return sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=False)) + 1
 
 
 def stored_elements(stored: Stored, count: int, dtype: torch.dtype) -> torch.Tensor:

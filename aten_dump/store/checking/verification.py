@@ -13,6 +13,7 @@ from typing import Final
 from safetensors import SafetensorError, safe_open
 
 from ...errors import AtenDumpError, FormatError
+from ...geometry import reach
 from ..argument_trees import input_ids, result_ids
 from ..index_reader import IndexData, index_path, read_index
 from ..records import BLOB, CALL, DATA, LAYOUTS, NOTE, RECOVERED, SHARD, TEXT, VALUE, Blob, Value
@@ -88,7 +89,7 @@ def _beyond_blobs(data: IndexData) -> Iterable[str]:
         value = Value._make(values[record.value][:_VALUE_FIELDS])
         size = dtypes.get(value.dtype)
         if record.blob in nbytes and size is not None and 0 not in value.shape:
-            end = record.offset + size * _reach(value, record.layout)
+            end = record.offset + size * _elements_needed(value, record.layout)
             if end > nbytes[record.blob]:
                 yield (
                     f"{data.path}: value {value.id} reaches to byte {end} of blob {record.blob}, which has "
@@ -96,11 +97,11 @@ def _beyond_blobs(data: IndexData) -> Iterable[str]:
                 )
 
 
-def _reach(value: Value, layout: int) -> int:
+def _elements_needed(value: Value, layout: int) -> int:
     """Return how many elements of a blob a value needs."""
     name = LAYOUTS[layout] if layout < len(LAYOUTS) else ""
     if name == "strided":
-        return 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride, strict=False))
+        return reach(value.shape, value.stride)
     return math.prod(value.shape) if name == "compact" else 0
 
 

@@ -46,7 +46,8 @@ def test_parameters_go_by_their_names_also_where_no_python_call_reads_them(recor
     model = Norm()
     rank = record(lambda: model(seeded(3, 3, seed=1)).square().sum().backward(), model)
     read = dict(rank["Aten.native_layer_norm.0.forward"].input_values())
-    found = named_leaves(DataFlow(rank, "aten"))
+    flow = DataFlow(rank, "aten")
+    found = named_leaves(flow, leaf_gradients(flow))
     assert found.keys() == {"weight", "bias", "inner.weight"}
     assert found["weight"] == read["input.2"]
     assert [list(found[name].shape) for name in ("inner.weight", "bias")] == [[3, 3], [3, 1]]
