@@ -49,7 +49,8 @@ def copy_elements(tensor: torch.Tensor, count: int, seconds: dict[str, float]) -
     copier = copier_of(tensor.device)
     if copier is None or tensor.is_quantized:
         with quiet():
-            return copy_bytes(row_major(tensor, count), 0, seconds)
+            flat = row_major(tensor, count)
+            return copy_bytes(flat, flat.storage_offset() * flat.element_size(), seconds)
 
     def fill_from_device(offset: int, address: int, nbytes: int) -> Wait:
         start = perf_counter()
@@ -85,7 +86,8 @@ def _begin(copier: Copier, tensor: torch.Tensor, offset: int, host: torch.Tensor
         past = min(start + GATHERED_BYTES, host.numel())
         made = gathered(tensor, (offset + start) // size, (offset + past) // size, resolved)
         if made is None:
-            in_a_row = without_bits(tensor).view(-1).view(torch.uint8)
+            # Not view(-1): one element is contiguous whatever its stride, and keeps that.
+            in_a_row = without_bits(tensor).as_strided((tensor.numel(),), (1,)).view(torch.uint8)
             return copier.copy(in_a_row[offset : offset + host.numel()], host)
         waits.append(copier.copy(made, host[start:past], private=True))
 

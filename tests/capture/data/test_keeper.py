@@ -138,6 +138,17 @@ def test_a_sample_is_the_first_elements() -> None:
     assert kept.sink.blobs == {1: raw(x.reshape(-1)[:3]), 2: raw(torch.arange(2.0))}
 
 
+@pytest.mark.parametrize("sample", [3, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+def test_a_sample_of_a_view_is_of_that_view(dtype: torch.dtype, sample: int) -> None:
+    kept, x = Kept(data="tensor", sample=sample), torch.arange(60).remainder(7).to(dtype)
+    views = [x[50:], x.view(6, 10)[3:], x.view(6, 10)[3:, 4:], x[59:].as_strided((1,), (5,))]
+    for view in views:
+        kept.keep(view)
+    kept.of(r.DATA)
+    assert kept.sink.blobs == {i: raw(view.reshape(-1)[:sample]) for i, view in enumerate(views, 1)}
+
+
 @pytest.mark.parametrize("size", [8, LARGE])
 def test_memory_that_was_shrunk_under_a_tensor_is_not_read(size: int) -> None:
     kept, x = Kept(data="tensor"), torch.randn(size)

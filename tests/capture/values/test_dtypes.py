@@ -79,6 +79,8 @@ GEOMETRIES: dict[str, Callable[[], Tensor]] = {
     "channels_last_3d": lambda: BASE.view(1, 2, 3, 4, 5).contiguous(memory_format=torch.channels_last_3d),
     "strided_slice": lambda: BASE[3::7],
     "diagonal": lambda: BASE[:100].view(10, 10).diagonal(),
+    "one_element_of_another_stride": lambda: BASE[77:].as_strided((1, 1), (7, 5)),
+    "one_complex_element_of_another_stride": lambda: torch.randn(3, 4, dtype=torch.complex64).diagonal(2)[1:],
     "overlapping": lambda: BASE.as_strided((10, 4), (2, 1)),
     "unfold": lambda: BASE.unfold(0, 8, 3),
     "offset": lambda: BASE[50:],
