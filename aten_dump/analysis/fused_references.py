@@ -1,168 +1,79 @@
-"""What the fused ops of NPUs compute, after their documentation, in the dtype they are given: for the CPU."""
+"""What the fused ops of NPUs compute, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-from torch import Tensor
+from .fused_ops import attention, experts, gradients, norms, pointwise
 
-_LANES: Final = 8  # the device keeps each maximum and sum of a softmax eight times
-_HEADS_FIRST: Final = {"BNSD": False, "BSND": True}  # layout -> heads and sequence are to be swapped
-_ATTENTION: Final = (
-    "query", "key", "value", "head_num", "input_layout", "pse", "padding_mask", "atten_mask", "scale", "keep_prob",
-    "pre_tockens", "next_tockens", "inner_precise", "prefix", "actual_seq_qlen", "actual_seq_kvlen", "sparse_mode",
-)  # fmt: skip
-_ATTENTION_GRAD: Final = ("query", "key", "value", "dy", "head_num", "input_layout")
-_KNOWN: Final = frozenset(  # what is used, and what makes no difference to the numbers of a call without dropout
-    (
-        *_ATTENTION_GRAD, "atten_mask", "scale", "scale_value", "keep_prob", "pre_tockens", "next_tockens",
-        "softmax_max", "softmax_sum", "attention_in", "softmax_in", "inner_precise", "gen_mask_parallel", "sync",
-        "numels", "seed", "offset",
-    )
-)  # fmt: skip
-_ALL: Final = 2**31 - 1
-_MEAN: Final = 1  # reduction of a loss: 0 none, 1 mean, 2 sum
-_CAUSAL: Final = 2  # the value of `sparse_mode` with which no row sees columns beyond its own number
-
-
-def _rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
-    rstd = torch.rsqrt(x.square().mean(_normed(x, gamma), keepdim=True) + epsilon)
-    return x * rstd * gamma, rstd
-
-
-def _rms_norm_backward(dy: Tensor, x: Tensor, gamma: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
-    normed, scaled = x * rstd, dy * gamma
-    dx = (scaled - normed * (scaled * normed).mean(_normed(x, gamma), keepdim=True)) * rstd
-    return dx, (dy * normed).sum_to_size(gamma.shape)
-
-
-def _normed(x: Tensor, gamma: Tensor) -> list[int]:
-    return list(range(x.dim() - gamma.dim(), x.dim()))
-
-
-def _swiglu(x: Tensor, dim: int = -1) -> Tensor:
-    gate, up = x.chunk(2, dim)
-    return torch.nn.functional.silu(gate) * up
-
-
-def _swiglu_backward(grad: Tensor, x: Tensor, dim: int = -1) -> Tensor:
-    gate, up = x.chunk(2, dim)
-    sigmoid = gate.sigmoid()
-    return torch.cat((grad * up * sigmoid * (1 + gate * (1 - sigmoid)), grad * gate * sigmoid), dim)
-
-
-def _rotary_mul(x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None) -> Tensor:
-    if rotate is not None:
-        raise NotImplementedError("rotate")
-    return x * r1 + _rotated(x, rotary_mode) * r2
-
-
-def _rotary_mul_backward(
-    grad: Tensor, x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half"
-) -> tuple[Tensor, Tensor, Tensor]:
-    to_r1 = (grad * x).sum_to_size(r1.shape)
-    to_r2 = (grad * _rotated(x, rotary_mode)).sum_to_size(r2.shape)
-    return grad * r1 - _rotated(grad * r2, rotary_mode), to_r1, to_r2
-
-
-def _rotated(x: Tensor, mode: str) -> Tensor:
-    if mode == "interleave":
-        return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    if mode != "half":
-        raise NotImplementedError(mode)
-    one, other = x.chunk(2, -1)
-    return torch.cat((-other, one), -1)
-
-
-def _attention(*args: Any, **options: Any) -> tuple[Any, ...]:
-    given = dict(zip(_ATTENTION, args, strict=False)) | options
-    layout, mask, scale = _asked(given, "scale")
-    q, k, v = (_heads(given[name], layout) for name in ("query", "key", "value"))
-    weights, most, total = _weights(q, k, mask, scale)
-    lanes = [part.expand(*part.shape[:-1], _LANES).contiguous() for part in (most, total)]
-    return _heads(weights @ v, layout).contiguous(), *lanes, q.new_empty(0), 0, 0, 0
-
-
-def _attention_v3(*args: Any, **options: Any) -> tuple[Any, ...]:
-    return *_attention(*args, **options)[:4], torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
-
-
-def _attention_grad(*args: Any, **options: Any) -> tuple[Any, ...]:
-    """From the maxima and sums that the forward kept, as the device does: were they wrong, these gradients would be."""
-    given = dict(zip(_ATTENTION_GRAD, args, strict=False)) | options
-    layout, mask, scale = _asked(given, "scale_value")
-    q, k, v, dy, out = (_heads(given[name], layout) for name in ("query", "key", "value", "dy", "attention_in"))
-    weights = torch.exp(_scores(q, k, mask, scale) - given["softmax_max"][..., :1]) / given["softmax_sum"][..., :1]
-    to_scores = weights * (dy @ v.transpose(-1, -2) - (dy * out).sum(-1, keepdim=True)) * scale
-    found = (to_scores @ k, to_scores.transpose(-1, -2) @ q, weights.transpose(-1, -2) @ dy)
-    empty = q.new_empty(0)
-    return *(_heads(tensor, layout).contiguous() for tensor in found), empty, empty
-
-
-def _asked(given: dict[str, Any], scale: str) -> tuple[str, Tensor | None, float]:
-    """Return layout, mask and scale of a call, and raise where it asks for what is not written here."""
-    layout, is_causal = given["input_layout"], given.get("sparse_mode") == _CAUSAL
-    more = {name: item for name, item in given.items() if name not in _KNOWN}
-    others = [name for name, item in more.items() if isinstance(item, Tensor) or item not in (None, 0, "", [])]
-    others = [name for name in others if not (is_causal and name == "sparse_mode")]
-    limits = [given.get(name, _ALL) for name in ("pre_tockens", "next_tockens") if not is_causal]
-    if layout not in _HEADS_FIRST or given.get("keep_prob", 1.0) < 1 or others or min(limits, default=_ALL) < _ALL:
-        raise NotImplementedError(f"layout {layout}, {others}")
-    mask = given.get("atten_mask")
-    if is_causal:  # the mask that is given is a piece of one, and the same for all lengths
-        rows, columns = (_heads(given[name], layout).shape[-2] for name in ("query", "key"))
-        mask = torch.ones(rows, columns, dtype=torch.bool, device=given["query"].device).triu(1)
-    return layout, mask, given.get(scale, 1.0)
-
-
-def _heads(x: Tensor, layout: str) -> Tensor:
-    return x.transpose(1, 2) if _HEADS_FIRST[layout] else x
-
-
-def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    scores = q @ k.transpose(-1, -2) * scale
-    return scores if mask is None else scores.masked_fill(mask.bool(), -torch.inf)
-
-
-def _weights(q: Tensor, k: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    scores = _scores(q, k, mask, scale)
-    most = scores.amax(-1, keepdim=True)
-    shifted = torch.exp(scores - most)
-    total = shifted.sum(-1, keepdim=True)
-    return shifted / total, most, total
-
-
-def _gather_backward(grad: Tensor, size: list[int], dim: int, index: Tensor, sparse_grad: bool) -> Tensor:
-    return grad.new_zeros(size).scatter_add(dim, index, grad)
-
-
-def _binary_cross_entropy_backward(grad: Tensor, x: Tensor, target: Tensor, *how: Any) -> Tensor:
-    weight, pos_weight, reduction = how
-    of_ones = target if pos_weight is None else pos_weight * target
-    found = ((of_ones + 1 - target) * x.sigmoid() - of_ones) * grad
-    found = found if weight is None else found * weight
-    return found / x.numel() if reduction == _MEAN else found
-
-
-def _format_cast(x: Tensor, *_: Any, **__: Any) -> Tensor:
-    """The same elements; only a device keeps them in an order of its own."""
-    return x.clone(memory_format=torch.contiguous_format)
-
-
+_ATTENTION: Final[dict[str, Callable[..., Any]]] = {
+    "npu_fusion_attention": attention.attention,
+    "npu_fusion_attention_v2": attention.attention,
+    "npu_fusion_attention_v3": attention.attention_v3,
+    "npu_fusion_attention_grad": attention.attention_grad,
+    "npu_fusion_attention_grad_v2": attention.attention_grad_v2,
+    "npu_fusion_attention_grad_v3": attention.attention_grad,
+}
+_EXPERTS: Final[dict[str, Callable[..., Any]]] = {
+    "npu_grouped_matmul": experts.grouped_matmul,
+    "npu_grouped_matmul.List": experts.grouped_matmul,
+    "npu_moe_token_permute": experts.permute,
+    "npu_moe_token_permute_grad": experts.permute_grad,
+    "npu_moe_token_permute_grad_v2": experts.permute_grad_v2,
+    "npu_moe_token_unpermute": experts.unpermute,
+    "_npu_moe_token_unpermute": experts.unpermute_and_kept,
+    "npu_moe_token_unpermute_grad": experts.unpermute_grad,
+    "npu_moe_token_unpermute_grad_v2": experts.unpermute_grad_v2,
+    "npu_moe_gating_top_k_softmax": experts.gating_top_k_softmax,
+    "npu_moe_init_routing": experts.init_routing,
+    "npu_moe_compute_expert_tokens": experts.compute_expert_tokens,
+    "npu_moe_finalize_routing": experts.finalize_routing,
+}
+_NORMS: Final[dict[str, Callable[..., Any]]] = {
+    "npu_rms_norm": norms.rms_norm,
+    "npu_rms_norm_backward": norms.rms_norm_backward,
+    "npu_add_rms_norm": norms.add_rms_norm,
+    "npu_layer_norm_eval": norms.layer_norm,
+    "npu_layernorm_grad": norms.layer_norm_grad,
+}
+_POINTWISE: Final[dict[str, Callable[..., Any]]] = {
+    "npu_swiglu": pointwise.swiglu,
+    "npu_swiglu_backward": pointwise.swiglu_backward,
+    "npu_gelu": pointwise.gelu,
+    "npu_gelu_backward": pointwise.gelu_backward,
+    "fast_gelu": pointwise.fast_gelu,
+    "npu_fast_gelu": pointwise.fast_gelu,
+    "npu_fast_gelu_backward": pointwise.fast_gelu_backward,
+    "npu_silu": pointwise.silu,
+    "npu_silu_": pointwise.silu_,
+    "npu_silu_backward": pointwise.silu_backward,
+    "npu_mish": pointwise.mish,
+    "npu_mish_backward": pointwise.mish_backward,
+    "npu_rotary_mul": pointwise.rotary_mul,
+    "npu_rotary_mul_backward": pointwise.rotary_mul_backward,
+    "npu_apply_rotary_pos_emb": pointwise.apply_rotary_pos_emb,
+    "npu_dropout_backward": pointwise.dropped,
+    "npu_dropout_do_mask": pointwise.dropped_and_mask,
+    "npu_format_cast": pointwise.format_cast,
+    "npu_format_cast.Tensor": pointwise.format_cast,
+    "_npu_format_cast": pointwise.format_cast,
+    "npu_dtype_cast": pointwise.dtype_cast,
+    "_npu_dtype_cast": pointwise.dtype_cast,
+    "npu_dtype_cast_backward": pointwise.dtype_cast,
+    "_npu_dtype_cast_backward": pointwise.dtype_cast,
+}
+_GRADIENTS: Final[dict[str, Callable[..., Any]]] = {
+    "npu_gather_backward": gradients.gather_backward,
+    "npu_binary_cross_entropy_with_logits_backward": gradients.binary_cross_entropy_backward,
+    "l1_loss_backward": gradients.l1_loss_backward,
+    "kl_div_backward": gradients.kl_div_backward,
+    "repeat_interleave_backward_int": gradients.repeat_interleave_backward_int,
+    "repeat_interleave_backward_tensor": gradients.repeat_interleave_backward_tensor,
+    "npu_apply_adam_w.out": gradients.apply_adam_w,
+}
 FUSED: Final[dict[str, Callable[..., Any]]] = {
-    "npu::npu_rms_norm": _rms_norm,
-    "npu::npu_rms_norm_backward": _rms_norm_backward,
-    "npu::npu_swiglu": _swiglu,
-    "npu::npu_swiglu_backward": _swiglu_backward,
-    "npu::npu_rotary_mul": _rotary_mul,
-    "npu::npu_rotary_mul_backward": _rotary_mul_backward,
-    "npu::npu_gather_backward": _gather_backward,
-    "npu::npu_binary_cross_entropy_with_logits_backward": _binary_cross_entropy_backward,
-    "npu::npu_fusion_attention": _attention,
-    "npu::npu_fusion_attention_grad": _attention_grad,
-    "npu::npu_format_cast": _format_cast,
-    "npu::npu_fusion_attention_v3": _attention_v3,
-    "npu::npu_fusion_attention_grad_v3": _attention_grad,
+    f"npu::{name}": reference
+    for table in (_ATTENTION, _EXPERTS, _NORMS, _POINTWISE, _GRADIENTS)
+    for name, reference in table.items()
 }

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from aten_dump import DumpConfig, DumpMode, ReplayError, open_dump, replay
 from aten_dump.cli.main import main
 from tests.models import build, train_step
+from tests.npu.trust.test_fused_kernels import CASES
 
 NOT_A_COMPUTATION = {
     "it returns undefined memory: there is nothing to compare",
@@ -72,3 +73,41 @@ def test_fused_attention_that_drops_is_replayed_with_the_same_mask(tmp_path: Pat
     )
     found = replay(tmp_path / "dump", device="npu", dtype=None)
     assert found.unequal == () and [op.op for op in found.ops] == [call.op]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_fused_kernels_and_their_gradients_are_run_again_on_the_cpu(
+    tmp_path: Path, name: str, dtype: torch.dtype
+) -> None:
+    fused, _, inputs = CASES[name]()
+    leaves = [x.to(dtype).npu().requires_grad_() for x in inputs]
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor")):
+        fused(*leaves).sum().backward()
+    found = replay(tmp_path / "dump", device="cpu")
+    assert set(found.reasons) <= NOT_A_COMPUTATION and found.suspects == ()
+    assert {op.reference for op in found.ops} == {"float64"}
+
+
+def test_a_mixture_of_experts_is_run_again_on_the_cpu(tmp_path: Path) -> None:
+    npu = torch.ops.npu
+    x, weights = torch.randn(6, 8).npu().requires_grad_(), torch.randn(4, 8, 8).npu()
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor")):
+        probs, routed, _ = npu.npu_moe_gating_top_k_softmax(torch.randn(6, 4).npu(), k=2)
+        permuted, places = npu.npu_moe_token_permute(x, routed)
+        with torch.no_grad():
+            made = npu.npu_grouped_matmul(
+                [permuted], [weights], group_list=torch.tensor([3, 6, 9, 12]).npu(), group_type=0, split_item=3
+            )[0]
+        made = made + permuted
+        npu.npu_moe_token_unpermute(made, places, probs=probs).sum().backward()
+    found = replay(tmp_path / "dump", device="cpu", dtype=torch.float64)
+    left = {reason.partition(":")[0] for reason in set(found.reasons) - NOT_A_COMPUTATION}
+    assert left <= {"it draws random numbers on cpu"} and found.suspects == ()
+    assert {op.op for op in found.ops} >= {
+        f"npu::{name}"
+        for name in (
+            "npu_moe_gating_top_k_softmax", "npu_moe_token_permute", "npu_moe_token_permute_grad_v2", "npu_grouped_matmul",
+            "_npu_moe_token_unpermute", "npu_moe_token_unpermute_grad_v2",
+        )
+    }  # fmt: skip

@@ -156,6 +156,25 @@ def test_dropout_of_attention_is_the_same_in_backward() -> None:
     torch.testing.assert_close(v.grad[0, 0, :, 0], kept.sum(0) / 8 / 0.5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.bool], ids=str)
+def test_a_cast_has_the_dtype_that_was_asked_for(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, 1.3, -2.7])
+    found = torch_npu.npu_dtype_cast(x.npu(), dtype)
+    assert torch.equal(found.cpu(), x.to(dtype))
+
+
+def test_the_second_version_of_attention() -> None:
+    q, k, v = (x.npu().requires_grad_() for x in _qkv(2))
+    out = torch_npu.npu_fusion_attention_v2(q, k, v, 4, "BNSD", scale=16**-0.5)[0]
+    out.sum().backward()
+    leaves = [x.detach().cpu().requires_grad_() for x in (q, k, v)]
+    expected = F.scaled_dot_product_attention(*leaves, scale=16**-0.5, enable_gqa=True)
+    expected.sum().backward()
+    torch.testing.assert_close(out.cpu(), expected.detach(), rtol=1e-4, atol=1e-4)
+    for have, want in zip((q, k, v), leaves, strict=True):
+        torch.testing.assert_close(have.grad.cpu(), want.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_adam_w_is_that_of_torch() -> None:
     weight, grad = torch.randn(7), torch.randn(7)
     parameter = torch.nn.Parameter(weight.clone())

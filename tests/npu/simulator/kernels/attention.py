@@ -157,7 +157,7 @@ def _backward(problem: Problem, tensors: dict[str, Tensor], options: dict[str, A
     return *named, d_scores
 
 
-@kernel("npu::npu_fusion_attention_grad", "npu::npu_fusion_attention_grad_v2")
+@kernel("npu::npu_fusion_attention_grad")
 def attention_grad(
     query: Tensor, key: Tensor, value: Tensor, dy: Tensor, head_num: int, input_layout: str, **options: Any
 ) -> Any:
@@ -179,6 +179,13 @@ def attention_grad(
     pse = options.get("pse")
     d_pse = d_scores.sum_to_size(pse.shape).to(pse.dtype) if pse is not None else query.new_empty(0)
     return *joined, d_pse, query.new_empty(0)
+
+
+@kernel("npu::npu_fusion_attention_grad_v2")
+def attention_grad_v2(*args: Any, **options: Any) -> Any:
+    """Rotary parts and a sink would have gradients too."""
+    found = attention_grad(*args, **options)
+    return *found, found[-1].new_empty(0), found[-1].new_empty(0)
 
 
 @kernel("npu::npu_fusion_attention_v3")

@@ -9,11 +9,15 @@ from torch import Tensor
 
 from .registering import kernel
 
-_DTYPES = {0: torch.float32, 1: torch.float16, 27: torch.bfloat16}  # ACL's numbers
+# The numbers of c10's ScalarType, which the package hands on where a schema has an int for a dtype.
+_DTYPES = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
+    7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
+}  # fmt: skip
 
 
 def _dtype(number: Any) -> torch.dtype:
-    return number if isinstance(number, torch.dtype) else _DTYPES.get(number, torch.float32)
+    return number if isinstance(number, torch.dtype) else _DTYPES[number]
 
 
 @kernel("npu::npu_dtype_cast", "npu::_npu_dtype_cast")
