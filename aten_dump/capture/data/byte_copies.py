@@ -50,7 +50,7 @@ def copy_elements(tensor: torch.Tensor, count: int, seconds: dict[str, float]) -
     if copier is None or tensor.is_quantized:
         with quiet():
             flat = row_major(tensor, count)
-            return copy_bytes(flat, flat.storage_offset() * flat.element_size(), seconds)
+            return copy_bytes(flat, int(flat.storage_offset()) * flat.element_size(), seconds)
 
     def fill_from_device(offset: int, address: int, nbytes: int) -> Wait:
         start = perf_counter()
