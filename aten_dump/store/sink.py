@@ -36,7 +36,7 @@ class Sink(Protocol):
         """Start a step; nothing is created on disk before its first record."""
 
     def emit(self, record: tuple[Any, ...]) -> None:
-        """Keep one record. Costs an append; never waits for a file."""
+        """Keep one record, as it is now; never waits for a file."""
 
     def wait_for_room(self) -> None:
         """Wait while too many records wait to be written; to be called every thousand calls or so."""

@@ -74,8 +74,7 @@ class GraphLinks:
             self.track_nodes((node,), call, thread)
             tag = metadata.get(KEY)
         if tag is not None and tag.tags is self.tags and tag.sequence_nr >= call.sequence_start:
-            received = (tensor.output_nr, call, path)
-            tag.receives = (*tag.receives, received) if tag.receives else (received,)
+            tag.receives = (*tag.receives, tensor.output_nr, call, path)
 
     def track_nodes(
         self, roots: Iterable[Any], call: OpenCall | None, thread: ThreadState, maker: OpenCall | None = None
@@ -169,7 +168,7 @@ def edges_of(tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> dict[Edge, Inp
             if edges is None:
                 edges = {edge: InputEdge(path)}
             elif edge in edges:
-                edges[edge].paths.append(path)
+                edges[edge].paths += (path,)
             else:
                 edges[edge] = InputEdge(path)
     return edges
@@ -185,7 +184,7 @@ def keep_terms(before: dict[Edge, InputEdge], now: dict[Edge, InputEdge]) -> Non
 def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
     """Note which of the node's edges leave calls that made it for an input of theirs."""
     edges: list[tuple[int, Edge]] | None = None
-    sends: list[tuple[int, OpenCall, InputEdge]] = []
+    sends: tuple[Any, ...] = ()
     while owner is not None and owner.kind != NODE:
         inputs = owner.input_edges
         if inputs is not None:
@@ -198,7 +197,7 @@ def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
                 leads_to = inputs.get(edge)
                 if leads_to is not None:
                     leads_to.terms += 1
-                    sends.append((slot, owner, leads_to))
+                    sends = (*sends, slot, owner, leads_to)
         owner = owner.parent
     if sends:
         tag.sends = sends

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-import torch
-
 from ...config import DumpConfig
 from ...store.records import TREE_TUPLE, Tree
 from ..naming.call_name import BACKWARD, NODE
@@ -41,76 +39,8 @@ from ..values.argument_encoding import encode_all
 from ..values.value_ids import ValueIds
 from .backward_calls import BackwardCall, BackwardTask, GradientSums
 from .graph_links import COMPILED_NODE, GraphLinks
-from .node_tags import NodeTag, NodeTags
+from .node_tags import Gradients, NodeTag, NodeTags
 from .saved_packs import SavedPacks
-
-Gradients = tuple["torch.Tensor | None", ...]
-
-
-class AfterRun:
-    """The hook after a node's run; holds what only the run needs."""
-
-    __slots__ = ("handle", "mode_off", "pushed", "runs", "tag", "task")
-
-    def __init__(self, runs: NodeRuns, tag: NodeTag) -> None:
-        self.runs = runs
-        self.tag = tag
-        self.task: BackwardTask | None = None  # the pass of its present run
-        self.mode_off = False  # our dispatch mode is off the stack for its run
-        self.pushed = False  # the function mode was put back on the stack for its run
-        self.handle: Any = None  # of this hook and the one before the run
-
-    def __call__(self, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
-        """Run by the engine after the node, with the gradients that it sends and those that it got."""
-        runs = self.runs
-        if runs.closed or not self.tag.running:
-            return
-        thread = runs.step.here.state
-        own = thread.own
-        if own.depth:
-            return
-        now_ns = perf_counter_ns()
-        try:
-            own.enter(now_ns)
-            try:
-                runs.leave(self, grad_inputs, grad_outputs, thread, now_ns - runs.step.start_ns)
-            finally:
-                own.leave()
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            runs.step.failed(error)
-
-
-class BeforeRun:
-    """The hook before a node's run."""
-
-    __slots__ = ("_after",)
-
-    def __init__(self, after: AfterRun) -> None:
-        self._after = after
-
-    def __call__(self, grad_outputs: Gradients) -> None:
-        """Run by the engine before the node, with the gradients that it gets."""
-        after = self._after
-        runs = after.runs
-        if runs.closed:
-            return
-        thread = runs.step.here.state
-        if thread.own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
-            return
-        begun_ns = perf_counter_ns()
-        call: OpenCall | None = None
-        try:
-            if thread.own.lock is None:
-                call = runs.enter(after, thread)
-            else:
-                with thread.own.lock:
-                    call = runs.enter(after, thread)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            runs.step.failed(error)
-        now_ns = perf_counter_ns()
-        thread.own.ns += now_ns - begun_ns
-        if call is not None:
-            call.start_ns = now_ns - runs.step.start_ns
 
 
 class NodeRuns:
@@ -146,23 +76,63 @@ class NodeRuns:
         self.tags = NodeTags(step.threads)
         self.packs = SavedPacks(step, values, self.tags) if config.saved_tensors == "hooks" else None
         self.links = GraphLinks(step, values, self.tags, self.put_hooks, self.packs.saved_by if self.packs else None)
-        node_hooks.install(BeforeRun, AfterRun)
+        node_hooks.install(NodeTag)
 
     def put_hooks(self, node: Any, tag: NodeTag) -> None:
         """Watch the runs of a node that has got a tag."""
-        after = AfterRun(self, tag)
-        after.handle = node_hooks.put(node, BeforeRun(after), after)
-        self._handles.append(after.handle)
+        tag.runs = self
+        tag.handle = node_hooks.put(node, tag, tag)
+        self._handles.append(tag.handle)
 
-    def enter(self, after: AfterRun, thread: ThreadState) -> OpenCall:
+    def begins(self, tag: NodeTag) -> None:
+        """A node is about to run."""
+        if self.closed:
+            return
+        thread = self.step.here.state
+        own = thread.own
+        if own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
+            return
+        begun_ns = perf_counter_ns()
+        call: OpenCall | None = None
+        try:
+            if own.lock is None:
+                call = self._enter(tag, thread)
+            else:
+                with own.lock:
+                    call = self._enter(tag, thread)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.step.failed(error)
+        now_ns = perf_counter_ns()
+        own.ns += now_ns - begun_ns
+        if call is not None:
+            call.start_ns = now_ns - self.step.start_ns
+
+    def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
+        """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
+        if self.closed or not tag.running:
+            return
+        thread = self.step.here.state
+        own = thread.own
+        if own.depth:
+            return
+        now_ns = perf_counter_ns()
+        try:
+            own.enter(now_ns)
+            try:
+                self._leave(tag, grad_inputs, grad_outputs, thread, now_ns - self.step.start_ns)
+            finally:
+                own.leave()
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.step.failed(error)
+
+    def _enter(self, tag: NodeTag, thread: ThreadState) -> OpenCall:
         """A node begins to run; return the call that this is."""
-        tag = after.tag
-        if node_hooks.let_others_first(after.handle):
+        if node_hooks.let_others_first(tag.handle):
             tag.runs_python = True
         if thread.last_run is not None:
             _forget_last_run(thread)
         number = current_graph_task_id()
-        task = after.task = self._tasks.get(number) or self._new_task(number, thread)
+        task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
         owner = tag.owner
         parent = None
         if owner is not None:
@@ -174,10 +144,10 @@ class NodeRuns:
                 thread.compiled_nodes += 1
                 thread.storages_before = self._values.storages.seen()
             else:
-                after.pushed = push_function_mode(self._modes.function)
+                tag.pushed = push_function_mode(self._modes.function)
         if tag.name.op in OWN_FORMULA_NODES:
-            after.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
-            self.step.coverage.add("own_formula", tag.name.op, int(after.mode_off))
+            tag.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
+            self.step.coverage.add("own_formula", tag.name.op, int(tag.mode_off))
         return call
 
     def _open(self, tag: NodeTag, thread: ThreadState, parent: BackwardCall | None) -> OpenCall:
@@ -205,33 +175,32 @@ class NodeRuns:
         thread.stack.append(call)
         return call
 
-    def leave(
-        self, after: AfterRun, grad_inputs: Gradients, grad_outputs: Gradients, thread: ThreadState, end_ns: int
+    def _leave(
+        self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients, thread: ThreadState, end_ns: int
     ) -> None:
         """A node has run until `end_ns` and sends these gradients on."""
         step = self.step
-        tag = after.tag
-        call, task = tag.call, after.task
-        assert call is not None, "enter has set it"
-        assert task is not None, "enter has set it"
+        call: OpenCall | None = tag.call
+        task: BackwardTask | None = tag.task
+        assert call is not None, "_enter has set it"
+        assert task is not None, "_enter has set it"
         call.end_ns = end_ns
         tag.running = False
         if thread.last_run is not None:
             _forget_last_run(thread)
         thread.last_run = tag
-        if tag.runs_python or after.mode_off:
-            self._put_modes_back(after, thread)
+        if tag.runs_python or tag.mode_off:
+            self._put_modes_back(tag, thread)
         received = call.args = encode_all(grad_outputs, self._values, self._keep_inputs)
-        last = thread.last_output
-        if last is not None and len(grad_inputs) == 1 and last[0] == id(grad_inputs[0]) and call.id < thread.last_call:
-            sent: list[Tree] = [last[1]]  # what the node's last op returned, and nothing was run since
-        else:
-            sent = encode_all(grad_inputs, self._values, self._keep_outputs)
+        sent = self._trees_of(call, grad_inputs, thread)
         calls = task.calls
-        for slot, owner, path in tag.receives:
+        receives = tag.receives
+        for at in range(0, len(receives), 3):
+            slot: int = receives[at]
+            owner: OpenCall = receives[at + 1]
             receiver = calls.get(owner.id) or task.call_of(owner, thread)
             if receiver is not None and slot < len(received):
-                receiver.receive(path, received[slot])
+                receiver.receive(receives[at + 2], received[slot])
         stack = thread.stack
         if stack and stack[-1] is call:
             stack.pop()
@@ -242,10 +211,12 @@ class NodeRuns:
         if tag.creates_graph:
             made = (g.grad_fn for g in grad_inputs if g is not None)
             self.links.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
-        for slot, owner, edge in tag.sends:
+        sends = tag.sends
+        for at in range(0, len(sends), 3):
+            slot, owner = sends[at], sends[at + 1]
             sender = calls.get(owner.id) or task.call_of(owner, thread)
             if sender is not None and slot < len(sent):
-                sender.send(edge, grad_inputs[slot], sent[slot], self._sums)
+                sender.send(sends[at + 2], grad_inputs[slot], sent[slot], self._sums)
         if tag.leaf is not None:
             task.leaves[tag.leaf] = call.id
         if tag.owner is not None:
@@ -253,13 +224,20 @@ class NodeRuns:
             if parent is not None:
                 parent.end_ns = end_ns
 
-    def _put_modes_back(self, after: AfterRun, thread: ThreadState) -> None:
-        """Undo what `enter` did to the stacks of modes."""
-        if after.mode_off:
+    def _trees_of(self, call: OpenCall, grad_inputs: Gradients, thread: ThreadState) -> list[Tree]:
+        """Return the gradients that a node's run sends."""
+        last = thread.last_output
+        if last is not None and len(grad_inputs) == 1 and last[0] == id(grad_inputs[0]) and call.id < thread.last_call:
+            return [last[1]]  # what the node's last op returned, and nothing was run since
+        return encode_all(grad_inputs, self._values, self._keep_outputs)
+
+    def _put_modes_back(self, tag: NodeTag, thread: ThreadState) -> None:
+        """Undo what `_enter` did to the stacks of modes."""
+        if tag.mode_off:
             push_dispatch_mode(self._modes.dispatch)
-        if after.pushed:
+        if tag.pushed:
             pop_function_mode(self._modes.function)
-        if after.tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
+        if tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
             thread.compiled_nodes -= 1
             self._values.storages.invalidate_since(thread.storages_before)
 

@@ -5,29 +5,39 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.utils.checkpoint
 
-from ...store.records import TreePath
 from ..naming.call_name import CallName
-from ..step.open_calls import InputEdge, OpenCall
+from ..step.open_calls import OpenCall
 from ..step.threads import Threads
 from ..torch_internals.engine import ACCUMULATE_GRAD, is_grad_enabled
 from .sequence_claims import SequenceClaims
 
+Gradients = tuple["torch.Tensor | None", ...]
 KEY: Final = "aten_dump"  # our entry in a node's metadata
 _CHECKPOINT: Final = str(torch.utils.checkpoint.__file__)
 _ENGINE: Final = str(torch.autograd.graph.__file__)
 
 
+class Runs(Protocol):
+    """Who is told of the runs of nodes."""
+
+    def begins(self, tag: NodeTag) -> None:
+        """A node is about to run."""
+
+    def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
+        """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
+
+
 class NodeTag:
-    """What the recorder knows of one autograd node, and of its present or last run."""
+    """What the recorder knows of one autograd node, and of its present or last run. It is both hooks of that run."""
 
     __slots__ = (
-        *("call", "creates_graph", "forward", "leaf", "maker", "name", "owner", "receives", "running", "runs_python"),
-        *("sends", "sequence_nr", "tags"),
+        *("call", "creates_graph", "forward", "handle", "leaf", "maker", "mode_off", "name", "owner", "pushed"),
+        *("receives", "running", "runs", "runs_python", "sends", "sequence_nr", "tags", "task"),
     )
 
     def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
@@ -38,12 +48,28 @@ class NodeTag:
         self.owner = owner  # the innermost API or module call that made the node
         self.maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
         self.leaf: int | None = None  # id of the leaf tensor that this node accumulates into
-        self.sends: Sequence[tuple[int, OpenCall, InputEdge]] = ()  # output slot -> input edge of that call
-        self.receives: Sequence[tuple[int, OpenCall, TreePath]] = ()  # input slot -> output of that call
+        # In threes, as each object is one more for Python's collector to look through.
+        self.sends: Sequence[Any] = ()  # output slot, a call, the edge of its inputs that this leads to
+        self.receives: Sequence[Any] = ()  # input slot, a call, the path of its output
         self.runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
         self.call: OpenCall | None = None  # its present run, or its last one until another node of the thread runs
         self.running = False
         self.creates_graph = False  # its run is itself differentiated (create_graph=True)
+        self.runs: Runs | None = None  # is told of its runs
+        self.handle: Any = None  # of the hooks
+        # What only a run needs.
+        self.task: Any = None  # the pass
+        self.mode_off = False  # our dispatch mode is off the stack
+        self.pushed = False  # the function mode was put back on the stack
+
+    def __call__(self, first: Gradients, second: Gradients | None = None) -> None:
+        """Run by the engine before the node, with the gradients that it gets; after it, with those it sends and got."""
+        runs = self.runs
+        assert runs is not None, "it was set before the hooks were put on"
+        if second is None:
+            runs.begins(self)
+        else:
+            runs.has_run(self, first, second)
 
 
 class NodeTags:

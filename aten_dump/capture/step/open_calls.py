@@ -22,7 +22,7 @@ class InputEdge:
     __slots__ = ("paths", "terms")
 
     def __init__(self, path: TreePath) -> None:
-        self.paths = [path]  # of the tensors among its arguments that lie there
+        self.paths: tuple[TreePath, ...] = (path,)  # of the tensors among its arguments that lie there
         self.terms = 0  # how many gradients the call's own nodes send along it
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ...store.writing.bell import Bell
-from ...store.writing.bounded_thread import BoundedThread
+from ...store.threads.bell import Bell
+from ...store.threads.bounded_thread import BoundedThread
 from .rank_signals import RankSignals, Signal
 
 _POLL_SECONDS: Final = 0.5

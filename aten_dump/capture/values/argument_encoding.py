@@ -29,6 +29,7 @@ from .value_ids import ValueIds
 PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
 _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
+_PATHS: Final[tuple[TreePath, ...]] = tuple((position,) for position in range(16))  # of arguments, made once
 
 
 def encode_all(items: tuple[Any, ...], values: ValueIds, keep: bool) -> list[Tree]:
@@ -71,7 +72,7 @@ def encode_arguments(
     for position, item in enumerate(args):
         kind = type(item)
         if kind is _TENSOR or kind is _PARAMETER:
-            found.append(((position,), item))
+            found.append((_PATHS[position] if position < 16 else (position,), item))
             trees.append(values.tree_of(item, keep))
         elif kind in PLAIN_TYPES:
             trees.append(item)

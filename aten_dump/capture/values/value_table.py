@@ -27,6 +27,7 @@ from .value_ids import ValueIds
 from .value_records import ValueRecords
 
 _TENSOR: Final = torch.Tensor
+_MOST_GEOMETRIES: Final = 4096
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
 
@@ -59,6 +60,7 @@ class ValueTable(ValueIds):
         self.finds_unseen_writes = unseen_writes is not None  # looks at contents for writes that dispatch does not see
         self._plain: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
         self._without_memory = TensorsWithoutMemory(self._records, coverage)
+        self._geometries: dict[Geometry, Geometry] = {}  # one of each for all values that lie so
 
     @property
     def count(self) -> int:
@@ -101,8 +103,7 @@ class ValueTable(ValueIds):
         if info is None:
             if is_functional_tensor(tensor):
                 return [TREE_VALUE, self._without_memory.opaque(tensor)]  # it has a storage, but no memory
-            # A plain tuple of plain tuples: Python's collector need not walk it.
-            geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
+            geometry = self._geometries.get(geometry) or self._keep_geometry(geometry)
             info = self._records.in_memory(tensor, state, geometry)
             state.add_value(geometry, info)
         if keep and not info.is_kept and not info.flags & (UNDEFINED | OPAQUE):
@@ -134,6 +135,14 @@ class ValueTable(ValueIds):
             self._keeper.close()
         finally:
             self.storages.clear()
+
+    def _keep_geometry(self, geometry: Geometry) -> Geometry:
+        """Return a geometry to be kept: a plain tuple of plain tuples, which Python's collector need not walk."""
+        plain: Geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
+        if len(self._geometries) >= _MOST_GEOMETRIES:
+            self._geometries.clear()
+        self._geometries[plain] = plain
+        return plain
 
     def _is_plain(self, kind: type) -> bool:
         """Tell whether tensors of `kind` are memory like any other: no dispatch of their own."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..shards import ALIGNMENT
-from .bell import Bell
+from ..threads.bell import Bell
 
 CHUNK_BYTES: Final = 16 << 20
 LEAST_QUEUE_BYTES: Final = 4096

@@ -1,27 +1,21 @@
-"""Appends records to an index file, with a check record after every batch.
-
-Packing is one C call for a whole batch: a list of records is packed as one msgpack array, whose own head is
-cut off again.
-"""
+"""Appends records to an index file, with a check record after every batch."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-import msgpack
 import xxhash
 
 from ..rank_lock import lock_file
-from ..records import CALL, CHECK, NOTE, VALUE, Call, Check, Note, Value
+from ..records import CHECK, Check
 from ..regular_files import open_inside
+from .packed_records import packed
 
 INDEX_FILE: Final = "index.msgpack"
 PARTIAL_INDEX: Final = "index.msgpack.partial"  # until its header is written
-BATCH: Final = 256  # records per C call, which keeps the GIL for about 0.3 ms
-_CALL_FIELDS: Final = len(Call._fields)
-_VALUE_FIELDS: Final = len(Value._fields)
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -31,25 +25,14 @@ def write_all(fd: int, data: bytes) -> None:
         left = left[os.write(fd, left) :]
 
 
-def _shortest(record: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Leave out the trailing fields of the two most frequent kinds where they have their defaults."""
-    kind = record[0]
-    if kind == CALL and record[-1] is None and len(record) == _CALL_FIELDS:
-        return record[:-2] if record[-2] is None else record[:-1]
-    if kind == VALUE and record[-1] is None and len(record) == _VALUE_FIELDS:
-        return record[:-1] if record[-2] else record[:-2]
-    return record
-
-
 class IndexWriter:
     """One index file that grows."""
 
     def __init__(self, fd: int, nbytes: int = 0, last_check: bytes = b"") -> None:
         """Go on at byte `nbytes`, right after the check record `last_check`."""
         self._fd = fd
-        self._pack = msgpack.Packer(use_bin_type=True, unicode_errors="backslashreplace").pack
         self._hash = xxhash.xxh3_64(last_check)
-        self._parts: list[bytes | memoryview] = []
+        self._parts: list[bytes] = []
         self._nbytes = nbytes
         self._unnamed: tuple[Path, Path] | None = None  # the name that the file has and the one it gets
         self.waiting_bytes = 0
@@ -66,18 +49,14 @@ class IndexWriter:
         index._unnamed = temporary, path
         return index
 
-    def add(self, batch: list[tuple[Any, ...]]) -> None:
-        """Pack some records, a few thousand at most; they reach the file with the next `flush`."""
-        if not batch:
-            return
-        try:
-            data = self._pack([_shortest(record) for record in batch])
-        except (TypeError, ValueError, OverflowError):
-            self._add_one_by_one(batch)
-            return
-        head = 1 if len(batch) < 16 else 3
-        self._parts.append(memoryview(data)[head:])
-        self.waiting_bytes += len(data) - head
+    def add(self, records: Iterable[tuple[Any, ...]]) -> None:
+        """Add some records; they reach the file with the next `flush`."""
+        self.add_packed(packed(records))
+
+    def add_packed(self, batch: list[bytes]) -> None:
+        """Add records that are packed."""
+        self._parts += batch
+        self.waiting_bytes += sum(map(len, batch))
 
     def flush(self) -> None:
         """Write what was added and a check record."""
@@ -87,7 +66,7 @@ class IndexWriter:
         self._parts.clear()
         self.waiting_bytes = 0
         self._hash.update(data)
-        check = self._pack(Check(CHECK, self._nbytes + len(data), self._hash.digest()))
+        (check,) = packed([Check(CHECK, self._nbytes + len(data), self._hash.digest())])
         write_all(self._fd, data + check)
         if self._unnamed is not None:
             os.rename(*self._unnamed)
@@ -104,21 +83,3 @@ class IndexWriter:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def _add_one_by_one(self, batch: list[tuple[Any, ...]]) -> None:
-        """Keep all records but those that msgpack cannot write, for each of which a Note says so."""
-        for record in batch:
-            try:
-                data = self._pack(record)
-            except (TypeError, ValueError, OverflowError) as error:
-                message = f"a record of kind {record[0]!r} was left out: {error}; it held {_shown(record)}"
-                data = self._pack(Note(NOTE, "unwritable_record", message, 1))
-            self._parts.append(data)
-            self.waiting_bytes += len(data)
-
-
-def _shown(record: tuple[Any, ...]) -> str:
-    try:
-        return f"{record!r:.400}"
-    except ValueError:  # sys.set_int_max_str_digits
-        return "an integer of too many digits to be shown"

@@ -7,28 +7,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from .packed_records import PackedRecords
+
 Action = Callable[[Any], None]
 
 
 class JobQueue:
-    """Records, emitted by an append alone, and jobs among them: FIFO."""
+    """Records, packed when they are emitted, and jobs among them: FIFO."""
 
     def __init__(self, write: Action) -> None:
-        """Make an empty queue; `write` is the action of a list of records."""
+        """Make an empty queue; `write` is the action of a list of packed records."""
         self._write = write
-        self._pending: list[tuple[Any, ...]] = []
-        self.emit = self._pending.append
+        self._pending = PackedRecords()
+        self.emit = self._pending.add
         self._jobs: deque[tuple[Action, Any]] = deque()
         self._lock = threading.Lock()  # makes "drain the list, then queue a job" one act; held for microseconds
         self._queued = 0  # records that were ever put among the jobs
         self._taken = 0  # those of them that `pop` has returned
-        self._writing: list[tuple[Any, ...]] = []  # those that were returned last; it shrinks
+        self._writing: list[bytes] = []  # those that were returned last
 
     @property
     def waiting_records(self) -> int:
         """Records that were emitted and are not yet written."""
         with self._lock:
-            return len(self._pending) + self._queued - self._taken + len(self._writing)
+            return len(self._pending.waiting) + self._queued - self._taken + len(self._writing)
 
     def add(self, action: Action, argument: Any) -> None:
         """Queue a job behind all records emitted before it."""
@@ -43,7 +45,7 @@ class JobQueue:
 
     def forget(self) -> None:
         """Drop the records emitted so far."""
-        self._pending.clear()
+        self._pending.take()
 
     def pop(self) -> tuple[Action, Any] | None:
         """Take the first job; None when there is none."""
@@ -60,10 +62,7 @@ class JobQueue:
         self._writing = []
 
     def _drain(self) -> None:
-        pending = self._pending
-        count = len(pending)
-        if count:  # another thread may append meanwhile: take exactly `count`
-            batch = pending[:count]
-            del pending[:count]
+        batch = self._pending.take()
+        if batch:
             self._jobs.append((self._write, batch))
-            self._queued += count
+            self._queued += len(batch)

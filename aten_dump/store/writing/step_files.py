@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
@@ -19,15 +19,11 @@ from ..regular_files import sync_folder
 from ..shards import header_entry
 from .arena import Chunk
 from .host_bytes import HostBytes
-from .index_writer import BATCH, INDEX_FILE, IndexWriter
+from .index_writer import INDEX_FILE, IndexWriter
 from .settings import WriterSettings
 from .shard_writer import HeaderBudget, ShardWriter, check_free_space
 
 INDEX_FLUSH_BYTES: Final = 16 << 10
-# Between batches the GIL is left alone for long enough that a waiting thread wakes up and takes it; releasing
-# it for a short write is not, and the waiting thread would then wait for the 5 ms of sys.getswitchinterval().
-YIELD_SECONDS: Final = 0.0003
-HURRY_RECORDS: Final = 1 << 13  # so many that wait are taken in longer strokes: each may cost 5 ms until the GIL is had
 JOURNAL_BYTES: Final = 8 << 20  # of data that may be written before their records are
 CACHED_BYTES: Final = 1 << 20  # what the write finds in cache after the checksum has read it
 
@@ -96,16 +92,11 @@ class StepFiles:
         self._index.add([header])
         self._index.flush()
 
-    def records(self, batch: list[tuple[Any, ...]]) -> None:
-        """Write records. Empties `batch`, in short strokes: freeing many objects at once holds the GIL."""
-        while batch:
-            size = BATCH if len(batch) < HURRY_RECORDS else 4 * BATCH
-            self._index.add(batch[:size])
-            del batch[:size]
-            if self._index.waiting_bytes >= INDEX_FLUSH_BYTES:
-                self.flush()
-            if batch:
-                time.sleep(YIELD_SECONDS)
+    def records(self, batch: list[bytes]) -> None:
+        """Write packed records."""
+        self._index.add_packed(batch)
+        if self._index.waiting_bytes >= INDEX_FLUSH_BYTES:
+            self.flush()
 
     def piece(self, piece: Piece) -> None:
         """Write a piece of a blob, and the blob's record after the last one."""
@@ -161,7 +152,7 @@ class StepFiles:
 
     def finish(self, end: StepEnd) -> None:
         """Finish the shards, then commit."""
-        self._index.add(list(end.notes))
+        self._index.add(end.notes)
         self._finish_shard()
         self._header_budget.end_step()
         self.flush()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...errors import StoreError
 from ..records import FRAME, NOTE, OP, STACK, TEXT, Header, Note
 from .arena import Chunk
 from .host_bytes import HostBytes
+from .packed_records import kind_of, packed
 from .settings import WriterSettings
 from .shard_writer import HeaderBudget
 from .step_files import BlobStart, Piece, StepEnd, StepFiles
@@ -31,7 +32,7 @@ class Steps:
         self._rank = rank
         self._settings = settings
         self._release = release
-        self._early: list[tuple[Any, ...]] = []  # records of a step that has no files yet
+        self._early: list[bytes] = []  # records of a step that has no files yet
         self._header: Header | None = None
         self._files: StepFiles | None = None
         self._late_records = 0
@@ -41,11 +42,10 @@ class Steps:
         """Begin a step; its files are made with its end, or what comes first of it beside texts, ops and stacks."""
         self._header = header
 
-    def records(self, batch: list[tuple[Any, ...]]) -> None:
-        """Write records, and empty `batch`."""
-        if self._files is None and self._header is not None and all(record[0] in _TABLES for record in batch):
+    def records(self, batch: list[bytes]) -> None:
+        """Write packed records."""
+        if self._files is None and self._header is not None and all(kind_of(record) in _TABLES for record in batch):
             self._early += batch
-            batch.clear()
             return
         files = self._open()
         if files is None:
@@ -90,7 +90,7 @@ class Steps:
         """Close the files of a step that never ended."""
         self._early.clear()
         if self._files is not None:
-            self._files.records(list(notes))
+            self._files.records(packed(notes))
             self._files.interrupt()
         self._files = self._header = None
 
@@ -114,7 +114,7 @@ class Steps:
             self._files.records(early)
             if self._late_records:
                 message = f"{self._late_records} records came after the step before had ended and were left out"
-                self._files.records([Note(NOTE, "late_records", message, self._late_records)])
+                self._files.records(packed([Note(NOTE, "late_records", message, self._late_records)]))
                 self._late_records = 0
         return self._files
 

@@ -1,8 +1,8 @@
 """The Sink that keeps a rank's records and bytes in files.
 
 Theory of operation
-    The training thread only appends: `emit` is `list.append` itself, `store` copies bytes into arena memory and
-    queues pieces. A daemon thread (`WriterThread`) encodes and writes, when half a chunk of bytes has come, when
+    The training thread touches no file: `emit` packs a record and appends it to a list, `store` copies bytes into
+    arena memory and queues pieces. A daemon thread (`WriterThread`) writes, when half a chunk of bytes has come, when
     somebody waits for room, and every 50 ms otherwise.
 
     Where the program's own threads take all cores, there is none for this thread to write on, and a copy for it costs
@@ -26,8 +26,8 @@ from ...errors import FormatError, StoreError
 from ..records import Header
 from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
+from ..threads.bell import Bell
 from .arena import Arena
-from .bell import Bell
 from .byte_budget import ByteBudget
 from .existing import prepare_root
 from .host_bytes import HostBytes

@@ -1,8 +1,8 @@
-"""The thread that encodes and writes, and what waits for it.
+"""The thread that writes, and what waits for it.
 
 Theory of operation
     It takes what is there when it is signaled and every 50 ms otherwise. Records that wait and the memory of jobs are
-    bounded. Records are not counted one by one, that would cost more than the append: whoever emits them calls
+    bounded. Records are not counted one by one, that would cost too much: whoever emits them calls
     `wait_for_room` now and then, every thousand calls, say.
 
     After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it.
@@ -20,14 +20,15 @@ from typing import Any, Final
 from ...errors import StoreError
 from ..records import Note
 from ..sink import Job
-from .bell import Bell
-from .bounded_thread import BoundedThread
+from ..threads.bell import Bell
+from ..threads.bounded_thread import BoundedThread
 from .job_queue import Action, JobQueue
+from .packed_records import packed
 from .step_files import StepEnd
 from .step_sequence import Steps
 
 INTERVAL_SECONDS: Final = 0.05
-# Records that may wait to be written, some 30 MB of host memory and 0.1 s of the writer's thread.
+# Records that may wait to be written, some 4 MB of host memory.
 WAITING_RECORDS: Final = 1 << 15
 JOB_BYTES: Final = 16 << 20  # of memory that jobs may hold
 _LOOK_SECONDS: Final = 0.002
@@ -191,7 +192,7 @@ class WriterThread:
     def _do_job(self, argument: tuple[Job, int]) -> None:
         job, nbytes = argument
         begun = time.perf_counter()
-        records = list(job())
+        records = packed(job())
         with self._lock:
             self._job_bytes -= nbytes
             self._job_seconds += time.perf_counter() - begun

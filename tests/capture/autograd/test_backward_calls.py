@@ -21,7 +21,7 @@ V = r.TREE_VALUE
 def edge(*paths: TreePath, terms: int = 1) -> InputEdge:
     """An edge to the inputs at `paths`, along which so many gradients are sent."""
     one = InputEdge(paths[0])
-    one.paths += paths[1:]
+    one.paths += tuple(paths[1:])
     one.terms = terms
     return one
 

@@ -292,7 +292,7 @@ def test_edges_are_those_of_tensors_with_gradient_and_of_views_by_output() -> No
     assert edges_of([((0,), plain)]) is None and edges_of([]) is None
     found = edges_of([((0,), leaf), ((1,), made), ((2,), high), (("k",), leaf), ((4,), plain), ((5,), low)])
     assert found is not None and {edge: leads_to.paths for edge, leads_to in found.items()} == {
-        (-id(leaf), 0): [(0,), ("k",)], (number, 0): [(1,)], (split, 1): [(2,)], (split, 0): [(5,)],
+        (-id(leaf), 0): ((0,), ("k",)), (number, 0): ((1,),), (split, 1): ((2,),), (split, 0): ((5,),),
     }  # fmt: skip
 
 
@@ -308,12 +308,12 @@ def test_nodes_between_a_call_s_inputs_and_outputs_are_the_call_s() -> None:
     linked.track(call, after)
     assert [linked.tag(t).forward for t in (before, middle, after)] == [first, second, third]
     assert [linked.tag(t).owner for t in (before, middle, after)] == [None, call, call]
-    assert linked.tag(after).receives == ((0, call, (0,)),) and linked.tag(middle).receives == ()
+    assert linked.tag(after).receives == (0, call, (0,)) and linked.tag(middle).receives == ()
     number = before.grad_fn._sequence_nr()  # type: ignore[union-attr]
     assert call.input_edges is not None
     to_before, to_x = call.input_edges[number, 0], call.input_edges[-id(x), 0]
-    assert linked.tag(middle).sends == [(0, call, to_before)]
-    assert linked.tag(after).sends == [(1, call, to_x)], "and not the edge that stays inside"
+    assert linked.tag(middle).sends == (0, call, to_before)
+    assert linked.tag(after).sends == (1, call, to_x), "and not the edge that stays inside"
     assert (to_before.terms, to_x.terms) == (1, 1)
 
 

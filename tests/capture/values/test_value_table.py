@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from aten_dump import IS_COMPILED
+from aten_dump.capture.values import value_table
 from tests.capture.bits import assert_same, calls, only, values
 from tests.devices import here, op_here
 from tests.torch_features import needs_saved_tensors
@@ -40,6 +42,25 @@ def test_input_of_an_in_place_op_is_the_value_before(record: Record) -> None:
     assert add.mutated == mul.mutated == ("self",)
     assert add.mutated_values["self"].tensor().tolist() == [10, 11, 12, 13]
     assert_same(add.mutated_values["self"].tensor(), rank.tensor(f"{add.name}.mutated.self"))
+
+
+def test_views_of_more_places_than_are_kept_are_each_themselves(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not IS_COMPILED:  # what is compiled has read it
+        monkeypatch.setattr(value_table, "_MOST_GEOMETRIES", 3)
+    x = torch.arange(10.0)
+    views = [x[at : at + 1] for at in range(10)]
+
+    def body() -> None:
+        for _ in range(2):
+            for view in views:
+                view.exp()
+
+    rank = record(body, data="tensor")
+    read = [call.inputs[0][0] for call in calls(rank, kind="aten", op="aten::exp")]
+    assert [value.tensor().item() for value in read] == [*range(10)] * 2
+    assert [value.id for value in read[:10]] == [value.id for value in read[10:]] and len({v.id for v in read}) == 10
 
 
 def test_in_place_python_call_keeps_the_value_before(record: Record) -> None:

@@ -11,6 +11,7 @@ from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.writing.host_bytes import HostBytes
+from aten_dump.store.writing.packed_records import packed
 from aten_dump.store.writing.settings import WriterSettings
 from aten_dump.store.writing.step_files import BlobStart, StepEnd
 from aten_dump.store.writing.step_sequence import Steps
@@ -41,13 +42,13 @@ def test_a_step_that_is_dropped_leaves_no_files_unless_something_was_on_file(tmp
     found = steps(tmp_path)
     text = r.Text(r.TEXT, 1, "a name that nothing uses")
     found.begin(header(0, 3))
-    found.records([text])
+    found.records(packed([text]))
     found.flush()
     found.drop(None)
     assert list(tmp_path.iterdir()) == []
     found.begin(header(1, 3))
-    found.records([text])
-    found.records([call(1)])
+    found.records(packed([text]))
+    found.records(packed([call(1)]))
     found.drop(None)
     data = read_index(tmp_path / "step1" / "rank3")
     assert data.committed and len(data.rows[r.TEXT]) == len(data.rows[r.CALL]) == 1
@@ -58,7 +59,7 @@ def test_records_and_blobs_of_each_step_are_in_its_folder(tmp_path: Path) -> Non
     found = steps(tmp_path)
     for step in (4, 7):
         found.begin(header(step, 3))
-        found.records([call(step)])
+        found.records(packed([call(step)]))
         found.write(BlobStart(1, "U8", [3], 3), HostBytes.of(b"abc"))
         found.end(end(1))
     for step in (4, 7):
@@ -70,16 +71,16 @@ def test_records_and_blobs_of_each_step_are_in_its_folder(tmp_path: Path) -> Non
 def test_records_after_the_end_are_told_of_in_the_next_step(tmp_path: Path) -> None:
     found = steps(tmp_path)
     found.begin(header(0, 3))
-    found.records([call(1)])
+    found.records(packed([call(1)]))
     found.end(end(1))
-    found.records([call(2), call(3)])
+    found.records(packed([call(2), call(3)]))
     found.begin(header(1, 3))
-    found.records([call(4)])
+    found.records(packed([call(4)]))
     found.end(end(1))
     (note,) = list(read_index(tmp_path / "step1" / "rank3").records(r.NOTE))
     assert (note.code, note.count) == ("late_records", 2)
     found.begin(header(2, 3))
-    found.records([call(5)])
+    found.records(packed([call(5)]))
     found.end(end(1))
     assert list(read_index(tmp_path / "step2" / "rank3").records(r.NOTE)) == [], "it is told once"
 
@@ -87,7 +88,7 @@ def test_records_after_the_end_are_told_of_in_the_next_step(tmp_path: Path) -> N
 def test_an_interrupted_step_keeps_what_it_has_and_what_is_to_be_said(tmp_path: Path) -> None:
     found = steps(tmp_path)
     found.begin(header(0, 3))
-    found.records([call(1)])
+    found.records(packed([call(1)]))
     found.interrupt([r.Note(r.NOTE, "code", "said", 1)])
     data = read_index(tmp_path / "step0" / "rank3")
     assert not data.committed and [note.code for note in data.records(r.NOTE)] == ["code", "interrupted"]
@@ -108,7 +109,7 @@ def test_an_interrupted_step_keeps_what_it_has_and_what_is_to_be_said(tmp_path: 
 def test_errors_say_where_and_what_stays(tmp_path: Path, error: Exception, said: str) -> None:
     found = steps(tmp_path)
     found.begin(header(5, 3))
-    found.records([call(1)])
+    found.records(packed([call(1)]))
     told = found.fail(error)
     assert told.__cause__ is error
     with pytest.raises(StoreError, match=rf"cannot write step 5 of rank 3 in .*: {said}"):

@@ -20,7 +20,7 @@ from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.memory_sink import MemorySink
-from aten_dump.store.writing import bounded_thread
+from aten_dump.store.threads import bounded_thread
 from tests.checkout import ROOT
 from tests.store.recording import (
     RANK,

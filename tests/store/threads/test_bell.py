@@ -15,7 +15,7 @@ import pytest
 
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.writing.bell import Bell
+from aten_dump.store.threads.bell import Bell
 from tests.checkout import ROOT
 from tests.store.recording import bare_value, begin, call, noise, store, writer
 

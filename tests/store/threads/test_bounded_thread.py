@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 from aten_dump.errors import StoreError
-from aten_dump.store.writing import bounded_thread
-from aten_dump.store.writing.bounded_thread import BoundedThread
+from aten_dump.store.threads import bounded_thread
+from aten_dump.store.threads.bounded_thread import BoundedThread
 
 
 def test_a_thread_that_ends_is_waited_for() -> None:
