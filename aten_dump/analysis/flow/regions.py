@@ -8,7 +8,9 @@ Theory of operation
 
     That holds if both start from the same values. Where one side starts from x and the other from a rounded silu(x),
     the rounding would show; so the value that was made last is replaced by what its call read, on the side
-    that has it alone, until both start alike. Constants that one side alone has are as exact as their dtype.
+    that has it alone, until both start alike. A weight in half precision and a transposed view of it are one
+    start: behind them lies the weight in float32, which is not rounded. Constants that one side alone has are as exact
+    as their dtype.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from ..rerun.rounding import Rounding
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.rounding_error import measure as measure_rounding
 from ..rerun.run_region import laid, run_region, start_tensors
+from ..rerun.shared_memory import moment_of
 from .cones import MOST_CALLS, Cone, GrowingCone
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
+from .same_view import covers
 
 SAME_NORM: Final = 1e-8  # relative L2 of two float64 computations of the same
 SAME_ELEMENT: Final = 1e-7
@@ -138,13 +142,21 @@ class Regions:
 
     def _odd(self, sides: tuple[GrowingCone, GrowingCone]) -> list[tuple[GrowingCone, Value]]:
         """Return the values that only one side starts from."""
-        classes = [{self._known.class_of(g.side, value) for value in g.cut.values()} for g in sides]
-        return [
-            (growing, value)
-            for growing, other in zip(sides, reversed(classes), strict=True)
-            for value in growing.cut.values()
-            if self._known.class_of(growing.side, value) not in other
-        ]
+        alone = self._only_on_one_side([tuple(growing.cut.values()) for growing in sides])
+        return [(sides[side], value) for side, value in alone]
+
+    def _only_on_one_side(self, cuts: Sequence[Sequence[Value]]) -> list[tuple[Side, Value]]:
+        """Return what only one side starts from, other views of what both start from aside."""
+        classes = [{self._known.class_of(side, v) for v in cut} for side, cut in enumerate(cuts)]  # type: ignore[arg-type]
+        found: list[tuple[Side, Value]] = []
+        for side in (0, 1):
+            common = {v.id: v for v in cuts[side] if self._known.class_of(side, v) in classes[1 - side]}
+            seen = {moment_of(v): v for v in common.values() if v.storage and not v.composed}
+            for value in cuts[side]:
+                made = seen.get(moment_of(value))
+                if value.id not in common and (made is None or value.composed or not covers(made, value)):
+                    found.append((side, value))
+        return found
 
     def _made_at(self, side: Side, value: Value) -> int:
         """Return when a value was made, in the target's order."""
@@ -162,7 +174,7 @@ class Regions:
             return Meaning("unknown", why=other, cones=cones)
         try:
             if isinstance(one, str):
-                return self._against_recorded(cones, other, one)
+                return self._against_recorded(cones, widened, other, one)
             return self._judged(cones, widened, one, other)
         except AtenDumpError as error:
             return Meaning("unknown", why=str(error), cones=cones)
@@ -187,11 +199,8 @@ class Regions:
 
     def _alone(self, cones: tuple[Cone, Cone]) -> list[tuple[Side, Value]]:
         """Return the floating values that only one side starts from: they are as exact as their dtype."""
-        ours = {self._known.class_of(0, value) for value in cones[0].cut}
-        theirs = {self._known.class_of(1, value) for value in cones[1].cut}
-        found: list[tuple[Side, Value]] = [(0, v) for v in cones[0].cut if self._known.class_of(0, v) not in theirs]
-        found += [(1, v) for v in cones[1].cut if self._known.class_of(1, v) not in ours]
-        return [(side, value) for side, value in found if value.is_floating]
+        alone = self._only_on_one_side([cone.cut for cone in cones])
+        return [(side, value) for side, value in alone if value.is_floating]
 
     def _judged(
         self,
@@ -214,14 +223,17 @@ class Regions:
         x, y = one[unlike[0]], other[unlike[0]]
         return Meaning("differs", measure(x, y).rel_l2 if x.shape == y.shape else math.inf, cones=cones)
 
-    @staticmethod
-    def _against_recorded(cones: tuple[Cone, Cone], other: Iterable[torch.Tensor], why: str) -> Meaning:
+    def _against_recorded(
+        self, cones: tuple[Cone, Cone], widened: tuple[Cone, Cone], other: Iterable[torch.Tensor], why: str
+    ) -> Meaning:
         """Hold what the target recorded against the baseline's region on the target's inputs.
 
-        What each of the target's calls may be off by adds up, as the root of their number.
+        What each of the target's calls may be off by adds up, as the root of their number; how rounding on the way
+        grows, the baseline's calls tell, each result rounded to its dtype.
         """
         worst, limit = 0.0, SUSPECT * math.sqrt(max(1, len(cones[0].pieces)))
-        for value, expected in zip(cones[0].values, other, strict=True):
+        rounded = run_region(widened[1].pieces, self._starts(widened)[1], cones[1].values, rounded=True)
+        for value, expected, honest in zip(cones[0].values, other, rounded, strict=True):
             recorded = value.tensor()
             if recorded.shape != expected.shape:
                 return Meaning("differs", math.inf, cones=cones)
@@ -229,7 +241,8 @@ class Regions:
                 return Meaning("unknown", why=why, cones=cones)
             terms = max((v.numel for piece in cones[1].pieces for _, v in piece.call.input_values()), default=1)
             rounding = Rounding(max(1.0, terms / max(1, recorded.numel())))
-            found = measure_rounding("", recorded, None, expected, rounding)
+            honest = honest.to_dense().to(recorded.dtype)
+            found = measure_rounding("", recorded, honest, expected, rounding)
             if found.ratio > limit:
                 return Meaning("differs", found.error, cones=cones)
             worst = max(worst, found.error)

@@ -84,5 +84,10 @@ def covers(made: Value, view: Value) -> bool:
     """Tell whether a result has all the elements that a view of its storage sees."""
     if made.id == view.id or view.composed or not view.storage:
         return True
-    places = [(v.storage_offset, tuple(v.shape), v.stride, v.dtype_name) for v in (made, view)]
+    places = [(v.storage_offset, v.dtype_name, _dimensions(v)) for v in (made, view)]
     return places[0] == places[1] or elements_seen(view, made) is not None
+
+
+def _dimensions(value: Value) -> list[tuple[int, int]]:
+    """Return strides and sizes in the order of memory: transposed views have the same."""
+    return sorted((step, size) for step, size in zip(value.stride, value.shape, strict=True) if size != 1)

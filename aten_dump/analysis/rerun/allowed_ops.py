@@ -91,7 +91,10 @@ def registered_op(op: str) -> Any:
         is_known = False
     if not is_known:
         return None
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    except AttributeError:  # a package has registered a kernel for it, and nobody an op
+        return None
 
 
 def allowed_op(op: str) -> Any:

@@ -87,7 +87,7 @@ def _in_layout(contents: torch.Tensor, layout: torch.layout) -> torch.Tensor:
 
 
 def run_region(
-    pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor], wanted: Sequence[Value]
+    pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor], wanted: Sequence[Value], *, rounded: bool = False
 ) -> list[torch.Tensor]:
     """Run calls in float64 and return the values that are asked for.
 
@@ -95,6 +95,7 @@ def run_region(
         pieces: in execution order.
         starts: what they start from; it is written to where they write.
         wanted: what they make, or start from.
+        rounded: round what each call makes to the dtype that it was recorded in, as an honest device does.
 
     Raises:
         ReplayError: a call cannot be run, or it takes too much memory; the message says why.
@@ -105,7 +106,8 @@ def run_region(
         memory.keep(value, tensor)
     for piece in pieces:
         if read_op_name(piece.call.op).without_overload not in UNDEFINED_OUTPUT_OPS:
-            _keep_results(piece, run_on(piece.call, partial(memory.given, piece), piece.items), memory)
+            run = run_on(piece.call, partial(memory.given, piece), piece.items)
+            _keep_results(piece, run, memory, rounded=rounded)
     return [memory.find(value) for value in wanted]
 
 
@@ -117,7 +119,7 @@ def _check_size(pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor]) -
         raise ReplayError(f"it takes {elements} elements, too many to run again while comparing")
 
 
-def _keep_results(piece: Piece, run: Run, memory: _Memory) -> None:
+def _keep_results(piece: Piece, run: Run, memory: _Memory, *, rounded: bool) -> None:
     """Note the tensors that were made under the ids of the recorded ones."""
     made = dict(result_slots(run))
     for slot, item in recorded_slots(piece.call):
@@ -125,9 +127,17 @@ def _keep_results(piece: Piece, run: Run, memory: _Memory) -> None:
             slot = _slot_in_run(slot, piece.items)
         tensor = made.get(slot)
         if isinstance(item, Value) and isinstance(tensor, torch.Tensor):
+            if rounded and item.is_floating and tensor.layout is torch.strided:
+                _round(tensor, item.dtype)
             memory.keep(piece.seen(item), tensor)
             for name, part in item.parts.items():
                 memory.keep(part, _part(tensor, name))
+
+
+def _round(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Round elements in place; those of a view are rounded already."""
+    kept = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+    kept.copy_(kept.to(dtype))
 
 
 def _slot_in_run(slot: str, items: tuple[int, ...]) -> str:

@@ -261,6 +261,20 @@ def kept(x: torch.Tensor) -> torch.Tensor:
     return torch.bernoulli(torch.ones(64)) * x
 
 
+def test_how_rounding_grows_where_the_target_cannot_be_run(behind: Behind) -> None:
+    """Two products in half precision nearly cancel, and float32 does not show that they were rounded."""
+
+    def apart(x: torch.Tensor, last: float) -> torch.Tensor:
+        return (x * 1.1 - x * last).float()
+
+    def target(last: float) -> Body:
+        return lambda: apart(torch.bernoulli(torch.ones(64, dtype=torch.bfloat16)) * X.bfloat16(), last)
+
+    found = compared(behind(target(1.08), lambda: apart(X.bfloat16(), 1.08)))
+    assert found.verdict == "same" and found.error > 0.01
+    assert compared(behind(target(0.9), lambda: apart(X.bfloat16(), 1.08))).verdict == "differs"
+
+
 def test_too_many_calls_are_too_many(behind: Behind) -> None:
     def long() -> None:
         x = X
@@ -269,3 +283,25 @@ def test_too_many_calls_are_too_many(behind: Behind) -> None:
 
     found = compared(behind(long, lambda: X.exp(), level="aten"))
     assert (found.verdict, found.why) == ("unknown", "the regions are too large to run again while comparing")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_view_of_what_both_start_from_is_no_other_start(behind: Behind, moved: bool) -> None:
+    """Behind it lies what it was rounded from: a weight, which autocast casts for one op and its gradient."""
+    weight = X.view(8, 8)
+
+    def target() -> torch.Tensor:
+        half = weight.bfloat16().t()
+        return half.exp() + half
+
+    def baseline() -> torch.Tensor:
+        half = weight.bfloat16()
+        transposed = half.t()
+        return (half.exp() * (1.001 if moved else 1)).t() + transposed
+
+    knows = behind(target, baseline)
+    for name in ("Aten._to_copy.0.forward", "Aten.t.0.forward"):
+        knows.known.keep(knows.target[name].outputs, knows.baseline[name].outputs, SAME)
+    meaning = compared(knows)
+    assert meaning.verdict == ("differs" if moved else "same"), meaning
+    assert meaning.cones is not None and names(meaning.cones[0]) == ["exp.0", "add.0"]

@@ -162,3 +162,15 @@ def test_a_forged_dump_makes_no_file(record: Callable[..., Any], tmp_path: Path)
             with pytest.raises(ReplayError):
                 repro_script(call)
     assert not target.exists()
+
+
+def test_a_kernel_without_an_op_is_none() -> None:
+    """torch_npu registers hundreds."""
+    library = torch.library.Library("npu", "IMPL")
+    library.impl("orphan", lambda: None, "CPU")
+    try:
+        assert torch._C._dispatch_has_kernel("npu::orphan") and registered_op("npu::orphan") is None
+        with pytest.raises(ReplayError, match="has no op npu::orphan"):
+            allowed_op("npu::orphan")
+    finally:
+        library._destroy()
