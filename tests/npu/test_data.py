@@ -121,3 +121,33 @@ def test_a_batch_that_nobody_fills_is_sent_by_a_tick(tmp_path: Path) -> None:
         time.sleep(0.5)
         rank = open_dump(tmp_path / "dump").step(0).rank(0)
         assert [call.outputs.stats.max for call in rank.calls if call.op == "aten::neg"] == [-1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"data": "hash"}, {"data": "statistic"}, {"data": "tensor"}, {"data": "full"}, {"data": "full", "trigger": "nonfinite"}],
+    ids=str,
+)  # fmt: skip
+def test_a_program_on_two_devices_keeps_its_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(device_batches, "BATCH_VALUES", 2)
+    weight, found = torch.randn(64, 64, device="npu:0", requires_grad=True), []
+
+    def body() -> None:
+        for _ in range(5):
+            there = (weight * 2).to("npu:1").tanh()
+            found.append(torch.npu.current_device())
+            there.sum().to("npu:0").backward()
+            found.append(torch.npu.current_device())
+
+    with DumpMode(DumpConfig(path=tmp_path / "dump", **config)) as dump:
+        body()
+        dump.step()
+        found.append(torch.npu.current_device())
+    found.append(torch.npu.current_device())
+    assert set(found) == {0}
+    if config == {"data": "full"}:
+        tanh = open_dump(tmp_path / "dump").step(0).rank(0)["Aten.tanh.0.forward"].outputs
+        assert str(tanh.device) == "npu:1"
+        torch.testing.assert_close(tanh.tensor(), (weight.detach().cpu() * 2).tanh())

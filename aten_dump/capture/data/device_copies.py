@@ -97,13 +97,16 @@ class Copier:
 
 @contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """Make `stream` the thread's current one meanwhile."""
+    """Make `stream` the thread's current one meanwhile; that makes its device the current one, too."""
+    device = torch.accelerator.current_device_index()
     before = torch.accelerator.current_stream(stream.device)
     torch.accelerator.set_stream(stream)
     try:
         yield
     finally:
         torch.accelerator.set_stream(before)
+        if stream.device.index != device:
+            torch.accelerator.set_device_index(device)
 
 
 @functools.cache
