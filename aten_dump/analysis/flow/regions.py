@@ -118,12 +118,16 @@ class Regions:
         return {tuple(v.shape) for v in sides[0].cut.values() if self._known.class_of(0, v) in theirs}
 
     def _from_common_start(self, sides: tuple[GrowingCone, GrowingCone]) -> tuple[Cone, Cone]:
-        made_at: dict[tuple[Side, int], int] = {}
+        """Widen what only one side starts from: views first, as they may be of what the other starts from."""
+        made_at: dict[tuple[Side, int], tuple[bool, int]] = {}
 
-        def when(item: tuple[GrowingCone, Value]) -> int:
-            key = item[0].side, item[1].id
+        def when(item: tuple[GrowingCone, Value]) -> tuple[bool, int]:
+            side, value = item[0].side, item[1]
+            key = side, value.id
             if key not in made_at:
-                made_at[key] = self._made_at(item[0].side, item[1])
+                maker = self._flows[side].maker(value)
+                is_view = maker is not None and self._flows[side].is_view(maker)
+                made_at[key] = is_view, self._made_at(side, value)
             return made_at[key]
 
         for _ in range(_MOST_WIDENED):

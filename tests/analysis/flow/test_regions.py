@@ -305,3 +305,25 @@ def test_a_view_of_what_both_start_from_is_no_other_start(behind: Behind, moved:
     meaning = compared(knows)
     assert meaning.verdict == ("differs" if moved else "same"), meaning
     assert meaning.cones is not None and names(meaning.cones[0]) == ["exp.0", "add.0"]
+
+
+def test_views_are_followed_first_to_what_both_start_from(behind: Behind) -> None:
+    """Others may be many: `matmul_backward` reads the other operand, which the gradient wanted is not made of."""
+
+    def body(weight: torch.Tensor, last: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]) -> Body:
+        def step() -> None:
+            transposed, x = weight.t(), X.view(8, 8)
+            for _ in range(70):
+                x = x.sin()
+            last(weight, transposed, x)
+
+        return step
+
+    weight = Y.view(8, 8)
+    target = body(weight, lambda weight, transposed, x: transposed * 2 + x * 0)
+    knows = behind(target, body(weight * 1.000001, lambda weight, transposed, x: (weight * 2).t()))
+    for name in ["Aten.t.0.forward", *(f"Aten.sin.{number}.forward" for number in range(70))]:
+        one, other = knows.target[name], knows.baseline[name]
+        knows.known.keep(one.outputs, other.outputs, SAME)
+        knows.known.keep(one.inputs[0][0], other.inputs[0][0], SAME)
+    assert compared(knows).verdict == "same"
