@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from collections.abc import Iterator
 
 # Before torch is imported: several workers on few cores must not spin, and no test may reach for a model hub.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -31,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    devices.start(config.getoption("device"))
+    """Make tensors on the device of ``--device`` where a test, or a file of tests, names none."""
+    devices.use(config.getoption("device"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,8 +44,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def _on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make tensors on the device of ``--device`` where a test names none, from one seed."""
-    with devices.default_device(request.config.getoption("device")):
-        torch.manual_seed(0)
-        yield
+def _seed() -> None:
+    torch.manual_seed(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -20,19 +18,28 @@ def start(device: str) -> None:
         simulated.start()
 
 
-@contextmanager
-def default_device(device: str) -> Iterator[None]:
-    """Make tensors on `device` where nothing else is said, as ``torch.set_default_device`` does for users."""
-    if device == "cpu":
-        yield
-    else:
-        with torch.device(device):
-            yield
+def use(device: str) -> None:
+    """Make tensors on the device where nothing else is said, from now on."""
+    start(device)
+    if device != "cpu":
+        torch.set_default_device(device)
 
 
 def here() -> torch.device:
     """Return the device that tensors are made on where nothing else is said."""
     return torch.empty(0).device
+
+
+def modes_on_the_stacks() -> tuple[int, int]:
+    """Return how many dispatch and function modes are on torch's stacks, but for that of a default device."""
+    of_default = torch.utils._device.CURRENT_DEVICE is not None
+    return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack() - of_default
+
+
+def script_here(script: str) -> str:
+    """Return a script for a process of its own, from the root of the checkout, that makes its tensors where tests do."""
+    kind = here().type
+    return script if kind == "cpu" else f"from tests import devices; devices.use({kind!r})\n{script}"
 
 
 _ONE_OP_OF_NPU: Final = {
@@ -47,11 +54,11 @@ def op_here(name: str) -> str:
     return _ONE_OP_OF_NPU.get(name, name) if here().type == "npu" else name
 
 
-def random_states() -> list[Tensor]:
-    """Return the states of the generators: the CPU's and the accelerator's."""
+def random_states(device: str | None = None) -> list[Tensor]:
+    """Return the states of the generators: the CPU's and that of a device, or of the one that tensors are made on."""
     states = [torch.get_rng_state()]
-    device = here()
-    if device.type != "cpu":
+    device = device or here().type
+    if device != "cpu":
         states.append(torch.get_device_module(device).get_rng_state())
     return states
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from aten_dump import DumpConfig, DumpMode, open_dump
 from tests.capture.bits import assert_same, calls
 from tests.capture.oracle import Oracle
+from tests.devices import here, modes_on_the_stacks
 from tests.models import build, train_step
 
 
@@ -92,9 +93,9 @@ def test_a_users_modes_stay_on_the_stack_across_steps(tmp_path: Path) -> None:
             for step in range(4):
                 torch.ones(2).exp()
                 if step in (1, 3):
-                    idle.append((torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()))
+                    idle.append(modes_on_the_stacks())
                 dump.step()
-        assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (0, 0)
+        assert modes_on_the_stacks() == (0, 0)
     assert idle == [(1, 1), (1, 1)]
     assert op_mode.ops == ["aten::ones", "aten::exp"] * 4
     assert function_mode.seen == ["torch.ones", "torch.Tensor.exp"] * 4
@@ -109,13 +110,35 @@ def test_autocast_and_deterministic_mode_do_not_reach_the_recorder(tmp_path: Pat
     x = torch.full((1000,), 1.001)
     torch.use_deterministic_algorithms(True)
     try:
-        with DumpMode(DumpConfig(path=path, data=data)), torch.autocast("cpu", dtype=torch.bfloat16):
+        with DumpMode(DumpConfig(path=path, data=data)), torch.autocast(here().type, dtype=torch.bfloat16):
             x.neg()
     finally:
         torch.use_deterministic_algorithms(False)
     stats = calls(open_dump(path).step(0).rank(0), op="aten::neg")[0].inputs[0][0].stats
     assert stats.mean == pytest.approx(x.double().mean().item(), rel=1e-6)
     assert stats.l2norm == pytest.approx(x.double().norm().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_gradient_that_any_mode_has_computed_otherwise(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Of complex numbers with a zero among them `cumprod` rounds otherwise; the ops inside are recorded where it does not."""
+    x, weights = torch.randn(2, 5, 5, 5).to(dtype) * (1 + 2j if dtype.is_complex else 1)
+    x[0, 0, 1] = x[2, 3, 4] = 0
+
+    def gradient() -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        leaf.cumprod(-1).backward(weights)
+        assert leaf.grad is not None
+        return leaf.grad
+
+    bare = gradient()
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="structure")):
+        found = gradient()
+    assert_same(bare, found)
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    (node,) = [call for call in rank.calls if call.op == "CumprodBackward0"]
+    assert bool(node.children) != dtype.is_complex
+    assert ("own_formula" in [note.code for note in rank.notes]) == dtype.is_complex
 
 
 def test_anomaly_mode_and_profiler(tmp_path: Path) -> None:

@@ -82,14 +82,12 @@ def measured(options: dict[str, Any]) -> None:
         except Exception as error:
             report["error"] = [type(error).__name__, str(error), [c.__name__ for c in type(error).__mro__]]
     report["warnings"] = [str(w.message) for w in caught if "dump" in str(w.message).lower()]
-    report["modes"] = [torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()]
+    report["modes"] = list(devices.modes_on_the_stacks())
     print(json.dumps(report))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     given = json.loads(sys.argv[1])
-    device = given.get("device", "cpu")
-    devices.start(device)
-    with devices.default_device(device):
-        {"logged": logged, "measured": measured}[given["run"]](given)
+    devices.use(given.get("device", "cpu"))
+    {"logged": logged, "measured": measured}[given["run"]](given)

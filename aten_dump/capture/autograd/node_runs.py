@@ -27,7 +27,7 @@ from ..torch_internals.engine import (
     len_dispatch_stack,
     queue_callback,
 )
-from ..torch_internals.formulas_without_mode import OWN_FORMULA_NODES
+from ..torch_internals.formulas_without_mode import OWN_FORMULA_NODES, computes_otherwise
 from ..torch_internals.mode_stack import (
     Modes,
     pop_function_mode,
@@ -84,8 +84,8 @@ class NodeRuns:
         tag.handle = node_hooks.put(node, tag, tag)
         self._handles.append(tag.handle)
 
-    def begins(self, tag: NodeTag) -> None:
-        """A node is about to run."""
+    def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
+        """A node is about to run; it gets `grad_outputs`."""
         if self.closed:
             return
         thread = self.step.here.state
@@ -96,10 +96,10 @@ class NodeRuns:
         call: OpenCall | None = None
         try:
             if own.lock is None:
-                call = self._enter(tag, thread)
+                call = self._enter(tag, thread, grad_outputs)
             else:
                 with own.lock:
-                    call = self._enter(tag, thread)
+                    call = self._enter(tag, thread, grad_outputs)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
         now_ns = perf_counter_ns()
@@ -125,7 +125,7 @@ class NodeRuns:
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
 
-    def _enter(self, tag: NodeTag, thread: ThreadState) -> OpenCall:
+    def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients) -> OpenCall:
         """A node begins to run; return the call that this is."""
         if node_hooks.let_others_first(tag.handle):
             tag.runs_python = True
@@ -145,7 +145,7 @@ class NodeRuns:
                 thread.storages_before = self._values.storages.seen()
             else:
                 tag.pushed = push_function_mode(self._modes.function)
-        if tag.name.op in OWN_FORMULA_NODES:
+        if tag.name.op in OWN_FORMULA_NODES and computes_otherwise(tag.name.op, grad_outputs):
             tag.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
             self.step.coverage.add("own_formula", tag.name.op, int(tag.mode_off))
         return call

@@ -25,8 +25,8 @@ _ENGINE: Final = str(torch.autograd.graph.__file__)
 class Runs(Protocol):
     """Who is told of the runs of nodes."""
 
-    def begins(self, tag: NodeTag) -> None:
-        """A node is about to run."""
+    def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
+        """A node is about to run; it gets `grad_outputs`."""
 
     def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
@@ -67,7 +67,7 @@ class NodeTag:
         runs = self.runs
         assert runs is not None, "it was set before the hooks were put on"
         if second is None:
-            runs.begins(self)
+            runs.begins(self, first)
         else:
             runs.has_run(self, first, second)
 
