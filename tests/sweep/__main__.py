@@ -12,6 +12,8 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests import devices
+
 from .exclusions import EXCLUDED, PARTLY_WRITTEN, READS_UNDEFINED, RECORDED_WHOLE, UNDETERMINED
 from .parts import run_part
 from .runner import Report
@@ -39,6 +41,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, help="a sample: one op in so many, and the special ones")
     parser.add_argument("--limit", type=int, help="samples per op and dtype at most")
     parser.add_argument("--ops", nargs="*", help="only these names")
+    parser.add_argument("--device", choices=devices.DEVICES, default="cpu", help="where the samples are made and run")
     parser.add_argument("--data", default="full")
     parser.add_argument("--level", default="mix")
     parser.add_argument("--json", help="write the report to this file")

@@ -5,6 +5,17 @@ from __future__ import annotations
 # Entries of op_db that are not run at all.
 EXCLUDED: dict[str, str] = {}
 
+# Entries of op_db whose samples for an NPU are those of the CPU, moved there: some are made with another memory format,
+# and torch_npu makes contiguous tensors only.
+MADE_ON_CPU: frozenset[str] = frozenset(
+    (
+        "nn.functional.max_pool2d",
+        "nn.functional.max_unpool2d",
+        "nn.functional.max_unpool2d.grad",
+        "max_pool2d_with_indices_backward",
+    )
+)
+
 # Entries of op_db whose results are memory that nothing wrote: all but the bits is compared.
 UNWRITTEN = (
     *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
@@ -24,6 +35,8 @@ RECORDED_WHOLE: dict[str, str] = dict.fromkeys(
         "nanmedian",
         "prod",
         "masked.prod",
+        "cumprod",
+        "masked.cumprod",
         "masked.median",
         "linalg.pinv",
         "linalg.pinv.singular",

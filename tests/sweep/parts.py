@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 
+from tests import devices
+
 from .exclusions import EXCLUDED, SPECIAL
-from .runner import Report, full_name, sweep_op
+from .runner import Report, Settings, sweep_op
+from .samples import full_name
 
 
 def chosen(every: int, special: bool) -> list[Any]:
@@ -29,7 +32,9 @@ def chosen(every: int, special: bool) -> list[Any]:
 def run_part(options: argparse.Namespace, part: str) -> Report:
     """Sweep over one part of the ops."""
     torch.set_num_threads(1)
+    devices.start(options.device)
     warnings.simplefilter("ignore")
+    settings = Settings(options.limit, options.device, options.data, options.level)
     number, parts = map(int, part.split("/"))
     if options.ops:
         ops = [op for op in chosen(1, True) if op.name in options.ops or full_name(op) in options.ops]
@@ -38,7 +43,7 @@ def run_part(options: argparse.Namespace, part: str) -> Report:
     total = Report()
     for op in ops[number::parts]:
         start = time.perf_counter()
-        report = sweep_op(op, options.limit, options.data, options.level)
+        report = sweep_op(op, settings)
         total.add(report)
         if options.verbose:
             print(

@@ -15,10 +15,16 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
+from tests import devices
+
+from .exclusions import MADE_ON_CPU
 from .fingerprints import tensors_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "complex64": torch.complex64}
+
+_OTHER_EACH_TIME = r"0x[0-9a-f]+|\[ERROR\] \S+"  # in texts of errors: addresses, and torch_npu's time of day
 
 
 def seed_all(seed: int = 0) -> None:
@@ -27,16 +33,37 @@ def seed_all(seed: int = 0) -> None:
     numpy.random.seed(seed)
 
 
-def samples_of(op: Any, dtype: torch.dtype, limit: int | None) -> list[Any]:
-    """Fresh samples, equal to those of any other call bit by bit."""
+def samples_of(op: Any, dtype: torch.dtype, limit: int | None, device: str = "cpu") -> list[Any]:
+    """Fresh samples on a device, equal to those of any other call bit by bit."""
     seed_all()
     requires_grad = (
-        op.supports_autograd and op.supports_dtype(dtype, "cpu") and dtype in op.supported_backward_dtypes("cpu")
+        op.supports_autograd and op.supports_dtype(dtype, device) and dtype in op.supported_backward_dtypes(device)
     )
-    found = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
+    made_on = "cpu" if device == "npu" and full_name(op) in MADE_ON_CPU else device
+    found = list(op.sample_inputs(made_on, dtype, requires_grad=requires_grad))
     if limit is None or len(found) <= limit:
-        return found
-    return [found[i * len(found) // limit] for i in range(limit)]
+        chosen = found
+    else:
+        chosen = [found[i * len(found) // limit] for i in range(limit)]
+    if made_on != device:
+        for sample in chosen:
+            sample.input, sample.args, sample.kwargs = moved((sample.input, sample.args, sample.kwargs), device)
+    return chosen
+
+
+def full_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def moved(tree: Any, device: str) -> Any:
+    """The same arguments on a device."""
+
+    def move(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return x.detach().to(device).requires_grad_(x.requires_grad)
+        return device if isinstance(x, (str, torch.device)) and str(x) == "cpu" else x
+
+    return pytree.tree_map(move, tree)
 
 
 @dataclass
@@ -47,10 +74,10 @@ class Outcome:
     gradients: list[Tensor | None] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     error: tuple[str, str] | None = None
-    rng: Tensor | None = None
+    rng: list[Tensor] = field(default_factory=list)
 
 
-def run(op: Any, sample: Any) -> Outcome:
+def run(op: Any, sample: Any, device: str = "cpu") -> Outcome:
     """Run an op and the backward of its results."""
     outcome = Outcome()
     outcome.inputs = list(tensors_of((sample.input, list(sample.args), sample.kwargs)))
@@ -66,9 +93,9 @@ def run(op: Any, sample: Any) -> Outcome:
             outcome.results = list(tensors_of(result))
             _backward(sample, result)
         except Exception as error:
-            outcome.error = type(error).__name__, re.sub(r"0x[0-9a-f]+", "0x", str(error))
+            outcome.error = type(error).__name__, re.sub(_OTHER_EACH_TIME, "", str(error))
         outcome.gradients = [t.grad for t in wanted]
-    outcome.rng = torch.get_rng_state()
+    outcome.rng = devices.random_states(device)
     return outcome
 
 
@@ -83,4 +110,4 @@ def _gradient_of(tensor: Tensor) -> Tensor:
     """Some gradient, no two elements of which are alike."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return torch.ones_like(tensor)
-    return (torch.arange(tensor.numel()).reshape(tensor.shape) % 7 - 2.5).to(tensor.dtype)
+    return (torch.arange(tensor.numel()).reshape(tensor.shape) % 7 - 2.5).to(tensor)

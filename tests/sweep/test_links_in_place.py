@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, RankDump, open_dump
+from tests.devices import here
 
 EVERY = 1 if os.environ.get("ATEN_DUMP_SWEEP") == "all" else 8
 
@@ -28,7 +29,7 @@ def samples() -> Iterator[tuple[str, Any, Any]]:
         op for op in op_db if op.get_inplace() is not None and op.supports_autograd and torch.float32 in op.dtypes
     ]
     for op in in_place[::EVERY]:
-        for at, sample in enumerate(op.sample_inputs("cpu", torch.float32, requires_grad=True)):
+        for at, sample in enumerate(op.sample_inputs(here().type, torch.float32, requires_grad=True)):
             if at < 4 and isinstance(sample.input, torch.Tensor) and not sample.broadcasts_input:
                 yield f"{op.formatted_name}.{at}", op.get_inplace(), sample
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.checkout import ROOT
+from tests.devices import here
 
 PARTS = 4
 
@@ -16,6 +17,7 @@ PARTS = 4
 def test_a_sample_of_the_op_database(part: int) -> None:
     """One op in eight, and all that are known to be special, with three samples each, in every dtype."""
     command = [sys.executable, "-m", "tests.sweep", "--part", f"{part}/{PARTS}", "--every", "8", "--limit", "3"]
+    command += ["--device", here().type]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=280, check=False)
     print(done.stdout[-6000:])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]

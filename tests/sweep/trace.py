@@ -33,7 +33,11 @@ class Trace(TorchDispatchMode):
             inputs = list(map(fingerprint, tensors_of((args, kwargs))))
             named = _named(func, args, kwargs)
             before = {name: list(map(fingerprint, tensors_of(given))) for name, given in named.items()}
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except BaseException:
+            self.ops.append(TracedOp(func.name(), inputs, [], set(), set()))
+            raise
         with torch._C._DisableTorchDispatch():
             after = {name: list(map(fingerprint, tensors_of(given))) for name, given in named.items()}
             outputs = list(map(fingerprint, tensors_of(out)))

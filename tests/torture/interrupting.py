@@ -135,7 +135,7 @@ def _by_hand(path: Path) -> None:
 
 def _collective(path: Path) -> None:
     with DumpMode(DumpConfig(path=str(path), data="full")) as dump:
-        x = torch.ones(100)
+        x = torch.ones(100, device="cpu")  # gloo knows no other
         work = dist.all_reduce(x, async_op=True)
         x.shape
         assert work is not None

@@ -18,20 +18,9 @@ from torch.utils import _pytree as pytree
 
 from tests.npu.simulator import device
 from tests.npu.trust.differences import FIRST_RESULT_ONLY, NO_OUT, NOT_COMPARED, REFUSED
-from tests.sweep.samples import samples_of, seed_all
+from tests.sweep.samples import full_name, moved, samples_of, seed_all
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)
-
-
-def moved(tree: Any) -> Any:
-    """The same arguments on the device."""
-
-    def move(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            return x.detach().to("npu").requires_grad_(x.requires_grad)
-        return "npu" if isinstance(x, (str, torch.device)) and str(x) == "cpu" else x
-
-    return pytree.tree_map(move, tree)
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -65,7 +54,7 @@ def gradients(inputs: Any, result: Any, seeds: list[Tensor]) -> list[Tensor | No
 def of_sample(op: Any, sample: Any, call: Callable[..., Any]) -> str | None:
     """Run one sample on both; returns what differs."""
     given = (sample.input, sample.args, sample.kwargs)
-    there = moved(given)
+    there = moved(given, "npu")
     seed_all()
     try:
         expected = call(given[0], *given[1], **given[2])
@@ -101,14 +90,14 @@ def out_of_sample(op: Any, sample: Any) -> str | None:
     except Exception:
         return None
     if op.supports_out and op.name not in NO_OUT and isinstance(expected, Tensor):
-        there, out = moved(given), torch.empty_like(expected, device="npu")
+        there, out = moved(given, "npu"), torch.empty_like(expected, device="npu")
         op.op(there[0], *there[1], **there[2], out=out)
         problem = difference(expected, out)
         if problem:
             return f"out=: {problem}"
     in_place = op.inplace_variant
     if in_place and isinstance(given[0], Tensor) and isinstance(expected, Tensor):
-        there = moved(given)
+        there = moved(given, "npu")
         try:
             wanted = in_place(given[0].clone(), *given[1], **given[2])
         except RuntimeError:
@@ -120,7 +109,7 @@ def out_of_sample(op: Any, sample: Any) -> str | None:
 
 
 def sweep_op(op: Any, limit: int, counts: Counter[str]) -> list[str]:
-    name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+    name = full_name(op)
     problems = []
     for dtype in DTYPES:
         if dtype not in op.dtypes or name in REFUSED:

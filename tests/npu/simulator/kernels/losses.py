@@ -15,7 +15,7 @@ def _mean(grad: Tensor, count: int, reduction: int) -> Tensor:
 @kernel("npu::l1_loss_backward")
 def l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     apart = x - target
-    return _mean(torch.sign(apart) * grad, apart.numel(), reduction)
+    return _mean(torch.sgn(apart) * grad, apart.numel(), reduction)
 
 
 @kernel("npu::kl_div_backward")
