@@ -84,20 +84,16 @@ bench-targets: compiled ## Measure pure and compiled, and print what is aimed at
 # The device is built once, and again when its source changes; -n 2 would share no more than two cores.
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 # Suites that name no device run on one by the option --device; tests/cpu_only.py says which of their tests cannot, and why.
-NPU_SUITES := $(addprefix tests/capture/, autograd calls data intercept memory naming/test_selection.py step torch_internals trigger) \
-  $(addprefix tests/capture/values/test_, argument_encoding.py containers.py distributed_literals.py encoded_trees.py \
-    tensor_subclasses.py value_table.py) \
-  $(addprefix tests/capture/test_, recorder.py session.py unseen.py) \
-  $(addprefix tests/promises/test_, bitwise.py crash.py memory.py programs.py zoo.py)
+NPU_SUITES := $(addprefix tests/, capture distributed integrations promises sweep)
 NPU_SAMPLE := $(addprefix tests/capture/, autograd/test_backward_calls.py autograd/test_checkpoint.py intercept/test_mixed_precision.py \
-  step/test_random_states.py trigger/test_windows.py) \
+  step/test_random_states.py trigger/test_windows.py) tests/sweep/test_sweep.py \
   "tests/promises/test_zoo.py::test_every_op_of_a_training_step_is_recorded_and_linked[bert]"
 
 test-npu: $(READY) .npu/acl/env ## Run tests on the real torch_npu over a simulated device (needs gcc and g++)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu -m "not slow"
 	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SAMPLE)
 
-test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (seven minutes on two cores)
+test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (a quarter of an hour on two cores)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu
 	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SUITES)
 
@@ -184,9 +180,11 @@ $(TORCH_ENVS)/%/.ready: pyproject.toml constraints.txt
 	  --constraint "$(@D)/constraints.txt" torch==$(TORCH) --editable ".[dev]"
 	@touch "$@"
 
-test-ops: $(READY) ## Run all of PyTorch's op database under the dump (twenty minutes on two cores)
+test-ops: $(READY) .npu/acl/env ## Run all of PyTorch's op database under the dump, on the CPU and on the simulated NPU (forty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2
 	ATEN_DUMP_SWEEP=all $(RUN) -m pytest -q tests/sweep/test_links_in_place.py
+	. .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m tests.sweep --device npu --processes 2
+	. .npu/acl/env && ATEN_DUMP_SWEEP=all PYTHONPATH=.:.npu/site $(RUN) -m pytest -q --device npu tests/sweep/test_links_in_place.py
 
 bench: $(READY) ## Measure what recording costs, against the bare step
 	$(RUN) -m benchmarks $(BENCH_ARGS)

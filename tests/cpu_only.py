@@ -12,15 +12,39 @@ _STREAMS: Final = "what reads on a device is ordered by its streams: a transfer 
 _NO_SPARSE: Final = "torch_npu has no sparse tensors without its own kernels"
 _NO_INDUCTOR: Final = "inductor has no NPU without Ascend's own triton: the bare program raises"
 _FORKED: Final = "torch refuses autograd in a forked process once the engine has a thread for a device"
+_NUMPY: Final = "about writes through numpy, which takes tensors in host memory only"
+_GLOO: Final = (
+    "its processes compute on the CPU, over gloo; those of tests/npu/trust and tests/npu/migration do over HCCL"
+)
+_TOLD: Final = "its trainer is told to compute on the CPU"
+_NO_QUANTIZED: Final = "the simulated device has no quantized tensors"
+_NO_PROFILER: Final = "torch_npu's profiler needs libmspti.so of the CANN toolkit"
+_GROWS: Final = "the bare program's memory grows on the simulated device, by five kilobytes a step"
 _NO_LSTM: Final = "the simulated device has no LSTM and GRU"
 
 _STACK: Final = "tests/capture/torch_internals/test_mode_stack.py::"
 _INTERCEPT: Final = "tests/capture/intercept/"
 _TABLE: Final = "tests/capture/memory/test_storage_table.py::"
+_UNSEEN: Final = "tests/capture/values/test_unseen_writes.py::"
+_WITHOUT_MEMORY: Final = "tests/capture/values/test_tensors_without_memory.py::"
+_DTYPES: Final = "tests/capture/values/test_dtypes.py::test_"
 _REAL_PROGRAMS: Final = "tests/promises/test_programs.py::test_"
 
 # Beginnings of test ids.
 _ANY: Final[dict[str, str]] = {
+    "tests/capture/test_unobserved_memory.py": _HOST,
+    "tests/distributed/": _GLOO,
+    "tests/integrations/test_lightning_callback.py": _TOLD,
+    "tests/integrations/test_transformers_callback.py": _TOLD,
+    "tests/promises/test_other_processors.py": "about kinds of CPUs",
+    f"{_UNSEEN}test_content_finds_a_write_that_dispatch_does_not_see[numpy_write": _NUMPY,
+    f"{_UNSEEN}test_version_does_not_look": _NUMPY,
+    f"{_UNSEEN}test_a_write_through_numpy": _NUMPY,
+    f"{_UNSEEN}test_a_slice_of_a_huge_buffer": _NUMPY,
+    f"{_UNSEEN}test_memory_from_empty_is_defined": _NUMPY,
+    f"{_UNSEEN}test_a_module_that_writes_through_numpy": _NUMPY,
+    f"{_UNSEEN}test_a_version_that_an_op_began": _NUMPY,
+    f"{_UNSEEN}test_what_was_written_unseen": _NUMPY,
     f"{_STACK}test_modes_are_taken_off_from_below": _IS_A_MODE,
     f"{_STACK}test_a_function_mode_goes_back": _IS_A_MODE,
     f"{_STACK}test_the_function_mode_is_put_on": _IS_A_MODE,
@@ -41,6 +65,18 @@ _ANY: Final[dict[str, str]] = {
     f"{_TABLE}test_what_is_as_it_was_after_unseen_code_is_as_undefined_as_it_was": _HOST,
 }
 _NPU: Final[dict[str, str]] = {
+    f"{_DTYPES}every_geometry[channels_last": _NO_CHANNELS_LAST,
+    f"{_DTYPES}nested_tensors": "PyTorch has no kernels for nested tensors of an NPU: the bare program raises",
+    f"{_DTYPES}quantized": _NO_QUANTIZED,
+    f"{_DTYPES}sparse": _NO_SPARSE,
+    f"{_WITHOUT_MEMORY}test_a_sparse_tensor": _NO_SPARSE,
+    f"{_WITHOUT_MEMORY}test_what_is_written_to_a_sparse_tensor": _NO_SPARSE,
+    f"{_UNSEEN}test_every_kind_of_tensor_can_be_hashed": _NO_SPARSE,
+    "tests/capture/values/test_value_records.py::test_values_are_numbered_in_one_row": _NO_SPARSE,
+    "tests/capture/values/test_value_records.py::test_quantized": _NO_QUANTIZED,
+    "tests/promises/test_every_op.py::test_every_op_and_every_tensor[resnet_channels_last-": _NO_CHANNELS_LAST,
+    "tests/promises/test_other_modes.py::test_anomaly_mode_and_profiler": _NO_PROFILER,
+    "tests/promises/test_soak.py::test_a_thousand_steps": _GROWS,
     f"{_INTERCEPT}test_compiled_functions.py::test_opaque_is_bitwise_the_compiled_program[inductor]": _NO_INDUCTOR,
     f"{_TABLE}test_tensors_without_storage_are_left_alone": _NO_SPARSE,
     "tests/capture/memory/test_sparse_parts.py::test_parts_share_the_memory": _NO_SPARSE,

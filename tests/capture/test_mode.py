@@ -15,10 +15,7 @@ from aten_dump import AtenDumpError, CaptureError, ConfigError, DumpConfig, Dump
 from aten_dump.errors import StoreError
 from aten_dump.store.memory_sink import MemorySink
 from tests.checkout import ROOT
-
-
-def modes_on_the_stacks() -> tuple[int, int]:
-    return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
+from tests.devices import modes_on_the_stacks, script_here
 
 
 def test_start_and_close_without_a_block(tmp_path: Path) -> None:
@@ -163,7 +160,9 @@ def step():
     torch.ones(2).exp()
 step(); step()
 """
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "dump")], check=True, cwd=ROOT, timeout=100)
+    subprocess.run(
+        [sys.executable, "-c", script_here(script), str(tmp_path / "dump")], check=True, cwd=ROOT, timeout=100
+    )
     dump = open_dump(tmp_path / "dump")
     assert dump.steps == [0, 1]
     assert all(rank.complete for rank in dump.all_ranks())

@@ -131,7 +131,7 @@ def test_the_op_that_raised_carries_its_error(tmp_path: Path) -> None:
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     call = rank["Torch.mm.0.forward"]
     assert call.error is not None and str(caught.value).split("\n")[0][:40] in call.error
-    assert torch.equal(call.inputs[0][0].tensor(), x)
+    assert torch.equal(call.inputs[0][0].tensor(), x.cpu())
 
 
 def test_caught_inside_the_block_and_going_on(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.errors import StoreError
 from tests.checkout import ROOT
+from tests.devices import here
 
 
 def run(**options: Any) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def run(**options: Any) -> dict[str, Any]:
         sys.executable,
         "-m",
         "tests.promises.training",
-        json.dumps({"run": "measured", "model": "resnet"} | options),
+        json.dumps({"run": "measured", "model": "resnet", "device": here().type} | options),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -78,7 +78,9 @@ def test_joined_statistics_are_those_of_each_tensor_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "tensor", [torch.ones(3), torch.ones(3, dtype=torch.complex64), torch.empty(0)], ids=["host", "dtype", "empty"]
+    "tensor",
+    [torch.ones(3, device="cpu"), torch.ones(3, dtype=torch.complex64), torch.empty(0)],
+    ids=["host", "dtype", "empty"],
 )
 def test_what_is_not_reduced_on_a_device_is_left_to_others(tensor: torch.Tensor) -> None:
     sink = MemorySink()

@@ -93,7 +93,7 @@ def test_statistics_taken_at_once_are_those_named_in_that_order() -> None:
     assert seconds["statistics"] > 0 and seconds["hash"] == 0
 
 
-@pytest.mark.parametrize("tensor", [torch.ones(3), torch.empty(0)])
+@pytest.mark.parametrize("tensor", [torch.ones(3, device="cpu"), torch.empty(0)])
 def test_the_hash_of_a_tensor_on_the_host_is_not_put_off(tensor: Tensor) -> None:
     sink = MemorySink()
     assert not hash_later(sink, tensor, 1, "xxh3")

@@ -144,6 +144,8 @@ def test_modes_of_torchs_own_see_what_they_see_without_us(tmp_path: Path) -> Non
 
 
 def test_set_default_device(tmp_path: Path) -> None:
+    before = here()
+
     def program() -> Any:
         torch.set_default_device("meta")
         try:
@@ -152,6 +154,8 @@ def test_set_default_device(tmp_path: Path) -> None:
             torch.set_default_device(None)
             # Else torch.get_default_device, which transformers calls, raises with an older torch.
             vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
+            if before.type != "cpu":  # that of --device
+                torch.set_default_device(before)
         return made.weight.is_meta, batch().exp()
 
     rank = recorded(tmp_path, program)

@@ -34,7 +34,11 @@ def numpy_write(x: torch.Tensor) -> None:
 
 
 def raw_write(x: torch.Tensor) -> None:
-    ctypes.memset(x.data_ptr(), 0, x.nbytes)
+    if x.device.type == "cpu":
+        ctypes.memset(x.data_ptr(), 0, x.nbytes)
+    else:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            x.zero_()
 
 
 @pytest.mark.parametrize("data", ["tensor", "full", "hash"])
