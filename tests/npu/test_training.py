@@ -124,3 +124,25 @@ def test_a_dump_can_be_read_where_the_driver_is_missing(tmp_path: Path) -> None:
     read = [sys.executable, "-c", program, str(tmp_path / "dump")]
     found = subprocess.run(read, env=environment, capture_output=True, text=True, check=True)
     assert abs(float(found.stdout) - 3 * math.e) < 1e-5
+
+
+def test_memory_that_was_given_back_is_not_that_of_who_gets_it(tmp_path: Path) -> None:
+    """As FSDP does with what it gathers: a storage is emptied, and has memory elsewhere when it is filled again."""
+    gathered = torch.ones(1 << 16, device="npu")
+    storage, nbytes, address = gathered.untyped_storage(), gathered.nbytes, gathered.data_ptr()
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="full")):
+        gathered.mul_(2)
+        storage.resize_(0)
+        passing = torch.empty(1 << 16, device="npu")
+        storage.resize_(nbytes)
+        del passing
+        blank = torch.empty(1 << 16, device="npu")
+        assert blank.data_ptr() == address, "the allocator gives the memory out again"
+        gathered.fill_(3)
+        blank.fill_(5)
+        part = blank[: 1 << 15].clone()
+        gathered.add_(part.sum())
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert [storage for storage in rank.tables.storages.records() if storage.memory] == []
+    assert torch.equal(rank["Aten.clone.0.forward"].outputs.tensor(), torch.full((1 << 15,), 5.0))
+    assert rank["Aten.fill_.0.forward"].outputs.tensor()[0] == 3

@@ -89,7 +89,7 @@ class StorageTable:
             if state is None:
                 return self.add(storage, tensor)
             if storage.nbytes() != state.nbytes:  # resized, by an op or unseen
-                state.resize(state.nbytes, storage.nbytes())
+                self._resize(state, storage, state.nbytes)
         except (NotImplementedError, RuntimeError):
             return None
         return state
@@ -163,8 +163,13 @@ class StorageTable:
 
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that the program resized `storage` itself, from so many bytes."""
-        state = self.states.get(storage._cdata) or self.add(storage, storage)
+        self._resize(self.states.get(storage._cdata) or self.add(storage, storage), storage, before)
+
+    def _resize(self, state: StorageState, storage: torch.UntypedStorage, before: int) -> None:
+        """Take in a new size, and where the memory now lies: FSDP gives it back for a while, and others get it."""
         state.resize(before, storage.nbytes())
+        if storage.device.type in HAVE_PRIVATE_FORMATS:
+            self._shared.add(state, storage.data_ptr(), storage.device)
 
     # -- writes that nobody sees
 
@@ -232,7 +237,7 @@ class SharedMemory:
             other
             for placed in self._placed[first:last]
             for other in placed
-            if other is not state and not is_expired(other.weak)
+            if other is not state and other.nbytes and not is_expired(other.weak)
         ]
         self._starts[first:last] = [min((start, *self._starts[first:last]))]
         self._ends[first:last] = [max((end, *self._ends[first:last]))]

@@ -220,3 +220,17 @@ def test_freed_memory_is_given_out_again_and_a_storage_may_move() -> None:
     assert (whole.version, part.version) == (0, 1)
     placed.add(4, 3008, 8)
     assert placed.told[1:] == [(4, 2, 8)], "the one that moved away is not there"
+
+
+def test_a_storage_that_gave_its_memory_back_does_not_lie_with_who_got_it() -> None:
+    placed = Placed()
+    first = placed.add(1, 1000, 64)
+    first.nbytes = 0
+    placed.memory.add(first, 0, here())
+    placed.add(2, 990, 64)
+    first.nbytes = 64
+    placed.memory.add(first, 5000, here())
+    placed.add(3, 1060, 64)
+    assert placed.told == []
+    placed.add(4, 5000, 8)
+    assert placed.told == [(4, 1, 0)]
