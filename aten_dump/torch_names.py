@@ -44,6 +44,9 @@ quantized_per_channel: Final[Callable[[Tensor, Tensor, Tensor, int], Tensor]] = 
 has_kernel: Final[Callable[[str], bool]] = torch._C._dispatch_has_kernel
 has_kernel_for: Final[Callable[[str, str], bool]] = torch._C._dispatch_has_kernel_for_dispatch_key
 
+# -- the schema of an op from its text; whether the dispatcher has the op does not matter
+parse_schema: Final[Callable[[str], Any]] = torch._C.parse_schema
+
 # -- weak references to storages, which `storage._weak_ref()` makes
 is_expired: Final[Callable[[Any], bool]] = torch.UntypedStorage._expired  # type: ignore[assignment]
 free_weak_ref: Final[Callable[[Any], None]] = torch.UntypedStorage._free_weak_ref

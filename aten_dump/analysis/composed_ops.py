@@ -9,13 +9,17 @@ import torch
 from torch import Tensor
 
 from ..torch_names import has_kernel_for
+from .fused_ops.schemas import FusedOp
 from .fused_references import FUSED
 
 
 def composed(op: Any, device: torch.device) -> Callable[..., Any]:
     """Return the op, or what computes the same on a device that has no kernel for it."""
     own = _COMPOSED.get(op.name())
-    return op if own is None or device.type != "cpu" or has_kernel_for(op.name(), "CPU") else own
+    if own is not None and isinstance(op, FusedOp):
+        return own
+    found: Callable[..., Any] = op
+    return found if own is None or device.type != "cpu" or has_kernel_for(op.name(), "CPU") else own
 
 
 def _matmul_backward(grad: Tensor, one: Tensor, other: Tensor, mask: list[bool]) -> tuple[Tensor | None, ...]:

@@ -23,13 +23,14 @@ assert compare(path, path).verdict == "same"
 found = replay(path)
 assert [op.op for op in found.ops if op.op == "aten::exp"] == ["aten::exp"]
 assert not any("it raised" in reason for reason in found.reasons), found.reasons
+assert any(op.op == "npu::npu_swiglu" for op in found.ops), "its reference needs no torch_npu"
 print("REASONS", *found.reasons, sep="; ")
 try:
     replay(path, device="npu")
 except ReplayError as error:
     print("DEVICE", error)
 """
-MISSING = {  # what the program is started without -> what is said of npu::npu_swiglu, and of --device npu
+MISSING = {  # what the program is started without -> what is said of npu::npu_bmmV2, and of --device npu
     "driver": (
         {"LD_LIBRARY_PATH": None, "TORCH_DEVICE_BACKEND_AUTOLOAD": None},
         "torch_npu registers it, which is installed and was not loaded: that takes its driver (libascendcl.so on "
@@ -56,6 +57,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with DumpMode(DumpConfig(path=path, data="tensor")):
         torch.zeros(3, device="npu").exp()
         torch.ops.npu.npu_swiglu(torch.ones(2, 4, device="npu"))
+        torch.ops.npu.npu_bmmV2(*torch.ones(2, 1, 4, 4, device="npu"), [])
     return path
 
 
@@ -70,4 +72,4 @@ def test_reading_and_comparing_work_and_the_rest_says_what_is_missing(dump: Path
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert of_op in done.stdout and of_device in done.stdout, done.stdout
-    assert ("npu_swiglu" in done.stdout.partition("DEVICE")[0]) is bool(of_op), done.stdout
+    assert ("npu_bmmV2" in done.stdout.partition("DEVICE")[0]) is bool(of_op), done.stdout

@@ -24,6 +24,7 @@ import torch
 from ...errors import ConfigError, ReplayError
 from ...store.op_names import read_op_name
 from ...torch_names import OpOverload, has_kernel
+from ..fused_ops.schemas import FusedOp, fused_ops
 from ..given_device import why_no_op
 
 COMPUTING_NAMESPACES: Final = frozenset(
@@ -112,7 +113,7 @@ def allowed_op(op: str) -> Any:
             f"ops of {namespace} are run only where they are allowed: --allow-ops '{namespace}::*', if you trust the "
             "dump and the library"
         )
-    found = registered_op(op)
+    found = registered_op(op) or fused_ops().get(op)
     if found is None:
         raise ReplayError(f"torch {torch.__version__} here has no op {op}; {why_no_op(op)}")
     reason = "" if by_name else _why_not(found)
@@ -122,7 +123,7 @@ def allowed_op(op: str) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _why_not(op: OpOverload) -> str:
+def _why_not(op: OpOverload | FusedOp) -> str:
     """Return why an op is none that only computes, ``""`` where it is one."""
     if read_op_name(op.name()).name in _NOT_COMPUTING:
         return "it does something else than computing"

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 import torch_npu
 from torch import Tensor
 
+from aten_dump.analysis.fused_ops.schemas import fused_ops
+
 Case = tuple[Callable[..., Any], Callable[..., Any], list[Tensor]]
 
 
@@ -214,3 +216,9 @@ def test_a_mixture_of_experts() -> None:
     torch.testing.assert_close(
         there.grad.cpu(), torch.ones(tokens, hidden) * chosen.sum(1, keepdim=True), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("name", sorted(fused_ops()))
+def test_the_schemas_that_the_analysis_has_are_those_of_the_package(name: str) -> None:
+    base, _, overload = name.removeprefix("npu::").partition(".")
+    assert str(fused_ops()[name]._schema) == str(getattr(getattr(torch.ops.npu, base), overload or "default")._schema)
