@@ -51,7 +51,7 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 
 # What writes and what reads is not compiled: tests of full disks, of thousands of steps, of restarts and of comparing
 # layouts add nothing here.
-COMPILED_TESTS := tests/capture tests/test_examples.py \
+COMPILED_TESTS := tests/capture tests/store/writing/test_packed_records.py tests/test_examples.py \
   $(filter-out $(addprefix tests/distributed/test_, layouts.py restarts.py), $(wildcard tests/distributed/test_*.py)) \
   $(filter-out $(addprefix tests/promises/test_, minimal_reader.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
 

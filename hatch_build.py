@@ -1,4 +1,4 @@
-"""Compiles the recorder's hot modules with mypyc, and its C file, where there is a compiler.
+"""Compiles the recorder's hot modules with mypyc, and its C files, where there is a compiler.
 
 ATEN_DUMP_COMPILE is "auto" (the default: where it cannot be done, one line says so and the wheel is pure Python), "1"
 (or the build fails) or "0". Editable installs are always pure.
@@ -79,7 +79,7 @@ OPTIONS = [
 ]
 
 
-C_FILE = "aten_dump/capture/data/statistics/_one_pass.c"
+C_FILES = ["aten_dump/capture/data/statistics/_one_pass.c", "aten_dump/store/writing/_pack_record.c"]
 # Sums may be taken in any order, which vectors need; NaN and Inf are told apart as ever.
 C_OPTIONS = "-O3 -fno-strict-aliasing -fno-math-errno -fno-trapping-math -fassociative-math -fno-signed-zeros -pthread"
 
@@ -128,11 +128,12 @@ def compile_modules(folder: Path) -> list[Path]:
         target_dir=str(folder / "c"),
         group_name="aten_dump",
     )
-    name = C_FILE.removesuffix(".c").replace("/", ".")
     options = C_OPTIONS.split()
-    extensions.append(
-        Extension(name, [C_FILE], extra_compile_args=options, extra_link_args=["-pthread"], py_limited_api=True)
-    )
+    for file in C_FILES:
+        name = file.removesuffix(".c").replace("/", ".")
+        extensions.append(
+            Extension(name, [file], extra_compile_args=options, extra_link_args=["-pthread"], py_limited_api=True)
+        )
     command = Distribution({"name": "aten_dump", "ext_modules": extensions}).get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "temp")
     command.ensure_finalized()

@@ -2,7 +2,8 @@
 
 Packing holds Python's lock, on whichever thread it is done: a thread that does it for the program makes the program
 wait as long. Done at once, it finds the record in the processor's caches, and what the record is made of is let go of
-before Python's collector has come to look through it.
+before Python's collector has come to look through it. The C file beside this one does it where it was compiled
+(hatch_build.py), msgpack where not, and for what is not plain.
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from typing import Any, Final
 import msgpack
 
 from ..records import CALL, NOTE, VALUE, Call, Note, Value
+
+try:
+    from ._pack_record import pack_record
+except ImportError:
+    IS_COMPILED = False
+else:
+    IS_COMPILED = True
 
 _FIXED_ARRAY_ENDS: Final = 0xA0  # a msgpack array of less than 16 fields begins with a byte below, of more with 3 bytes
 _CALL_FIELDS: Final = len(Call._fields)
@@ -32,17 +40,24 @@ class PackedRecords:
 
     def add(self, record: tuple[Any, ...]) -> None:
         """Add a record; where msgpack cannot write it, a Note that says so."""
+        if record[-1] is None:
+            record = _shortest(record)
+        data = pack_record(record) if IS_COMPILED else None
+        self._append(self._packed(record) if data is None else data)
+
+    def _packed(self, record: tuple[Any, ...]) -> bytes:
+        """Have msgpack pack a record."""
         try:
             pack = self._idle.pop()
         except IndexError:
             pack = _new_packer()
         try:
-            data = pack(record if record[-1] is not None else _shortest(record))
+            data: bytes = pack(record)
         except (TypeError, ValueError, OverflowError) as error:
             message = f"a record of kind {record[0]!r} was left out: {error}; it held {_shown(record)}"
             data = pack(Note(NOTE, "unwritable_record", message, 1))
         self._idle.append(pack)
-        self._append(data)
+        return data
 
     def take(self) -> list[bytes]:
         """Return what was added; another thread may add meanwhile."""
