@@ -34,6 +34,7 @@ class Session:
         self, config: DumpConfig, paths: ModulePaths, sink: Sink | None, watch: Watch, interception: Interception
     ) -> None:
         self.config = config
+        self._described = config, config.as_dict()  # as a step's header tells of it
         self.current_step = 0
         self._watch = watch
         self._interception = interception
@@ -191,7 +192,9 @@ class Session:
         run, sink = self._run, self._sink
         if self.current_step not in self.config.step_selection or sink is None or run is None:
             return
-        config = self.config.as_dict()
+        if self._described[0] is not self.config:
+            self._described = self.config, self.config.as_dict()
+        config = self._described[1]
         now, process = time.time_ns(), os.getpid()
         header = Header(HEADER, FORMAT_VERSION, self.current_step, run.rank, run.world_size, now, process, config)
         self._around.paths.refresh()

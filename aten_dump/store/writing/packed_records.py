@@ -25,18 +25,18 @@ else:
 _FIXED_ARRAY_ENDS: Final = 0xA0  # a msgpack array of less than 16 fields begins with a byte below, of more with 3 bytes
 _CALL_FIELDS: Final = len(Call._fields)
 _VALUE_FIELDS: Final = len(Value._fields)
+# What packs, while it does not: other threads may, and a finalizer that Python's collector runs meanwhile.
+_idle: Final[list[Any]] = []
 
 
 class PackedRecords:
     """A list of packed records that several threads may add to."""
 
-    __slots__ = ("_append", "_idle", "waiting")
+    __slots__ = ("_append", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[bytes] = []
         self._append = self.waiting.append
-        # What packs, while it does not: a finalizer that Python's collector runs meanwhile may add a record too.
-        self._idle = [_new_packer()]
 
     def add(self, record: tuple[Any, ...]) -> None:
         """Add a record; where msgpack cannot write it, a Note that says so."""
@@ -48,15 +48,15 @@ class PackedRecords:
     def _packed(self, record: tuple[Any, ...]) -> bytes:
         """Have msgpack pack a record."""
         try:
-            pack = self._idle.pop()
+            pack = _idle.pop()
         except IndexError:
-            pack = _new_packer()
+            pack = msgpack.Packer(use_bin_type=True, unicode_errors="backslashreplace").pack
         try:
             data: bytes = pack(record)
         except (TypeError, ValueError, OverflowError) as error:
             message = f"a record of kind {record[0]!r} was left out: {error}; it held {_shown(record)}"
             data = pack(Note(NOTE, "unwritable_record", message, 1))
-        self._idle.append(pack)
+        _idle.append(pack)
         return data
 
     def take(self) -> list[bytes]:
@@ -78,10 +78,6 @@ def packed(records: Iterable[tuple[Any, ...]]) -> list[bytes]:
 def kind_of(data: bytes) -> int:
     """Return the kind of a packed record."""
     return data[1] if data[0] < _FIXED_ARRAY_ENDS else data[3]
-
-
-def _new_packer() -> Any:
-    return msgpack.Packer(use_bin_type=True, unicode_errors="backslashreplace").pack
 
 
 def _shortest(record: tuple[Any, ...]) -> tuple[Any, ...]:
