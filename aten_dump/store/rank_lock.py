@@ -27,25 +27,27 @@ _held: dict[tuple[int, int], RankLock] = {}  # what this process holds, by devic
 class RankLock:
     """A lock on the folder of a step and rank."""
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
         self._key = _key(os.fstat(fd))
         _held[self._key] = self
 
     @classmethod
-    def take(cls, directory: Path) -> RankLock | None:
+    def take(cls, directory: Path, folder: int | None = None) -> RankLock | None:
         """Lock a folder; None when another writer or recovery, of any process, has it.
+
+        `folder` is the folder, if it is open: see `open_inside`.
 
         Raises:
             FormatError: what should be the file of the lock is something else.
             OSError: the file cannot be made.
         """
-        path = directory / LOCK_FILE
+        path = os.path.join(directory, LOCK_FILE)
         while True:
             if _is_held_here(path):
                 return None
-            fd = open_inside(path, os.O_RDWR | os.O_CREAT, 0o666)
+            fd = open_inside(path, os.O_RDWR | os.O_CREAT, 0o666, folder)
             if not _lock_description(fd):
                 os.close(fd)
                 return None
@@ -112,7 +114,7 @@ def _key(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _is_held_here(path: Path) -> bool:
+def _is_held_here(path: str) -> bool:
     """Tell whether this process holds the lock; to open and close the file would drop it."""
     try:
         return _key(os.stat(path, follow_symlinks=False)) in _held
@@ -120,7 +122,7 @@ def _is_held_here(path: Path) -> bool:
         return False
 
 
-def _is_at(path: Path, fd: int) -> bool:
+def _is_at(path: str, fd: int) -> bool:
     try:
         return _key(os.stat(path, follow_symlinks=False)) == _key(os.fstat(fd))
     except (FileNotFoundError, NotADirectoryError):

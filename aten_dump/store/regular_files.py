@@ -46,7 +46,7 @@ def _looks_numbered(name: str, kind: str) -> bool:
     return name.startswith(kind) and name[len(kind) :].isnumeric()
 
 
-def open_folder(path: Path) -> int:
+def open_folder(path: Path | str) -> int:
     """Open a folder; the names of step and rank folders at the end of `path` must be no links.
 
     Raises:
@@ -54,44 +54,49 @@ def open_folder(path: Path) -> int:
         OSError: as `os.open` raises it.
     """
     names: list[str] = []
-    while len(names) < _LEVELS and _NUMBERED.fullmatch(path.name):
-        names.append(path.name)
-        path = path.parent
+    outer, name = os.path.split(path)  # texts: a Path is made and taken apart in as long as a folder is opened
+    while len(names) < _LEVELS and _NUMBERED.fullmatch(name):
+        names.append(name)
+        path = outer or os.curdir
+        outer, name = os.path.split(path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
     for name in reversed(names):
         try:
             inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC, dir_fd=fd)
         except OSError as error:
             if error.errno in _LINK_ERRORS:
-                raise _not_ours(path / name, fd, name) from error
+                raise _not_ours(os.path.join(path, name), fd, name) from error
             raise
         finally:
             os.close(fd)
-        fd, path = inner, path / name
+        fd, path = inner, os.path.join(path, name)
     return fd
 
 
-def open_inside(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+def open_inside(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o666, folder: int | None = None) -> int:
     """Open a regular file of a dump.
 
     Args:
         path: the file; its name, and those of the step and rank folders it is in, must be no links.
         flags: as for `os.open`.
         mode: of a file that is made.
+        folder: what `open_folder` gave for the folder that it is in, which stays open.
 
     Raises:
         FormatError: it is a link, a FIFO, a device or a folder, or a folder on the way is a link.
         OSError: as `os.open` raises it.
     """
-    folder = open_folder(path.parent)
+    outer, name = os.path.split(path)
+    inside = open_folder(outer or os.curdir) if folder is None else folder
     try:
-        fd = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | _CLOEXEC, mode, dir_fd=folder)
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | _CLOEXEC, mode, dir_fd=inside)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):
-            raise _not_ours(path, folder, path.name) from error
+            raise _not_ours(path, inside, name) from error
         raise
     finally:
-        os.close(folder)
+        if folder is None:
+            os.close(inside)
     kind = os.fstat(fd).st_mode
     if not stat.S_ISREG(kind):
         os.close(fd)
@@ -111,14 +116,14 @@ def size_inside(path: Path) -> int | None:
         os.close(fd)
 
 
-def _not_ours(path: Path, folder: int, name: str) -> FormatError:
+def _not_ours(path: Path | str, folder: int, name: str) -> FormatError:
     try:
         return FormatError(_sentence(path, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
     except OSError:
         return FormatError(f"{path} changed while it was opened; try again")
 
 
-def _sentence(path: Path, mode: int) -> str:
+def _sentence(path: Path | str, mode: int) -> str:
     kinds = (
         (stat.S_ISLNK, "a symbolic link"),
         (stat.S_ISFIFO, "a FIFO"),

@@ -34,17 +34,17 @@ class IndexWriter:
         self._hash = xxhash.xxh3_64(last_check)
         self._parts: list[bytes] = []
         self._nbytes = nbytes
-        self._unnamed: tuple[Path, Path] | None = None  # the name that the file has and the one it gets
+        self._unnamed: tuple[Path | str, Path | str] | None = None  # the name that the file has and the one it gets
         self.waiting_bytes = 0
 
     @classmethod
-    def create(cls, path: Path) -> IndexWriter:
+    def create(cls, path: Path | str, folder: int | None = None) -> IndexWriter:
         """Create a new index, which gets its name with its first `flush`: there is none without a header.
 
-        Its mode follows the umask.
+        Its mode follows the umask. `folder` is the folder that it is in, if that is open: see `open_inside`.
         """
-        temporary = path.with_name(PARTIAL_INDEX)
-        index = cls(open_inside(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND))
+        temporary = os.path.join(os.path.dirname(path), PARTIAL_INDEX)
+        index = cls(open_inside(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666, folder))
         lock_file(index._fd)  # for a recovery of older versions, which know no other lock
         index._unnamed = temporary, path
         return index

@@ -15,7 +15,7 @@ from typing import Final
 
 from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
-from ..regular_files import sync_folder
+from ..regular_files import open_folder, sync_folder
 from ..shards import header_entry
 from .arena import Chunk
 from .host_bytes import HostBytes
@@ -85,12 +85,14 @@ class StepFiles:
         self._blob_bytes = 0
         self._unjournaled = 0
         self._write_seconds = 0.0
-        os.makedirs(directory.parent, exist_ok=True)
-        os.mkdir(directory)
-        self._lock = RankLock.take(directory)
-        self._index = IndexWriter.create(directory / INDEX_FILE)
-        self._index.add([header])
-        self._index.flush()
+        _make(directory)
+        folder = open_folder(directory)
+        try:
+            self._lock = RankLock.take(directory, folder)
+            self._index = IndexWriter.create(os.path.join(directory, INDEX_FILE), folder)
+        finally:
+            os.close(folder)
+        self._index.add([header])  # written with what comes next, or before the first shard is made
 
     def records(self, batch: list[bytes]) -> None:
         """Write packed records."""
@@ -203,6 +205,7 @@ class StepFiles:
         return shard
 
     def _begin_shard(self, entry_bytes: int, nbytes: int) -> ShardWriter:
+        self._index.flush()
         check_free_space(self._directory, nbytes)
         number = len(self._shard_sizes)
         self._shard = ShardWriter(self._directory, number, self._header_budget.reserve(entry_bytes))
@@ -223,3 +226,15 @@ class StepFiles:
             begun = time.perf_counter()
             self._release(self._shard.flush())
             self._write_seconds += time.perf_counter() - begun
+
+
+def _make(directory: Path) -> None:
+    """Make the folder of a step and rank, and that of the step, which another rank may have made."""
+    step = os.path.dirname(directory)
+    try:
+        os.mkdir(step)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:  # somebody has moved the dump away
+        os.makedirs(step, exist_ok=True)
+    os.mkdir(directory)
