@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trial.cases import DRAW_THERE, NOT_ON_DEVICE, Case, cases
+from tests.trial.cases import DRAW_THERE, Case, cases
 from tests.trial.examine import Baselines, examine
 
 
@@ -33,4 +33,3 @@ def test_programs_that_draw_on_the_device_are_not_held_against_the_cpu() -> None
     for name in ("vae", "ppo"):
         against = {case.baseline for case in cases(programs=[name], device="npu")}
         assert against == ({"npu"} if name in DRAW_THERE else {"npu", "cpu"})
-    assert list(cases(programs=list(NOT_ON_DEVICE), device="npu")) == []

@@ -19,10 +19,6 @@ from .training import Program
 
 Group = Literal["bug", "kernel", "honest"]
 CALL_SLIPS, LOOPS, KERNELS, HONEST = 6, 3, 4, 6  # cases for each program
-NOT_ON_DEVICE = {  # programs that the simulated NPU cannot run
-    "gru tagger": "it has no kernel for the package's DynamicGRUV2",
-    "lstm forecaster": "it has no kernel for the package's DynamicRNN",
-}
 DRAW_THERE = frozenset(  # draw random numbers on their device, other ones than the CPU
     ("bart", "diffusion unet", "mixer", "two towers", "graph attention", "vae")
 )
@@ -123,8 +119,6 @@ def _honest(name: str) -> Iterator[Case]:
 
 def on_device(name: str, device: str) -> Iterator[Case]:
     """Yield the cases of one program on a device: wrong kernels, the first against the CPU, and the CPU as a baseline."""
-    if name in NOT_ON_DEVICE:
-        return
     other = device if name in DRAW_THERE else "cpu"
     for number, case in enumerate(_wrong_kernels(name, device)):
         yield replace(case, baseline=device if number else other)

@@ -40,6 +40,7 @@ def start() -> dict[str, Any]:
         matrices,
         norms,
         optimizer,
+        recurrent,
         registering,
         rotary,
         routing,

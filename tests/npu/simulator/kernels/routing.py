@@ -16,6 +16,8 @@ _ON_CPU = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "Com
 OF_THE_PACKAGE = frozenset(
     [
         "_copy_from_and_resize",
+        "_pack_padded_sequence",
+        "_pad_packed_sequence",
         "_local_scalar_dense",
         "_pin_memory",
         "as_strided",
