@@ -31,6 +31,8 @@ OF_THE_PACKAGE = frozenset(
         "is_set_to",
         "new_empty",
         "new_empty_strided",
+        "quantize_per_channel",
+        "quantize_per_tensor",
         "record_stream",
         "resize_",
         "resize_as_",
