@@ -135,8 +135,6 @@ class BackwardCall:
                 args,
                 kwargs,
                 self.results(),
-                None,
-                None,
             )
         )
 

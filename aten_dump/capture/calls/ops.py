@@ -176,26 +176,25 @@ class PendingOp(Place):
         step.calls = calls = step.calls + 1
         if not calls & CALLS_PER_PAUSE:
             step.pause()
-        step.emit(
-            (
-                CALL,
-                self.id,
-                self.parent,
-                entry.number,
-                n,
-                0,
-                self.phase,
-                self.thread.number,
-                self.start_ns,
-                duration_ns,
-                self.sequence_nr,
-                self.stack,
-                self.module,
-                self.forward,
-                self.args,
-                self.kwargs,
-                outputs,
-                written,
-                None if error is None else text_of(error),
-            )
+        record: tuple[Any, ...] = (
+            CALL,
+            self.id,
+            self.parent,
+            entry.number,
+            n,
+            0,
+            self.phase,
+            self.thread.number,
+            self.start_ns,
+            duration_ns,
+            self.sequence_nr,
+            self.stack,
+            self.module,
+            self.forward,
+            self.args,
+            self.kwargs,
+            outputs,
         )
+        if written is not None or error is not None:
+            record = (*record, written, None if error is None else text_of(error))
+        step.emit(record)

@@ -177,29 +177,28 @@ class Step:
         self.calls = calls = self.calls + 1
         if not calls & CALLS_PER_PAUSE:
             self.pause()
-        self.emit(
-            (
-                CALL,
-                call.id,
-                call.parent_id,
-                entry.op,
-                call.n,
-                0,
-                call.phase,
-                thread.number,
-                call.start_ns,
-                call.end_ns - call.start_ns,
-                call.sequence_nr,
-                call.stack,
-                call.module,
-                call.forward,
-                call.args,
-                call.kwargs,
-                outputs,
-                written,
-                error,
-            )
+        record: tuple[Any, ...] = (
+            CALL,
+            call.id,
+            call.parent_id,
+            entry.op,
+            call.n,
+            0,
+            call.phase,
+            thread.number,
+            call.start_ns,
+            call.end_ns - call.start_ns,
+            call.sequence_nr,
+            call.stack,
+            call.module,
+            call.forward,
+            call.args,
+            call.kwargs,
+            outputs,
         )
+        if written is not None or error is not None:
+            record = (*record, written, error)
+        self.emit(record)
 
     def emit_call(self, record: tuple[Any, ...]) -> None:
         """Emit a Call record."""

@@ -42,22 +42,21 @@ class PackedRecords:
         """Add a record; where msgpack cannot write it, a Note that says so."""
         if record[-1] is None:
             record = _shortest(record)
-        data = pack_record(record) if IS_COMPILED else None
-        self._append(self._packed(record) if data is None else data)
-
-    def _packed(self, record: tuple[Any, ...]) -> bytes:
-        """Have msgpack pack a record."""
+        data: bytes | None = pack_record(record) if IS_COMPILED else None
+        if data is not None:
+            self._append(data)
+            return
         try:
             pack = _idle.pop()
         except IndexError:
             pack = msgpack.Packer(use_bin_type=True, unicode_errors="backslashreplace").pack
         try:
-            data: bytes = pack(record)
+            data = pack(record)
         except (TypeError, ValueError, OverflowError) as error:
             message = f"a record of kind {record[0]!r} was left out: {error}; it held {_shown(record)}"
             data = pack(Note(NOTE, "unwritable_record", message, 1))
         _idle.append(pack)
-        return data
+        self._append(data)
 
     def take(self) -> list[bytes]:
         """Return what was added; another thread may add meanwhile."""
