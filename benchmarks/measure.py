@@ -8,7 +8,7 @@ Theory of operation
     is measured and deleted outside of the timed part.
 
     Memory is the peak of the resident set, VmHWM, which writing 5 to /proc/self/clear_refs sets back to its present
-    size: once over bare steps before the mode is entered, and once over all recorded ones. Each mode runs in a process
+    size: once over bare steps before the mode is entered, and once over the first recorded batch. Each mode runs in a process
     of its own (`child.py`), so that neither peak holds memory that another mode left in the allocator.
 """
 
@@ -137,14 +137,15 @@ def measure(
         first = _discard(sampler(1))
         batch = min(most, _batch(bare_s, first.on_file_s, least_s))
         reset_peak()
+        peak = None
         for number in range(repeats):
             bare = timed(batch, workload.step) if mode.is_paired else _scaled(early[number], batch / most)
             found = sampler(batch)
             pairs.append((bare, found))
+            peak = peak_bytes() if peak is None else peak  # to look at an index takes more memory than to record it
             nbytes, files = _sizes(found.written)
             look(found.written)
             _discard(found)
-        peak = peak_bytes()
     sizes = (nbytes // batch, -(-files // batch))
     return _summary(pairs, ops, batch, sizes, None if peak is None or bare_peak is None else peak - bare_peak)
 
