@@ -8,8 +8,8 @@ Theory of operation
     is measured and deleted outside of the timed part.
 
     Memory is the peak of the resident set, VmHWM, which writing 5 to /proc/self/clear_refs sets back to its present
-    size: once over bare steps before the mode is entered, and once over the first recorded batch. Each mode runs in a process
-    of its own (`child.py`), so that neither peak holds memory that another mode left in the allocator.
+    size: once over bare steps before the mode is entered, and once over the first recorded batch. Each mode runs in a
+    process of its own (`child.py`), so that neither peak holds memory that another mode left in the allocator.
 """
 
 from __future__ import annotations
