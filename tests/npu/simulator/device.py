@@ -83,6 +83,9 @@ def skip_all_reduce(number: int) -> None:
     launcher().sim_skip_all_reduce(ctypes.c_int(number))
 
 
+_observers: list[Any] = []  # they stay: another thread may be inside one when it is taken off
+
+
 @contextmanager
 def counted(by: Callable[[], str] = lambda: "") -> Iterator[Counter[tuple[str, str]]]:
     """Count what makes the host wait or moves data between host and device: by what, and by whom `by` says."""
@@ -92,6 +95,7 @@ def counted(by: Callable[[], str] = lambda: "") -> Iterator[Counter[tuple[str, s
     def observe(what: bytes, nbytes: int) -> None:
         counts[what.decode(), by()] += 1
 
+    _observers.append(observe)
     launcher().sim_observe(observe)
     try:
         yield counts
