@@ -89,7 +89,7 @@ class StorageTable:
             if state is None:
                 return self.add(storage, tensor)
             if storage.nbytes() != state.nbytes:  # resized, by an op or unseen
-                self._resize(state, storage, state.nbytes)
+                self.take_size(state, storage, state.nbytes)
         except (NotImplementedError, RuntimeError):
             return None
         return state
@@ -163,9 +163,9 @@ class StorageTable:
 
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that the program resized `storage` itself, from so many bytes."""
-        self._resize(self.states.get(storage._cdata) or self.add(storage, storage), storage, before)
+        self.take_size(self.states.get(storage._cdata) or self.add(storage, storage), storage, before)
 
-    def _resize(self, state: StorageState, storage: torch.UntypedStorage, before: int) -> None:
+    def take_size(self, state: StorageState, storage: torch.UntypedStorage, before: int) -> None:
         """Take in a new size, and where the memory now lies: FSDP gives it back for a while, and others get it."""
         state.resize(before, storage.nbytes())
         if storage.device.type in HAVE_PRIVATE_FORMATS:

@@ -90,7 +90,7 @@ class ValueTable(ValueIds):
             if state is None:
                 state = self.storages.add(storage, tensor)
             elif storage.nbytes() != state.nbytes:  # resized, by an op or unseen: the memory may be another
-                state.resize(state.nbytes, storage.nbytes())
+                self.storages.take_size(state, storage, state.nbytes)
         except (NotImplementedError, RuntimeError):  # sparse, nested, functorch wrappers: no storage or shape to name
             return [TREE_VALUE, self._without_memory.without_storage(tensor, keep, self.value_of)]
         if self._unseen_writes is not None:
