@@ -1,4 +1,4 @@
-"""Appends records to an index file, with a check record after every batch."""
+"""Appends records to an index file, with check records between them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class IndexWriter:
         self._fd = fd
         self._hash = xxhash.xxh3_64(last_check)
         self._parts: list[bytes] = []
+        self._sealed: list[bytes] = []  # with check records behind them
         self._nbytes = nbytes
         self._unnamed: tuple[Path | str, Path | str] | None = None  # the name that the file has and the one it gets
-        self.waiting_bytes = 0
+        self.waiting_bytes = 0  # without a check record behind them
 
     @classmethod
     def create(cls, path: Path | str, folder: int | None = None) -> IndexWriter:
@@ -58,8 +59,8 @@ class IndexWriter:
         self._parts += batch
         self.waiting_bytes += sum(map(len, batch))
 
-    def flush(self) -> None:
-        """Write what was added and a check record."""
+    def seal(self) -> None:
+        """Put a check record behind what was added: should the rest of a write be lost, what is before it is whole."""
         if not self._parts:
             return
         data = b"".join(self._parts)
@@ -67,12 +68,21 @@ class IndexWriter:
         self.waiting_bytes = 0
         self._hash.update(data)
         (check,) = packed([Check(CHECK, self._nbytes + len(data), self._hash.digest())])
-        write_all(self._fd, data + check)
+        self._sealed += (data, check)
+        self._nbytes += len(data) + len(check)
+        self._hash = xxhash.xxh3_64(check)
+
+    def flush(self) -> None:
+        """Write what was added and a check record."""
+        self.seal()
+        if not self._sealed:
+            return
+        data = b"".join(self._sealed)
+        self._sealed.clear()
+        write_all(self._fd, data)
         if self._unnamed is not None:
             os.rename(*self._unnamed)
             self._unnamed = None
-        self._nbytes += len(data) + len(check)
-        self._hash = xxhash.xxh3_64(check)
 
     def sync(self) -> None:
         """Have what was flushed on the disk."""

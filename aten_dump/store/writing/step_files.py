@@ -23,7 +23,8 @@ from .index_writer import INDEX_FILE, IndexWriter
 from .settings import WriterSettings
 from .shard_writer import HeaderBudget, ShardWriter, check_free_space
 
-INDEX_FLUSH_BYTES: Final = 16 << 10
+INDEX_CHECK_BYTES: Final = 16 << 10
+CHECKED_RECORDS: Final = 64  # between looks at how many bytes they are
 JOURNAL_BYTES: Final = 8 << 20  # of data that may be written before their records are
 CACHED_BYTES: Final = 1 << 20  # what the write finds in cache after the checksum has read it
 
@@ -95,9 +96,14 @@ class StepFiles:
         self._index.add([header])  # written with what comes next, or before the first shard is made
 
     def records(self, batch: list[bytes]) -> None:
-        """Write packed records."""
-        self._index.add_packed(batch)
-        if self._index.waiting_bytes >= INDEX_FLUSH_BYTES:
+        """Write packed records, with a check record every INDEX_CHECK_BYTES or so; where those are few, they wait."""
+        is_sealed = False
+        for start in range(0, len(batch), CHECKED_RECORDS):
+            self._index.add_packed(batch[start : start + CHECKED_RECORDS])
+            if self._index.waiting_bytes >= INDEX_CHECK_BYTES:
+                self._index.seal()
+                is_sealed = True
+        if is_sealed:
             self.flush()
 
     def piece(self, piece: Piece) -> None:

@@ -13,7 +13,7 @@ from aten_dump.store.index_reader import read_index
 from aten_dump.store.writing.host_bytes import HostBytes
 from aten_dump.store.writing.packed_records import packed
 from aten_dump.store.writing.settings import WriterSettings
-from aten_dump.store.writing.step_files import BlobStart, StepEnd
+from aten_dump.store.writing.step_files import CHECKED_RECORDS, INDEX_CHECK_BYTES, BlobStart, StepEnd
 from aten_dump.store.writing.step_sequence import Steps
 from tests.store.recording import call, header
 
@@ -115,3 +115,18 @@ def test_errors_say_where_and_what_stays(tmp_path: Path, error: Exception, said:
     with pytest.raises(StoreError, match=rf"cannot write step 5 of rank 3 in .*: {said}"):
         raise told
     assert getattr(told, "errno", None) == getattr(error, "errno", None)
+
+
+def test_a_write_that_is_torn_loses_what_came_since_the_check_before(tmp_path: Path) -> None:
+    found = steps(tmp_path)
+    found.begin(header(0, 3))
+    found.records(packed(call(n) for n in range(1, 6001)))
+    found.end(end(6000))
+    folder = tmp_path / "step0" / "rank3"
+    content = (folder / "index.msgpack").read_bytes()
+    most = INDEX_CHECK_BYTES + CHECKED_RECORDS * len(packed([call(1)])[0]) + 100
+    assert len(content) > 5 * most
+    for part in (0.3, 0.5, 0.9):
+        cut = int(len(content) * part)
+        (folder / "index.msgpack").write_bytes(content[:cut])
+        assert cut - most < read_index(folder).good_bytes <= cut
