@@ -23,8 +23,7 @@ def swiglu(x: Tensor, dim: int = -1) -> Tensor:
 def swiglu_backward(grad: Tensor, x: Tensor, dim: int = -1) -> Tensor:
     """Return the gradients to both halves."""
     gate, up = x.chunk(2, dim)
-    sigmoid = gate.sigmoid()
-    return torch.cat((grad * up * sigmoid * (1 + gate * (1 - sigmoid)), grad * gate * sigmoid), dim)
+    return torch.cat((_swish_backward(grad * up, gate), grad * gate * gate.sigmoid()), dim)
 
 
 def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
@@ -45,8 +44,7 @@ def fast_gelu(x: Tensor) -> Tensor:
 
 def fast_gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Return the gradient to x."""
-    sigmoid = torch.sigmoid(_FAST * x)
-    return grad * sigmoid * (1 + _FAST * x * (1 - sigmoid))
+    return _swish_backward(grad, x, _FAST)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -61,8 +59,13 @@ def silu_(x: Tensor) -> Tensor:
 
 def silu_backward(grad: Tensor, x: Tensor, _: Tensor) -> Tensor:
     """From x alone: the result, which is given too, is made of it."""
-    sigmoid = x.sigmoid()
-    return grad * sigmoid * (1 + x * (1 - sigmoid))
+    return _swish_backward(grad, x)
+
+
+def _swish_backward(grad: Tensor, x: Tensor, beta: float = 1.0) -> Tensor:
+    """Return the gradient to x of x * sigmoid(beta * x)."""
+    sigmoid = torch.sigmoid(beta * x)
+    return grad * sigmoid * (1 + beta * x * (1 - sigmoid))
 
 
 def mish(x: Tensor) -> Tensor:

@@ -237,6 +237,7 @@ class NodeRuns:
             push_dispatch_mode(self._modes.dispatch)
         if tag.pushed:
             pop_function_mode(self._modes.function)
+        tag.mode_off = tag.pushed = False  # the node may run again
         if tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
             thread.compiled_nodes -= 1
             self._values.storages.invalidate_since(thread.storages_before)

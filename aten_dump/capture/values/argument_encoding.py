@@ -72,7 +72,7 @@ def encode_arguments(
     for position, item in enumerate(args):
         kind = type(item)
         if kind is _TENSOR or kind is _PARAMETER:
-            found.append((_PATHS[position] if position < 16 else (position,), item))
+            found.append((_PATHS[position] if position < len(_PATHS) else (position,), item))
             trees.append(values.tree_of(item, keep))
         elif kind in PLAIN_TYPES:
             trees.append(item)
