@@ -79,7 +79,11 @@ OPTIONS = [
 ]
 
 
-C_FILES = ["aten_dump/capture/data/statistics/_one_pass.c", "aten_dump/store/writing/_pack_record.c"]
+C_FILES = [
+    "aten_dump/capture/data/_gather.c",
+    "aten_dump/capture/data/statistics/_one_pass.c",
+    "aten_dump/store/writing/_pack_record.c",
+]
 # Sums may be taken in any order, which vectors need; NaN and Inf are told apart as ever.
 C_OPTIONS = "-O3 -fno-strict-aliasing -fno-math-errno -fno-trapping-math -fassociative-math -fno-signed-zeros -pthread"
 

@@ -57,6 +57,7 @@ _ANY: Final[dict[str, str]] = {
     "tests/capture/data/test_host_memory.py::test_without_a_device_in_use": _HOST,
     "tests/capture/data/test_keeper.py::test_views_of_a_small_tensor": _HOST,
     "tests/capture/data/test_small_tensor_batches.py::test_small_values_share_blobs": _HOST,
+    "tests/capture/data/test_gather.py::": _HOST,
     "tests/capture/data/statistics/test_large_tensors.py::": _HOST,
     "tests/capture/data/statistics/test_many_small_tensors.py::": _HOST,
     "tests/capture/data/statistics/test_one_pass.py::": _HOST,

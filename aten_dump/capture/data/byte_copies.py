@@ -14,6 +14,7 @@ from ...torch_names import without_bits
 from ..memory.geometry import byte_extent
 from ..torch_internals.quiet import quiet
 from .device_copies import Copier, Wait, copier_of
+from .gather import GatheredBytes, can_gather
 from .host_memory import host_tensor, tensor_at
 from .tensor_bytes import gathered, row_major
 
@@ -49,6 +50,9 @@ def copy_elements(tensor: torch.Tensor, count: int, seconds: dict[str, float]) -
     copier = copier_of(tensor.device)
     if copier is None or tensor.is_quantized:
         with quiet():
+            bare = without_bits(tensor)
+            if can_gather(bare):
+                return GatheredBytes(bare, seconds)
             flat = row_major(tensor, count)
             return copy_bytes(flat, int(flat.storage_offset()) * flat.element_size(), seconds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import xxhash
 
@@ -14,4 +14,33 @@ HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
     "md5": lambda data: hashlib.md5(data, usedforsecurity=False).digest(),
     "crc32": lambda data: zlib.crc32(data).to_bytes(4, "big"),
     "sha256": lambda data: hashlib.sha256(data).digest(),
+}
+
+
+class Hasher(Protocol):
+    """Takes the hash of bytes that come in pieces."""
+
+    def update(self, data: Any, /) -> object:
+        """Take the next piece."""
+
+    def digest(self) -> bytes:
+        """Return the hash of all pieces."""
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: Any) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
+HASHERS: Final[dict[str, Callable[[], Hasher]]] = {
+    "xxh3": xxhash.xxh3_64,
+    "md5": lambda: hashlib.md5(usedforsecurity=False),
+    "crc32": _Crc32,
+    "sha256": hashlib.sha256,
 }

@@ -11,7 +11,8 @@ from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
 from ..torch_internals.quiet import quiet
 from .byte_copies import elements_on_host
-from .hash_functions import HASHES
+from .gather import GatheredBytes, can_gather
+from .hash_functions import HASHERS, HASHES
 from .host_memory import as_array
 from .statistics.one_tensor import compute
 from .tensor_bytes import host_bytes
@@ -32,11 +33,21 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
     """Compute and emit the hash of a value's elements in row-major order (conj and neg bits applied)."""
     start = perf_counter()
     with quiet():
-        owner, data = host_bytes(tensor)
-        digest = HASHES[algorithm](data)
-        del data, owner
+        digest = _digest_of_gathered(tensor, algorithm) if can_gather(tensor) else _digest(tensor, algorithm)
     emit(Hash(HASH, value, digest))
     seconds["hash"] += perf_counter() - start
+
+
+def _digest(tensor: torch.Tensor, algorithm: str) -> bytes:
+    _owner, data = host_bytes(tensor)
+    return HASHES[algorithm](data)
+
+
+def _digest_of_gathered(tensor: torch.Tensor, algorithm: str) -> bytes:
+    hasher = HASHERS[algorithm]()
+    for piece in GatheredBytes(tensor).pieces(tensor.numel() * tensor.element_size()):
+        hasher.update(piece)
+    return hasher.digest()
 
 
 def hash_later(sink: Sink, tensor: torch.Tensor, value: int, algorithm: str) -> bool:

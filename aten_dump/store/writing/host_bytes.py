@@ -47,12 +47,15 @@ class HostBytes:
         return cls(np.frombuffer(data, np.uint8).ctypes.data if data else 0, data)
 
     def view(self, offset: int, nbytes: int) -> memoryview:
-        """Return `nbytes` bytes from `offset` on, where they are; valid as long as the memory is."""
+        """Return `nbytes` bytes from `offset` on; they are there until the next ones are asked for."""
         array: Any = ctypes.c_char * nbytes
         return memoryview(array.from_address(self._address + offset)).cast("B")
 
     def __call__(self, offset: int, address: int, nbytes: int) -> None:
         begun = perf_counter()
-        (_memmove if nbytes >= _LONG_BYTES else ctypes.memmove)(address, self._address + offset, nbytes)
+        self._copy(offset, address, nbytes)
         if self._seconds is not None:
             self._seconds["copy"] += perf_counter() - begun
+
+    def _copy(self, offset: int, address: int, nbytes: int) -> None:
+        (_memmove if nbytes >= _LONG_BYTES else ctypes.memmove)(address, self._address + offset, nbytes)

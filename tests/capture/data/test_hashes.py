@@ -12,6 +12,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from aten_dump.capture.data.hash_functions import HASHERS, HASHES
 from aten_dump.capture.data.hashes import hash_later, hash_of, statistics_of
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import HASH, STATISTICS
@@ -64,6 +65,14 @@ def test_hash_is_that_of_the_bytes(record: Record, algorithm: str, name: str) ->
 def test_default_is_xxh3(record: Record, data: str) -> None:
     x = torch.randn(50)
     assert recorded_hash(record, x, data=data) == xxhash.xxh3_64_hexdigest(raw(x))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_hash_taken_in_pieces_is_that_of_the_whole(algorithm: str) -> None:
+    data, hasher = raw(torch.randn(1000)), HASHERS[algorithm]()
+    for start in range(0, len(data), 700):
+        hasher.update(memoryview(data)[start : start + 700])
+    assert hasher.digest() == HASHES[algorithm](data) == ALGORITHMS[algorithm](data)
 
 
 def test_one_changed_bit_changes_the_hash(record: Record) -> None:

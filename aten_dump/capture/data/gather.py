@@ -1,0 +1,113 @@
+"""Elements on the host that do not lie in a row, where the C file beside this one was compiled (hatch_build.py).
+
+They are copied piece by piece into memory that is used again, and read there while a processor's cache still has them.
+Without the C file, and of tensors that it does not know, torch makes a copy of all: `tensor_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import torch
+
+from ...store.writing.host_bytes import HostBytes
+from ..memory.geometry import byte_extent
+
+try:
+    from ._gather import copy, stretch
+except ImportError:
+    IS_COMPILED = False
+else:
+    IS_COMPILED = True
+
+_ALIGNMENT: Final = 64
+_KEPT_BYTES: Final = 1 << 19  # what `stretch` asks for, but where rows are very long
+_MOST_KEPT: Final = 4
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+class _Scratch:
+    """Memory that pieces are copied to."""
+
+    def __init__(self, nbytes: int) -> None:
+        memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % _ALIGNMENT
+        self.nbytes = nbytes
+        self.address = memory.ctypes.data + start
+        self.view = memory.data[start : start + nbytes]
+
+
+_kept: Final[list[_Scratch]] = []  # what is not in use
+
+
+def _scratch(nbytes: int) -> _Scratch:
+    if nbytes > _KEPT_BYTES:
+        return _Scratch(nbytes)
+    try:
+        return _kept.pop()
+    except IndexError:
+        return _Scratch(_KEPT_BYTES)
+
+
+def _give_back(scratch: _Scratch) -> None:
+    if scratch.nbytes == _KEPT_BYTES and len(_kept) < _MOST_KEPT:
+        _kept.append(scratch)
+
+
+def can_gather(tensor: torch.Tensor) -> bool:
+    """Tell whether the elements of a tensor do not lie in a row and can be copied here. Call inside `quiet()`."""
+    return (
+        IS_COMPILED
+        and not tensor.is_contiguous()
+        and tensor.is_cpu
+        and type(tensor) in _PLAIN
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+        and byte_extent(tensor)[1] <= tensor.untyped_storage().nbytes()  # which may have been shrunk under it
+    )
+
+
+class GatheredBytes(HostBytes):
+    """A `Fill` with the elements of a tensor in row-major order; `can_gather` says of which."""
+
+    __slots__ = ("_item", "_scratch", "_shape", "_strides")
+
+    def __init__(self, tensor: torch.Tensor, seconds: dict[str, float] | None = None) -> None:
+        """Take the elements, which are copied when they are asked for.
+
+        Args:
+            tensor: whose elements.
+            seconds: to whose "copy" the time of copying is added.
+        """
+        super().__init__(tensor.data_ptr(), tensor, seconds)
+        self._item = tensor.element_size()
+        self._shape = tuple(tensor.shape)
+        self._strides = tensor.stride()
+        self._scratch: _Scratch | None = None
+
+    def pieces(self, nbytes: int) -> Iterator[memoryview]:
+        """Yield the first so many bytes; each piece is there until the next one is asked for."""
+        step = stretch(self._item, self._shape, self._strides) * self._item
+        scratch = _scratch(min(step, nbytes))
+        try:
+            for offset in range(0, nbytes, step):
+                size = min(step, nbytes - offset)
+                self._copy(offset, scratch.address, size)
+                yield scratch.view[:size]
+        finally:
+            _give_back(scratch)
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """Return `nbytes` bytes from `offset` on; they are there until the next ones are asked for."""
+        if self._scratch is None or self._scratch.nbytes < nbytes:
+            self._scratch = _Scratch(nbytes)
+        self._copy(offset, self._scratch.address, nbytes)
+        return self._scratch.view[:nbytes]
+
+    def _copy(self, offset: int, address: int, nbytes: int) -> None:
+        item = self._item
+        copy(self._address, item, self._shape, self._strides, offset // item, (offset + nbytes) // item, address)
