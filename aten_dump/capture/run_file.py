@@ -58,7 +58,7 @@ class Run:
             allocate=host_memory,
             at_once=not has_spare_core(),
             to_disk=config.durability == "fsync",
-            on_step=self._file.add_step if self._file is not None else None,
+            on_steps=self._file.add_steps if self._file is not None else None,
         )
         writer = Writer(self.root, self.rank, settings)
         ranks = [rank for rank in range(self.world_size) if rank in config.rank_selection]

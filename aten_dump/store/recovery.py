@@ -23,7 +23,7 @@ from .checking.references import check_shards
 from .index_reader import IndexData, index_path, read_open_index
 from .rank_lock import RankLock, lock_file
 from .records import BLOB, CALL, COMMIT, NOTE, RECOVERED, SHARD, VALUE, Blob, Commit, Header, Note, Shard
-from .regular_files import open_folder, open_inside, size_inside
+from .regular_files import GrowingFile, open_folder, open_inside, size_inside
 from .shards import encode_header, header_entries, partial_name, shard_name
 from .writing.index_writer import IndexWriter
 
@@ -176,7 +176,7 @@ def _complete_index(fd: int, data: IndexData, sizes: list[int], message: str) ->
     if data.committed:
         return
     last_check = os.pread(fd, data.good_bytes - data.last_check, data.last_check)
-    index = IndexWriter(fd, data.good_bytes, last_check)
+    index = IndexWriter(GrowingFile.opened(fd), data.good_bytes, last_check)
     blob_bytes = int(data.rows[BLOB].column(_NBYTES).sum())
     calls, values, blobs = (len(data.rows[kind]) for kind in (CALL, VALUE, BLOB))
     index.add([Note(NOTE, RECOVERED, message, 1), Commit(COMMIT, calls, values, blobs, blob_bytes, sizes, {})])

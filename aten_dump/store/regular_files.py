@@ -13,6 +13,7 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,6 +22,7 @@ from ..errors import FormatError
 _NUMBERED: Final = re.compile(r"(step|rank|restart)(0|[1-9][0-9]{0,17})")
 _LEVELS: Final = 2  # of folders inside a dump: step, rank
 _LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
+PARTIAL: Final = ".partial"  # at the end of the names of files that are not whole
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 
 
@@ -73,6 +75,28 @@ def open_folder(path: Path | str) -> int:
     return fd
 
 
+def make_folder(path: str) -> int:
+    """Make the folder of a step and rank, which must not be there, and that of the step, which may be; open it.
+
+    Raises:
+        OSError: one cannot be made, or is no folder but a link or a file.
+    """
+    step, name = os.path.split(path)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC
+    try:
+        os.mkdir(step)
+    except FileExistsError:  # another rank has made it
+        pass
+    except FileNotFoundError:  # somebody has moved the dump away
+        os.makedirs(step, exist_ok=True)
+    outer = os.open(step, flags)
+    try:
+        os.mkdir(name, dir_fd=outer)
+        return os.open(name, flags, dir_fd=outer)
+    finally:
+        os.close(outer)
+
+
 def open_inside(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o666, folder: int | None = None) -> int:
     """Open a regular file of a dump.
 
@@ -97,11 +121,60 @@ def open_inside(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o666, f
     finally:
         if folder is None:
             os.close(inside)
+    if flags & os.O_EXCL:  # we have just made it
+        return fd
     kind = os.fstat(fd).st_mode
     if not stat.S_ISREG(kind):
         os.close(fd)
         raise FormatError(_sentence(path, kind))
     return fd
+
+
+class GrowingFile:
+    """A file that is made when something is first written to it, and gets its name when what is in it can be read."""
+
+    def __init__(self, path: Path | str, folder: Callable[[], int] | None = None, flags: int = os.O_WRONLY) -> None:
+        """Take the name that it is to have; until then it ends in ``.partial``.
+
+        Its mode follows the umask. `folder` opens the folder that it is in, once for all files: see `open_inside`.
+        """
+        self._path = os.fspath(path)
+        self._folder = folder
+        self._flags = flags | os.O_CREAT | os.O_EXCL
+        self._fd = -1
+        self.is_named = False
+
+    @classmethod
+    def opened(cls, fd: int) -> GrowingFile:
+        """Return a file that has its name."""
+        file = cls("")
+        file._fd, file.is_named = fd, True
+        return file
+
+    @property
+    def fd(self) -> int:
+        """The open file, made now if need be."""
+        if self._fd < 0:
+            self._fd = open_inside(self._path + PARTIAL, self._flags, 0o666, self._folder and self._folder())
+        return self._fd
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is such a file."""
+        return self._fd >= 0
+
+    def give_name(self) -> None:
+        """Rename it."""
+        folder = self._folder and self._folder()
+        name = self._path if folder is None else os.path.basename(self._path)
+        os.rename(name + PARTIAL, name, src_dir_fd=folder, dst_dir_fd=folder)
+        self.is_named = True
+
+    def close(self) -> None:
+        """Close it as it is. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def size_inside(path: Path) -> int | None:

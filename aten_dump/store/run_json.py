@@ -38,10 +38,11 @@ class RunFile:
         self._steps: list[list[int]] = []  # ranges of them, not each: a run has millions
         self._lock = threading.Lock()
 
-    def add_step(self, step: int) -> None:
-        """Say that the files of a step are there."""
+    def add_steps(self, steps: Iterable[int]) -> None:
+        """Say that the files of steps are there."""
         with self._lock:
-            _add(self._steps, step)
+            for step in steps:
+                _add(self._steps, step)
         self.write()
 
     def write(self, **more: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ..errors import FormatError, StoreError
 from .records import Blob
-from .regular_files import open_inside
+from .regular_files import PARTIAL, open_inside
 
 ALIGNMENT: Final = 64  # of the data's start in the file
 MAX_HEADER_BYTES: Final = 64 << 20  # safetensors refuses headers above 100,000,000 bytes
@@ -49,7 +49,7 @@ def shard_name(number: int) -> str:
 
 def partial_name(number: int) -> str:
     """Return the file name of a shard while it grows."""
-    return shard_name(number) + ".partial"
+    return shard_name(number) + PARTIAL
 
 
 def header_entry(name: str, dtype: str, shape: Sequence[int], start: int, end: int) -> str:

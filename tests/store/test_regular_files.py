@@ -17,7 +17,7 @@ from aten_dump.errors import AtenDumpError, FormatError, StoreError
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover
-from aten_dump.store.regular_files import foreign_entries, numbered_folders, open_inside
+from aten_dump.store.regular_files import GrowingFile, foreign_entries, make_folder, numbered_folders, open_inside
 from tests.store.recording import RANK, begin, call, noise, small_step, store, writer
 
 
@@ -169,3 +169,28 @@ def test_an_index_with_a_hole_of_a_terabyte_is_read_at_once(tmp_path: Path) -> N
     found = read_index(rank)
     assert time.monotonic() - begun < 10
     assert found.good_bytes == size and found.dropped_bytes == (1 << 40) - size
+
+
+@pytest.mark.parametrize("linked", ["step0", "step0/rank0"])
+def test_a_folder_is_not_made_through_a_link(tmp_path: Path, linked: str) -> None:
+    (tmp_path / "other" / linked).mkdir(parents=True)
+    (tmp_path / "dump" / linked).parent.mkdir(parents=True)
+    (tmp_path / "dump" / linked).symlink_to(tmp_path / "other" / linked)
+    with pytest.raises(OSError, match=r"Not a directory|File exists"):
+        make_folder(str(tmp_path / "dump" / RANK))
+    assert list((tmp_path / "other" / linked).iterdir()) == []
+
+
+def test_a_file_is_made_when_it_is_written_to_and_named_when_it_can_be_read(tmp_path: Path) -> None:
+    folder = make_folder(str(tmp_path / "made anew" / RANK))
+    file = GrowingFile("elsewhere/index.msgpack", lambda: folder)
+    assert not file.is_made and not file.is_named
+    os.write(file.fd, b"abc")
+    (made,) = (tmp_path / "made anew" / RANK).iterdir()
+    assert made.name == "index.msgpack.partial" and file.is_made
+    file.give_name()
+    file.close()
+    file.close()
+    (made,) = (tmp_path / "made anew" / RANK).iterdir()
+    assert made.name == "index.msgpack" and file.is_named and made.read_bytes() == b"abc"
+    os.close(folder)

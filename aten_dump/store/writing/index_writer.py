@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,11 +11,12 @@ import xxhash
 
 from ..rank_lock import lock_file
 from ..records import CHECK, Check
-from ..regular_files import open_inside
+from ..regular_files import GrowingFile
 from .packed_records import packed
 
 INDEX_FILE: Final = "index.msgpack"
-PARTIAL_INDEX: Final = "index.msgpack.partial"  # until its header is written
+CHECK_BYTES: Final = 16 << 10
+CHECKED_RECORDS: Final = 64  # between looks at how many bytes they are
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -28,27 +29,26 @@ def write_all(fd: int, data: bytes) -> None:
 class IndexWriter:
     """One index file that grows."""
 
-    def __init__(self, fd: int, nbytes: int = 0, last_check: bytes = b"") -> None:
+    def __init__(self, file: GrowingFile, nbytes: int = 0, last_check: bytes = b"") -> None:
         """Go on at byte `nbytes`, right after the check record `last_check`."""
-        self._fd = fd
+        self._file = file
         self._hash = xxhash.xxh3_64(last_check)
-        self._parts: list[bytes] = []
-        self._sealed: list[bytes] = []  # with check records behind them
+        self._records: list[bytes] = []  # that wait for a flush
         self._nbytes = nbytes
-        self._unnamed: tuple[Path | str, Path | str] | None = None  # the name that the file has and the one it gets
-        self.waiting_bytes = 0  # without a check record behind them
+        self.waiting_bytes = 0  # of them
 
     @classmethod
-    def create(cls, path: Path | str, folder: int | None = None) -> IndexWriter:
-        """Create a new index, which gets its name with its first `flush`: there is none without a header.
+    def create(cls, path: Path | str, folder: Callable[[], int] | None = None) -> IndexWriter:
+        """Begin a new index, which is made and gets its name with its first `flush`: there is none without a header.
 
-        Its mode follows the umask. `folder` is the folder that it is in, if that is open: see `open_inside`.
+        See `GrowingFile`.
         """
-        temporary = os.path.join(os.path.dirname(path), PARTIAL_INDEX)
-        index = cls(open_inside(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666, folder))
-        lock_file(index._fd)  # for a recovery of older versions, which know no other lock
-        index._unnamed = temporary, path
-        return index
+        return cls(GrowingFile(path, folder, os.O_WRONLY | os.O_APPEND))
+
+    @property
+    def waiting_records(self) -> int:
+        """How many records wait for a flush."""
+        return len(self._records)
 
     def add(self, records: Iterable[tuple[Any, ...]]) -> None:
         """Add some records; they reach the file with the next `flush`."""
@@ -56,40 +56,55 @@ class IndexWriter:
 
     def add_packed(self, batch: list[bytes]) -> None:
         """Add records that are packed."""
-        self._parts += batch
+        self._records += batch
         self.waiting_bytes += sum(map(len, batch))
 
-    def seal(self) -> None:
-        """Put a check record behind what was added: should the rest of a write be lost, what is before it is whole."""
-        if not self._parts:
-            return
-        data = b"".join(self._parts)
-        self._parts.clear()
-        self.waiting_bytes = 0
-        self._hash.update(data)
-        (check,) = packed([Check(CHECK, self._nbytes + len(data), self._hash.digest())])
-        self._sealed += (data, check)
-        self._nbytes += len(data) + len(check)
-        self._hash = xxhash.xxh3_64(check)
+    def leave_out(self, is_void: Callable[[bytes], bool]) -> None:
+        """Drop what was added and not flushed where `is_void` says so."""
+        self._records = [record for record in self._records if not is_void(record)]
 
     def flush(self) -> None:
-        """Write what was added and a check record."""
-        self.seal()
-        if not self._sealed:
+        """Write what was added, with a check record every CHECK_BYTES or so: should the rest of a write be lost, what
+        is before a check is whole.
+        """
+        if not self._records:
             return
-        data = b"".join(self._sealed)
-        self._sealed.clear()
-        write_all(self._fd, data)
-        if self._unnamed is not None:
-            os.rename(*self._unnamed)
-            self._unnamed = None
+        records, self._records = self._records, []
+        self.waiting_bytes = 0
+        parts: list[bytes] = []
+        waiting: list[bytes] = []
+        for start in range(0, len(records), CHECKED_RECORDS):
+            waiting.append(b"".join(records[start : start + CHECKED_RECORDS]))
+            if sum(map(len, waiting)) >= CHECK_BYTES or start + CHECKED_RECORDS >= len(records):
+                parts += self._checked(b"".join(waiting))
+                waiting.clear()
+        self._write(b"".join(parts), len(parts[0]) + len(parts[1]))
+
+    def _checked(self, data: bytes) -> tuple[bytes, bytes]:
+        self._hash.update(data)
+        (check,) = packed([Check(CHECK, self._nbytes + len(data), self._hash.digest())])
+        self._nbytes += len(data) + len(check)
+        self._hash = xxhash.xxh3_64(check)
+        return data, check
+
+    def _write(self, data: bytes, first: int) -> None:
+        try:
+            write_all(self._file.fd, data)
+        except OSError:  # of what a full disk cut off, the begin can be read
+            if not self._file.is_named and self._file.is_made and os.fstat(self._file.fd).st_size >= first:
+                self._file.give_name()
+            raise
+        if not self._file.is_named:
+            self._file.give_name()
+
+    def lock(self) -> None:
+        """Make the file, and take the lock that older versions look for, who know no other."""
+        lock_file(self._file.fd)
 
     def sync(self) -> None:
         """Have what was flushed on the disk."""
-        os.fsync(self._fd)
+        os.fsync(self._file.fd)
 
     def close(self) -> None:
         """Close the file without writing more. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()

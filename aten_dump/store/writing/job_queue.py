@@ -15,9 +15,15 @@ Action = Callable[[Any], None]
 class JobQueue:
     """Records, packed when they are emitted, and jobs among them: FIFO."""
 
-    def __init__(self, write: Action) -> None:
-        """Make an empty queue; `write` is the action of a list of packed records."""
+    def __init__(self, write: Action, taken: Callable[[], int] = lambda: 0) -> None:
+        """Make an empty queue.
+
+        Args:
+            write: the action of a list of packed records.
+            taken: tells how many of those are still not in a file.
+        """
         self._write = write
+        self._not_in_file = taken
         self._pending = PackedRecords()
         self.emit = self._pending.add
         self._jobs: deque[tuple[Action, Any]] = deque()
@@ -30,7 +36,8 @@ class JobQueue:
     def waiting_records(self) -> int:
         """Records that were emitted and are not yet written."""
         with self._lock:
-            return len(self._pending.waiting) + self._queued - self._taken + len(self._writing)
+            waiting = len(self._pending.waiting) + self._queued - self._taken + len(self._writing)
+        return waiting + self._not_in_file()
 
     def add(self, action: Action, argument: Any) -> None:
         """Queue a job behind all records emitted before it."""

@@ -22,7 +22,7 @@ class WriterSettings:
         allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
         at_once: have blobs of AT_ONCE_BYTES and more that are `HostBytes` written before `store` returns.
         to_disk: have files on the disk, not only with the system, when they are complete and when `flush` returns.
-        on_step: is told of each step, on the writer's thread, when its files are made.
+        on_steps: is told of steps, on the writer's thread, when their files are there, or up to a second later.
 
     Raises:
         StoreError: a size is too small.
@@ -36,7 +36,7 @@ class WriterSettings:
     allocate: Allocate | None = None
     at_once: bool = False
     to_disk: bool = False
-    on_step: Callable[[int], None] | None = None
+    on_steps: Callable[[list[int]], None] | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("queue_bytes", LEAST_QUEUE_BYTES), ("shard_bytes", 1)):

@@ -9,14 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgpack
 import xxhash
 
 from ...errors import StoreError
 from ..records import BLOB, SHARD, Blob, Shard
-from ..regular_files import open_inside
+from ..regular_files import GrowingFile
 from ..shards import (
     ALIGNMENT,
     DTYPE_BITS,
@@ -26,16 +29,18 @@ from ..shards import (
     encode_header,
     header_entry,
     pad_entry,
-    partial_name,
     shard_name,
 )
 from .arena import Chunk
+from .packed_records import kind_of
 
 WRITE_BYTES: Final = 4 << 20  # of data per write
 WRITE_PIECES: Final = 512  # IOV_MAX is 1024
 FIRST_HEADER_BYTES: Final = 64 << 10
 LEAST_HEADER_BYTES: Final = 16 << 10
 FREE_MARGIN_BYTES: Final = 16 << 20  # left for the index, other ranks and the program's own files
+PLENTY_BYTES: Final = 8 << 30  # more than is written in TRUSTED_SECONDS
+TRUSTED_SECONDS: Final = 1.0
 _ZEROS: Final = bytes(64)
 
 
@@ -73,19 +78,35 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def check_free_space(directory: Path, nbytes: int) -> None:
-    """Refuse to begin a shard when the disk has not `nbytes` and a margin left.
+class FreeSpace:
+    """Room on the disk: where there is plenty, it is asked for once a second."""
 
-    Raises:
-        StoreError: in time, while other files of the program can still be written.
-    """
-    free = shutil.disk_usage(directory).free
-    if free < nbytes + FREE_MARGIN_BYTES:
-        raise StoreError(
-            errno.ENOSPC,
-            f"no room for the next shard: {free:,} bytes are free, {nbytes + FREE_MARGIN_BYTES:,} are needed "
-            f"({FREE_MARGIN_BYTES:,} of them as a margin for other files); set max_bytes to keep within what there is",
-        )
+    def __init__(self) -> None:
+        self._trusted_until = 0.0
+
+    def check(self, folder: Path, nbytes: int) -> None:
+        """Refuse to begin a shard when the disk of `folder` has not `nbytes` and a margin left.
+
+        A folder that somebody has moved away is made again by whoever writes to it: it is not asked for here.
+
+        Raises:
+            StoreError: in time, while other files of the program can still be written.
+        """
+        now = time.monotonic()
+        if now < self._trusted_until and nbytes < PLENTY_BYTES // 2:
+            return
+        try:
+            free = shutil.disk_usage(folder).free
+        except FileNotFoundError:
+            return
+        if free < nbytes + FREE_MARGIN_BYTES:
+            raise StoreError(
+                errno.ENOSPC,
+                f"no room for the next shard: {free:,} bytes are free, {nbytes + FREE_MARGIN_BYTES:,} are needed "
+                f"({FREE_MARGIN_BYTES:,} of them as a margin for other files); set max_bytes to keep within what "
+                "there is",
+            )
+        self._trusted_until = now + TRUSTED_SECONDS if free >= PLENTY_BYTES else 0.0
 
 
 def write_vector(fd: int, parts: list[memoryview | bytes], offset: int) -> None:
@@ -102,9 +123,25 @@ def write_vector(fd: int, parts: list[memoryview | bytes], offset: int) -> None:
 class ShardWriter:
     """One growing shard."""
 
-    def __init__(self, directory: Path, number: int, header_bytes: int) -> None:
-        self._directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        number: int,
+        header_bytes: int,
+        release: Callable[[list[Chunk]], None],
+        folder: Callable[[], int] | None = None,
+    ) -> None:
+        """Begin a shard, whose file is made when something is written to it.
+
+        Args:
+            directory: the folder that it is in.
+            number: of the shard.
+            header_bytes: room for its header.
+            release: is given chunks of the arena when they are written.
+            folder: see `GrowingFile`.
+        """
         self._number = number
+        self._release = release
         self._header_bytes = header_bytes
         self._entries: list[str] = []
         self._header_used = 8 + len(HEADER_START) + len(HEADER_END)
@@ -112,10 +149,11 @@ class ShardWriter:
         self._start = 0  # of the blob that is being added
         self._position = 0  # of the next byte
         self._written = 0  # bytes handed to the file
+        self._longest = 0  # most bytes of the file so far
         self._hash = xxhash.xxh3_64()
         self._parts: list[memoryview | bytes] = []
         self._chunks: list[Chunk] = []
-        self._fd = open_inside(directory / partial_name(number), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._file = GrowingFile(os.path.join(directory, shard_name(number)), folder)
 
     @property
     def record(self) -> Shard:
@@ -177,39 +215,58 @@ class ShardWriter:
         nbytes = self._position - self._start
         return Blob(BLOB, number, self._number, self._start, nbytes, dtype, shape, self._hash.digest())
 
-    def rewind(self) -> list[Chunk]:
-        """Forget the blob that was begun but not ended; return the chunks it held."""
-        chunks = self.flush()
+    def rewind(self) -> None:
+        """Forget the blob that was begun but not ended."""
+        self.flush()
         self._position = self._written = self._start = self._end
-        return chunks
 
-    def flush(self) -> list[Chunk]:
-        """Write what is queued; return the chunks to release."""
-        parts, self._parts = self._parts, []
-        chunks, self._chunks = self._chunks, []
-        write_vector(self._fd, parts, self._header_bytes + self._written)
-        self._written = self._position
-        return chunks
+    def flush(self) -> None:
+        """Write what is queued, and give back its chunks."""
+        if self._parts:
+            self._write([], self._header_bytes + self._written)
 
     def sync(self) -> None:
         """Have what was written on the disk."""
-        os.fsync(self._fd)
+        os.fsync(self._file.fd)
 
     def finish(self, to_disk: bool = False) -> int:
-        """Write the header, give the file its name; return the file's bytes. Nothing may be queued."""
-        os.pwrite(self._fd, encode_header(self._entries, self._header_bytes), 0)
-        os.ftruncate(self._fd, self._header_bytes + self._end)
+        """Write what is queued and the header, give the file its name; return the file's bytes."""
+        header = encode_header(self._entries, self._header_bytes)
+        if self._written:
+            self.flush()
+            os.pwrite(self._file.fd, header, 0)
+        else:
+            self._write([header], 0)
+        nbytes = self._header_bytes + self._end
+        if self._longest > nbytes:
+            os.ftruncate(self._file.fd, nbytes)
         if to_disk:
             self.sync()
         self.close()
-        os.rename(self._directory / partial_name(self._number), self._directory / shard_name(self._number))
-        return self._header_bytes + self._end
+        self._file.give_name()
+        return nbytes
+
+    def lacks_bytes_of(self, record: bytes) -> bool:
+        """Tell whether a packed record is of a blob here whose bytes are not all in the file."""
+        if kind_of(record) != BLOB:
+            return False
+        blob = Blob._make(msgpack.unpackb(record))
+        length = os.fstat(self._file.fd).st_size if self._file.is_made else 0
+        return blob.shard == self._number and self._header_bytes + blob.offset + blob.nbytes > length
 
     def close(self) -> None:
         """Close the file as it is. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
+
+    def _write(self, first: list[memoryview | bytes], offset: int) -> None:
+        """Write `first` and what is queued."""
+        parts, self._parts = first + self._parts, []
+        chunks, self._chunks = self._chunks, []
+        write_vector(self._file.fd, parts, offset)
+        self._written = self._position
+        self._longest = max(self._longest, self._header_bytes + self._written)
+        if chunks:
+            self._release(chunks)
 
     def _enter(self, entry: str) -> None:
         self._entries.append(entry)

@@ -1,11 +1,18 @@
 """The files of one step and rank while they are written; used on the writer's thread alone.
 
-Order on file: the bytes of a blob, then its Blob record, then the check record over it. A shard is finished
-only when the index journals all of it, the commit is written only when all shards are finished.
+Theory of operation
+    Order on file: the bytes of a blob, then its Blob record, then the check record over it. A shard is finished
+    only when the index journals all of it, the commit is written only when all shards are finished.
+
+    Each call of the system makes this thread hand Python's lock to the program and wait for it again, and the program
+    wait for this thread. So nothing is made before there is something to write, and a step that ends before its first
+    `flush` is written whole: its shard, then its index, which has its name when it is complete. So nobody can take it
+    for one that was cut short, and it needs no lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -13,18 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ...errors import AtenDumpError
 from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
-from ..regular_files import open_folder, sync_folder
+from ..regular_files import make_folder, sync_folder
 from ..shards import header_entry
 from .arena import Chunk
 from .host_bytes import HostBytes
 from .index_writer import INDEX_FILE, IndexWriter
 from .settings import WriterSettings
-from .shard_writer import HeaderBudget, ShardWriter, check_free_space
+from .shard_writer import FreeSpace, HeaderBudget, ShardWriter
 
-INDEX_CHECK_BYTES: Final = 16 << 10
-CHECKED_RECORDS: Final = 64  # between looks at how many bytes they are
+INDEX_WRITE_BYTES: Final = 1 << 20  # of records that wait
 JOURNAL_BYTES: Final = 8 << 20  # of data that may be written before their records are
 CACHED_BYTES: Final = 1 << 20  # what the write finds in cache after the checksum has read it
 
@@ -64,46 +71,49 @@ class StepEnd:
     notes: list[Note]
 
 
-class StepFiles:
-    """Index and shards of one step and rank. The folder is made with the object."""
+@dataclass(frozen=True, slots=True)
+class HandedOn:
+    """What steps hand on to the next, and what they give back to.
 
-    def __init__(
-        self,
-        directory: Path,
-        header: Header,
-        settings: WriterSettings,
-        header_budget: HeaderBudget,
-        release: Callable[[list[Chunk]], None],
-    ) -> None:
+    Args:
+        header_budget: how long headers should be.
+        free_space: room on the disk.
+        release: takes chunks of the arena back.
+    """
+
+    header_budget: HeaderBudget
+    free_space: FreeSpace
+    release: Callable[[list[Chunk]], None]
+
+
+class StepFiles:
+    """Index and shards of one step and rank."""
+
+    def __init__(self, directory: Path, header: Header, settings: WriterSettings, handed_on: HandedOn) -> None:
         self._directory = directory
-        self._shard_bytes = settings.shard_bytes
-        self._to_disk = settings.to_disk
-        self._header_budget = header_budget
-        self._release = release
+        self._settings = settings
+        self._handed_on = handed_on
         self._shard: ShardWriter | None = None
         self._shard_sizes: list[int] = []
         self._blobs = 0
         self._blob_bytes = 0
         self._unjournaled = 0
         self._write_seconds = 0.0
-        _make(directory)
-        folder = open_folder(directory)
-        try:
-            self._lock = RankLock.take(directory, folder)
-            self._index = IndexWriter.create(os.path.join(directory, INDEX_FILE), folder)
-        finally:
-            os.close(folder)
-        self._index.add([header])  # written with what comes next, or before the first shard is made
+        self._folder = -1
+        self._lock: RankLock | None = None
+        self._index = IndexWriter.create(os.path.join(directory, INDEX_FILE), self._open_folder)
+        self._index.add([header])
+        self._is_begun = False  # whether the index is on file, without a commit
+
+    @property
+    def waiting_records(self) -> int:
+        """Records that are not yet in the index. Any thread may ask."""
+        return self._index.waiting_records
 
     def records(self, batch: list[bytes]) -> None:
-        """Write packed records, with a check record every INDEX_CHECK_BYTES or so; where those are few, they wait."""
-        is_sealed = False
-        for start in range(0, len(batch), CHECKED_RECORDS):
-            self._index.add_packed(batch[start : start + CHECKED_RECORDS])
-            if self._index.waiting_bytes >= INDEX_CHECK_BYTES:
-                self._index.seal()
-                is_sealed = True
-        if is_sealed:
+        """Write packed records; where those are few, they wait."""
+        self._index.add_packed(batch)
+        if self._index.waiting_bytes >= INDEX_WRITE_BYTES:
             self.flush()
 
     def piece(self, piece: Piece) -> None:
@@ -122,7 +132,7 @@ class StepFiles:
         if piece.is_last:
             self._end_blob(shard, blob)
         if shard.is_full_vector:
-            self._flush_shard()
+            self._write_out()
 
     def write(self, blob: BlobStart, source: HostBytes) -> None:
         """Write a whole blob from where its bytes are."""
@@ -130,7 +140,7 @@ class StepFiles:
         for offset in range(0, blob.nbytes, CACHED_BYTES):
             nbytes = min(CACHED_BYTES, blob.nbytes - offset)
             shard.add(None, source.view(offset, nbytes))
-            self._flush_shard()
+            self._write_out()
             self._unjournaled += nbytes
         self._end_blob(shard, blob)
 
@@ -144,6 +154,7 @@ class StepFiles:
 
     def flush(self) -> None:
         """Write all that came so far: bytes first, then the records that journal them."""
+        self._begin()
         self._flush_shard()
         begun = time.perf_counter()
         self._index.flush()
@@ -161,48 +172,74 @@ class StepFiles:
     def finish(self, end: StepEnd) -> None:
         """Finish the shards, then commit."""
         self._index.add(end.notes)
+        if self._is_begun:
+            self.flush()
+        begun = time.perf_counter()
+        self._open_folder()
+        self._write_seconds += time.perf_counter() - begun
         self._finish_shard()
-        self._header_budget.end_step()
-        self.flush()
+        self._handed_on.header_budget.end_step()
         seconds = dict(end.seconds)
         seconds["write"] = seconds.get("write", 0.0) + self._write_seconds
         commit = Commit(COMMIT, end.calls, end.values, self._blobs, self._blob_bytes, self._shard_sizes, seconds)
         self._index.add([commit])
         self._index.flush()
-        if self._to_disk:
+        if self._settings.to_disk:
             self.sync()
         self._close()
 
     def interrupt(self) -> None:
         """Finish the shards of a step that never ended; without a commit."""
         self._index.add([Note(NOTE, "interrupted", "the dump was closed before this step ended", 1)])
-        self._finish_shard()
         self.flush()
+        self._finish_shard()
         self._close()
 
     def abandon(self) -> None:
-        """Close the files as they are, after an error."""
+        """Close the files as they are, after an error. The records that came are written, if they can be."""
+        with contextlib.suppress(OSError, AtenDumpError):
+            self._begin()
+            if self._shard is not None:
+                self._index.leave_out(self._shard.lacks_bytes_of)
+            self._index.flush()
         if self._shard is not None:
             self._shard.close()
         self._close()
+
+    def _open_folder(self) -> int:
+        """Return the folder, open; it is made if need be."""
+        if self._folder < 0:
+            self._folder = make_folder(os.fspath(self._directory))
+        return self._folder
+
+    def _begin(self) -> None:
+        """Make an index that may stay without a commit: locked, so that nobody takes it for one that will."""
+        if not self._is_begun:
+            self._lock = RankLock.take(self._directory, self._open_folder())
+            self._index.lock()
+            self._is_begun = True
 
     def _close(self) -> None:
         self._index.close()
         if self._lock is not None:
             self._lock.release()
+        folder, self._folder = self._folder, -1
+        if folder >= 0:
+            os.close(folder)
 
     def _shard_for(self, blob: BlobStart) -> ShardWriter:
         """Return the shard that takes the blob, a new one if need be."""
-        longest = 2 * self._shard_bytes + blob.nbytes  # an offset at least as long as the true one
+        longest = 2 * self._settings.shard_bytes + blob.nbytes  # an offset at least as long as the true one
         entry_bytes = len(header_entry(str(blob.id), blob.dtype, blob.shape, longest, longest))
         shard = self._shard
         if shard is not None and shard.is_inside_blob:  # its fill raised: the last piece never came
-            self._release(shard.rewind())
+            shard.rewind()
         if shard is not None and not shard.is_empty:
             is_header_full = not shard.has_header_room(entry_bytes)
             if is_header_full:
-                self._header_budget.overflowed()
-            if is_header_full or shard.data_bytes + blob.nbytes > self._shard_bytes:
+                self._handed_on.header_budget.overflowed()
+            if is_header_full or shard.data_bytes + blob.nbytes > self._settings.shard_bytes:
+                self.flush()
                 self._finish_shard()
                 shard = None
         if shard is None:
@@ -211,36 +248,31 @@ class StepFiles:
         return shard
 
     def _begin_shard(self, entry_bytes: int, nbytes: int) -> ShardWriter:
-        self._index.flush()
-        check_free_space(self._directory, nbytes)
-        number = len(self._shard_sizes)
-        self._shard = ShardWriter(self._directory, number, self._header_budget.reserve(entry_bytes))
+        self._handed_on.free_space.check(self._directory.parent.parent, nbytes)
+        number, header_bytes = len(self._shard_sizes), self._handed_on.header_budget.reserve(entry_bytes)
+        release = self._handed_on.release
+        self._shard = ShardWriter(self._directory, number, header_bytes, release, self._open_folder)
         self._index.add([self._shard.record])
         return self._shard
 
     def _finish_shard(self) -> None:
+        """Finish the shard, if there is one, of which all is journaled, or will be with the whole index."""
         if self._shard is not None:
-            self.flush()
             begun = time.perf_counter()
-            self._header_budget.used(self._shard.header_used)
-            self._shard_sizes.append(self._shard.finish(self._to_disk))
+            self._handed_on.header_budget.used(self._shard.header_used)
+            self._shard_sizes.append(self._shard.finish(self._settings.to_disk))
             self._write_seconds += time.perf_counter() - begun
             self._shard = None
+
+    def _write_out(self) -> None:
+        """Write bytes that should not wait. The records may, but an index is there before any shard is."""
+        if self._is_begun:
+            self._flush_shard()
+        else:
+            self.flush()
 
     def _flush_shard(self) -> None:
         if self._shard is not None:
             begun = time.perf_counter()
-            self._release(self._shard.flush())
+            self._shard.flush()
             self._write_seconds += time.perf_counter() - begun
-
-
-def _make(directory: Path) -> None:
-    """Make the folder of a step and rank, and that of the step, which another rank may have made."""
-    step = os.path.dirname(directory)
-    try:
-        os.mkdir(step)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:  # somebody has moved the dump away
-        os.makedirs(step, exist_ok=True)
-    os.mkdir(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -12,9 +13,10 @@ from .arena import Chunk
 from .host_bytes import HostBytes
 from .packed_records import kind_of, packed
 from .settings import WriterSettings
-from .shard_writer import HeaderBudget
-from .step_files import BlobStart, Piece, StepEnd, StepFiles
+from .shard_writer import FreeSpace, HeaderBudget
+from .step_files import BlobStart, HandedOn, Piece, StepEnd, StepFiles
 
+TELL_SECONDS: Final = 1.0
 _TABLES: Final = frozenset((TEXT, OP, FRAME, STACK))  # they say nothing by themselves
 
 
@@ -31,12 +33,19 @@ class Steps:
         self._root = root
         self._rank = rank
         self._settings = settings
-        self._release = release
         self._early: list[bytes] = []  # records of a step that has no files yet
         self._header: Header | None = None
         self._files: StepFiles | None = None
         self._late_records = 0
-        self._header_budget = HeaderBudget()
+        self._handed_on = HandedOn(HeaderBudget(), FreeSpace(), release)
+        self._untold: list[int] = []  # steps whose files are there, or will be with the next flush
+        self._told = 0.0  # when steps were told of last
+
+    @property
+    def waiting_records(self) -> int:
+        """Records that came and are not yet in a file. Any thread may ask."""
+        files = self._files
+        return len(self._early) + (files.waiting_records if files is not None else 0)
 
     def begin(self, header: Header) -> None:
         """Begin a step; its files are made with its end, or what comes first of it beside texts, ops and stacks."""
@@ -66,11 +75,12 @@ class Steps:
         files.write(blob, source)
 
     def flush(self, to_disk: bool = False) -> None:
-        """Write what waits; `to_disk`, where the settings ask for it, have it on the disk."""
+        """Write what waits; with `to_disk`, where the settings ask for it, have it on the disk."""
         if self._files is not None:
             self._files.flush()
             if to_disk and self._settings.to_disk:
                 self._files.sync()
+        self._tell(at_once=to_disk)
 
     def end(self, end: StepEnd) -> None:
         """Complete the step."""
@@ -78,6 +88,7 @@ class Steps:
         if files is not None:
             files.finish(end)
         self._files = self._header = None
+        self._tell()
 
     def drop(self, _: None) -> None:
         """End a step in which nothing was recorded; it is completed where it has files."""
@@ -85,6 +96,7 @@ class Steps:
         if self._files is not None:
             self._files.finish(StepEnd(0, 0, {}, []))
         self._files = self._header = None
+        self._tell()
 
     def interrupt(self, notes: list[Note]) -> None:
         """Close the files of a step that never ended."""
@@ -93,6 +105,7 @@ class Steps:
             self._files.records(packed(notes))
             self._files.interrupt()
         self._files = self._header = None
+        self._tell(at_once=True)
 
     def fail(self, error: BaseException) -> StoreError:
         """Leave the files as they are after an error; return what to tell the user."""
@@ -102,14 +115,21 @@ class Steps:
             self._files = None
         return _as_store_error(error, self._root, step, self._rank)
 
+    def _tell(self, at_once: bool = False) -> None:
+        """Tell of the steps whose files are there: to do so for each small step costs as much as its files."""
+        if self._untold and (at_once or time.monotonic() - self._told >= TELL_SECONDS):
+            steps, self._untold = self._untold, []
+            self._told = time.monotonic()
+            if self._settings.on_steps is not None:
+                self._settings.on_steps(steps)
+
     def _open(self) -> StepFiles | None:
         """Return the files of the step that is open, made now if there are none yet."""
         header = self._header
         if self._files is None and header is not None:
             directory = self._root / f"step{header.step}" / f"rank{self._rank}"
-            self._files = StepFiles(directory, header, self._settings, self._header_budget, self._release)
-            if self._settings.on_step is not None:
-                self._settings.on_step(header.step)
+            self._files = StepFiles(directory, header, self._settings, self._handed_on)
+            self._untold.append(header.step)
             early, self._early = self._early, []
             self._files.records(early)
             if self._late_records:

@@ -48,10 +48,10 @@ class WriterThread:
         """
         self._steps = steps
         self._on_error = on_error
-        self.queue = JobQueue(steps.records)
+        self.queue = JobQueue(steps.records, lambda: steps.waiting_records)
         self._signal = Bell()
         self._tick = tick
-        self._ticked = 0.0  # when the tick was called last
+        self._ticked = 0.0  # when the tick was called last, or a step ended, of which it would find nothing
         self._error: StoreError | None = None
         self._reported = False
         self._is_ending = False
@@ -157,32 +157,43 @@ class WriterThread:
     def _run(self) -> None:
         while True:
             self._signal.wait(INTERVAL_SECONDS)
+            woken = time.monotonic()
+            if self._work():
+                return
+            if self._ticked >= woken:
+                continue  # a step has ended: what there is of the next one may wait until the thread wakes up again
             if time.monotonic() - self._ticked >= INTERVAL_SECONDS:
                 self._ticked = time.monotonic()
-                self._try(self._do_tick, None)
-            self.queue.drain()
-            while (job := self.queue.pop()) is not None:
-                action, argument = job
-                if self._error is None:
-                    self._try(action, argument)
-                self.queue.done()
-                self._thread.progress += 1
-                if action == self._steps.interrupt:
+                self._try(lambda _: self._tick(), None)
+                if self._work():
                     return
-                del argument, job
-            if self._error is None:
+            self._try(self._steps.flush, False)
+
+    def _work(self) -> bool:
+        """Do what is queued; True when it is the end of all."""
+        flushed = time.monotonic()
+        self.queue.drain()
+        while (job := self.queue.pop()) is not None:
+            action, argument = job
+            self._try(action, argument)
+            self.queue.done()
+            self._thread.progress += 1
+            if action == self._steps.interrupt:
+                return True
+            del argument, job
+            if time.monotonic() - flushed >= INTERVAL_SECONDS:
                 self._try(self._steps.flush, False)
+                flushed = time.monotonic()
+        return False
 
     def _try(self, action: Action, argument: Any) -> None:
+        if self._error is not None:
+            return
         try:
             action(argument)
         except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
             self._error = self._steps.fail(error)
             self._on_error()
-
-    def _do_tick(self, _: None) -> None:
-        if self._error is None:
-            self._tick()
 
     def _do_tell(self, written: list[bool]) -> None:
         self._steps.flush(to_disk=True)
@@ -202,3 +213,4 @@ class WriterThread:
         if self._job_seconds:
             end.seconds["later"], self._job_seconds = self._job_seconds, 0.0
         self._steps.end(end)
+        self._ticked = time.monotonic()

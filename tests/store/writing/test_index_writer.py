@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ import xxhash
 
 from aten_dump.errors import AtenDumpError
 from aten_dump.store import records as r
-from aten_dump.store.writing.index_writer import INDEX_FILE, IndexWriter, write_all
+from aten_dump.store.index_reader import read_index
+from aten_dump.store.regular_files import GrowingFile
+from aten_dump.store.writing import index_writer
+from aten_dump.store.writing.index_writer import CHECK_BYTES, CHECKED_RECORDS, INDEX_FILE, IndexWriter, write_all
 from tests.store.recording import call, header
 
 
@@ -30,10 +35,12 @@ def test_batches_of_any_size(tmp_path: Path, count: int) -> None:
     index.flush()
     assert index.waiting_bytes == 0
     index.close()
-    *rows, check = rows_of(tmp_path / INDEX_FILE)
-    assert rows == [(r.TEXT, n, "x") for n in range(count)]
+    rows = rows_of(tmp_path / INDEX_FILE)
+    assert [row for row in rows if row[0] != r.CHECK] == [(r.TEXT, n, "x") for n in range(count)]
     content = (tmp_path / INDEX_FILE).read_bytes()
-    assert check == (r.CHECK, check[1], xxhash.xxh3_64_digest(content[: check[1]]))
+    starts = [0, *(row[1] for row in rows if row[0] == r.CHECK)]
+    assert rows[-1] == (r.CHECK, starts[-1], xxhash.xxh3_64_digest(content[starts[-2] : starts[-1]]))
+    assert all(b - a < CHECK_BYTES + 100 * CHECKED_RECORDS for a, b in itertools.pairwise(starts))
 
 
 def test_each_check_is_over_what_came_after_the_one_before(tmp_path: Path) -> None:
@@ -62,7 +69,7 @@ def test_it_goes_on_after_a_check_of_another_run(tmp_path: Path) -> None:
     first.close()
     content = path.read_bytes()
     at = rows_of(path)[-1][1]
-    again = IndexWriter(os.open(path, os.O_WRONLY | os.O_APPEND), len(content), content[at:])
+    again = IndexWriter(GrowingFile.opened(os.open(path, os.O_WRONLY | os.O_APPEND)), len(content), content[at:])
     again.add([(r.TEXT, 1, "x")])
     again.flush()
     again.close()
@@ -99,16 +106,48 @@ def test_a_record_that_cannot_be_packed_does_not_take_the_others_along(tmp_path:
 
 
 def test_an_index_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    IndexWriter.create(tmp_path / INDEX_FILE).close()
+    IndexWriter.create(tmp_path / INDEX_FILE).lock()
+    again = IndexWriter.create(tmp_path / INDEX_FILE)
+    again.add([header()])
     with pytest.raises(FileExistsError):
-        IndexWriter.create(tmp_path / INDEX_FILE)
+        again.flush()
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.lock()
     index.close()
     taken = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)  # may get the number of the file that was closed
     index.close()
     write_all(taken, b"still open")
     os.close(taken)
     assert (tmp_path / "other").read_bytes() == b"still open"
+
+
+@pytest.mark.parametrize(("share", "is_readable"), [(0.9, True), (0.5, True), (0.001, False)])
+def test_of_a_first_write_that_the_disk_cuts_off_the_begin_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, is_readable: bool
+) -> None:
+    def cut_off(fd: int, data: bytes) -> None:
+        os.write(fd, data[: int(len(data) * share)])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.add([header()])
+    index.add([call(n) for n in range(1, 3000)])
+    monkeypatch.setattr(index_writer, "write_all", cut_off)
+    with pytest.raises(OSError, match="No space"):
+        index.flush()
+    index.close()
+    assert (tmp_path / INDEX_FILE).exists() == is_readable
+    if is_readable:
+        assert 1000 * share < len(read_index(tmp_path).rows[r.CALL]) < 3000 * share
+
+
+def test_what_is_void_is_left_out(tmp_path: Path) -> None:
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.add([(r.TEXT, n, "x") for n in range(4)])
+    index.leave_out(lambda record: msgpack.unpackb(record)[1] in (1, 2))
+    index.flush()
+    index.close()
+    assert [row[1] for row in rows_of(tmp_path / INDEX_FILE) if row[0] == r.TEXT] == [0, 3]

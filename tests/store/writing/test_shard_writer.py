@@ -17,11 +17,13 @@ from aten_dump.store.writing.shard_writer import (
     FIRST_HEADER_BYTES,
     FREE_MARGIN_BYTES,
     LEAST_HEADER_BYTES,
+    PLENTY_BYTES,
+    TRUSTED_SECONDS,
     WRITE_BYTES,
     WRITE_PIECES,
+    FreeSpace,
     HeaderBudget,
     ShardWriter,
-    check_free_space,
     write_vector,
 )
 
@@ -33,7 +35,7 @@ def add(shard: ShardWriter, number: int, content: bytes, dtype: str = "U8", shap
 
 
 def test_a_shard_that_stock_safetensors_opens(tmp_path: Path) -> None:
-    shard = ShardWriter(tmp_path, 0, 4096)
+    shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
     assert shard.is_empty
     first = add(shard, 1, b"abc")
     second = add(shard, 2, bytes(8), "F32", [2])
@@ -48,8 +50,25 @@ def test_a_shard_that_stock_safetensors_opens(tmp_path: Path) -> None:
         assert bytes(file.get_tensor("1")) == b"abc"
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_shard_is_made_when_something_is_written_and_is_the_same_whole_or_in_parts(
+    tmp_path: Path, flushed: bool
+) -> None:
+    shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
+    for number in (1, 2):
+        add(shard, number, b"abc")
+        assert not list(tmp_path.iterdir()) or flushed
+        if flushed:
+            shard.flush()
+    assert shard.finish() == 4096 + 6
+    content = (tmp_path / shard_name(0)).read_bytes()
+    assert content[4096:] == b"abcabc" and len(list(tmp_path.iterdir())) == 1
+    with safe_open(tmp_path / shard_name(0), "np") as file:
+        assert set(file.keys()) == {"1", "2"}
+
+
 def test_a_blob_that_was_not_ended_is_forgotten(tmp_path: Path) -> None:
-    shard = ShardWriter(tmp_path, 0, 4096)
+    shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
     add(shard, 1, b"abc")
     shard.begin("U8")
     shard.add(None, memoryview(b"half of it"))
@@ -63,7 +82,7 @@ def test_a_blob_that_was_not_ended_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_when_a_write_is_worth_it(tmp_path: Path) -> None:
-    shard = ShardWriter(tmp_path, 0, 4096)
+    shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
     shard.begin("U8")
     shard.add(None, memoryview(bytes(WRITE_BYTES - 1)))
     assert not shard.is_full_vector
@@ -79,7 +98,7 @@ def test_when_a_write_is_worth_it(tmp_path: Path) -> None:
 
 
 def test_room_in_the_header(tmp_path: Path) -> None:
-    shard = ShardWriter(tmp_path, 0, 4096)
+    shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
     rest = 4096 - shard.header_used - 100
     assert shard.has_header_room(rest) and not shard.has_header_room(rest + 1)
     add(shard, 1, b"abc")
@@ -116,15 +135,44 @@ def test_header_budget() -> None:
     assert budget.reserve(10) == MAX_HEADER_BYTES
 
 
+class Disk:
+    """A disk with so many bytes free, that counts how often it is asked."""
+
+    def __init__(self, free: int) -> None:
+        self.free, self.asked = free, 0
+
+    def usage(self, folder: Path) -> Disk:
+        self.asked += 1
+        return self
+
+
 def test_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = FREE_MARGIN_BYTES + 100
-    monkeypatch.setattr(
-        module.shutil, "disk_usage", lambda path: os.terminal_size((0, 0)) and type("Usage", (), {"free": free})
-    )
-    check_free_space(tmp_path, 100)
+    disk = Disk(FREE_MARGIN_BYTES + 100)
+    monkeypatch.setattr(module.shutil, "disk_usage", disk.usage)
+    space = FreeSpace()
+    space.check(tmp_path, 100)
     with pytest.raises(StoreError, match=r"are free, .* are needed .*set max_bytes") as caught:
-        check_free_space(tmp_path, 101)
+        space.check(tmp_path, 101)
     assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    space.check(tmp_path / "moved away", 1 << 60)
+
+
+def test_a_disk_with_plenty_of_room_is_asked_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, now = Disk(PLENTY_BYTES), 1000.0
+    monkeypatch.setattr(module.shutil, "disk_usage", disk.usage)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    space = FreeSpace()
+    for _ in range(3):
+        space.check(tmp_path, 100)
+    assert disk.asked == 1
+    with pytest.raises(StoreError):
+        space.check(tmp_path, PLENTY_BYTES)
+    disk.free -= 1
+    now += TRUSTED_SECONDS
+    for _ in range(3):
+        space.check(tmp_path, 100)
+    assert disk.asked == 5, "of less than plenty each shard asks"
 
 
 def test_a_vector_that_the_system_writes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,12 @@ import pytest
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
+from aten_dump.store.writing import step_sequence
 from aten_dump.store.writing.host_bytes import HostBytes
+from aten_dump.store.writing.index_writer import CHECK_BYTES, CHECKED_RECORDS
 from aten_dump.store.writing.packed_records import packed
 from aten_dump.store.writing.settings import WriterSettings
-from aten_dump.store.writing.step_files import CHECKED_RECORDS, INDEX_CHECK_BYTES, BlobStart, StepEnd
+from aten_dump.store.writing.step_files import BlobStart, StepEnd
 from aten_dump.store.writing.step_sequence import Steps
 from tests.store.recording import call, header
 
@@ -124,9 +126,37 @@ def test_a_write_that_is_torn_loses_what_came_since_the_check_before(tmp_path: P
     found.end(end(6000))
     folder = tmp_path / "step0" / "rank3"
     content = (folder / "index.msgpack").read_bytes()
-    most = INDEX_CHECK_BYTES + CHECKED_RECORDS * len(packed([call(1)])[0]) + 100
+    most = CHECK_BYTES + CHECKED_RECORDS * len(packed([call(1)])[0]) + 100
     assert len(content) > 5 * most
     for part in (0.3, 0.5, 0.9):
         cut = int(len(content) * part)
         (folder / "index.msgpack").write_bytes(content[:cut])
         assert cut - most < read_index(folder).good_bytes <= cut
+
+
+def test_steps_are_told_of_once_a_second_and_when_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[int]] = []
+    now = 1000.0
+    monkeypatch.setattr(step_sequence.time, "monotonic", lambda: now)
+    settings = WriterSettings(queue_bytes=1 << 20, shard_bytes=1 << 20, on_steps=told.append)
+    found = Steps(tmp_path, 3, settings, lambda chunks: None)
+
+    def step(number: int) -> None:
+        found.begin(header(number, 3))
+        found.records(packed([call(1)]))
+        assert all(number not in steps for steps in told)
+        found.end(end(1))
+
+    for number in (0, 1, 2):
+        step(number)
+    assert told == [[0]]
+    now += step_sequence.TELL_SECONDS
+    found.flush()
+    assert told == [[0], [1, 2]]
+    step(3)
+    found.flush(to_disk=True)
+    step(4)
+    found.interrupt([])
+    assert told == [[0], [1, 2], [3], [4]]

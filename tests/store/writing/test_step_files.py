@@ -1,0 +1,163 @@
+"""The files of one step: whole where it ended before it was flushed, else an index that grows under a lock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aten_dump.errors import MissingDataError, StoreError
+from aten_dump.store import records as r
+from aten_dump.store.checking.verification import verify
+from aten_dump.store.index_reader import read_index
+from aten_dump.store.rank_lock import LOCK_FILE, RankLock
+from aten_dump.store.recovery import recover
+from aten_dump.store.writing import shard_writer
+from aten_dump.store.writing.host_bytes import HostBytes
+from aten_dump.store.writing.packed_records import packed
+from aten_dump.store.writing.settings import WriterSettings
+from aten_dump.store.writing.shard_writer import FreeSpace, HeaderBudget
+from aten_dump.store.writing.step_files import BlobStart, HandedOn, Piece, StepEnd, StepFiles
+from tests.checkout import ROOT
+from tests.store.recording import RANK, blobs_of, call, header
+
+
+def step_files(root: Path) -> StepFiles:
+    settings = WriterSettings(queue_bytes=1 << 20, shard_bytes=1 << 20)
+    files = StepFiles(root / RANK, header(), settings, HandedOn(HeaderBudget(), FreeSpace(), lambda chunks: None))
+    files.records(packed([r.Op(r.OP, 1, 0, "aten::relu", "Aten", "relu", ["self"])]))  # that of `call`
+    return files
+
+
+def blob(files: StepFiles, number: int, content: bytes) -> None:
+    start = BlobStart(number, "U8", [len(content)], len(content))
+    files.piece(Piece(start, None, 0, len(content), True, True, None, lambda: content))
+
+
+@contextmanager
+def locks_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    taken: list[Path] = []
+    take = RankLock.take
+
+    def counted(directory: Path, folder: int | None = None) -> RankLock | None:
+        taken.append(directory)
+        return take(directory, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RankLock, "take", counted)
+        yield taken
+
+
+def test_a_step_that_ends_at_once_is_made_at_its_end_and_without_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = step_files(tmp_path)
+    with locks_taken(monkeypatch) as taken:
+        for number in (1, 2):
+            files.records(packed([call(number)]))
+            blob(files, number, b"abc")
+        assert list(tmp_path.iterdir()) == []
+        files.finish(StepEnd(2, 0, {}, []))
+    assert taken == []
+    assert sorted(path.name for path in (tmp_path / RANK).iterdir()) == ["index.msgpack", "shard-00000.safetensors"]
+    assert read_index(tmp_path / RANK).committed and verify(tmp_path / RANK) == []
+    assert blobs_of(tmp_path / RANK) == {1: b"abc", 2: b"abc"}
+
+
+def test_a_step_that_is_flushed_before_its_end_is_locked_until_then(tmp_path: Path) -> None:
+    files = step_files(tmp_path)
+    files.records(packed([call(1)]))
+    blob(files, 1, b"abc")
+    files.flush()
+    assert (tmp_path / RANK / LOCK_FILE).exists()
+    assert not read_index(tmp_path / RANK).committed and blobs_of(tmp_path / RANK) == {1: b"abc"}
+    with pytest.raises(StoreError, match="still being written"):
+        recover(tmp_path / RANK)
+    blob(files, 2, b"de")
+    files.finish(StepEnd(1, 0, {}, []))
+    assert not (tmp_path / RANK / LOCK_FILE).exists()
+    assert verify(tmp_path / RANK) == [] and blobs_of(tmp_path / RANK) == {1: b"abc", 2: b"de"}
+
+
+def test_bytes_that_the_program_waits_for_are_on_file_at_once_and_an_index_with_them(tmp_path: Path) -> None:
+    files = step_files(tmp_path)
+    files.write(BlobStart(1, "U8", [3], 3), HostBytes.of(b"abc"))
+    assert (tmp_path / RANK / "shard-00000.safetensors.partial").read_bytes().endswith(b"abc")
+    assert not read_index(tmp_path / RANK).committed
+    files.finish(StepEnd(3, 0, {}, []))
+    assert blobs_of(tmp_path / RANK) == {1: b"abc"}
+
+
+def test_after_an_error_there_is_what_came_before_and_no_blob_without_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = step_files(tmp_path)
+    for number in (1, 2, 3):
+        files.records(packed([call(number)]))
+        blob(files, number, b"abc")
+
+    def cut_off(fd: int, parts: list[bytes], offset: int) -> None:
+        shard_writer.os.pwrite(fd, b"".join(map(bytes, parts))[:-1], offset)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shard_writer, "write_vector", cut_off)
+    with pytest.raises(OSError, match="No space"):
+        files.finish(StepEnd(3, 0, {}, []))
+    files.abandon()
+    data = read_index(tmp_path / RANK)
+    assert not data.committed and len(data.rows[r.CALL]) == 3
+    assert blobs_of(tmp_path / RANK) == {1: b"abc", 2: b"abc"}
+    assert recover(tmp_path / RANK).committed and verify(tmp_path / RANK) == []
+
+
+KILL_AT_EACH_CALL = """
+import os, sys
+from pathlib import Path
+from tests.store.recording import *
+calls = 0
+def dying(real, at):
+    def call(*args, **options):
+        global calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), 9)
+        return real(*args, **options)
+    return call
+for at in range(1, 40):
+    child = os.fork()
+    if not child:
+        sink = writer(Path(sys.argv[1]) / str(at))
+        for name in ("mkdir", "open", "pwritev", "pwrite", "write", "rename", "close", "ftruncate", "unlink"):
+            setattr(os, name, dying(getattr(os, name), at))
+        small_step(sink)
+        sink.close()
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+print(at)
+"""
+
+
+def test_killed_between_any_two_calls_of_the_system_a_step_is_whole_or_not_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    last = int(done.stdout)
+    assert 5 < last < 39
+    whole = 0
+    for at in range(1, last + 1):
+        folder = tmp_path / str(at) / RANK
+        try:
+            data = read_index(folder)
+        except MissingDataError:
+            with pytest.raises(MissingDataError):
+                recover(folder)
+            continue
+        if data.committed:
+            whole += 1
+        recover(folder)
+        assert verify(folder) == [] and len(read_index(folder).rows[r.CALL]) == 5
+    assert whole >= 1
