@@ -89,7 +89,7 @@ def test_large_tensors_whole_and_in_parts(dtype: torch.dtype, layout: str) -> No
 @st.composite
 def layouts(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Sizes and strides of elements, and a place: overlapping, with gaps, in any order, of one element or none."""
-    shape = draw(st.lists(st.sampled_from((1, 1, 2, 3, 5, 8, 17, 40)), max_size=5))
+    shape = draw(st.lists(st.sampled_from((1, 1, 2, 3, 5, 8, 17, 40, 130)), max_size=5))
     while torch.Size(shape).numel() > 40_000:
         shape.pop()
     order = draw(st.permutations(range(len(shape))))
