@@ -4,18 +4,20 @@ Theory of operation
     What a small tensor costs is not its bytes but the calls that handle it. So the training thread copies its bytes
     and no more. When enough have come, the copies of one dtype go to the sink together: as one blob, in which each
     value has its place, and as a job that computes their statistics and hashes with a few calls for all of them, on
-    the writer's thread where the sink has one. What waits here is sent when a thousand values or 256 KB have come, when
-    the step ends, and, for programs that hang, with the sink's ticks.
+    the writer's thread where the sink has one. (Not where they are few bytes: each of these calls lets go of Python's
+    lock, which threads that both run Python hand over at a higher price than that of the call.) What waits here is sent
+    when a thousand values or 256 KB have come, when the step ends, and, for programs that hang, with the sink's ticks.
 """
 
 from __future__ import annotations
 
+import contextlib
 from itertools import repeat
 from typing import Any, Final
 
 import torch
 
-from ...store.records import DATA, HASH, STATISTICS, Data, Hash, Statistics
+from ...store.records import DATA, HASH, STATISTICS
 from ...store.sink import Sink
 from .blob_dtypes import blob_dtype
 from .flushing import Flushable
@@ -25,19 +27,32 @@ from .wanted_data import WantedData
 
 SMALL_BYTES: Final = 16 << 10
 BATCH_VALUES: Final = 1024
+AT_ONCE_BYTES: Final = 64 << 10
 BATCH_BYTES: Final = 256 << 10  # what numpy makes of it stays in cache
 
 
 class Batch:
     """Copies of values of one dtype, end to end."""
 
-    __slots__ = ("_dtype", "_facts", "_is_stored", "_joined", "blob", "nbytes", "parts", "places", "values")
+    __slots__ = (
+        "_computed",
+        "_dtype",
+        "_facts",
+        "_is_stored",
+        "_joined",
+        "blob",
+        "nbytes",
+        "parts",
+        "places",
+        "values",
+    )
 
     def __init__(self, dtype: torch.dtype, is_stored: bool, facts: WantedData | None) -> None:
         self._dtype = dtype
         self._is_stored = is_stored
         self._facts = facts  # which statistics, which hash; None: neither
         self._joined: bytes | None = None
+        self._computed: list[tuple[Any, ...]] | None = None
         # Filled by `Batches` until it is sent.
         self.values: list[int] = []
         self.parts: list[bytes] = []  # the bytes of each value
@@ -56,21 +71,30 @@ class Batch:
         if self._is_stored:
             name, unit = blob_dtype(self._dtype, self.nbytes)
             self.blob = sink.store_bytes(name, [self.nbytes // unit], self.nbytes, self.joined)
+        if self.nbytes <= AT_ONCE_BYTES and self._facts is not None:
+            with contextlib.suppress(Exception):  # the job will raise it again, where it does not meet the program
+                self._computed = self._compute()
         sink.later(self._records, self.nbytes)
 
     def _records(self) -> list[tuple[Any, ...]]:
         records: list[tuple[Any, ...]] = []
         if self.blob:
             blob = self.blob
-            records += [Data(DATA, value, blob, start, 0) for value, start in self.places]
+            records += [(DATA, value, blob, start, 0) for value, start in self.places]
+        records += self._compute() if self._computed is None else self._computed
+        self._joined = self._computed = None
+        self.parts, self.values, self.places = [], [], []
+        return records
+
+    def _compute(self) -> list[tuple[Any, ...]]:
+        """Return the records of statistics and hashes."""
         facts = self._facts
+        records: list[tuple[Any, ...]] = []
         if facts is not None and facts.statistics:
             rows = compute(self.joined(), self._dtype, list(map(len, self.parts)), facts.statistics)
-            records += map(Statistics._make, zip(repeat(STATISTICS), self.values, rows))
+            records += zip(repeat(STATISTICS), self.values, rows, strict=False)
         if facts is not None and facts.hash:
-            records += map(Hash._make, zip(repeat(HASH), self.values, map(HASHES[facts.hash], self.parts)))
-        self._joined = None
-        self.parts, self.values, self.places = [], [], []
+            records += zip(repeat(HASH), self.values, map(HASHES[facts.hash], self.parts), strict=False)
         return records
 
 
