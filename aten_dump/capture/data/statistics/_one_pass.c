@@ -1,5 +1,5 @@
 /* Statistics of elements in one pass over their memory. No torch, no numpy: pointers, lengths and codes of dtypes come
- * in, numbers go out, and the GIL is released meanwhile.
+ * in, numbers go out, and the GIL is released meanwhile (but for a few short tensors).
  *
  * Theory of operation
  *     Elements are taken in blocks of BLOCK, which stay in the first-level cache. A block is read once from memory
@@ -33,6 +33,7 @@
 #define SHORT (1 << 14) /* elements that are added up in double, as torch and numpy do here */
 #define PART (1 << 18)
 #define MOST_THREADS 64
+#define FEW (1 << 14) /* elements that are measured without letting go of Python's lock: some 10 us */
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && defined(__GLIBC__)
 #define WIDE __attribute__((target_clones("avx2", "avx512f", "default")))
@@ -408,38 +409,74 @@ static PyObject *of_one(PyObject *self, PyObject *args)
     return is_done ? number_list(code, &numbers) : PyErr_NoMemory();
 }
 
+/* Measure tensors end to end; 0 where there is no memory for a long one. */
+static int measure_many(int code, const char *data, Py_ssize_t tensors, const int64_t *counts, Numbers *numbers)
+{
+    for (Py_ssize_t i = 0; i < tensors; i++) {
+        if (!measure(code, data, counts[i], 1, numbers + i))
+            return 0;
+        data += counts[i] * ITEM_BYTES[code];
+    }
+    return 1;
+}
+
+/* Read the counts of elements; their sum, or -1 with an exception set. */
+static int64_t read_counts(PyObject *list, Py_ssize_t tensors, int64_t *counts)
+{
+    int64_t all = 0;
+    for (Py_ssize_t i = 0; i < tensors; i++) {
+        counts[i] = PyLong_AsLongLong(PyList_GetItem(list, i));
+        if (PyErr_Occurred())
+            return -1;
+        if (counts[i] < 1) {
+            PyErr_SetString(PyExc_ValueError, "a tensor without elements has no statistics");
+            return -1;
+        }
+        all += counts[i];
+    }
+    return all;
+}
+
 static PyObject *of_many(PyObject *self, PyObject *args)
 {
-    int code, is_done = 1;
-    Py_ssize_t tensors;
+    int code, is_done;
     unsigned long long address;
-    PyObject *counts, *found;
-    if (!PyArg_ParseTuple(args, "iKO!", &code, &address, &PyList_Type, &counts) || !is_code(code))
+    PyObject *list, *found = NULL;
+    if (!PyArg_ParseTuple(args, "iKO!", &code, &address, &PyList_Type, &list) || !is_code(code))
         return NULL;
-    tensors = PyList_Size(counts);
-    found = PyList_New(tensors);
-    if (found == NULL)
-        return NULL;
+    Py_ssize_t tensors = PyList_Size(list);
     const char *data = (const char *)(uintptr_t)address;
-    for (Py_ssize_t i = 0; i < tensors; i++) {
-        Numbers numbers;
-        long long count = PyLong_AsLongLong(PyList_GetItem(counts, i));
-        PyObject *one = NULL;
-        if (!PyErr_Occurred() && count < 1)
-            PyErr_SetString(PyExc_ValueError, "a tensor without elements has no statistics");
-        if (!PyErr_Occurred()) {
-            Py_BEGIN_ALLOW_THREADS
-            is_done = measure(code, data, count, 1, &numbers);
-            Py_END_ALLOW_THREADS
-            one = is_done ? number_list(code, &numbers) : PyErr_NoMemory();
-        }
-        if (one == NULL) {
-            Py_DECREF(found);
-            return NULL;
-        }
-        PyList_SetItem(found, i, one);
-        data += count * ITEM_BYTES[code];
+    int64_t *counts = malloc((size_t)(tensors + 1) * sizeof *counts);
+    Numbers *numbers = malloc((size_t)(tensors + 1) * sizeof *numbers);
+    if (counts == NULL || numbers == NULL) {
+        PyErr_NoMemory();
+        goto done;
     }
+    int64_t all = read_counts(list, tensors, counts);
+    if (all < 0)
+        goto done;
+    if (all <= FEW) { /* to get Python's lock back would take longer */
+        is_done = measure_many(code, data, tensors, counts, numbers);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        is_done = measure_many(code, data, tensors, counts, numbers);
+        Py_END_ALLOW_THREADS
+    }
+    if (!is_done) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    found = PyList_New(tensors);
+    for (Py_ssize_t i = 0; found != NULL && i < tensors; i++) {
+        PyObject *one = number_list(code, numbers + i);
+        if (one == NULL)
+            Py_CLEAR(found);
+        else
+            PyList_SetItem(found, i, one);
+    }
+done:
+    free(counts);
+    free(numbers);
     return found;
 }
 

@@ -90,9 +90,10 @@ def compute(data: bytes, dtype: torch.dtype, sizes: list[int], names: tuple[str,
         sizes: the bytes of each tensor, none of them 0.
         names: of `config.STATISTICS`.
     """
-    in_one_pass = of_stretches(data, dtype, [size // dtype.itemsize for size in sizes])
+    itemsize = dtype.itemsize
+    in_one_pass = of_stretches(data, dtype, [size // itemsize for size in sizes], names)
     if in_one_pass is not None:
-        return [[found[name] for name in names] for found in in_one_pass]
+        return in_one_pass
     if dtype not in _NUMBERS:
         _NUMBERS[dtype] = np.uint8, _table_of(dtype)
     kind, widen = _NUMBERS[dtype]

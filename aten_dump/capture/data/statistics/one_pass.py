@@ -7,10 +7,14 @@ taken: `one_tensor` and `many_small_tensors`, which also say what the numbers ar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from operator import truediv
 from typing import Any, Final
 
 import numpy as np
 import torch
+
+from ....config import STATISTICS
 
 try:
     from ._one_pass import of_many, of_one
@@ -47,14 +51,17 @@ def of_elements(flat: torch.Tensor) -> dict[str, Any] | None:
     return _named(numbers, count, flat.dtype.is_floating_point)
 
 
-def of_stretches(data: bytes, dtype: torch.dtype, counts: list[int]) -> list[dict[str, Any]] | None:
-    """Return the statistics of tensors of so many elements each, which lie end to end; None as `of_elements`."""
+def of_stretches(
+    data: bytes, dtype: torch.dtype, counts: list[int], names: Iterable[str] = STATISTICS
+) -> list[list[Any]] | None:
+    """Return the statistics `names` of tensors of so many elements each, which lie end to end, a list for each tensor;
+    None as `of_elements`.
+    """
     code = CODES.get(dtype)
     if not IS_COMPILED or code is None:
         return None
     found = of_many(code, np.frombuffer(data, np.uint8).ctypes.data, counts)
-    is_floating_point = dtype.is_floating_point
-    return [_named(numbers, count, is_floating_point) for numbers, count in zip(found, counts, strict=True)]
+    return list(map(list, zip(*_columns(found, counts, dtype.is_floating_point, names), strict=True)))
 
 
 def _named(numbers: Any, count: int, is_floating_point: bool) -> dict[str, Any]:
@@ -77,3 +84,29 @@ def _named(numbers: Any, count: int, is_floating_point: bool) -> dict[str, Any]:
         "negative": int(negative),
         "positive": int(count - zero - negative - nan),
     }
+
+
+def _columns(found: list[Any], counts: list[int], is_floating_point: bool, names: Iterable[str]) -> list[list[Any]]:
+    """Return what `_named` does of each tensor, a list for each name: some calls for all of them, not for each."""
+    low, high, total, squares, deviations, nan, posinf, neginf, zero, negative, whole_low, whole_high, whole = zip(
+        *found, strict=True
+    )
+    if not is_floating_point:
+        low, high = whole_low, whole_high
+        exact = (max(-a, b) < _EXACT_IN_INT64 for a, b in zip(low, high, strict=True))
+        total = tuple(map(lambda is_exact, a, b: a if is_exact else b, exact, whole, total))
+    columns: dict[str, Callable[[], Iterable[Any]]] = {
+        "count": lambda: counts,
+        "min": lambda: low,
+        "max": lambda: high,
+        "mean": lambda: map(truediv, total, counts),
+        "l2norm": lambda: map(math.sqrt, squares),
+        "std": lambda: [math.sqrt(x / (n - 1)) if n > 1 else None for x, n in zip(deviations, counts, strict=True)],
+        "nan": lambda: map(int, nan),
+        "posinf": lambda: map(int, posinf),
+        "neginf": lambda: map(int, neginf),
+        "zero": lambda: map(int, zero),
+        "negative": lambda: map(int, negative),
+        "positive": lambda: [int(n - a - b - c) for n, a, b, c in zip(counts, zero, negative, nan, strict=True)],
+    }
+    return [list(columns[name]()) for name in names]

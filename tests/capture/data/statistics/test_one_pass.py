@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from aten_dump.capture.data.statistics.one_pass import CODES, IS_COMPILED, of_elements, of_stretches
+from aten_dump.config import STATISTICS
 from tests.capture.bits import raw
 
 needs_compiler = pytest.mark.skipif(not IS_COMPILED, reason="nothing is compiled here: `make test-compiled` runs it")
@@ -132,7 +133,9 @@ def test_tensors_end_to_end_have_each_their_own(dtype: torch.dtype) -> None:
     found = of_stretches(b"".join(map(raw, tensors)), dtype, [x.numel() for x in tensors])
     assert found is not None and len(found) == 5
     for one, x in zip(found, tensors, strict=True):
-        check(one, x)
+        check(dict(zip(STATISTICS, one, strict=True)), x)
+    few = of_stretches(b"".join(map(raw, tensors)), dtype, [x.numel() for x in tensors], ("max", "count"))
+    assert few == [[one[STATISTICS.index("max")], one[0]] for one in found]
 
 
 def test_what_it_does_not_know_is_left_to_torch() -> None:
