@@ -249,3 +249,49 @@ def test_the_program_s_numpy_settings_do_not_matter(record: Record) -> None:
     with np.errstate(all="raise"):
         rank = record(lambda: x.double().mul(1e300).neg(), data="statistic", level="aten")
     assert calls(rank, op="aten::neg")[0].outputs.stats.nan == 1
+
+
+class Late(MemorySink):
+    """A sink that calls jobs when it is told to, as a thread of its own would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: list[Callable[[], Any]] = []
+
+    def later(self, job: Callable[[], Any], nbytes: int) -> None:
+        self.jobs.append(job)
+
+
+@pytest.mark.parametrize("nbytes", [64, 2 * batches.AT_ONCE_BYTES])
+def test_facts_of_a_few_bytes_are_computed_where_they_are_sent(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+    compute = batches.compute
+
+    def watched(*arguments: Any) -> Any:
+        threads.append(bool(sink.jobs))
+        return compute(*arguments)
+
+    monkeypatch.setattr(batches, "compute", watched)
+    sink = Late()
+    waiting = batches.Batches(sink, WantedData(True, ("max",), "xxh3"), 9, 1 << 30)
+    waiting.add(torch.uint8, True, True, 5, bytes([1, 9]) * (nbytes // 2))
+    waiting.flush()
+    (job,) = sink.jobs
+    kinds = {record[0]: tuple(record) for record in job()}
+    assert kinds[STATISTICS_KIND] == (STATISTICS_KIND, 5, [9]) and kinds[DATA] == (DATA, 5, 1, 0, 0) and HASH in kinds
+    assert threads == [nbytes > batches.AT_ONCE_BYTES], "whether it was the job that computed"
+
+
+def test_facts_that_cannot_be_computed_are_an_error_of_the_sink_not_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(batches, "compute", fail)
+    sink = Late()
+    waiting = batches.Batches(sink, WantedData(False, ("max",), ""), 9, 1 << 30)
+    waiting.add(torch.uint8, False, True, 5, b"abc")
+    waiting.flush()
+    with pytest.raises(ZeroDivisionError):
+        sink.jobs[0]()

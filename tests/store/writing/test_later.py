@@ -145,3 +145,14 @@ def test_a_tick_and_a_thread_that_waits_for_room_do_not_wait_for_each_other(tmp_
     sink.close()
     commit = read_index(tmp_path / RANK).commit
     assert commit is not None and commit.blobs >= 40
+
+
+def test_a_record_of_a_job_that_cannot_be_packed_does_not_take_the_others_along(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.begin_step(header())
+    sink.later(lambda: [(r.TEXT, 1, "a"), (r.TEXT, 2, 1 << 70), (r.TEXT, 3, "c")], 0)
+    sink.end_step(0, 0, {})
+    sink.close()
+    data = read_index(tmp_path / RANK)
+    assert [row[1] for row in data.rows[r.TEXT]] == [1, 3]
+    assert [note.code for note in data.records(r.NOTE)] == ["unwritable_record"]
