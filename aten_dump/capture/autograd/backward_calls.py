@@ -8,7 +8,7 @@ import torch
 
 from ...store.records import CALL, TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
 from ..naming.call_name import BACKWARD, NODE
-from ..step.open_calls import InputEdge, OpenCall
+from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
 from ..torch_internals.quiet import quiet
@@ -32,7 +32,7 @@ class GradientSums:
 
     def unknown(self, like: torch.Tensor) -> Tree:
         """Return a value that stands for a sum which was not computed."""
-        return [TREE_VALUE, self._values.unknown_sum(like)]
+        return (TREE_VALUE, self._values.unknown_sum(like))
 
 
 class BackwardCall:
@@ -63,10 +63,11 @@ class BackwardCall:
         self.thread = thread.number
         self.stack = thread.stack[-1].stack if thread.stack else 0
         self.start_ns = self.end_ns = start_ns
-        # Key, tree, key, tree, ...: half as large as a dict. A key that comes again replaces what came before.
-        self._received: list[Any] = []
-        self._sent: list[Any] = []
-        self._partial: dict[InputEdge, tuple[int, torch.Tensor | None]] | None = None  # terms seen, sum so far
+        # Key, tree, key, tree, ...: small, and nothing for Python's collector. A key that comes again replaces what
+        # came before.
+        self._received: tuple[Any, ...] = ()
+        self._sent: tuple[Any, ...] = ()
+        self._partial: dict[Edge, tuple[int, torch.Tensor | None]] | None = None  # terms seen, sum so far
 
     @property
     def received(self) -> dict[TreePath, Tree]:
@@ -74,38 +75,40 @@ class BackwardCall:
         return _pairs(self._received)
 
     @property
-    def sent(self) -> dict[InputEdge, Tree]:
+    def sent(self) -> dict[Edge, Tree]:
         """The gradients of the inputs so far."""
         return _pairs(self._sent)
 
     def receive(self, path: TreePath, tree: Tree) -> None:
         """Take the gradient of the output at `path`."""
-        self._received += (path, tree)
+        self._received = (*self._received, path, tree)
 
-    def send(self, edge: InputEdge, gradient: torch.Tensor | None, tree: Tree, sums: GradientSums) -> None:
+    def send(self, edge: Edge, gradient: torch.Tensor | None, tree: Tree, sums: GradientSums) -> None:
         """Add a gradient that a node sends along `edge`; the sum of all that the call sends there is its gradient."""
-        if edge.terms < 2:
-            self._sent += (edge, tree)
+        edges = self.owner.input_edges
+        terms = 0 if edges is None else edges[edge]
+        if terms < 2:
+            self._sent = (*self._sent, edge, tree)
             return
         if not sums.are_computed or (gradient is not None and type(gradient) is not torch.Tensor):
             if gradient is not None and edge not in self._sent:
-                self._sent += (edge, sums.unknown(gradient))
+                self._sent = (*self._sent, edge, sums.unknown(gradient))
             return
         if self._partial is None:
             self._partial = {}
         seen, total = self._partial.pop(edge, (0, None))
         if gradient is not None:
             total = _add(total, gradient)
-        if seen + 1 < edge.terms:
+        if seen + 1 < terms:
             self._partial[edge] = (seen + 1, total)
         else:
-            self._sent += (edge, None if total is None else sums.known(total))
+            self._sent = (*self._sent, edge, None if total is None else sums.known(total))
 
     def complete(self, sums: GradientSums) -> None:
         """Take sums whose last terms never came: those nodes were not part of this backward."""
         if self._partial is not None:
             for edge, (_, total) in self._partial.items():
-                self._sent += (edge, None if total is None else sums.known(total))
+                self._sent = (*self._sent, edge, None if total is None else sums.known(total))
             self._partial = None
 
     def record(self, step: Step) -> None:
@@ -141,13 +144,13 @@ class BackwardCall:
     def arguments(self) -> tuple[list[Tree], dict[str, Tree] | None]:
         """Return the gradients of the outputs, in the shape of the outputs."""
         outputs = self.owner.outputs
-        if not isinstance(outputs, list):
+        if not isinstance(outputs, tuple):
             return [None], None
         if outputs[0] == TREE_VALUE:
             return [self._received[-1] if self._received else None], None
         grown = mirror(outputs, self.received)
         if outputs[0] in (TREE_LIST, TREE_TUPLE):
-            return grown[1:], None
+            return list(grown[1:]), None
         if outputs[0] == TREE_DICT:
             return [], {str(k): v for k, v in zip(grown[1::2], grown[2::2], strict=True)}
         return [grown], None
@@ -157,32 +160,33 @@ class BackwardCall:
         owner = self.owner
         positional: list[Tree] = [None] * len(owner.args)
         within: dict[TreePath, Tree] | None = None  # of tensors in lists and the like, and of keywords
-        if owner.input_edges is not None:
+        edge_paths = owner.edge_paths
+        if edge_paths:
             sent = _pairs(self._sent)
-            for edge in owner.input_edges.values():
-                gradient: Tree = sent.get(edge)
-                for path in edge.paths:
-                    if len(path) == 1 and type(path[0]) is int:
-                        positional[path[0]] = gradient
-                    elif within is None:
-                        within = {path: gradient}
-                    else:
-                        within[path] = gradient
+            for at in range(0, len(edge_paths), 2):
+                gradient: Tree = sent.get(edge_paths[at])
+                path = edge_paths[at + 1]
+                if len(path) == 1 and type(path[0]) is int:
+                    positional[path[0]] = gradient
+                elif within is None:
+                    within = {path: gradient}
+                else:
+                    within[path] = gradient
         if within is None:
-            return [TREE_TUPLE, *positional]
+            return (TREE_TUPLE, *positional)
         for i in {path[0] for path in within if type(path[0]) is int}:
             positional[i] = mirror(owner.args[i], within, (i,))
         keywords = {k: g for k, tree in (owner.kwargs or {}).items() if (g := _gradients(tree, within, k))}
         if not keywords:
-            return [TREE_TUPLE, *positional]
+            return (TREE_TUPLE, *positional)
         keyed: list[Tree] = [TREE_DICT]
         for key, tree in [*enumerate(positional), *keywords.items()]:
             keyed += (key, tree)
-        return keyed
+        return tuple(keyed)
 
 
-def _pairs(flat: list[Any]) -> dict[Any, Tree]:
-    """Return what a list has as key, tree, key, tree, ..."""
+def _pairs(flat: tuple[Any, ...]) -> dict[Any, Tree]:
+    """Return what a tuple has as key, tree, key, tree, ..."""
     found: dict[Any, Tree] = {}
     for at in range(0, len(flat), 2):
         found[flat[at]] = flat[at + 1]

@@ -23,7 +23,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ...store.records import SAVED, TreePath
 from ..naming.call_name import MODULE, NODE, CallName
-from ..step.open_calls import Edge, InputEdge, OpenCall
+from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
 from ..torch_internals.engine import ACCUMULATE_GRAD, top_saved_hooks
@@ -33,6 +33,7 @@ from ..values.value_ids import ValueIds
 from .node_tags import KEY, NodeTag, NodeTags
 
 COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
+OUTPUT_BITS: Final = 32  # of an edge's number: which output of its node
 
 SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks.saved_by`
 
@@ -74,7 +75,7 @@ class GraphLinks:
             self.track_nodes((node,), call, thread)
             tag = metadata.get(KEY)
         if tag is not None and tag.tags is self.tags and tag.sequence_nr >= call.sequence_start:
-            tag.receives = (*tag.receives, tensor.output_nr, call, path)
+            tag.receives = (*tag.receives, tensor.output_nr, None if call is tag.owner else call, path)
 
     def track_nodes(
         self, roots: Iterable[Any], call: OpenCall | None, thread: ThreadState, maker: OpenCall | None = None
@@ -158,27 +159,23 @@ class GraphLinks:
         return is_hooked
 
 
-def edges_of(tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> dict[Edge, InputEdge] | None:
-    """Return through which edges gradients will leave a call that is given these tensors."""
-    edges: dict[Edge, InputEdge] | None = None
+def note_input_edges(call: OpenCall, tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> None:
+    """Note through which edges gradients will leave a call that is given these tensors.
+
+    Where its arguments are replaced, nodes may send along the edges of those before already.
+    """
+    edges = call.input_edges
+    paths: list[Any] = []
     for path, tensor in tensors:
         if tensor.requires_grad:
             node = tensor.grad_fn
-            edge = (-id(tensor), 0) if node is None else (node._sequence_nr(), tensor.output_nr)
+            edge = -id(tensor) if node is None else (node._sequence_nr() << OUTPUT_BITS) + tensor.output_nr
             if edges is None:
-                edges = {edge: InputEdge(path)}
-            elif edge in edges:
-                edges[edge].paths += (path,)
-            else:
-                edges[edge] = InputEdge(path)
-    return edges
-
-
-def keep_terms(before: dict[Edge, InputEdge], now: dict[Edge, InputEdge]) -> None:
-    """Let the edges of replaced arguments go on as those of the new ones: nodes may send along them already."""
-    for edge in now.keys() & before.keys():
-        before[edge].paths = now[edge].paths
-        now[edge] = before[edge]
+                edges = {edge: 0}
+            elif edge not in edges:
+                edges[edge] = 0
+            paths += (edge, path)
+    call.input_edges, call.edge_paths = edges, tuple(paths)
 
 
 def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
@@ -194,10 +191,10 @@ def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
                     if following is not None:
                         edges.append((slot, _edge_to(following, nr)))
             for slot, edge in edges:
-                leads_to = inputs.get(edge)
-                if leads_to is not None:
-                    leads_to.terms += 1
-                    sends = (*sends, slot, owner, leads_to)
+                terms = inputs.get(edge)
+                if terms is not None:
+                    inputs[edge] = terms + 1
+                    sends = (*sends, slot, None if owner is tag.owner else owner, edge)
         owner = owner.parent
     if sends:
         tag.sends = sends
@@ -212,4 +209,4 @@ def _module_of(call: OpenCall | None) -> OpenCall | None:
 def _edge_to(node: Any, output_nr: int) -> Edge:
     number: int = node._sequence_nr()
     leaf = getattr(node, "variable", None) if number == ACCUMULATE_GRAD else None
-    return (number, output_nr) if leaf is None else (-id(leaf), 0)
+    return (number << OUTPUT_BITS) + output_nr if leaf is None else -id(leaf)

@@ -197,7 +197,8 @@ class NodeRuns:
         receives = tag.receives
         for at in range(0, len(receives), 3):
             slot: int = receives[at]
-            owner: OpenCall = receives[at + 1]
+            owner: OpenCall | None = receives[at + 1] or tag.owner
+            assert owner is not None, "None stands for the owner"
             receiver = calls.get(owner.id) or task.call_of(owner, thread)
             if receiver is not None and slot < len(received):
                 receiver.receive(receives[at + 2], received[slot])
@@ -207,13 +208,14 @@ class NodeRuns:
         else:
             step.take_off(thread, call)
         if call.recorded:
-            step.emit_open(thread, call, [TREE_TUPLE, *sent], None, None)
+            step.emit_open(thread, call, (TREE_TUPLE, *sent), None, None)
         if tag.creates_graph:
             made = (g.grad_fn for g in grad_inputs if g is not None)
             self.links.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
         sends = tag.sends
         for at in range(0, len(sends), 3):
-            slot, owner = sends[at], sends[at + 1]
+            slot, owner = sends[at], sends[at + 1] or tag.owner
+            assert owner is not None, "None stands for the owner"
             sender = calls.get(owner.id) or task.call_of(owner, thread)
             if sender is not None and slot < len(sent):
                 sender.send(sends[at + 2], grad_inputs[slot], sent[slot], self._sums)

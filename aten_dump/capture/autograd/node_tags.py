@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -48,9 +47,9 @@ class NodeTag:
         self.owner = owner  # the innermost API or module call that made the node
         self.maker: OpenCall | None = None  # the autograd node in whose run it was made (create_graph=True)
         self.leaf: int | None = None  # id of the leaf tensor that this node accumulates into
-        # In threes, as each object is one more for Python's collector to look through.
-        self.sends: Sequence[Any] = ()  # output slot, a call, the edge of its inputs that this leads to
-        self.receives: Sequence[Any] = ()  # input slot, a call, the path of its output
+        # In threes, as each object is one more for Python's collector to look through; None stands for the owner.
+        self.sends: tuple[Any, ...] = ()  # output slot, a call, the edge of its inputs that this leads to
+        self.receives: tuple[Any, ...] = ()  # input slot, a call, the path of its output
         self.runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
         self.call: OpenCall | None = None  # its present run, or its last one until another node of the thread runs
         self.running = False

@@ -10,7 +10,7 @@ import torch
 
 from ...config import DumpConfig
 from ...store.records import OPEN, Open, Tree
-from ..autograd.graph_links import GraphLinks, edges_of, keep_terms
+from ..autograd.graph_links import GraphLinks, note_input_edges
 from ..memory.storages import CLOCK
 from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName
 from ..step.collectives import Flights
@@ -138,7 +138,8 @@ class PythonCalls:
         keep = self._keep_inputs and call.recorded
         call.args, call.kwargs, call.given = encode_arguments(args, kwargs, self._values, keep)
         call.writes = CLOCK.writes
-        call.input_edges = edges_of(call.given) if is_grad_enabled() else None
+        if is_grad_enabled():
+            note_input_edges(call, call.given)
 
     def emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
         """Tell that a module call has begun: should the program die in it, the dump says where."""
@@ -152,10 +153,7 @@ class PythonCalls:
         """Take these for the arguments of an open call: hooks have replaced those it was begun with."""
         try:
             with self.step.here.state.own:
-                before = call.input_edges
                 self._note_arguments(call, args, kwargs)
-                if before is not None and call.input_edges is not None:
-                    keep_terms(before, call.input_edges)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
 

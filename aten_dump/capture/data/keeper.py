@@ -21,7 +21,7 @@ from ...store.sink import Sink
 from ..devices import in_plain_format, private_memory, saturates
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import covers
-from ..memory.storages import StorageState, ValueInfo
+from ..memory.storages import StorageState
 from ..torch_internals.quiet import quiet
 from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
@@ -36,6 +36,8 @@ _NO_MEMORY: Final = (
     "{device} has no memory left for what the recorder computes there: some data was copied to the host first, and the "
     "program waited for it"
 )
+KEPT: Final = 128  # a bit of a value's mark: its data are kept, or cannot be
+_BITS: Final = CONJUGATE | NEGATIVE
 Observe = Callable[[torch.Tensor, int, StorageState], None]
 
 
@@ -71,33 +73,35 @@ class Keeper:
         hash_is_checksum = wanted.hash == "xxh3" and config.trigger is None
         self._stored = StoredBytes(sink, self._batches, seconds, wanted.sample, hash_is_checksum)
         self._said_no_memory = False
+        self.marks = bytearray(1)  # by the id of a value: its flags, and KEPT
         self.keeps_memory = config.wants_private_memory  # of tensors in private formats, as it lies
         self.keeps_nothing = not (wanted.bytes or wanted.facts or observe)
         if not self.keeps_nothing:
             sink.on_tick(self._tick)
 
-    def keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
-        """Keep the data of `tensor`, which is the value `info`; once for each value."""
+    def keep(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
+        """Keep the data of `tensor`, which is the value of this id; once for each value."""
+        flags = self.marks[value]
+        self.marks[value] = flags | KEPT
         try:
             if self._observe is not None:
-                self._observe(tensor, info.id, state)
+                self._observe(tensor, value, state)
             dtype = tensor.dtype
             item_bytes = ITEM_BYTES.get(dtype)
-            if item_bytes is not None and tensor.is_cpu and not info.flags & (CONJUGATE | NEGATIVE):
+            if item_bytes is not None and tensor.is_cpu and not flags & _BITS:
                 nbytes = tensor.numel() * item_bytes
                 if (
                     0 < nbytes <= self._small_bytes
                     and tensor.is_contiguous()
-                    and self._keep_small(tensor, dtype, nbytes, state, info)
+                    and self._keep_small(tensor, dtype, nbytes, state, value)
                 ):
                     return
-            info.is_kept = True
             try:
-                self._keep_as_it_lies(tensor, state, info)
+                self._keep_as_it_lies(tensor, state, value)
             except torch.OutOfMemoryError:
-                self._keep_on_host(tensor, state, info)
+                self._keep_on_host(tensor, state, value)
         except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
-            self._unreadable(tensor, info, error)
+            self._unreadable(tensor, value, error)
 
     def flush(self) -> None:
         """Send what waits to the sink."""
@@ -116,13 +120,12 @@ class Keeper:
     # -- small tensors
 
     def _keep_small(
-        self, tensor: torch.Tensor, dtype: torch.dtype, nbytes: int, state: StorageState, info: ValueInfo
+        self, tensor: torch.Tensor, dtype: torch.dtype, nbytes: int, state: StorageState, value: int
     ) -> bool:
         """Keep a contiguous tensor of `nbytes` with the next batch; False where it has no memory (zeros)."""
         address = tensor.data_ptr()
         if not address:
             return False
-        info.is_kept = True
         low = int(tensor.storage_offset()) * ITEM_BYTES[dtype]
         if low + nbytes > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return True
@@ -131,33 +134,33 @@ class Keeper:
             known = state.whole_facts()
             other = known.hash.get(dtype)
             if other is None:
-                known.hash[dtype] = known.statistics[dtype] = info.id
+                known.hash[dtype] = known.statistics[dtype] = value
             elif facts:
-                self._emit(Same(SAME, info.id, other, self._same_facts))
+                self._emit(Same(SAME, value, other, self._same_facts))
                 facts = False
         if stored:
             for first, past, blob, base in state.blobs:
                 if first <= low and low + nbytes <= past:
-                    self._stored.point(info.id, blob, base + low - first)
+                    self._stored.point(value, blob, base + low - first)
                     stored = False
                     break
         if stored or facts:
-            batch, start = self._batches.add(dtype, stored, facts, info.id, string_at(address, nbytes))
+            batch, start = self._batches.add(dtype, stored, facts, value, string_at(address, nbytes))
             if stored:
                 state.add_blob(low, low + nbytes, batch, start)
         return True
 
     # -- all others
 
-    def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+    def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         if tensor._is_zerotensor():
-            self._keep_zeros(tensor, state, info)
+            self._keep_zeros(tensor, state, value)
         elif state.format is not None:
-            self._keep_in_plain_format(tensor, state, info)
+            self._keep_in_plain_format(tensor, state, value)
         else:
-            self._keep(tensor, state, info)
+            self._keep(tensor, state, value)
 
-    def _keep_on_host(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+    def _keep_on_host(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         """Keep a tensor for which the device has no memory left: its bytes are copied first, which the program waits
         for, and all else is computed on the host.
         """
@@ -165,70 +168,67 @@ class Keeper:
         if not self._said_no_memory:
             self._said_no_memory = True
             self._emit(Note(NOTE, "device_memory", _NO_MEMORY.format(device=tensor.device), 1))
-        self._keep(on_host, StorageState(state.id, on_host.untyped_storage().nbytes(), 0), info)
+        self._keep(on_host, StorageState(state.id, on_host.untyped_storage().nbytes(), 0), value)
 
-    def _keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+    def _keep(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         wanted = self._wanted
-        whole = (
-            tensor.numel() * tensor.element_size() == state.nbytes
-            and not info.flags & (CONJUGATE | NEGATIVE)
-            and covers(tensor)
-        )
+        has_bits = bool(self.marks[value] & _BITS)
+        whole = tensor.numel() * tensor.element_size() == state.nbytes and not has_bits and covers(tensor)
         known = state.whole_facts()
-        if wanted.statistics and not (whole and self._has_same(known.statistics, tensor, info, SAME_STATISTICS)):
-            self._keep_statistics(tensor, info)
+        if wanted.statistics and not (whole and self._has_same(known.statistics, tensor, value, SAME_STATISTICS)):
+            self._keep_statistics(tensor, value)
         wants_hash = bool(wanted.hash) and not (
-            whole and tensor.is_contiguous() and self._has_same(known.hash, tensor, info, SAME_HASH)
+            whole and tensor.is_contiguous() and self._has_same(known.hash, tensor, value, SAME_HASH)
         )
-        if wanted.bytes and self._stored.keep(tensor, state, info, wants_hash):
+        if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash and not has_bits):
             return
-        if wants_hash and not hash_later(self._sink, tensor, info.id, wanted.hash):
-            hash_of(self._emit, tensor, info.id, wanted.hash, self._seconds)
+        if wants_hash and not hash_later(self._sink, tensor, value, wanted.hash):
+            hash_of(self._emit, tensor, value, wanted.hash, self._seconds)
 
-    def _has_same(self, known: dict[torch.dtype, int], tensor: torch.Tensor, info: ValueInfo, facts: int) -> bool:
+    def _has_same(self, known: dict[torch.dtype, int], tensor: torch.Tensor, value: int, facts: int) -> bool:
         """Tell whether a value that covers the same storage has these facts already, and say so in a record."""
-        other = known.setdefault(tensor.dtype, info.id)
-        if other == info.id:
+        other = known.setdefault(tensor.dtype, value)
+        if other == value:
             return False
-        self._emit(Same(SAME, info.id, other, facts))
+        self._emit(Same(SAME, value, other, facts))
         return True
 
-    def _keep_statistics(self, tensor: torch.Tensor, info: ValueInfo) -> None:
+    def _keep_statistics(self, tensor: torch.Tensor, value: int) -> None:
         names = self._wanted.statistics
-        if not saturates(tensor.device.type) and self._on_device.add(info.id, tensor):
+        if not saturates(tensor.device.type) and self._on_device.add(value, tensor):
             return
-        if not statistics_later(self._sink, tensor, info.id, names):
-            statistics_of(self._emit, tensor, info.id, names, self._seconds)
+        if not statistics_later(self._sink, tensor, value, names):
+            statistics_of(self._emit, tensor, value, names, self._seconds)
 
-    def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+    def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""
         with quiet():
             zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").zero_()
-        self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), info)
+        self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), value)
 
-    def _keep_in_plain_format(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo) -> None:
+    def _keep_in_plain_format(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         """Keep the elements of a tensor that lie in an order of the device's own."""
         with quiet():
             plain = in_plain_format(tensor).contiguous()
         elements = StorageState(state.id, plain.untyped_storage().nbytes(), 0)
         elements.format = state.format
-        self._keep(plain, elements, info)
+        self._keep(plain, elements, value)
         del plain
-        if state.memory is not None and not state.memory.is_kept:
-            state.memory.is_kept = True
+        if state.memory and not self.marks[state.memory] & KEPT:
+            self.marks[state.memory] |= KEPT
             self._keep_memory(tensor, state.memory)
 
-    def _keep_memory(self, tensor: torch.Tensor, info: ValueInfo) -> None:
+    def _keep_memory(self, tensor: torch.Tensor, value: int) -> None:
         """Keep the memory of a tensor in a private format as it lies."""
         try:
             with quiet():
                 memory = private_memory(tensor)
         except torch.OutOfMemoryError as error:
-            self._unreadable(tensor, info, error)
+            self._unreadable(tensor, value, error)
             return
-        self._stored.keep(memory, StorageState(0, memory.untyped_storage().nbytes(), 0), info, False)
+        self._stored.keep(memory, StorageState(0, memory.untyped_storage().nbytes(), 0), value, False)
 
-    def _unreadable(self, tensor: torch.Tensor, info: ValueInfo, error: Exception) -> None:
+    def _unreadable(self, tensor: torch.Tensor, value: int, error: Exception) -> None:
         """Say in the dump that data of a value could not be kept; the program does not depend on it."""
         kind = f"{dtype_name(tensor.dtype)} tensor of shape {tuple(tensor.shape)} on {tensor.device}"
-        self._emit(Note(NOTE, "unreadable", f"value {info.id}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
+        self._emit(Note(NOTE, "unreadable", f"value {value}, a {kind}: {str(error).partition(chr(10))[0]}", 1))

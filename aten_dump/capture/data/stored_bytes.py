@@ -12,10 +12,10 @@ from typing import Final
 
 import torch
 
-from ...store.records import CONJUGATE, DATA, LAYOUTS, NEGATIVE, Data
+from ...store.records import DATA, LAYOUTS, Data
 from ...store.sink import Sink
 from ..memory.geometry import byte_extent
-from ..memory.storages import StorageState, ValueInfo
+from ..memory.storages import StorageState
 from .blob_dtypes import blob_dtype
 from .byte_copies import copy_bytes, copy_elements
 from .small_tensor_batches import Batch, Batches
@@ -53,35 +53,45 @@ class StoredBytes:
         if found > 0:
             self._emit(Data(DATA, value, found, start, STRIDED))
 
-    def keep(self, tensor: torch.Tensor, state: StorageState, info: ValueInfo, wants_hash: bool) -> bool:
-        """Store the bytes of a value; returns True if that has the hash taken as well, which is wanted."""
+    def keep(self, tensor: torch.Tensor, state: StorageState, value: int, wants_hash: bool) -> bool:
+        """Store the bytes of a value.
+
+        Args:
+            tensor: on that memory.
+            state: of its storage.
+            value: the id.
+            wants_hash: its hash is wanted, which is that of its bytes as they lie if those are its elements in a row.
+
+        Returns:
+            Whether the hash is taken as well.
+        """
         if self._sample is not None or state.format is not None:
-            self._keep_elements(tensor, info, self._sample)
+            self._keep_elements(tensor, value, self._sample)
             return False
         low, high = byte_extent(tensor)
         if high > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return False
         for first, past, known, base in state.blobs:
             if first <= low and high <= past:
-                self.point(info.id, known, base + low - first)
+                self.point(value, known, base + low - first)
                 return False
         dense = tensor.numel() * tensor.element_size()
         if high - low > 2 * dense:
-            self._keep_elements(tensor, info, None)
+            self._keep_elements(tensor, value, None)
             return False
         first, past = (0, state.nbytes) if state.nbytes <= 2 * dense and state.written is None else (low, high)
         dtype, unit = blob_dtype(tensor.dtype, past - first)
-        are_elements = past - first == dense and tensor.is_contiguous() and not info.flags & (CONJUGATE | NEGATIVE)
+        are_elements = past - first == dense and tensor.is_contiguous()
         exact = are_elements and unit == tensor.element_size()
         shape = list(tensor.shape) if exact else [(past - first) // unit]
-        hashed = info.id if are_elements and wants_hash and self._hash_is_checksum else 0
+        hashed = value if are_elements and wants_hash and self._hash_is_checksum else 0
         blob = self._sink.store(dtype, shape, past - first, copy_bytes(tensor, first, self._seconds), hashed)
         if blob:
             state.add_blob(first, past, blob, 0)
-            self._emit(Data(DATA, info.id, blob, low - first, STRIDED))
+            self._emit(Data(DATA, value, blob, low - first, STRIDED))
         return bool(blob and hashed)
 
-    def _keep_elements(self, tensor: torch.Tensor, info: ValueInfo, first: int | None) -> None:
+    def _keep_elements(self, tensor: torch.Tensor, value: int, first: int | None) -> None:
         """Store the elements in row-major order, or only the first so many of them."""
         count = tensor.numel() if first is None else min(first, tensor.numel())
         sampled = count < tensor.numel()
@@ -91,4 +101,4 @@ class StoredBytes:
         shape = list(tensor.shape) if exact else [nbytes // unit]
         blob = self._sink.store(dtype, shape, nbytes, copy_elements(tensor, count, self._seconds))
         if blob:
-            self._emit(Data(DATA, info.id, blob, 0, SAMPLE if sampled else COMPACT))
+            self._emit(Data(DATA, value, blob, 0, SAMPLE if sampled else COMPACT))

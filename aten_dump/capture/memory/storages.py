@@ -11,25 +11,13 @@ from typing import Any, Final
 import torch
 import xxhash
 
-from ...store.records import TREE_VALUE, Tree
+from ...store.records import Tree
 from ...store.writing.host_bytes import HostBytes
 from ...torch_names import referred_storage
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
 
 Stored = tuple[int, int, Any, int]  # see `StorageState.blobs`
-
-
-class ValueInfo:
-    """A value that has been emitted, and whether its data are kept."""
-
-    __slots__ = ("flags", "id", "is_kept", "tree")
-
-    def __init__(self, number: int, flags: int, is_kept: bool) -> None:
-        self.id = number
-        self.tree: Tree = [TREE_VALUE, number]  # one for all records that name it
-        self.flags = flags
-        self.is_kept = is_kept
 
 
 class WriteClock:
@@ -82,13 +70,14 @@ class StorageState:
         self.is_meta = is_meta  # without memory
         self.shared: list[StorageState] | None = None  # with it, all that lie in one memory: see `SharedMemory`
         self.format: str | None = None  # of a device's own, in which elements do not lie as strides say
-        self.memory: ValueInfo | None = None  # the value that is its memory as it lies, in such a format, where wanted
+        self.memory = 0  # the value that is its memory as it lies, in such a format, where wanted
         self.version = 0
         self.written_at = 0  # `CLOCK.writes` when this version began
-        # The first value of this version, and where it lies: most have one, and comparing costs less than hashing.
+        # The first value of this version as all records name it, and where it lies: most have one, and comparing costs
+        # less than hashing.
         self.geometry: Geometry | None = None
-        self.value: ValueInfo | None = None
-        self.others: dict[Geometry, ValueInfo] | None = None
+        self.value: Tree = None
+        self.others: dict[Geometry, Tree] | None = None
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
         self.blobs: list[Stored] | tuple[()] = ()
         self.whole: WholeFacts | None = None  # None until something is known: with data="structure" nothing ever is
@@ -109,16 +98,16 @@ class StorageState:
         self.geometry = self.value = self.others = None
         self.blobs = ()
         self.whole = None
-        self.memory = None
+        self.memory = 0
 
-    def add_value(self, geometry: Geometry, info: ValueInfo) -> None:
+    def add_value(self, geometry: Geometry, value: Tree) -> None:
         """Note a value that is new to this version."""
         if self.value is None:
-            self.geometry, self.value = geometry, info
+            self.geometry, self.value = geometry, value
             return
         if self.others is None:
             self.others = {}
-        self.others[geometry] = info
+        self.others[geometry] = value
 
     def whole_facts(self) -> WholeFacts:
         """Return what is known of values that cover the storage, to be added to."""

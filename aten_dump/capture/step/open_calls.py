@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from ...store.records import Tree, TreePath
 from ..naming.call_name import FORWARD, CallName
 
-Edge = tuple[int, int]  # an edge of the autograd graph: (sequence number, or -id of a leaf; output number)
-
-
-_NOTHING: Final[list[Tree]] = []
-
-
-class InputEdge:
-    """An edge of the autograd graph that leads to inputs of a call."""
-
-    __slots__ = ("paths", "terms")
-
-    def __init__(self, path: TreePath) -> None:
-        self.paths: tuple[TreePath, ...] = (path,)  # of the tensors among its arguments that lie there
-        self.terms = 0  # how many gradients the call's own nodes send along it
+Edge = int  # of the autograd graph: one number for a node and which of its outputs it is, -id() of a leaf
 
 
 class OpenCall:
     """A Python-level call, module or autograd node that has begun; aten ops have no children and need none.
 
-    It outlives its end for as long as its autograd nodes do, since its backward is rendered from it. Slots, here and
-    in what else is kept of each call or node: what is set late takes four times the room in the dict of an instance.
+    It outlives its end for as long as its autograd nodes do, since its backward is rendered from it. So it, and what
+    else is kept of each call or node, has slots: what is set late takes four times the room in the dict of an instance.
+    What hangs on it is made of numbers, text and tuples of such, which Python's collector need not walk.
     """
 
     __slots__ = (
-        *("args", "backwards", "end_ns", "forward", "fqn", "frame", "given", "id", "input_edges", "is_function"),
-        *("inner", "kind", "kwargs", "module", "n", "name", "outputs", "parent", "parent_id", "phase", "raw"),
-        *("recorded", "sequence_nr", "sequence_start", "stack", "start_ns", "visible", "writes"),
+        *("args", "backwards", "edge_paths", "end_ns", "forward", "fqn", "frame", "given", "id", "input_edges"),
+        *("inner", "is_function", "kind", "kwargs", "module", "n", "name", "outputs", "parent", "parent_id", "phase"),
+        *("raw", "recorded", "sequence_nr", "sequence_start", "stack", "start_ns", "visible", "writes"),
     )
 
     def __init__(self, number: int, kind: int, name: CallName, parent: OpenCall | None) -> None:
@@ -45,7 +34,7 @@ class OpenCall:
         self.kind = kind
         self.name = name
         self.parent = parent
-        self.args: list[Tree] = _NOTHING
+        self.args: Sequence[Tree] = ()
         if parent is None:
             self.parent_id = 0
             self.fqn = ""
@@ -73,4 +62,7 @@ class OpenCall:
         self.outputs: Tree = None
         self.raw: tuple[Any, ...] = ()  # its positional arguments, while an op in it may be given the same
         self.given: list[tuple[TreePath, torch.Tensor]] | None = None  # its tensors, while it is open
-        self.input_edges: dict[Edge, InputEdge] | None = None
+        # The edges that lead to its inputs, with how many gradients its own nodes send along each; and the edge and the
+        # path of each tensor among its arguments that needs a gradient.
+        self.input_edges: dict[Edge, int] | None = None
+        self.edge_paths: tuple[Any, ...] = ()

@@ -255,6 +255,6 @@ def _names_infinity(call: Call) -> bool:
 def _is_odd(tree: Tree) -> bool:
     if isinstance(tree, float):
         return not math.isfinite(tree)
-    if isinstance(tree, (list, tuple)) and tree[0] == TREE_COMPLEX:
+    if isinstance(tree, tuple) and tree[0] == TREE_COMPLEX:
         return any(map(_is_odd, tree[1:]))
     return any(_is_odd(entry) for _, entry in entries(tree))

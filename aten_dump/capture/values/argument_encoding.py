@@ -65,7 +65,7 @@ def encode_unless_known(
 
 def encode_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueIds, keep: bool
-) -> tuple[list[Tree], dict[str, Tree] | None, list[tuple[TreePath, torch.Tensor]]]:
+) -> tuple[tuple[Tree, ...], dict[str, Tree] | None, list[tuple[TreePath, torch.Tensor]]]:
     """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`."""
     found: list[tuple[TreePath, torch.Tensor]] = []
     trees: list[Tree] = []
@@ -81,9 +81,9 @@ def encode_arguments(
             if kind is not int:
                 found += tensors_in(item, (position,))
     if not kwargs:
-        return trees, None, found
+        return tuple(trees), None, found
     found += tensors_in(kwargs)
-    return trees, {key: encode(item, values, keep) for key, item in kwargs.items()}, found
+    return tuple(trees), {key: encode(item, values, keep) for key, item in kwargs.items()}, found
 
 
 def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()) -> Tree:
@@ -113,19 +113,19 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
             kind = type(entry)
             is_plain = kind in PLAIN_TYPES or (kind is int and is_int64(entry))
             tree.append(entry if is_plain else encode(entry, values, keep, inner))
-        return tree
+        return tuple(tree)
     if is_mapping(item):
         return _name_of(item) if is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
     return _encode_other(item)
 
 
 def _encode_int(item: int) -> Tree:
-    return item if is_int64(item) else [TREE_BYTES, repr_of(item)]
+    return item if is_int64(item) else (TREE_BYTES, repr_of(item))
 
 
 def _name_of(item: Any) -> Tree:
     kind = type(item)
-    return [TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}"]
+    return (TREE_OBJECT, f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _encode_mapping(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...]) -> Tree:
@@ -133,26 +133,26 @@ def _encode_mapping(item: Any, values: ValueIds, keep: bool, within: tuple[int, 
     inner = (*within, id(item))
     for key, entry in items_of(item):
         tree += (key, encode(entry, values, keep, inner))
-    return tree
+    return tuple(tree)
 
 
 def _encode_other(item: Any) -> Tree:
     if isinstance(item, torch.dtype):
-        return [TREE_DTYPE, str(item)[len("torch.") :]]
+        return (TREE_DTYPE, str(item)[len("torch.") :])
     if isinstance(item, torch.device):
-        return [TREE_DEVICE, str(item)]
+        return (TREE_DEVICE, str(item))
     if isinstance(item, torch.memory_format):
-        return [TREE_MEMORY_FORMAT, str(item)[len("torch.") :]]
+        return (TREE_MEMORY_FORMAT, str(item)[len("torch.") :])
     if isinstance(item, torch.layout):
-        return [TREE_LAYOUT, str(item)[len("torch.") :]]
+        return (TREE_LAYOUT, str(item)[len("torch.") :])
     if isinstance(item, torch.Generator):
-        return [TREE_GENERATOR, str(item.device), _seed_of(item)]
+        return (TREE_GENERATOR, str(item.device), _seed_of(item))
     if isinstance(item, complex):
-        return [TREE_COMPLEX, item.real, item.imag]
+        return (TREE_COMPLEX, item.real, item.imag)
     if isinstance(item, (bool, int, float, str)) and not isinstance(item, (torch.SymInt, torch.SymFloat)):
         return _plain_of(item)
     if isinstance(item, (slice, range, type(Ellipsis))):
-        return [TREE_BYTES, repr_of(item)] if not _holds_tensor(item) else [TREE_OBJECT, "builtins.slice"]
+        return (TREE_BYTES, repr_of(item)) if not _holds_tensor(item) else (TREE_OBJECT, "builtins.slice")
     described = describe(item)
     if described is not None:
         return described

@@ -31,7 +31,7 @@ def describe(item: Any) -> Tree | None:
         return _tree_of(mesh_of(item))
     placements = sys.modules.get("torch.distributed.tensor.placement_types")
     if placements is not None and isinstance(item, placements.Placement):
-        return [TREE_BYTES, repr(item)]
+        return (TREE_BYTES, repr(item))
     return None
 
 
@@ -65,7 +65,7 @@ def _script_object(item: Any) -> Tree:
         kind = item.op() if item._has_method("op") else _asked_for()
         if kind is not None:
             return _reduce_op(kind)
-    return [TREE_OBJECT, name]
+    return (TREE_OBJECT, name)
 
 
 def _asked_for() -> Any:
@@ -85,9 +85,9 @@ def _reduce_op(item: Any) -> Tree:
     types = torch.distributed.ReduceOp.RedOpType
     kind = getattr(item, "op", item)
     try:
-        return [TREE_BYTES, f"ReduceOp.{types(int(kind)).name}"]
+        return (TREE_BYTES, f"ReduceOp.{types(int(kind)).name}")
     except (ValueError, TypeError):
-        return [TREE_BYTES, repr(kind)]
+        return (TREE_BYTES, repr(kind))
 
 
 def _group(group: Any) -> Tree:
@@ -105,8 +105,5 @@ def _group(group: Any) -> Tree:
 
 def _tree_of(plain: Any) -> Tree:
     if isinstance(plain, dict):
-        tree: list[Tree] = [TREE_DICT]
-        for key, entry in plain.items():
-            tree += (key, _tree_of(entry))
-        return tree
-    return [TREE_LIST, *plain] if isinstance(plain, list) else plain
+        return (TREE_DICT, *(part for key, entry in plain.items() for part in (key, _tree_of(entry))))
+    return (TREE_LIST, *plain) if isinstance(plain, list) else plain

@@ -10,7 +10,7 @@ from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree,
 
 def entries(tree: Tree) -> Iterable[tuple[Any, Tree]]:
     """Return the entries of a list, tuple or dict with their keys; nothing for any other tree."""
-    if isinstance(tree, (list, tuple)):
+    if isinstance(tree, tuple):
         if tree[0] in (TREE_LIST, TREE_TUPLE):
             return enumerate(tree[1:])
         if tree[0] == TREE_DICT:
@@ -22,7 +22,7 @@ def values_in(trees: Iterable[Tree]) -> list[int]:
     """Return the value ids in some trees, in order."""
     found: list[int] = []
     for tree in trees:
-        if not isinstance(tree, (list, tuple)):
+        if not isinstance(tree, tuple):
             continue
         if tree[0] == TREE_VALUE:
             found.append(tree[1])
@@ -33,7 +33,7 @@ def values_in(trees: Iterable[Tree]) -> list[int]:
 
 def mirror(tree: Tree, found: Mapping[TreePath, Tree], path: TreePath = ()) -> Tree:
     """Return the shape of `tree` with `found[path]` in place of each value, and None in place of all else."""
-    if not isinstance(tree, list):
+    if not isinstance(tree, tuple):
         return None
     tag = tree[0]
     if tag == TREE_VALUE:
@@ -45,4 +45,4 @@ def mirror(tree: Tree, found: Mapping[TreePath, Tree], path: TreePath = ()) -> T
         if tag == TREE_DICT:
             mirrored.append(key)
         mirrored.append(mirror(entry, found, (*path, key)))
-    return mirrored
+    return tuple(mirrored)

@@ -7,12 +7,23 @@ from typing import Any
 
 import torch
 
-from ...store.records import CONJUGATE, NEGATIVE, OPAQUE, REQUIRES_GRAD, STORAGE, UNDEFINED, VALUE, Value
+from ...store.records import (
+    CONJUGATE,
+    NEGATIVE,
+    OPAQUE,
+    REQUIRES_GRAD,
+    STORAGE,
+    TREE_VALUE,
+    UNDEFINED,
+    VALUE,
+    Tree,
+    Value,
+)
 from ...store.sink import Emit
 from ..devices import private_shape
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import Geometry
-from ..memory.storages import StorageState, ValueInfo
+from ..memory.storages import StorageState
 from ..naming.interned_tables import Interner
 from ..torch_internals.quiet import quiet
 
@@ -20,11 +31,11 @@ from ..torch_internals.quiet import quiet
 class ValueRecords:
     """The records of one step's storages and values."""
 
-    __slots__ = ("_devices", "_dtypes", "_emit", "_interner", "_keeps_memory", "_keeps_nothing", "count")
+    __slots__ = ("_devices", "_dtypes", "_emit", "_interner", "_keeps_memory", "_marks", "count")
 
-    def __init__(self, emit: Emit, interner: Interner, keeps_nothing: bool, keeps_memory: bool = False) -> None:
+    def __init__(self, emit: Emit, interner: Interner, marks: bytearray, keeps_memory: bool = False) -> None:
         self.count = 0  # values so far
-        self._keeps_nothing = keeps_nothing  # of their data
+        self._marks = marks  # their flags are added to it
         self._keeps_memory = keeps_memory  # of those in private formats, as it lies
         self._emit = emit
         self._interner = interner
@@ -42,8 +53,8 @@ class ValueRecords:
         """Emit a storage again, of which it is known now that it lies in the memory of another, from a byte on."""
         self._emit((STORAGE, state.id, state.nbytes, self._devices[device], whole, offset))
 
-    def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> ValueInfo:
-        """Emit the value of a tensor on a storage."""
+    def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> Tree:
+        """Emit the value of a tensor on a storage; return it as all records name it."""
         flags = 0
         extra: dict[str, Any] | None = None
         offset, shape, stride, dtype, is_conj, is_neg = geometry
@@ -63,28 +74,28 @@ class ValueRecords:
                 extra["memory"] = self._memory(tensor, state)
         if tensor.requires_grad:
             flags |= REQUIRES_GRAD
-        self.count = number = self.count + 1
+        number = self._new_id(flags)
         text = self._dtypes.get(dtype) or self._dtype_text(dtype)
         self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra))
-        return ValueInfo(number, flags, self._keeps_nothing)
+        return (TREE_VALUE, number)
 
     def _memory(self, tensor: torch.Tensor, state: StorageState) -> int:
         """Return the value that is the memory of a tensor in a private format; one for all views at this version."""
-        if state.memory is None:
+        if not state.memory:
             with quiet():
                 shape = private_shape(tensor)
-            self.count = number = self.count + 1
+            number = self._new_id(0)
             stride = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
             dtype = self._dtypes.get(tensor.dtype) or self._dtype_text(tensor.dtype)
             self._emit((VALUE, number, 0, 0, 0, dtype, shape, stride, 0, {"device": str(tensor.device)}))
-            state.memory = ValueInfo(number, 0, False)
-        return state.memory.id
+            state.memory = number
+        return state.memory
 
     def without_storage(self, tensor: torch.Tensor, flags: int, extra: dict[str, Any], strided: bool = True) -> int:
         """Emit the value of a tensor that has no storage of its own; return its id."""
-        self.count = number = self.count + 1
         if tensor.requires_grad:
             flags |= REQUIRES_GRAD
+        number = self._new_id(flags)
         dtype = self._dtypes.get(tensor.dtype) or self._dtype_text(tensor.dtype)
         stride = list(tensor.stride()) if strided else []
         self._emit(Value(VALUE, number, 0, 0, 0, dtype, [int(n) for n in tensor.shape], stride, flags, extra))
@@ -92,8 +103,13 @@ class ValueRecords:
 
     def without_shape(self, extra: dict[str, Any]) -> int:
         """Emit the value of a tensor whose shape cannot be named; return its id."""
-        self.count = number = self.count + 1
+        number = self._new_id(OPAQUE)
         self._emit(Value(VALUE, number, 0, 0, 0, 0, [], [], OPAQUE, extra))
+        return number
+
+    def _new_id(self, flags: int) -> int:
+        self.count = number = self.count + 1
+        self._marks.append(flags)
         return number
 
     def _dtype_text(self, dtype: torch.dtype) -> int:

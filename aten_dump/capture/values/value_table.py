@@ -14,10 +14,9 @@ import torch
 
 from ...store.records import NOTE, OPAQUE, TREE_VALUE, UNDEFINED, Note, Tree
 from ...store.sink import Emit
-from ..data.keeper import Keeper
+from ..data.keeper import KEPT, Keeper
 from ..memory.geometry import Geometry
 from ..memory.storage_table import StorageTable
-from ..memory.storages import ValueInfo
 from ..naming.interned_tables import Interner
 from ..torch_internals.engine import DISABLED_DISPATCH, is_functional_tensor
 from ..unseen import Coverage
@@ -28,6 +27,7 @@ from .value_records import ValueRecords
 
 _TENSOR: Final = torch.Tensor
 _MOST_GEOMETRIES: Final = 4096
+_NOT_TO_KEEP: Final = KEPT | UNDEFINED | OPAQUE
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
 
@@ -53,7 +53,9 @@ class ValueTable(ValueIds):
         """
         self._emit = emit
         self._keeper = keeper
-        self._records = ValueRecords(emit, interner, keeper.keeps_nothing, keeper.keeps_memory)
+        self._keeps_data = not keeper.keeps_nothing
+        self._marks = keeper.marks
+        self._records = ValueRecords(emit, interner, keeper.marks, keeper.keeps_memory)
         self.storages = StorageTable(self._records.storage, self._records.shared)
         self._states = self.storages.states
         self._unseen_writes = unseen_writes
@@ -74,7 +76,7 @@ class ValueTable(ValueIds):
     def tree_of(self, tensor: torch.Tensor, keep: bool) -> Tree:
         kind = type(tensor)
         if kind is not _TENSOR and not self._plain.get(kind, False) and not self._is_plain(kind):
-            return [TREE_VALUE, self._without_memory.of_subclass(tensor, keep, self.value_of)]
+            return (TREE_VALUE, self._without_memory.of_subclass(tensor, keep, self.value_of))
         try:
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
@@ -92,23 +94,25 @@ class ValueTable(ValueIds):
             elif storage.nbytes() != state.nbytes:  # resized, by an op or unseen: the memory may be another
                 self.storages.take_size(state, storage, state.nbytes)
         except (NotImplementedError, RuntimeError):  # sparse, nested, functorch wrappers: no storage or shape to name
-            return [TREE_VALUE, self._without_memory.without_storage(tensor, keep, self.value_of)]
+            return (TREE_VALUE, self._without_memory.without_storage(tensor, keep, self.value_of))
         if self._unseen_writes is not None:
             self._unseen_writes.check(tensor, state)
-        info: ValueInfo | None = None
+        tree: Tree = None
         if geometry == state.geometry:
-            info = state.value
+            tree = state.value
         elif state.others is not None:
-            info = state.others.get(geometry)
-        if info is None:
+            tree = state.others.get(geometry)
+        if tree is None:
             if is_functional_tensor(tensor):
-                return [TREE_VALUE, self._without_memory.opaque(tensor)]  # it has a storage, but no memory
+                return (TREE_VALUE, self._without_memory.opaque(tensor))  # it has a storage, but no memory
             geometry = self._geometries.get(geometry) or self._keep_geometry(geometry)
-            info = self._records.in_memory(tensor, state, geometry)
-            state.add_value(geometry, info)
-        if keep and not info.is_kept and not info.flags & (UNDEFINED | OPAQUE):
-            self._keeper.keep(tensor, state, info)
-        return info.tree
+            tree = self._records.in_memory(tensor, state, geometry)
+            state.add_value(geometry, tree)
+        if keep and self._keeps_data:
+            number: int = tree[1]
+            if not self._marks[number] & _NOT_TO_KEEP:
+                self._keeper.keep(tensor, state, number)
+        return tree
 
     def unknown_sum(self, like: torch.Tensor) -> int:
         return self._without_memory.unknown_sum(like)

@@ -8,22 +8,15 @@ import pytest
 import torch
 
 from aten_dump.capture.autograd.backward_calls import BackwardCall, BackwardTask, GradientSums
+from aten_dump.capture.autograd.graph_links import OUTPUT_BITS
 from aten_dump.capture.naming.call_name import API, BACKWARD, MODULE, NODE, CallName
-from aten_dump.capture.step.open_calls import InputEdge, OpenCall
+from aten_dump.capture.step.open_calls import OpenCall
 from aten_dump.store import records as r
-from aten_dump.store.records import TreePath
 from tests.capture.calls.recorded_ops import Recorded
 
 ADD = CallName("torch.add", "Torch", "add")
 V = r.TREE_VALUE
-
-
-def edge(*paths: TreePath, terms: int = 1) -> InputEdge:
-    """An edge to the inputs at `paths`, along which so many gradients are sent."""
-    one = InputEdge(paths[0])
-    one.paths += tuple(paths[1:])
-    one.terms = terms
-    return one
+X, Y = -1, (7 << OUTPUT_BITS) + 1  # edges
 
 
 class Passed:
@@ -50,59 +43,59 @@ class Passed:
 # -- sums
 
 
-def sent(call: BackwardCall, x: InputEdge, sums: GradientSums, *terms: torch.Tensor | None) -> None:
+def sent(call: BackwardCall, sums: GradientSums, *terms: torch.Tensor | None) -> None:
     for number, term in enumerate(terms):
-        call.send(x, term, [V, 100 + number] if term is not None else None, sums)
+        call.send(X, term, (V, 100 + number) if term is not None else None, sums)
 
 
 def test_a_single_gradient_is_the_very_value_that_the_node_sent() -> None:
     passed = Passed()
-    call, x = passed.of(passed.owner()), edge((0,))
-    sent(call, x, passed.sums, torch.ones(2))
-    assert call.sent == {x: [V, 100]}
+    call = passed.of(passed.owner(input_edges={X: 1}))
+    sent(call, passed.sums, torch.ones(2))
+    assert call.sent == {X: (V, 100)}
 
 
 def test_several_are_added_up_in_memory_of_the_recorder_s_own() -> None:
     passed = Passed(data="tensor")
-    call, x = passed.of(passed.owner()), edge((0,), terms=3)
+    call = passed.of(passed.owner(input_edges={X: 3}))
     terms = [torch.full((2,), 1.0), torch.full((2,), 10.0), torch.full((2,), 100.0)]
-    sent(call, x, passed.sums, terms[0], terms[1])
+    sent(call, passed.sums, terms[0], terms[1])
     assert call.sent == {}
-    call.send(x, terms[2], None, passed.sums)
+    call.send(X, terms[2], None, passed.sums)
     passed.recorded.values._keeper.flush()
-    assert call.sent == {x: [V, 1]}
+    assert call.sent == {X: (V, 1)}
     assert torch.frombuffer(bytearray(passed.recorded.sink.blobs[1]), dtype=torch.float32).tolist() == [111, 111]
     assert [term.tolist() for term in terms] == [[1, 1], [10, 10], [100, 100]]
 
 
 def test_a_term_without_a_gradient_counts_and_adds_nothing() -> None:
     passed = Passed()
-    call, x, y = passed.of(passed.owner()), edge((0,), terms=2), edge((1,), terms=2)
-    sent(call, x, passed.sums, None, torch.ones(2))
-    assert call.sent == {x: [V, 1]}
+    call = passed.of(passed.owner(input_edges={X: 2, Y: 2}))
+    sent(call, passed.sums, None, torch.ones(2))
+    assert call.sent == {X: (V, 1)}
     for _ in range(2):
-        call.send(y, None, None, passed.sums)
-    assert call.sent[y] is None
+        call.send(Y, None, None, passed.sums)
+    assert call.sent[Y] is None
 
 
 def test_terms_that_never_came_are_left_out_of_the_sum_at_the_end() -> None:
     passed = Passed(data="tensor")
-    call, x, y = passed.of(passed.owner()), edge((0,), terms=2), edge((1,), terms=2)
-    sent(call, x, passed.sums, torch.full((2,), 5.0))
-    call.send(y, None, None, passed.sums)
+    call = passed.of(passed.owner(input_edges={X: 2, Y: 2}))
+    sent(call, passed.sums, torch.full((2,), 5.0))
+    call.send(Y, None, None, passed.sums)
     call.complete(passed.sums)
     passed.recorded.values._keeper.flush()
-    assert call.sent == {x: [V, 1], y: None}
+    assert call.sent == {X: (V, 1), Y: None}
     assert torch.frombuffer(bytearray(passed.recorded.sink.blobs[1]), dtype=torch.float32).tolist() == [5, 5]
     call.complete(passed.sums)
-    assert call.sent == {x: [V, 1], y: None}
+    assert call.sent == {X: (V, 1), Y: None}
 
 
 def test_sums_that_are_not_computed_are_values_of_which_only_the_geometry_is_known() -> None:
     passed = Passed(computed=False)
-    call, x = passed.of(passed.owner()), edge((0,), terms=3)
-    sent(call, x, passed.sums, None, torch.ones(2, 3), torch.ones(2, 3))
-    assert call.sent == {x: [V, 1]}
+    call = passed.of(passed.owner(input_edges={X: 3}))
+    sent(call, passed.sums, None, torch.ones(2, 3), torch.ones(2, 3))
+    assert call.sent == {X: (V, 1)}
     (value,) = passed.recorded.sink.of(r.VALUE)
     assert (value.shape, value.storage) == ([2, 3], 0)
 
@@ -113,9 +106,9 @@ class Mine(torch.Tensor):
 
 def test_tensors_of_other_classes_are_not_added_up() -> None:
     passed = Passed()
-    call, x = passed.of(passed.owner()), edge((0,), terms=2)
-    sent(call, x, passed.sums, torch.ones(2).as_subclass(Mine), torch.ones(2).as_subclass(Mine))
-    assert call.sent == {x: [V, 1]} and len(passed.recorded.sink.of(r.VALUE)) == 1
+    call = passed.of(passed.owner(input_edges={X: 2}))
+    sent(call, passed.sums, torch.ones(2).as_subclass(Mine), torch.ones(2).as_subclass(Mine))
+    assert call.sent == {X: (V, 1)} and len(passed.recorded.sink.of(r.VALUE)) == 1
 
 
 # -- arguments and results
@@ -125,11 +118,11 @@ def test_tensors_of_other_classes_are_not_added_up() -> None:
     ("outputs", "received", "arguments"),
     [
         (None, {}, ([None], None)),
-        ([V, 4], {(): [V, 9]}, ([[V, 9]], None)),
-        ([V, 4], {}, ([None], None)),
-        ([r.TREE_TUPLE, [V, 4], 3, [V, 5]], {(2,): [V, 9]}, ([None, None, [V, 9]], None)),
-        ([r.TREE_LIST, [r.TREE_LIST, [V, 4]]], {(0, 0): [V, 9]}, ([[r.TREE_LIST, [V, 9]]], None)),
-        ([r.TREE_DICT, "a", [V, 4], 1, [V, 5]], {(1,): [V, 9]}, ([], {"a": None, "1": [V, 9]})),
+        ((V, 4), {(): (V, 9)}, ([(V, 9)], None)),
+        ((V, 4), {}, ([None], None)),
+        ((r.TREE_TUPLE, (V, 4), 3, (V, 5)), {(2,): (V, 9)}, ([None, None, (V, 9)], None)),
+        ((r.TREE_LIST, (r.TREE_LIST, (V, 4))), {(0, 0): (V, 9)}, ([(r.TREE_LIST, (V, 9))], None)),
+        ((r.TREE_DICT, "a", (V, 4), 1, (V, 5)), {(1,): (V, 9)}, ([], {"a": None, "1": (V, 9)})),
     ],
     ids=["none", "tensor", "no gradient", "tuple", "nested", "dict"],
 )
@@ -143,31 +136,31 @@ def test_arguments_are_gradients_in_the_shape_of_the_outputs(outputs: Any, recei
 
 def test_results_are_gradients_in_the_shape_of_the_inputs() -> None:
     passed = Passed()
-    x, y = edge((0,), (4,)), edge((2, 1))
     owner = passed.owner(
-        args=[[V, 1], 2.5, [r.TREE_LIST, [V, 2], [V, 3]], [r.TREE_LIST, 1], [V, 1]],
-        input_edges={(-1, 0): x, (7, 1): y},
+        args=[(V, 1), 2.5, (r.TREE_LIST, (V, 2), (V, 3)), (r.TREE_LIST, 1), (V, 1)],
+        input_edges={X: 1, Y: 1},
+        edge_paths=(X, (0,), Y, (2, 1), X, (4,)),
     )
     call = passed.of(owner)
-    call.send(x, None, [V, 8], passed.sums)
-    call.send(y, None, [V, 9], passed.sums)
-    assert call.results() == [r.TREE_TUPLE, [V, 8], None, [r.TREE_LIST, None, [V, 9]], None, [V, 8]]
+    call.send(X, None, (V, 8), passed.sums)
+    call.send(Y, None, (V, 9), passed.sums)
+    assert call.results() == (r.TREE_TUPLE, (V, 8), None, (r.TREE_LIST, None, (V, 9)), None, (V, 8))
 
 
 def test_results_are_keyed_only_where_a_keyword_has_a_gradient() -> None:
     passed = Passed()
-    x, y = edge((0,)), edge(("w",))
-    owner = passed.owner(args=[[V, 1]], kwargs={"w": [V, 2], "n": 3}, input_edges={(-1, 0): x, (7, 1): y})
+    edges = {"input_edges": {X: 1, Y: 1}, "edge_paths": (X, (0,), Y, ("w",))}
+    owner = passed.owner(args=[(V, 1)], kwargs={"w": (V, 2), "n": 3}, **edges)
     call = passed.of(owner)
-    call.send(x, None, [V, 8], passed.sums)
-    assert call.results() == [r.TREE_TUPLE, [V, 8]]
-    call.send(y, None, [V, 9], passed.sums)
-    assert call.results() == [r.TREE_DICT, 0, [V, 8], "w", [V, 9]]
+    call.send(X, None, (V, 8), passed.sums)
+    assert call.results() == (r.TREE_TUPLE, (V, 8))
+    call.send(Y, None, (V, 9), passed.sums)
+    assert call.results() == (r.TREE_DICT, 0, (V, 8), "w", (V, 9))
 
 
 def test_a_call_whose_inputs_have_no_gradient_has_no_results() -> None:
     passed = Passed()
-    assert passed.of(passed.owner(args=[[V, 1], "x"])).results() == [r.TREE_TUPLE, None, None]
+    assert passed.of(passed.owner(args=[(V, 1), "x"])).results() == (r.TREE_TUPLE, None, None)
 
 
 # -- the pass

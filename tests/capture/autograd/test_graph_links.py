@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from aten_dump.capture.autograd.graph_links import edges_of
+from aten_dump.capture.autograd.graph_links import OUTPUT_BITS, note_input_edges
 from aten_dump.capture.naming.call_name import API, MODULE, CallName
 from aten_dump.capture.step.open_calls import OpenCall
 from aten_dump.store import records as r
@@ -271,7 +271,7 @@ class Linked:
     def call(self, *inputs: Tensor, parent: OpenCall | None = None, kind: int = API) -> OpenCall:
         """Begin a call that is given these tensors."""
         call = OpenCall(self.recorded.step.next_id(), kind, CallName("f", "Torch", "f"), parent)
-        call.input_edges = edges_of(((i,), tensor) for i, tensor in enumerate(inputs))
+        note_input_edges(call, [((i,), tensor) for i, tensor in enumerate(inputs)])
         call.sequence_start = torch._C._autograd._get_sequence_nr()
         return call
 
@@ -289,11 +289,13 @@ def test_edges_are_those_of_tensors_with_gradient_and_of_views_by_output() -> No
     made = leaf.exp()
     low, high = made.unbind()
     number, split = made.grad_fn._sequence_nr(), low.grad_fn._sequence_nr()  # type: ignore[union-attr]
-    assert edges_of([((0,), plain)]) is None and edges_of([]) is None
-    found = edges_of([((0,), leaf), ((1,), made), ((2,), high), (("k",), leaf), ((4,), plain), ((5,), low)])
-    assert found is not None and {edge: leads_to.paths for edge, leads_to in found.items()} == {
-        (-id(leaf), 0): ((0,), ("k",)), (number, 0): ((1,),), (split, 1): ((2,),), (split, 0): ((5,),),
-    }  # fmt: skip
+    call = OpenCall(1, API, CallName("f", "Torch", "f"), None)
+    note_input_edges(call, [((0,), plain)])
+    assert (call.input_edges, call.edge_paths) == (None, ())
+    note_input_edges(call, [((0,), leaf), ((1,), made), ((2,), high), (("k",), leaf), ((4,), plain), ((5,), low)])
+    to_leaf, to_made, to_low = -id(leaf), number << OUTPUT_BITS, split << OUTPUT_BITS
+    assert call.input_edges == dict.fromkeys((to_leaf, to_made, to_low, to_low + 1), 0)
+    assert call.edge_paths == (to_leaf, (0,), to_made, (1,), to_low + 1, (2,), to_leaf, ("k",), to_low, (5,))
 
 
 def test_nodes_between_a_call_s_inputs_and_outputs_are_the_call_s() -> None:
@@ -308,13 +310,12 @@ def test_nodes_between_a_call_s_inputs_and_outputs_are_the_call_s() -> None:
     linked.track(call, after)
     assert [linked.tag(t).forward for t in (before, middle, after)] == [first, second, third]
     assert [linked.tag(t).owner for t in (before, middle, after)] == [None, call, call]
-    assert linked.tag(after).receives == (0, call, (0,)) and linked.tag(middle).receives == ()
+    assert linked.tag(after).receives == (0, None, (0,)) and linked.tag(middle).receives == ()
     number = before.grad_fn._sequence_nr()  # type: ignore[union-attr]
-    assert call.input_edges is not None
-    to_before, to_x = call.input_edges[number, 0], call.input_edges[-id(x), 0]
-    assert linked.tag(middle).sends == (0, call, to_before)
-    assert linked.tag(after).sends == (1, call, to_x), "and not the edge that stays inside"
-    assert (to_before.terms, to_x.terms) == (1, 1)
+    to_before, to_x = number << OUTPUT_BITS, -id(x)
+    assert linked.tag(middle).sends == (0, None, to_before)
+    assert linked.tag(after).sends == (1, None, to_x), "and not the edge that stays inside"
+    assert call.input_edges == {to_before: 1, to_x: 1}
 
 
 def test_a_leaf_belongs_to_the_first_call_that_used_it_and_to_its_module() -> None:
@@ -348,7 +349,7 @@ def test_gradients_to_an_input_come_from_each_node_that_used_it() -> None:
     y = x.exp() + x.sin() + x
     linked.ran()
     linked.track(inner, y)
-    assert [one.terms for call in (inner, outer) for one in (call.input_edges or {}).values()] == [3, 3]
+    assert inner.input_edges == outer.input_edges == {-id(x): 3}
 
 
 def test_a_graph_of_before_the_step_is_not_walked() -> None:

@@ -13,9 +13,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import DumpConfig
+from aten_dump.capture.autograd.graph_links import note_input_edges
 from aten_dump.capture.autograd.node_runs import NodeRuns
 from aten_dump.capture.naming.call_name import API, BACKWARD, MODULE, CallName
-from aten_dump.capture.step.open_calls import InputEdge, OpenCall
+from aten_dump.capture.step.open_calls import OpenCall
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
 from tests.capture.autograd.links import Cube
@@ -50,7 +51,7 @@ class Runs:
         """Say that the owner made `tensor`."""
         self.claimed += 1
         self.runs.tags.claims.claim(self.recorded.thread, self.claimed, _get_sequence_nr())
-        self.owner.outputs = [r.TREE_VALUE, self.recorded.values.value_of(tensor, False)]
+        self.owner.outputs = (r.TREE_VALUE, self.recorded.values.value_of(tensor, False))
         self.runs.links.track(self.owner, [((), tensor)], self.recorded.thread)
         return tensor
 
@@ -83,13 +84,14 @@ def test_a_run_is_a_call_with_the_gradients_that_came_and_went(runs: Runs, x: to
 
 
 def test_the_call_that_made_the_nodes_has_a_backward_with_its_gradients(runs: Runs, x: torch.Tensor) -> None:
-    runs.owner.args, runs.owner.input_edges = [[r.TREE_VALUE, 1]], {(-id(x), 0): InputEdge((0,))}
+    runs.owner.args = ((r.TREE_VALUE, 1),)
+    note_input_edges(runs.owner, [((0,), x)])
     y = runs.made(x.exp())
     with runs.modes.dispatch:
         y.sum().backward()
     exp, leaf = runs.nodes()
     (backward,) = [call for call in runs.recorded.ended() if call.forward == runs.owner.id]
-    assert backward.args == exp.args and backward.outputs == [r.TREE_TUPLE, exp.outputs[1]]
+    assert backward.args == exp.args and backward.outputs == (r.TREE_TUPLE, exp.outputs[1])
     assert exp.parent == backward.id and leaf.parent == 0
 
 

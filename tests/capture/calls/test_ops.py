@@ -37,8 +37,8 @@ def test_an_op_is_recorded_with_what_it_was_given_and_returned() -> None:
     recorded, x = Recorded(), torch.ones(2)
     y = recorded.run(aten.add.Tensor, x, 3, alpha=2)
     call = recorded.last()
-    assert call.args == [[r.TREE_VALUE, 1], 3] and call.kwargs == {"alpha": 2}
-    assert call.outputs == [r.TREE_VALUE, 2] and (call.error, call.written, call.parent) == (None, None, 0)
+    assert call.args == [(r.TREE_VALUE, 1), 3] and call.kwargs == {"alpha": 2}
+    assert call.outputs == (r.TREE_VALUE, 2) and (call.error, call.written, call.parent) == (None, None, 0)
     assert [value.shape for value in recorded.sink.of(r.VALUE)] == [(2,), (2,)]
     (op,) = recorded.sink.of(r.OP)
     assert (op.op, op.prefix, op.api, op.arguments) == ("aten::add.Tensor", "Aten", "add", ["self", "other", "alpha"])
@@ -57,7 +57,7 @@ def test_calls_of_an_op_are_numbered_and_the_op_is_told_of_once() -> None:
 def test_several_results_are_a_tree() -> None:
     recorded = Recorded()
     recorded.run(aten.aminmax.default, torch.ones(2))
-    assert recorded.last().outputs == [r.TREE_TUPLE, [r.TREE_VALUE, 2], [r.TREE_VALUE, 3]]
+    assert recorded.last().outputs == (r.TREE_TUPLE, (r.TREE_VALUE, 2), (r.TREE_VALUE, 3))
     assert recorded.thread.last_output is None
 
 
@@ -169,7 +169,7 @@ def test_the_very_arguments_of_the_call_around_it_are_taken_over_until_something
     recorded.run(aten.exp.default, x)
     assert recorded.last().args == ["known"]
     recorded.run(aten.exp.default, x)
-    assert recorded.last().args == [[r.TREE_VALUE, 2]], "an op has run: it might have written"
+    assert recorded.last().args == [(r.TREE_VALUE, 2)], "an op has run: it might have written"
 
 
 def test_a_failure_of_the_recorder_is_told_and_beside_the_program_s_error_quietly() -> None:

@@ -40,8 +40,8 @@ def test_inputs_are_those_before_the_op_and_what_it_wrote_is_another_value() -> 
     recorded, x = Recorded(data="tensor"), torch.ones(2)
     run(recorded, aten.add_.Scalar, x, 4)
     call = recorded.last()
-    assert call.args == [[r.TREE_VALUE, 1], 4]
-    assert call.written == ["self", [r.TREE_VALUE, 2]] and call.outputs == [r.TREE_VALUE, 2]
+    assert call.args == [(r.TREE_VALUE, 1), 4]
+    assert call.written == ["self", (r.TREE_VALUE, 2)] and call.outputs == (r.TREE_VALUE, 2)
     assert [value.version for value in recorded.sink.of(r.VALUE)] == [0, 1]
 
 
@@ -116,7 +116,7 @@ def test_memory_that_compiled_code_may_have_written_is_not_trusted(what: str) ->
     first = recorded.values.value_of(x, False)
     setattr(recorded.thread, what, 1)
     run(recorded, aten.exp.default, x)
-    assert recorded.last().args != [[r.TREE_VALUE, first]]
+    assert recorded.last().args != [(r.TREE_VALUE, first)]
     assert recorded.values.value_of(before, False) == old, "it was there before the compiled code"
 
 
@@ -190,6 +190,6 @@ def test_the_group_of_a_functional_collective_is_spelt_out() -> None:
         args = (torch.ones(2), "sum", name)
         begin(recorded, functional.all_reduce.default, *args).end(args, {}, result, None)
         recorded.flights.waited_tensor(result)
-        assert recorded.last().args[2][1:3] == ["group", name]
+        assert recorded.last().args[2][1:3] == ("group", name)
     finally:
         dist.destroy_process_group()

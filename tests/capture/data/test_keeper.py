@@ -10,10 +10,10 @@ import torch
 import xxhash
 
 from aten_dump import DumpConfig
-from aten_dump.capture.data.keeper import Keeper
+from aten_dump.capture.data.keeper import KEPT, Keeper
 from aten_dump.capture.data.small_tensor_batches import SMALL_BYTES
 from aten_dump.capture.data.stored_bytes import COMPACT, SAMPLE, STRIDED
-from aten_dump.capture.memory.storages import StorageState, ValueInfo
+from aten_dump.capture.memory.storages import StorageState
 from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
 from tests.capture.bits import raw
@@ -32,13 +32,12 @@ class Kept:
         self.states: dict[int, StorageState] = {}
         self.count = 0
 
-    def keep(self, tensor: torch.Tensor, flags: int = 0) -> ValueInfo:
+    def keep(self, tensor: torch.Tensor, flags: int = 0) -> None:
         storage = tensor.untyped_storage()
         state = self.states.setdefault(storage._cdata, StorageState(len(self.states) + 1, storage.nbytes(), 0))
         self.count += 1
-        info = ValueInfo(self.count, flags, is_kept=False)
-        self.keeper.keep(tensor, state, info)
-        return info
+        self.keeper.marks.append(flags)
+        self.keeper.keep(tensor, state, self.count)
 
     def of(self, kind: int) -> list[Any]:
         self.keeper.flush()
@@ -58,7 +57,8 @@ def test_each_level_keeps_what_it_says(size: int) -> None:
         if data == "structure":
             assert kept.keeper.keeps_nothing
             continue
-        assert kept.keep(torch.ones(size)).is_kept
+        kept.keep(torch.ones(size))
+        assert kept.keeper.marks[1] == KEPT
         kept.keeper.flush()
         assert {record[0] for record in kept.sink.records} == expected, data
 
@@ -180,11 +180,11 @@ def test_the_observer_sees_every_tensor_even_where_nothing_is_kept() -> None:
     config = DumpConfig(path="unused", data="structure")
     keeper = Keeper(config, MemorySink(), {}, lambda tensor, value, storage: seen.append(value))
     assert not keeper.keeps_nothing
-    for number, tensor in enumerate((torch.ones(3), torch.ones(LARGE), torch.eye(3, dtype=torch.complex64).conj())):
-        info = ValueInfo(number, 0, is_kept=False)
-        keeper.keep(tensor, StorageState(number, tensor.untyped_storage().nbytes(), 0), info)
-        assert info.is_kept
-    assert seen == [0, 1, 2]
+    for number, tensor in enumerate((torch.ones(3), torch.ones(LARGE), torch.eye(3, dtype=torch.complex64).conj()), 1):
+        keeper.marks.append(0)
+        keeper.keep(tensor, StorageState(number, tensor.untyped_storage().nbytes(), 0), number)
+        assert keeper.marks[number] == KEPT
+    assert seen == [1, 2, 3]
 
 
 def test_what_torch_cannot_read_is_told_of_and_not_tried_again() -> None:
@@ -194,8 +194,8 @@ def test_what_torch_cannot_read_is_told_of_and_not_tried_again() -> None:
         raise RuntimeError("no such kernel\nand a trace")
 
     kept.keeper = Keeper(DumpConfig(path="unused", data="full"), kept.sink, kept.seconds, broken)
-    info = ValueInfo(1, 0, is_kept=False)
-    kept.keeper.keep(x, StorageState(1, x.untyped_storage().nbytes(), 0), info)
+    kept.keeper.marks.append(0)
+    kept.keeper.keep(x, StorageState(1, x.untyped_storage().nbytes(), 0), 1)
     (note,) = kept.of(r.NOTE)
     assert (note.code, note.message.rpartition(": ")[2]) == ("unreadable", "no such kernel")
     assert "float32" in note.message and str(LARGE) in note.message

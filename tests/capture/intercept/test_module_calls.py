@@ -55,7 +55,7 @@ def test_each_module_is_a_call_by_its_path(seen: Seen) -> None:
     assert seen.watched.names() == ["Module.fc", "Module.Net"], "the model itself by its class"
     inner, outer = seen.watched.calls
     assert inner.parent == outer.id and outer.kwargs == {"scale": 2.0}
-    assert outer.outputs == [r.TREE_VALUE, seen.watched.recorder.values.value_of(y, False)]
+    assert outer.outputs == (r.TREE_VALUE, seen.watched.recorder.values.value_of(y, False))
 
 
 def test_an_error_is_the_program_s_and_the_calls(seen: Seen) -> None:
@@ -78,7 +78,7 @@ def test_pre_hooks_make_the_arguments_of_the_call(seen: Seen) -> None:
     seen.net.register_forward_pre_hook(lambda module, args, kwargs: ((other,), {"scale": 5.0}), with_kwargs=True)
     seen.run(x)
     call = seen.watched.calls[-1]
-    assert call.args == [[r.TREE_VALUE, seen.watched.recorder.values.value_of(other, False)]]
+    assert call.args == ((r.TREE_VALUE, seen.watched.recorder.values.value_of(other, False)),)
     assert call.kwargs == {"scale": 5.0}
 
 

@@ -10,7 +10,8 @@ import torch
 
 from aten_dump.capture.memory.sparse_parts import sparse_parts
 from aten_dump.capture.memory.storage_table import SharedMemory, StorageTable
-from aten_dump.capture.memory.storages import StorageState, ValueInfo
+from aten_dump.capture.memory.storages import StorageState
+from aten_dump.store.records import TREE_VALUE
 from tests.devices import here
 
 
@@ -48,7 +49,7 @@ def test_views_share_a_storage_that_is_announced_once(announced: Announced) -> N
 def test_a_write_makes_a_new_version_and_forgets_what_was_known(announced: Announced) -> None:
     x = torch.zeros(4)
     state = announced.state(x)
-    state.add_value(("one",), ValueInfo(1, 0, False))
+    state.add_value(("one",), (TREE_VALUE, 1))
     state.whole_facts().hash[x.dtype] = 1
     before = state.written_at
     announced.table.written(x[1:2])
@@ -202,7 +203,7 @@ def test_a_storage_around_others_is_what_they_lie_in() -> None:
     whole = placed.add(3, 2000, 64)
     assert sorted(placed.told) == [(1, 3, 0), (2, 3, 40)]
     assert [state.version for state in (first, second, whole)] == [1, 1, 1], "nothing was written"
-    second.add_value((0, (8,), (1,), torch.uint8, False, False), ValueInfo(1, 0, False))
+    second.add_value((0, (8,), (1,), torch.uint8, False, False), (TREE_VALUE, 1))
     whole.bump()
     assert second.version == 2 and second.value is None
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump.capture.memory.storages import StorageState, ValueInfo
+from aten_dump.capture.memory.storages import StorageState
+from aten_dump.store.records import TREE_VALUE
 from tests.capture.bits import assert_same, calls, only, values
 
 Record = Callable[..., Any]
@@ -298,9 +299,9 @@ def test_zeros_without_memory(record: Record, data: str, dedup: str) -> None:
 
 def test_a_version_knows_each_of_its_values_and_the_next_none() -> None:
     state = StorageState(1, 64, 0)
-    infos = {("geometry", n): ValueInfo(n, 0, False) for n in range(3)}
-    for geometry, info in infos.items():
-        state.add_value(geometry, info)
-    assert {state.geometry: state.value, **(state.others or {})} == infos
+    values = {("geometry", n): (TREE_VALUE, n) for n in range(3)}
+    for geometry, value in values.items():
+        state.add_value(geometry, value)
+    assert {state.geometry: state.value, **(state.others or {})} == values
     state.bump()
     assert (state.geometry, state.value, state.others) == (None, None, None)

@@ -257,7 +257,7 @@ def test_the_group_of_a_functional_collective_is_spelt_out_if_it_is_known() -> N
     try:
         name = dist.distributed_c10d._get_default_group().group_name
         args = name_group(plan, [1, "sum", name], (None, "sum", name))
-        assert args[:2] == [1, "sum"] and isinstance(args[2], list) and "gloo" in args[2]
+        assert args[:2] == [1, "sum"] and isinstance(args[2], tuple) and "gloo" in args[2]
         plain = plan_of(torch.ops.aten.add.Tensor)
         assert name_group(plain, [1, "sum", name], (None, "sum", name)) == [1, "sum", name]
     finally:

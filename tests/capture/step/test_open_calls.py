@@ -29,11 +29,3 @@ def test_under_a_call_that_is_left_out_the_parent_is_the_one_that_is_recorded() 
     assert (inner.parent, inner.parent_id) == (left_out, 1)
     left_out.visible = 0
     assert OpenCall(4, API, NAME, left_out).parent_id == 0
-
-
-def test_what_one_call_is_given_is_not_the_next_one_s() -> None:
-    """Calls without arguments share one empty list: it is replaced, never filled."""
-    first, second = OpenCall(1, API, NAME, None), OpenCall(2, API, NAME, None)
-    first.args = [1, 2]
-    first.phase = 3
-    assert second.args == [] and OpenCall(3, API, NAME, None).phase == FORWARD

@@ -24,8 +24,8 @@ def value(number: int, on: int = 0, version: int = 0, flags: int = 0, extra: Any
 
 
 def call(number: int, inputs: tuple[int, ...] = (), outputs: int | None = None, **fields: Any) -> r.Call:
-    args = [[r.TREE_VALUE, one] for one in inputs]
-    made = None if outputs is None else [r.TREE_VALUE, outputs]
+    args = [(r.TREE_VALUE, one) for one in inputs]
+    made = None if outputs is None else (r.TREE_VALUE, outputs)
     return r.Call(r.CALL, number, 0, 1, number, 0, 0, 0, number, 1, args=args, outputs=made)._replace(**fields)
 
 

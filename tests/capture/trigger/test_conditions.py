@@ -79,12 +79,12 @@ def test_nan_of_finite_inputs_is_made() -> None:
 def test_infinity_of_finite_inputs_is_made_unless_it_was_named() -> None:
     known = Facts({2: Extremes(-1.0, INF)})
     assert asked(NonFinite(), known, call(1, (1,), 2)) == "aten::log made Inf"
-    for literal in (INF, [r.TREE_LIST, 1.0, -INF], [r.TREE_COMPLEX, INF, 0.0], [r.TREE_DICT, "k", NAN]):
+    for literal in (INF, (r.TREE_LIST, 1.0, -INF), (r.TREE_COMPLEX, INF, 0.0), (r.TREE_DICT, "k", NAN)):
         record = call(1, (1,), 2)
         named = record._replace(args=[*record.args, literal])
         assert asked(NonFinite(), known, named) is None
         assert asked(NonFinite(), known, record._replace(kwargs={"value": literal})) is None
-    assert asked(NonFinite(), known, record._replace(kwargs={"value": [r.TREE_LIST, 1.0]})) == "aten::log made Inf"
+    assert asked(NonFinite(), known, record._replace(kwargs={"value": (r.TREE_LIST, 1.0)})) == "aten::log made Inf"
 
 
 def test_what_comes_of_memory_that_nothing_wrote_means_nothing_until_it_is_written() -> None:
@@ -146,7 +146,7 @@ def test_constants_of_one_number_are_meant() -> None:
 
 def test_memory_that_a_call_only_writes_is_not_given_to_it() -> None:
     known = Facts({1: Extremes(NAN, NAN)})
-    zeroed = call(1, (1,), None, written=["self", [r.TREE_VALUE, 2]])
+    zeroed = call(1, (1,), None, written=["self", (r.TREE_VALUE, 2)])
     assert asked(NonFinite(), known, zeroed, op("aten::zero_", "zero_")) is None
     read = asked(NonFinite(), known, zeroed, op("aten::add_.Tensor", "add_"))
     assert read is not None and "was given NaN" in read

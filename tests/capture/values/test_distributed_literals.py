@@ -31,13 +31,13 @@ def test_other_objects_are_left_to_others(item: Any) -> None:
 @pytest.mark.parametrize("name", ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
 def test_a_reduce_op_is_its_name_however_it_is_given(name: str) -> None:
     kind = getattr(dist.ReduceOp.RedOpType, name)
-    assert describe(kind) == describe(dist.ReduceOp(kind)) == [TREE_BYTES, f"ReduceOp.{name}"]
+    assert describe(kind) == describe(dist.ReduceOp(kind)) == (TREE_BYTES, f"ReduceOp.{name}")
 
 
 def test_a_group_is_its_name_backend_and_ranks(group: Any) -> None:
-    assert describe(group) == [
-        TREE_DICT, "group", group.group_name, "backend", "gloo", "ranks", [TREE_LIST, 0],
-    ]  # fmt: skip
+    assert describe(group) == (
+        TREE_DICT, "group", group.group_name, "backend", "gloo", "ranks", (TREE_LIST, 0),
+    )  # fmt: skip
     assert describe(group.boxed()) == describe(group)
 
 
@@ -46,7 +46,7 @@ def test_a_group_that_torch_distributed_was_not_told_of_counts_its_ranks() -> No
     group._register_backend(torch.device("cpu"), kind, dist.ProcessGroupGloo(dist.HashStore(), 0, 1))
     group._set_default_backend(kind)
     group._set_group_name("mine")
-    assert describe(group) == [TREE_DICT, "group", "mine", "backend", "gloo", "ranks", [TREE_LIST, 0]]
+    assert describe(group) == (TREE_DICT, "group", "mine", "backend", "gloo", "ranks", (TREE_LIST, 0))
 
 
 def test_a_group_without_name_or_backend_fails_as_it_does_unrecorded(record: Callable[..., Any]) -> None:
@@ -83,19 +83,19 @@ def test_a_mesh_is_its_device_names_shape_and_ranks(group: Any) -> None:
     named = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
     assert mesh_of(named) == {"device": "cpu", "dim_names": ["dp", "tp"], "shape": [1, 1], "ranks": [0]}
     assert mesh_of(DeviceMesh("cpu", [0]))["dim_names"] is None
-    assert describe(named) == [
-        TREE_DICT, "device", "cpu", "dim_names", [TREE_LIST, "dp", "tp"], "shape", [TREE_LIST, 1, 1],
-        "ranks", [TREE_LIST, 0],
-    ]  # fmt: skip
+    assert describe(named) == (
+        TREE_DICT, "device", "cpu", "dim_names", (TREE_LIST, "dp", "tp"), "shape", (TREE_LIST, 1, 1),
+        "ranks", (TREE_LIST, 0),
+    )  # fmt: skip
 
 
 def test_a_placement_is_its_text() -> None:
     from torch.distributed.tensor import Replicate, Shard
 
-    assert describe(Shard(1)) == [TREE_BYTES, repr(Shard(1))]
-    assert describe(Replicate()) == [TREE_BYTES, repr(Replicate())]
+    assert describe(Shard(1)) == (TREE_BYTES, repr(Shard(1)))
+    assert describe(Replicate()) == (TREE_BYTES, repr(Replicate()))
 
 
 def test_an_object_of_torchscript_is_its_class() -> None:
     future: Any = torch._C._distributed_c10d._create_work_from_future(torch.futures.Future())
-    assert describe(future.boxed()) == [TREE_OBJECT, "c10d.Work"]
+    assert describe(future.boxed()) == (TREE_OBJECT, "c10d.Work")

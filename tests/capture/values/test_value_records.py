@@ -18,9 +18,10 @@ from aten_dump.store.memory_sink import MemorySink
 class Records:
     """The records of a step on a sink in memory."""
 
-    def __init__(self, keeps_nothing: bool = False) -> None:
+    def __init__(self) -> None:
         self.sink = MemorySink()
-        self.records = ValueRecords(self.sink.emit, Interner(self.sink.emit), keeps_nothing)
+        self.marks = bytearray(1)
+        self.records = ValueRecords(self.sink.emit, Interner(self.sink.emit), self.marks)
 
     def of(self, tensor: torch.Tensor, state: StorageState | None = None) -> r.Value:
         """The record of a tensor in memory."""
@@ -29,9 +30,10 @@ class Records:
             tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype,
             tensor.is_complex() and tensor.is_conj(), tensor.is_neg(),
         )  # fmt: skip
-        info = self.records.in_memory(tensor, state, geometry)
+        tree = self.records.in_memory(tensor, state, geometry)
         value: r.Value = self.sink.of(r.VALUE)[-1]
-        assert (info.id, info.flags, value.storage) == (value.id, value.flags, state.id)
+        assert (tree, value.storage) == ((r.TREE_VALUE, value.id), state.id)
+        assert self.marks[value.id] == value.flags and len(self.marks) == self.records.count + 1
         return value
 
     def text(self, number: int) -> str:
@@ -154,11 +156,3 @@ def test_a_value_without_a_shape_says_nothing_but_that(records: Records) -> None
         r.OPAQUE,
         {"why": "functorch"},
     )
-
-
-@pytest.mark.parametrize("keeps_nothing", [True, False])
-def test_where_no_data_is_wanted_none_is_kept_later(keeps_nothing: bool) -> None:
-    x = torch.ones(2)
-    geometry = (0, (2,), (1,), torch.float32, False, False)
-    info = Records(keeps_nothing).records.in_memory(x, StorageState(1, 8, 0), geometry)
-    assert info.is_kept is keeps_nothing
