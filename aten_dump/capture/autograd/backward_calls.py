@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...store.records import CALL, TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
+from ..collector import HIDES, hide
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
@@ -236,6 +237,8 @@ class BackwardTask:
             parent_id = self._root if parent is None else parent.visible
             call = BackwardCall(self._step.next_id(), owner, parent_id, thread, self._step.now_ns())
             self.calls[owner.id] = call
+            if HIDES:
+                hide(call)
         return call
 
     def finish(self) -> None:

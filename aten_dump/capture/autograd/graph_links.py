@@ -22,6 +22,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ...store.records import SAVED, TreePath
+from ..collector import HIDES, hide
 from ..naming.call_name import MODULE, NODE, CallName
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
@@ -139,8 +140,13 @@ class GraphLinks:
                 _note_edges(tag, node, owner)
             is_hooked = self._note_saved(tag, node, thread)
             tag.runs_python = is_python or is_hooked or name.op == COMPILED_NODE
-        node.metadata[KEY] = tag
+        metadata: Any = node.metadata
+        metadata[KEY] = tag
         self._put_hooks(node, tag)
+        if HIDES:
+            hide(tag)
+            if len(metadata) == 1:
+                hide(metadata)
         return tag
 
     def _note_saved(self, tag: NodeTag, node: Any, thread: ThreadState) -> bool:

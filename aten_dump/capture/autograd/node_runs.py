@@ -81,7 +81,7 @@ class NodeRuns:
     def put_hooks(self, node: Any, tag: NodeTag) -> None:
         """Watch the runs of a node that has got a tag."""
         tag.runs = self
-        tag.handle = node_hooks.put(node, tag, tag)
+        tag.handle = node_hooks.put(node, tag)
         self._handles.append(tag.handle)
 
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
@@ -277,6 +277,8 @@ class NodeRuns:
         for task in self._tasks.values():
             self._finish_task(task)
         self._tasks.clear()
+        for thread in self.step.threads.all:
+            _forget_last_run(thread)  # or the step would hold what holds the step
         self.closed = True
         node_hooks.remove_all(self._handles)
         self._handles.clear()

@@ -11,6 +11,7 @@ import torch
 from ...config import DumpConfig
 from ...store.records import OPEN, Open, Tree
 from ..autograd.graph_links import GraphLinks, note_input_edges
+from ..collector import HIDES, hide
 from ..memory.storages import CLOCK
 from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName
 from ..step.collectives import Flights
@@ -219,6 +220,8 @@ class PythonCalls:
         is_written = CLOCK.writes != call.writes or self._values.finds_unseen_writes
         written = self._written(call, keep) if is_written else None
         call.given = call.frame = call.inner = None
+        if HIDES:
+            hide(call)
         if call.kind == API and not has_outputs and error is None and self.step.next_id() == call.id + 1:
             if not call.recorded:
                 self.step.coverage.add("selection", count=-1)

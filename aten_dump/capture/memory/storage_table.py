@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from ...torch_names import free_weak_ref, is_expired
+from ..collector import HIDES, hide
 from ..devices import HAVE_PRIVATE_FORMATS, private_format
 from ..torch_internals.quiet import quiet
 from .geometry import Geometry, byte_extent
@@ -79,6 +80,8 @@ class StorageTable:
         self._announce(state, device)
         if kind in HAVE_PRIVATE_FORMATS:
             self._shared.add(state, storage.data_ptr(), device)
+        elif HIDES:
+            hide(state)
         return state
 
     def state_of(self, tensor: torch.Tensor) -> StorageState | None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from torch.autograd.function import _HookMixin
 
+from ..collector import HIDES, hide
 from .patches import Patch
 
 _KEY: Final = "aten_dump"
@@ -57,12 +58,15 @@ def uninstall() -> None:
         _patch = None
 
 
-def put(node: Any, before: Any, after: Any) -> Any:
-    """Have our hooks called before and after a node's runs; return their handle."""
-    first, second = node.register_prehook(before), node.register_hook(after)
+def put(node: Any, hook: Any) -> Any:
+    """Have a hook of ours called before and after a node's runs; return the handle of both."""
+    first, second = node.register_prehook(hook), node.register_hook(hook)
     if type(first) is Hooks and type(second) is Hooks:
         first.after = second
-        return weakref.ref(first)
+        handle = weakref.ref(first)
+        if HIDES:
+            hide(first, second, handle)
+        return handle
     return tuple(weakref.ref(one) if type(one) is Hooks else one for one in (first, second))
 
 

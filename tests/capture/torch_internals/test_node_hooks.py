@@ -117,7 +117,7 @@ def test_ours_are_put_and_taken_away_whoever_came_first(theirs: tuple[str, ...])
     handles = [getattr(node, name)(lambda *gradients: None) for name in theirs]
     node_hooks.install(_Ours)
     try:
-        handle = node_hooks.put(node, _Ours(), _Ours())
+        handle = node_hooks.put(node, _Ours())
         assert node_hooks.let_others_first(handle) is ("register_hook" in theirs)
         later = node.register_hook(lambda *gradients: None)
         assert node_hooks.let_others_first(handle)
@@ -125,7 +125,7 @@ def test_ours_are_put_and_taken_away_whoever_came_first(theirs: tuple[str, ...])
         node_hooks.remove_all([handle])
         assert not [hook for one in (*handles, later) for hook in one.hooks_dict_ref().values() if type(hook) is _Ours]
         assert not node_hooks.let_others_first(handle) or "register_hook" in theirs
-        gone = node_hooks.put(node, _Ours(), _Ours())
+        gone = node_hooks.put(node, _Ours())
         del node
         node_hooks.remove_all([gone])  # the node has died with its hooks
     finally:

@@ -1,0 +1,110 @@
+"""What the recorder keeps is not for Python's collector to look through, and goes without it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode
+from aten_dump.capture import collector
+from aten_dump.capture.collector import hide
+
+needs_compiler = pytest.mark.skipif(
+    not collector.HIDES, reason="nothing is compiled here: `make test-compiled` runs it"
+)
+
+
+class Net(nn.Module):
+    """Ops whose results autograd saves, in modules, with a value that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, rounds: int = 1) -> torch.Tensor:
+        for _ in range(rounds):
+            x = torch.sigmoid(self.linear(x) * 1.5).tanh() + x
+        return x.sum()
+
+
+@pytest.fixture
+def mode(tmp_path: Path) -> DumpMode:
+    return DumpMode(DumpConfig(path=tmp_path / "dump", data="structure"))
+
+
+def test_few_objects_are_kept_of_an_op_until_its_backward(mode: DumpMode) -> None:
+    net, x, rounds = Net(), torch.ones(2, 4), 100
+    with mode:
+        net(x).backward()
+        gc.collect()
+        before = len(gc.get_objects())
+        loss = net(x, rounds)
+        gc.collect()
+        kept = (len(gc.get_objects()) - before) / rounds
+        loss.backward()
+        mode.step()
+    per_round = 45 if collector.HIDES else 110  # of five calls of ops and a module's: torch's own are most of the first
+    assert kept < per_round
+
+
+@needs_compiler
+def test_a_hidden_dict_is_seen_again_when_something_is_put_in() -> None:
+    found: list[Any] = [[], {}, {"key": []}, torch.ones(1), 3, None]
+    hide(*found)
+    assert not any(map(gc.is_tracked, found))
+    found[2]["more"] = []
+    assert gc.is_tracked(found[2])
+
+
+def _steps(net: Net, mode: DumpMode, count: int) -> None:
+    for number in range(count):
+        x = torch.ones(2, 4, requires_grad=True)
+        loss = net(x, 3)
+        loss.backward(create_graph=number % 2 == 1)
+        if number % 3 == 0:
+            kept = net(x)  # its graph outlives the step
+            with pytest.raises(RuntimeError, match="does not match|mat1 and mat2"):
+                net(torch.ones(5))
+            mode.step()
+            kept.backward()
+        else:
+            mode.step()
+        net.zero_grad(set_to_none=True)
+        x.grad = None
+
+
+def test_all_of_it_goes_with_the_step(mode: DumpMode) -> None:
+    net = Net()
+    with mode:
+        _steps(net, mode, 12)
+        mode.flush()
+        gc.collect()
+        before = sys.getallocatedblocks()
+        _steps(net, mode, 36)
+        mode.flush()
+        gc.collect()
+        assert sys.getallocatedblocks() - before < 36 * 20  # one call or node that stays is 30 blocks a step
+
+
+@pytest.mark.parametrize("put", ["register_hook", "register_prehook"])
+def test_circles_of_the_program_s_own_are_still_found(mode: DumpMode, put: str) -> None:
+    def circle() -> Any:
+        y = (torch.ones(3, requires_grad=True) * 2).exp()
+        node: Any = y.grad_fn
+        getattr(node, put)(lambda *gradients, held=y: None)
+        y.note = lambda: y  # type: ignore[attr-defined]
+        return weakref.ref(y)
+
+    bare = circle()
+    gc.collect()
+    with mode:
+        recorded = circle()
+        gc.collect()
+        assert (recorded() is None) is (bare() is None)
