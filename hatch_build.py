@@ -80,12 +80,8 @@ OPTIONS = [
 
 
 C_FILES = [
-C_FILES = [
     "aten_dump/capture/_collector.c",
     "aten_dump/capture/data/_gather.c",
-    "aten_dump/capture/data/statistics/_one_pass.c",
-    "aten_dump/store/writing/_pack_record.c",
-]
     "aten_dump/capture/data/statistics/_one_pass.c",
     "aten_dump/store/writing/_pack_record.c",
 ]

@@ -12,7 +12,7 @@ Theory of operation
 from __future__ import annotations
 
 try:
-    from ._collector import hide
+    from ._collector import hide as hide
 except ImportError:
     HIDES = False
 

@@ -70,7 +70,7 @@ def _steps(net: Net, mode: DumpMode, count: int) -> None:
         loss.backward(create_graph=number % 2 == 1)
         if number % 3 == 0:
             kept = net(x)  # its graph outlives the step
-            with pytest.raises(RuntimeError, match="does not match|mat1 and mat2"):
+            with pytest.raises(RuntimeError):
                 net(torch.ones(5))
             mode.step()
             kept.backward()

@@ -62,7 +62,6 @@ class Keeper:
         self._observe = observe
         self._keeps_bytes = wanted.bytes
         self._keeps_facts = wanted.facts
-        self._same_facts = wanted.same_facts
         self._small_bytes = 0 if wanted.bytes and wanted.sample is not None else SMALL_BYTES
         if config.trigger is not None or config.max_bytes is not None:  # the first needs facts at once, the second
             self._batches = Batches(sink, wanted, 1, 1)  # counts bytes one value at a time
@@ -136,7 +135,7 @@ class Keeper:
             if other is None:
                 known.hash[dtype] = known.statistics[dtype] = value
             elif facts:
-                self._emit(Same(SAME, value, other, self._same_facts))
+                self._emit(Same(SAME, value, other, self._wanted.same_facts))
                 facts = False
         if stored:
             for first, past, blob, base in state.blobs:
@@ -173,7 +172,7 @@ class Keeper:
     def _keep(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         wanted = self._wanted
         has_bits = bool(self.marks[value] & _BITS)
-        whole = tensor.numel() * tensor.element_size() == state.nbytes and not has_bits and covers(tensor)
+        whole = not has_bits and tensor.numel() * tensor.element_size() == state.nbytes and covers(tensor)
         known = state.whole_facts()
         if wanted.statistics and not (whole and self._has_same(known.statistics, tensor, value, SAME_STATISTICS)):
             self._keep_statistics(tensor, value)
