@@ -16,7 +16,7 @@ from .settings import WriterSettings
 from .shard_writer import FreeSpace, HeaderBudget
 from .step_files import BlobStart, HandedOn, Piece, StepEnd, StepFiles
 
-TELL_SECONDS: Final = 1.0
+TELL_SECONDS: Final = 0.25
 _TABLES: Final = frozenset((TEXT, OP, FRAME, STACK))  # they say nothing by themselves
 
 

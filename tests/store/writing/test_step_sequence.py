@@ -134,7 +134,7 @@ def test_a_write_that_is_torn_loses_what_came_since_the_check_before(tmp_path: P
         assert cut - most < read_index(folder).good_bytes <= cut
 
 
-def test_steps_are_told_of_once_a_second_and_when_somebody_waits(
+def test_steps_are_told_of_now_and_then_and_when_somebody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[list[int]] = []
