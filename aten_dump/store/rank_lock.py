@@ -12,6 +12,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from pathlib import Path
@@ -62,7 +63,8 @@ class RankLock:
             return
         del _held[self._key]
         if _is_at(self._path, fd):
-            os.unlink(self._path)
+            with contextlib.suppress(FileNotFoundError):  # who has seen the commit may take the step away just now
+                os.unlink(self._path)
         os.close(fd)
 
     def leave_to_parent(self) -> None:

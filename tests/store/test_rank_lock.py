@@ -13,6 +13,7 @@ import pytest
 
 from aten_dump import open_dump
 from aten_dump.errors import StoreError
+from aten_dump.store import rank_lock
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.rank_lock import LOCK_FILE, RankLock
@@ -188,3 +189,19 @@ def test_an_index_has_its_name_only_with_a_header(tmp_path: Path) -> None:
     assert (tmp_path / RANK / "index.msgpack.partial").exists()
     sink = writer(tmp_path, overwrite=True)
     sink.close()
+
+
+def test_a_step_may_be_taken_away_while_its_lock_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = RankLock.take(tmp_path)
+    assert lock is not None
+    is_at = rank_lock._is_at
+
+    def looked(path: str, fd: int) -> bool:
+        found = is_at(path, fd)
+        (tmp_path / LOCK_FILE).unlink()  # by a program that has seen the commit and needs the step no more
+        return found
+
+    monkeypatch.setattr(rank_lock, "_is_at", looked)
+    lock.release()
+    monkeypatch.undo()
+    assert RankLock.take(tmp_path) is not None, "it is free"
