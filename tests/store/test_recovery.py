@@ -142,14 +142,14 @@ def check_contents(folder: Path) -> int:
 def test_after_kill_9_all_that_was_journaled_is_readable(killed: Path) -> None:
     data = read_index(killed)
     assert not data.committed
-    assert list(killed.glob("*.partial"))
+    growing = len(list(killed.glob("*.partial")))  # none in the moment between two shards
     count = check_contents(killed)
     assert count >= 50
     assert len(data.rows[r.SHARD]) > 1
 
     report = recover(killed)
     assert report.committed and report.changed
-    assert len(report.completed_shards) == 1
+    assert len(report.completed_shards) == growing <= 1
     assert (report.missing_shards, report.lost_blobs) == ([], [])
     assert check_contents(killed) == count
     assert not list(killed.glob("*.partial"))

@@ -222,7 +222,7 @@ class ShardWriter:
 
     def flush(self) -> None:
         """Write what is queued, and give back its chunks."""
-        if self._parts:
+        if self._parts or not self._file.is_made:  # what the index journals is there, be it a blob of no bytes
             self._write([], self._header_bytes + self._written)
 
     def sync(self) -> None:
