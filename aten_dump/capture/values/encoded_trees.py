@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...store.argument_trees import collect
 from ...store.records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Tree, TreePath
 
 
@@ -22,12 +23,7 @@ def values_in(trees: Iterable[Tree]) -> list[int]:
     """Return the value ids in some trees, in order."""
     found: list[int] = []
     for tree in trees:
-        if not isinstance(tree, tuple):
-            continue
-        if tree[0] == TREE_VALUE:
-            found.append(tree[1])
-        else:
-            found += values_in([entry for _, entry in entries(tree)])
+        collect(tree, found)
     return found
 
 

@@ -29,6 +29,11 @@ _VALUE_FIELDS: Final = len(Value._fields)
 _idle: Final[list[Any]] = []
 
 
+def new_packer() -> Any:
+    """Return what packs one record after the other, on one thread at a time."""
+    return msgpack.Packer(use_bin_type=True, unicode_errors="backslashreplace").pack
+
+
 class PackedRecords:
     """A list of packed records that several threads may add to."""
 
@@ -49,7 +54,7 @@ class PackedRecords:
         try:
             pack = _idle.pop()
         except IndexError:
-            pack = msgpack.Packer(use_bin_type=True, unicode_errors="backslashreplace").pack
+            pack = new_packer()
         try:
             data = pack(record)
         except (TypeError, ValueError, OverflowError) as error:

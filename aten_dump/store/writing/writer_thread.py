@@ -17,15 +17,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgpack
-
 from ...errors import StoreError
 from ..records import Note
 from ..sink import Job
 from ..threads.bell import Bell
 from ..threads.bounded_thread import BoundedThread
 from .job_queue import Action, JobQueue
-from .packed_records import IS_COMPILED, packed
+from .packed_records import IS_COMPILED, new_packer, packed
 from .step_files import StepEnd
 from .step_sequence import Steps
 
@@ -223,8 +221,7 @@ def packed_together(records: Iterable[tuple[Any, ...]]) -> list[bytes]:
     if IS_COMPILED:
         return packed(records)
     batch = list(records)
-    pack = msgpack.Packer(use_bin_type=True, unicode_errors="backslashreplace").pack
     try:
-        return list(map(pack, batch))
+        return list(map(new_packer(), batch))
     except (TypeError, ValueError, OverflowError):
         return packed(batch)

@@ -48,7 +48,8 @@ def of_elements(flat: torch.Tensor) -> dict[str, Any] | None:
     count = flat.numel()
     threads = max(1, min(torch.get_num_threads(), count // _THREAD_ELEMENTS))
     numbers = of_one(code, flat.data_ptr(), count, threads)
-    return _named(numbers, count, flat.dtype.is_floating_point)
+    columns = _columns([numbers], [count], flat.dtype.is_floating_point, STATISTICS)
+    return {name: column[0] for name, column in zip(STATISTICS, columns, strict=True)}
 
 
 def of_stretches(
@@ -64,30 +65,8 @@ def of_stretches(
     return list(map(list, zip(*_columns(found, counts, dtype.is_floating_point, names), strict=True)))
 
 
-def _named(numbers: Any, count: int, is_floating_point: bool) -> dict[str, Any]:
-    low, high, total, squares, deviations, nan, posinf, neginf, zero, negative, whole_low, whole_high, whole = numbers
-    if not is_floating_point:
-        low, high = whole_low, whole_high
-        if max(-low, high) < _EXACT_IN_INT64:
-            total = whole
-    return {
-        "count": count,
-        "min": low,
-        "max": high,
-        "mean": total / count,
-        "l2norm": math.sqrt(squares),
-        "std": math.sqrt(deviations / (count - 1)) if count > 1 else None,
-        "nan": int(nan),
-        "posinf": int(posinf),
-        "neginf": int(neginf),
-        "zero": int(zero),
-        "negative": int(negative),
-        "positive": int(count - zero - negative - nan),
-    }
-
-
 def _columns(found: list[Any], counts: list[int], is_floating_point: bool, names: Iterable[str]) -> list[list[Any]]:
-    """Return what `_named` does of each tensor, a list for each name: some calls for all of them, not for each."""
+    """Return the statistics, a list of all tensors for each name: some calls for all of them, not for each."""
     low, high, total, squares, deviations, nan, posinf, neginf, zero, negative, whole_low, whole_high, whole = zip(
         *found, strict=True
     )
