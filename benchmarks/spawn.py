@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .growth import lacking
-from .measure import Mode
+from .measure import Mode, empty
 
 PEERS_PYTHON = Path(".bench-peers/bin/python")
 TMPFS = Path("/dev/shm")
@@ -41,7 +42,9 @@ def run_row(workload: str, mode: Mode, settings: Settings, marks: tuple[int, ...
     missing = _missing(mode) or lacking(workload, mode, shutil.disk_usage(place).free, available_memory_bytes())
     if missing:
         return {"error": missing}
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as folder, tempfile.TemporaryDirectory() as answers:
+    folder = tempfile.mkdtemp(prefix="bench-", dir=place)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # not now: see `measure.empty`
+    with tempfile.TemporaryDirectory() as answers:
         result = Path(answers) / "result.json"
         spec = {
             "workload": workload,
@@ -56,6 +59,8 @@ def run_row(workload: str, mode: Mode, settings: Settings, marks: tuple[int, ...
             ended = subprocess.run(command, capture_output=True, text=True, timeout=settings.timeout_s, check=False)
         except subprocess.TimeoutExpired:
             return {"error": f"took longer than {settings.timeout_s:.0f} s"}
+        finally:
+            empty(Path(folder))
         if ended.returncode:
             lines = ended.stderr.strip().splitlines() or ["no message"]
             return {"error": f"failed with exit code {ended.returncode}: {lines[-1]}"}

@@ -19,10 +19,18 @@ from typing import Final, Literal
 
 from ..errors import FormatError
 
+try:
+    from . import _small_files
+except ImportError:
+    IS_COMPILED = False
+else:
+    IS_COMPILED = True
+
 _NUMBERED: Final = re.compile(r"(step|rank|restart)(0|[1-9][0-9]{0,17})")
 _LEVELS: Final = 2  # of folders inside a dump: step, rank
 _LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 PARTIAL: Final = ".partial"  # at the end of the names of files that are not whole
+SMALL_BYTES: Final = 1 << 20  # of a file that is made in one call: they are copied together
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 
 
@@ -82,6 +90,12 @@ def make_folder(path: str) -> int:
         OSError: one cannot be made, or is no folder but a link or a file.
     """
     step, name = os.path.split(path)
+    if IS_COMPILED:
+        try:
+            return _small_files.make_folder(os.fsencode(step), os.fsencode(name))
+        except FileNotFoundError:  # somebody has moved the dump away
+            os.makedirs(step, exist_ok=True)
+            return _small_files.make_folder(os.fsencode(step), os.fsencode(name))
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC
     try:
         os.mkdir(step)
@@ -169,6 +183,23 @@ class GrowingFile:
         name = self._path if folder is None else os.path.basename(self._path)
         os.rename(name + PARTIAL, name, src_dir_fd=folder, dst_dir_fd=folder)
         self.is_named = True
+
+    def make_whole(self, parts: list[memoryview | bytes]) -> bool:
+        """Make it with all that it is to hold, name and close it; do nothing and return False where it takes several
+        calls of the system as well, or the bytes are many.
+
+        Raises:
+            OSError: as much was written as could be.
+        """
+        if not IS_COMPILED or self._folder is None or self.is_made or sum(map(len, parts)) > SMALL_BYTES:
+            return False
+        name = os.path.basename(self._path)
+        names = os.fsencode(name + PARTIAL), os.fsencode(name)
+        self._fd, number = _small_files.make_file(self._folder(), *names, self._flags, b"".join(parts))
+        if number:
+            raise OSError(number, os.strerror(number), self._path)
+        self.is_named = True
+        return True
 
     def close(self) -> None:
         """Close it as it is. Idempotent."""

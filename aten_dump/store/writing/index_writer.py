@@ -63,9 +63,9 @@ class IndexWriter:
         """Drop what was added and not flushed where `is_void` says so."""
         self._records = [record for record in self._records if not is_void(record)]
 
-    def flush(self) -> None:
+    def flush(self, is_last: bool = False) -> None:
         """Write what was added, with a check record every CHECK_BYTES or so: should the rest of a write be lost, what
-        is before a check is whole.
+        is before a check is whole. After the last, the file may be closed.
         """
         if not self._records:
             return
@@ -78,7 +78,7 @@ class IndexWriter:
             if sum(map(len, waiting)) >= CHECK_BYTES or start + CHECKED_RECORDS >= len(records):
                 parts += self._checked(b"".join(waiting))
                 waiting.clear()
-        self._write(b"".join(parts), len(parts[0]) + len(parts[1]))
+        self._write(b"".join(parts), len(parts[0]) + len(parts[1]), is_last)
 
     def _checked(self, data: bytes) -> tuple[bytes, bytes]:
         self._hash.update(data)
@@ -87,8 +87,10 @@ class IndexWriter:
         self._hash = xxhash.xxh3_64(check)
         return data, check
 
-    def _write(self, data: bytes, first: int) -> None:
+    def _write(self, data: bytes, first: int, is_last: bool) -> None:
         try:
+            if is_last and self._file.make_whole([data]):
+                return
             write_all(self._file.fd, data)
         except OSError:  # of what a full disk cut off, the begin can be read
             if not self._file.is_named and self._file.is_made and os.fstat(self._file.fd).st_size >= first:

@@ -232,12 +232,16 @@ class ShardWriter:
     def finish(self, to_disk: bool = False) -> int:
         """Write what is queued and the header, give the file its name; return the file's bytes."""
         header = encode_header(self._entries, self._header_bytes)
+        nbytes = self._header_bytes + self._end
+        if not to_disk and not self.is_inside_blob and self._file.make_whole([header, *self._parts]):
+            self._parts.clear()
+            self._give_back()
+            return nbytes
         if self._written:
             self.flush()
             os.pwrite(self._file.fd, header, 0)
         else:
             self._write([header], 0)
-        nbytes = self._header_bytes + self._end
         if self._longest > nbytes:
             os.ftruncate(self._file.fd, nbytes)
         if to_disk:
@@ -261,10 +265,13 @@ class ShardWriter:
     def _write(self, first: list[memoryview | bytes], offset: int) -> None:
         """Write `first` and what is queued."""
         parts, self._parts = first + self._parts, []
-        chunks, self._chunks = self._chunks, []
         write_vector(self._file.fd, parts, offset)
         self._written = self._position
         self._longest = max(self._longest, self._header_bytes + self._written)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        chunks, self._chunks = self._chunks, []
         if chunks:
             self._release(chunks)
 

@@ -183,7 +183,7 @@ class StepFiles:
         seconds["write"] = seconds.get("write", 0.0) + self._write_seconds
         commit = Commit(COMMIT, end.calls, end.values, self._blobs, self._blob_bytes, self._shard_sizes, seconds)
         self._index.add([commit])
-        self._index.flush()
+        self._index.flush(is_last=not self._settings.to_disk)
         if self._settings.to_disk:
             self.sync()
         self._close()
