@@ -72,7 +72,7 @@ class StorageTable:
         kind = _types.get(device)
         if kind is None:
             kind = _types[device] = device.type
-        state = StorageState(self._count, nbytes, weak, kind == "meta")
+        state = StorageState(self._count, nbytes, weak)
         if kind in HAVE_PRIVATE_FORMATS and isinstance(on, torch.Tensor):
             with quiet():
                 state.format = private_format(on)

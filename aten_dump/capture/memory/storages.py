@@ -50,7 +50,7 @@ class StorageState:
         "format",
         "geometry",
         "id",
-        "is_meta",
+        "key",
         "memory",
         "nbytes",
         "others",
@@ -63,21 +63,21 @@ class StorageState:
         "written_at",
     )
 
-    def __init__(self, number: int, nbytes: int, weak: int, is_meta: bool = False) -> None:
+    def __init__(self, number: int, nbytes: int, weak: int) -> None:
         self.id = number
         self.nbytes = nbytes
         self.weak = weak
-        self.is_meta = is_meta  # without memory
         self.shared: list[StorageState] | None = None  # with it, all that lie in one memory: see `SharedMemory`
         self.format: str | None = None  # of a device's own, in which elements do not lie as strides say
         self.memory = 0  # the value that is its memory as it lies, in such a format, where wanted
         self.version = 0
         self.written_at = 0  # `CLOCK.writes` when this version began
-        # The first value of this version as all records name it, and where it lies: most have one, and comparing costs
-        # less than hashing.
+        # The first value of this version as all records name it, where it lies, and its key (`known_values.key_of`)
+        # where it has one: most have one value, and comparing costs less than hashing. The others by both.
         self.geometry: Geometry | None = None
+        self.key: bytes | None = None
         self.value: Tree = None
-        self.others: dict[Geometry, Tree] | None = None
+        self.others: dict[Geometry | bytes, Tree] | None = None
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
         self.blobs: list[Stored] | tuple[()] = ()
         self.whole: WholeFacts | None = None  # None until something is known: with data="structure" nothing ever is
@@ -95,19 +95,21 @@ class StorageState:
     def _begin(self, version: int) -> None:
         self.written_at = CLOCK.writes
         self.version = version
-        self.geometry = self.value = self.others = None
+        self.geometry = self.key = self.value = self.others = None
         self.blobs = ()
         self.whole = None
         self.memory = 0
 
-    def add_value(self, geometry: Geometry, value: Tree) -> None:
+    def add_value(self, geometry: Geometry, value: Tree, key: bytes | None = None) -> None:
         """Note a value that is new to this version."""
         if self.value is None:
-            self.geometry, self.value = geometry, value
+            self.geometry, self.value, self.key = geometry, value, key
             return
         if self.others is None:
             self.others = {}
         self.others[geometry] = value
+        if key is not None:
+            self.others[key] = value
 
     def whole_facts(self) -> WholeFacts:
         """Return what is known of values that cover the storage, to be added to."""

@@ -64,7 +64,7 @@ class ValueRecords:
             flags |= UNDEFINED
         if state.nbytes == 0 and tensor.numel():
             flags |= UNDEFINED  # its memory was given back (FSDP's parameters between uses)
-        if state.is_meta:
+        if tensor.is_meta:
             flags |= OPAQUE
         elif tensor.is_quantized:
             extra = {"quantized": _quantization(tensor)}

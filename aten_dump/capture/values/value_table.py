@@ -20,6 +20,7 @@ from ..memory.storage_table import StorageTable
 from ..naming.interned_tables import Interner
 from ..torch_internals.engine import DISABLED_DISPATCH, is_functional_tensor
 from ..unseen import Coverage
+from .known_values import FINDS, KEYED_DTYPES, find, key_of
 from .tensors_without_memory import TensorsWithoutMemory
 from .unseen_writes import UnseenWrites
 from .value_ids import ValueIds
@@ -77,7 +78,12 @@ class ValueTable(ValueIds):
         kind = type(tensor)
         if kind is not _TENSOR and not self._plain.get(kind, False) and not self._is_plain(kind):
             return (TREE_VALUE, self._without_memory.of_subclass(tensor, keep, self.value_of))
+        tree: Tree
         try:
+            if FINDS and self._unseen_writes is None:
+                tree = find(tensor, self._states)
+                if tree is not None and not (keep and self._keeps_data and self._is_to_keep(tree[1])):
+                    return tree
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
             geometry: Geometry = (
@@ -97,7 +103,7 @@ class ValueTable(ValueIds):
             return (TREE_VALUE, self._without_memory.without_storage(tensor, keep, self.value_of))
         if self._unseen_writes is not None:
             self._unseen_writes.check(tensor, state)
-        tree: Tree = None
+        tree = None
         if geometry == state.geometry:
             tree = state.value
         elif state.others is not None:
@@ -107,12 +113,15 @@ class ValueTable(ValueIds):
                 return (TREE_VALUE, self._without_memory.opaque(tensor))  # it has a storage, but no memory
             geometry = self._geometries.get(geometry) or self._keep_geometry(geometry)
             tree = self._records.in_memory(tensor, state, geometry)
-            state.add_value(geometry, tree)
-        if keep and self._keeps_data:
-            number: int = tree[1]
-            if not self._marks[number] & _NOT_TO_KEEP:
-                self._keeper.keep(tensor, state, number)
+            has_key = FINDS and dtype in KEYED_DTYPES and (tensor.is_cpu or tensor.is_cuda)
+            state.add_value(geometry, tree, key_of(tensor) if has_key else None)
+        if keep and self._keeps_data and self._is_to_keep(tree[1]):
+            self._keeper.keep(tensor, state, tree[1])
         return tree
+
+    def _is_to_keep(self, number: int) -> bool:
+        """Tell whether the data of a value are neither kept nor beyond that."""
+        return not self._marks[number] & _NOT_TO_KEEP
 
     def unknown_sum(self, like: torch.Tensor) -> int:
         return self._without_memory.unknown_sum(like)

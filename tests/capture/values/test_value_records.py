@@ -113,7 +113,7 @@ def test_memory_that_was_given_back_is_undefined_and_an_empty_tensor_is_not(reco
 
 def test_a_tensor_without_memory_is_opaque(records: Records) -> None:
     x = torch.ones(2, device="meta")
-    assert records.of(x, StorageState(1, 8, 0, is_meta=True)).flags == r.OPAQUE
+    assert records.of(x, StorageState(1, 8, 0)).flags == r.OPAQUE
 
 
 def test_quantized_by_tensor_and_by_channel(records: Records) -> None:
