@@ -49,9 +49,10 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 	@cp -R tests benchmarks examples README.md pyproject.toml build/compiled
 	cd build/compiled && ../../$(RUN) -c 'import aten_dump; assert aten_dump.IS_COMPILED, aten_dump.__file__'
 
-# What writes and what reads is not compiled: tests of full disks, of thousands of steps, of restarts and of comparing
+# Of what writes little is compiled, of what reads nothing: tests of full disks, of thousands of steps, of restarts and of comparing
 # layouts add nothing here.
-COMPILED_TESTS := tests/capture tests/store/writing/test_packed_records.py tests/test_examples.py \
+COMPILED_TESTS := tests/capture tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, index_writer.py packed_records.py) \
+  tests/test_examples.py \
   $(filter-out $(addprefix tests/distributed/test_, layouts.py restarts.py), $(wildcard tests/distributed/test_*.py)) \
   $(filter-out $(addprefix tests/promises/test_, minimal_reader.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
 

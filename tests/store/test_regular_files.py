@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import shutil
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +17,23 @@ import pytest
 from aten_dump import open_dump
 from aten_dump.dump.index.summary import summarize
 from aten_dump.errors import AtenDumpError, FormatError, StoreError
+from aten_dump.store import regular_files
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover
-from aten_dump.store.regular_files import GrowingFile, foreign_entries, make_folder, numbered_folders, open_inside
+from aten_dump.store.regular_files import (
+    SMALL_BYTES,
+    GrowingFile,
+    foreign_entries,
+    make_folder,
+    numbered_folders,
+    open_inside,
+)
 from tests.store.recording import RANK, begin, call, noise, small_step, store, writer
+
+needs_c_file = pytest.mark.skipif(
+    not regular_files.IS_COMPILED, reason="nothing is compiled here: `make test-compiled` runs it"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -194,3 +209,73 @@ def test_a_file_is_made_when_it_is_written_to_and_named_when_it_can_be_read(tmp_
     (made,) = (tmp_path / "made anew" / RANK).iterdir()
     assert made.name == "index.msgpack" and file.is_named and made.read_bytes() == b"abc"
     os.close(folder)
+
+
+def step_file(tmp_path: Path) -> tuple[GrowingFile, Path, int]:
+    folder = make_folder(str(tmp_path / "dump" / RANK))
+    return GrowingFile("elsewhere/index.msgpack", lambda: folder), tmp_path / "dump" / RANK, folder
+
+
+def test_a_small_file_is_made_whole_or_left_to_be_made(tmp_path: Path) -> None:
+    file, place, folder = step_file(tmp_path)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    if not file.make_whole([b"ab", memoryview(b"cde")]):
+        assert not regular_files.IS_COMPILED and not file.is_made and list(place.iterdir()) == []
+        file.fd
+    else:
+        assert regular_files.IS_COMPILED and file.is_named and not file.is_made
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        (made,) = place.iterdir()
+        assert made.name == "index.msgpack" and made.read_bytes() == b"abcde"
+        assert stat.S_IMODE(made.stat().st_mode) == 0o666 & ~umask()
+    file.close()
+    os.close(folder)
+
+
+def test_what_is_long_or_begun_is_not_made_whole(tmp_path: Path) -> None:
+    file, place, folder = step_file(tmp_path)
+    assert not file.make_whole([bytes(SMALL_BYTES + 1)]) and list(place.iterdir()) == []
+    os.write(file.fd, b"x")
+    assert not file.make_whole([b"y"])
+    assert [path.read_bytes() for path in place.iterdir()] == [b"x"]
+    assert not GrowingFile(place / "alone").make_whole([b"z"])  # whose folder is not open
+    file.close()
+    os.close(folder)
+
+
+@needs_c_file
+def test_a_file_that_is_cut_off_stays_as_far_as_it_was_written(tmp_path: Path) -> None:
+    file, place, folder = step_file(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            file.make_whole([b"a" * 700, b"b" * 700])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.value.errno == errno.EFBIG and error.value.filename == "elsewhere/index.msgpack"
+    assert file.is_made and not file.is_named and os.fstat(file.fd).st_size == 1000
+    (made,) = place.iterdir()
+    assert made.name == "index.msgpack.partial" and made.read_bytes() == b"a" * 700 + b"b" * 300
+    file.close()
+    os.close(folder)
+
+
+@needs_c_file
+@pytest.mark.parametrize("kind", [link, fifo])
+def test_a_file_is_not_made_whole_through_what_is_there(tmp_path: Path, kind: Callable[[Path, Path], None]) -> None:
+    file, place, folder = step_file(tmp_path)
+    (place / "index.msgpack.partial").write_bytes(b"mine")
+    kind(place / "index.msgpack.partial", tmp_path / "other")
+    with pytest.raises(FileExistsError):
+        file.make_whole([b"yours"])
+    assert not file.is_made and not file.is_named
+    if kind is link:
+        assert (tmp_path / "other").read_bytes() == b"mine"
+    os.close(folder)
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from aten_dump.errors import AtenDumpError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.regular_files import GrowingFile
-from aten_dump.store.writing import index_writer
 from aten_dump.store.writing.index_writer import CHECK_BYTES, CHECKED_RECORDS, INDEX_FILE, IndexWriter, write_all
 from tests.store.recording import call, header
 
@@ -124,24 +123,40 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     assert (tmp_path / "other").read_bytes() == b"still open"
 
 
+@pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize(("share", "is_readable"), [(0.9, True), (0.5, True), (0.001, False)])
-def test_of_a_first_write_that_the_disk_cuts_off_the_begin_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, is_readable: bool
+def test_of_a_first_write_that_is_cut_off_the_begin_can_be_read(
+    tmp_path: Path, share: float, is_readable: bool, is_last: bool
 ) -> None:
-    def cut_off(fd: int, data: bytes) -> None:
-        os.write(fd, data[: int(len(data) * share)])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    index = IndexWriter.create(tmp_path / INDEX_FILE, lambda: folder)
     index.add([header()])
     index.add([call(n) for n in range(1, 3000)])
-    monkeypatch.setattr(index_writer, "write_all", cut_off)
-    with pytest.raises(OSError, match="No space"):
-        index.flush()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(index.waiting_bytes * share), before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            index.flush(is_last)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     index.close()
+    os.close(folder)
     assert (tmp_path / INDEX_FILE).exists() == is_readable
     if is_readable:
         assert 1000 * share < len(read_index(tmp_path).rows[r.CALL]) < 3000 * share
+
+
+def test_all_of_an_index_at_once_is_what_it_is_bit_by_bit(tmp_path: Path) -> None:
+    records = [header(), *(call(n) for n in range(1, 3000))]
+    (tmp_path / "other").mkdir()
+    for place, is_last in ((tmp_path, True), (tmp_path / "other", False)):
+        folder = os.open(place, os.O_RDONLY)
+        index = IndexWriter.create(place / INDEX_FILE, lambda folder=folder: folder)
+        index.add(records)
+        index.flush(is_last)
+        index.close()
+        os.close(folder)
+    assert (tmp_path / INDEX_FILE).read_bytes() == (tmp_path / "other" / INDEX_FILE).read_bytes()
 
 
 def test_what_is_void_is_left_out(tmp_path: Path) -> None:
