@@ -12,6 +12,7 @@ import xxhash
 from ..rank_lock import lock_file
 from ..records import CHECK, Check
 from ..regular_files import GrowingFile
+from .checksums import add_to_hash
 from .packed_records import packed
 
 INDEX_FILE: Final = "index.msgpack"
@@ -81,7 +82,7 @@ class IndexWriter:
         self._write(b"".join(parts), len(parts[0]) + len(parts[1]), is_last)
 
     def _checked(self, data: bytes) -> tuple[bytes, bytes]:
-        self._hash.update(data)
+        add_to_hash(self._hash, data)
         (check,) = packed([Check(CHECK, self._nbytes + len(data), self._hash.digest())])
         self._nbytes += len(data) + len(check)
         self._hash = xxhash.xxh3_64(check)

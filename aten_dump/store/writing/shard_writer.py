@@ -32,6 +32,7 @@ from ..shards import (
     shard_name,
 )
 from .arena import Chunk
+from .checksums import add_to_hash
 from .packed_records import kind_of
 
 WRITE_BYTES: Final = 4 << 20  # of data per write
@@ -200,7 +201,7 @@ class ShardWriter:
 
     def add(self, chunk: Chunk | None, view: memoryview) -> None:
         """Queue bytes of the blob; `chunk` is given back by `flush`."""
-        self._hash.update(view)
+        add_to_hash(self._hash, view)
         self._parts.append(view)
         if chunk is not None:
             self._chunks.append(chunk)
