@@ -112,11 +112,10 @@ static PyObject *key_of(PyObject *module, PyObject *tensor)
     return size <= 0 ? none() : PyBytes_FromStringAndSize((const char *)&key, size);
 }
 
-static PyObject *value_at(PyObject *state, const Key *key, Py_ssize_t size, PyObject *first)
+/* Return the value that a state has at a key, but its first: NULL where there is none. */
+static PyObject *other_at(PyObject *state, const Key *key, Py_ssize_t size)
 {
     PyObject *value = NULL;
-    if (PyBytes_Size(first) == size && memcmp(PyBytes_AsString(first), key, (size_t)size) == 0)
-        return PyObject_GetAttr(state, VALUE);
     PyObject *others = PyObject_GetAttr(state, OTHERS);
     if (others != NULL && others != Py_None) {
         PyObject *bytes = PyBytes_FromStringAndSize((const char *)key, size);
@@ -143,11 +142,16 @@ static PyObject *find(PyObject *module, PyObject *const *args, Py_ssize_t count)
     PyObject *state = address == NULL ? NULL : PyDict_GetItemWithError(args[1], address);
     Py_XINCREF(state); /* the questions may let other threads run */
     PyObject *first = state == NULL ? NULL : PyObject_GetAttr(state, KEY);
-    if (first != NULL && first != Py_None) {
+    PyObject *value = first == NULL ? NULL : PyObject_GetAttr(state, VALUE);
+    if (value != NULL && first != Py_None) {
         Py_ssize_t size = fill(&key, args[0], storage);
-        if (size > 0)
-            found = value_at(state, &key, size, first);
+        if (size > 0 && PyBytes_Size(first) == size && memcmp(PyBytes_AsString(first), &key, (size_t)size) == 0) {
+            Py_INCREF(value);
+            found = value;
+        } else if (size > 0)
+            found = other_at(state, &key, size);
     }
+    Py_XDECREF(value);
     Py_XDECREF(first);
     Py_XDECREF(state);
     Py_XDECREF(address);

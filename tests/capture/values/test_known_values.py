@@ -33,6 +33,7 @@ def read(record: Record, *looks: Callable[[], object], **config: Any) -> list[An
 def test_each_view_of_a_storage_is_one_value_however_often_it_is_read(record: Record, dtype: torch.dtype) -> None:
     base = torch.arange(24).to(dtype).reshape(4, 6)
     views = [base, base.t(), base[1:], base[:, 1], base[:, ::2], base.view(-1), base[2, 3], base.view(2, 2, 6)]
+    views += [base.as_strided((1, 6), (6, 1)), base.as_strided((1, 6), (100, 1))]
     found = read(record, *[view.exp for _ in range(3) for view in views])
     ids = [value.id for value in found]
     assert ids[: len(views)] == ids[len(views) : 2 * len(views)] == ids[2 * len(views) :]
