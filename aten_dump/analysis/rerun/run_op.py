@@ -10,6 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ _REINTERPRET: Final = frozenset(
 )
 _ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
 _SECOND_FILL: Final = 0x3C  # as floats: small normal numbers; as indices: out of range
+_drawing: Final = threading.Lock()  # held while the process's own generators are in a state of ours
 RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
 
 
@@ -192,7 +194,7 @@ def _draw(
 
 @contextmanager
 def _generator(given: torch.Generator | None, device: torch.device) -> Iterator[torch.Generator]:
-    """Give the generator that an op will draw from; the process's own is put back as it was."""
+    """Give the generator that an op will draw from; the process's own, to one thread at a time, is put back."""
     if given is not None:
         yield given
         return
@@ -201,11 +203,12 @@ def _generator(given: torch.Generator | None, device: torch.device) -> Iterator[
     else:
         module = torch.get_device_module(device)
         default = module.default_generators[device.index or 0]
-    saved = default.get_state()
-    try:
-        yield default
-    finally:
-        default.set_state(saved)
+    with _drawing:
+        saved = default.get_state()
+        try:
+            yield default
+        finally:
+            default.set_state(saved)
 
 
 class _Arguments:
