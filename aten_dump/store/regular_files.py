@@ -185,8 +185,10 @@ class GrowingFile:
         self.is_named = True
 
     def make_whole(self, parts: list[memoryview | bytes]) -> bool:
-        """Make it with all that it is to hold, name and close it; do nothing and return False where it takes several
-        calls of the system as well, or the bytes are many.
+        """Make it with all that it is to hold, name and close it, without asking for Python's lock in between.
+
+        Returns:
+            False where nothing was done: the C file is not there, the file was begun, or the bytes are many.
 
         Raises:
             OSError: as much was written as could be.
