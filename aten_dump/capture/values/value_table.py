@@ -3,7 +3,8 @@
 Theory of operation
     `ValueTable.value_of(tensor, keep)` is asked for the tensors of every call: of ops that write, for the inputs before
     they run, else for all when they have run. A geometry seen before at this version costs a dictionary look-up, or
-    where it is compiled one question (`known_values`). A new one emits a Value record. With `keep`, the `Keeper` keeps the data that the configuration asks for.
+    where it is compiled one question (`known_values`). A new one emits a Value record. With `keep`, the `Keeper` keeps
+    the data that the configuration asks for.
 """
 
 from __future__ import annotations
