@@ -10,9 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -27,6 +25,7 @@ from ..composed_ops import composed
 from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
+from .random_draws import draw
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
@@ -35,7 +34,6 @@ _REINTERPRET: Final = frozenset(
 )
 _ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
 _SECOND_FILL: Final = 0x3C  # as floats: small normal numbers; as indices: out of range
-_drawing: Final = threading.Lock()  # held while the process's own generators are in a state of ours
 RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
 
 
@@ -150,7 +148,7 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
         check_arguments(op, args, kwargs)
         with torch.no_grad(), torch.sparse.check_sparse_tensor_invariants():
             if is_random and run is op:  # what is composed here draws nothing
-                result, drew = _draw(partial(run, *args, **kwargs), _generator_in(args, kwargs), state, around)
+                result, drew = draw(partial(run, *args, **kwargs), _generator_in(args, kwargs), state, around)
             else:
                 result, drew = run(*args, **kwargs), False
     except AtenDumpError:
@@ -169,46 +167,6 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
 
 def _generator_in(args: list[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
     return next((item for item in (*args, *kwargs.values()) if isinstance(item, torch.Generator)), None)
-
-
-def _draw(
-    op: Callable[[], Any], given: torch.Generator | None, state: tuple[str, bytes] | None, around: Surroundings
-) -> tuple[Any, bool]:
-    """Run an op that may draw random numbers, and tell whether it did."""
-    device = around.device
-    kind = "cpu" if state is None else str(state[0]).partition(":")[0]
-    if kind != device.type:
-        raise ReplayError(f"it draws random numbers on {kind}: replay it there, {device.type} draws others")
-    with _generator(given, device) as generator:
-        if state is not None:
-            generator.set_state(torch.frombuffer(bytearray(state[1]), dtype=torch.uint8))
-        before = generator.get_state()
-        result = op()
-        drew = not torch.equal(before, generator.get_state())
-    if drew and state is None:
-        raise ReplayError("it draws random numbers, and the state of the generator was not recorded")
-    if drew and around.cast:
-        raise ReplayError("it draws random numbers, which depend on the dtype: replay it in the recorded one")
-    return result, drew
-
-
-@contextmanager
-def _generator(given: torch.Generator | None, device: torch.device) -> Iterator[torch.Generator]:
-    """Give the generator that an op will draw from; the process's own, to one thread at a time, is put back."""
-    if given is not None:
-        yield given
-        return
-    if device.type == "cpu":
-        default = torch.default_generator
-    else:
-        module = torch.get_device_module(device)
-        default = module.default_generators[device.index or 0]
-    with _drawing:
-        saved = default.get_state()
-        try:
-            yield default
-        finally:
-            default.set_state(saved)
 
 
 class _Arguments:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +13,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import replay
-from aten_dump.analysis.rerun import run_op
-from aten_dump.analysis.rerun.shared_memory import Surroundings
 from tests.checkout import ROOT
 from tests.models import build
 
@@ -215,27 +209,3 @@ def test_op_db_is_reproduced_bit_by_bit() -> None:
     assert report["counts"]["ops"] > 1000
     left_out = [key for key in report["reasons"] if "undefined memory" not in key]
     assert left_out == []
-
-
-def test_threads_do_not_draw_each_others_random_numbers() -> None:
-    states = [torch.Generator().manual_seed(seed).get_state() for seed in (1, 2)]
-    draws = threading.Event()
-
-    def slowly(seconds: float) -> torch.Tensor:
-        draws.set()
-        time.sleep(seconds)  # the other thread would set the state now
-        return torch.randn(4)
-
-    def draw(op: Callable[[], torch.Tensor], state: torch.Tensor) -> torch.Tensor:
-        found, drew = run_op._draw(op, None, ("cpu", state.numpy().tobytes()), Surroundings())
-        assert drew and isinstance(found, torch.Tensor)
-        return found
-
-    before = torch.get_rng_state()
-    with ThreadPoolExecutor(1) as thread:
-        first = thread.submit(draw, partial(slowly, 0.3), states[0])
-        assert draws.wait(10)
-        second = draw(partial(slowly, 0.6), states[1])
-    for found, seed in ((first.result(), 1), (second, 2)):
-        assert torch.equal(found, torch.randn(4, generator=torch.Generator().manual_seed(seed)))
-    assert torch.equal(torch.get_rng_state(), before)
