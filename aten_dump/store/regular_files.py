@@ -9,6 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -91,10 +92,7 @@ def make_folder(path: str) -> int:
     """
     step, name = os.path.split(path)
     if IS_COMPILED:
-        try:
-            return _small_files.make_folder(os.fsencode(step), os.fsencode(name))
-        except FileNotFoundError:  # somebody has moved the dump away
-            os.makedirs(step, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # somebody has moved the dump away: nothing was made yet
             return _small_files.make_folder(os.fsencode(step), os.fsencode(name))
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC
     try:

@@ -66,7 +66,7 @@ class IndexWriter:
 
     def flush(self, is_last: bool = False) -> None:
         """Write what was added, with a check record every CHECK_BYTES or so: should the rest of a write be lost, what
-        is before a check is whole. After the last, the file may be closed.
+        is before a check is whole. With `is_last` nothing comes after it, and the file may be closed already.
         """
         if not self._records:
             return
