@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,6 +145,26 @@ def test_a_new_step_appears_in_the_open_page(recorded: Path, tmp_path: Path, ser
     report.wait_for_address("step=2")
     report.go("view=steps", "steps")
     assert "2" in report.text("main")
+
+
+def test_a_view_that_is_slow_to_show_does_not_speak_for_the_next(
+    recorded: Path, serve: Serve, open_report: Open
+) -> None:
+    report = open_report(serve(recorded / "trained").url, "#view=answer")
+    held: list[Any] = []
+    report.page.route("**/sections/target/1/0/tree", lambda route: held.append(route))
+    report.page.evaluate("location.hash = 'view=calls&step=1'")
+    for _ in range(200):
+        if held:
+            break
+        report.page.wait_for_timeout(50)
+    report.go("view=answer", "answer")
+    for route in held:
+        route.fulfill(status=500, content_type="text/plain", body="too late to matter")
+    report.page.wait_for_timeout(500)
+    assert held and report.page.locator("html[data-shown=answer]").count() == 1
+    assert report.page.locator(".failed, .waiting").count() == 0
+    report.wrong = [text for text in report.wrong if "500" not in text]  # Chromium's own word on the answer above
 
 
 def test_what_was_not_recorded_is_told_in_words(recorded: Path, serve: Serve, open_report: Open) -> None:

@@ -35,14 +35,17 @@ async function start() {
   const main = h("main", { id: "main", tabindex: "-1" });
   replace(root, h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ e) => (e.preventDefault(), main.focus()) }, "Skip to content"), header.element, main);
   listenToKeys(app, header.search);
+  let newest = 0;
   const show = async () => {
+    const mine = ++newest;
     const place = currentPlace();
     const view = views[place.view] ?? views.answer;
     header.show(place);
     document.title = `${place.call && place.view === "call" ? place.call : TITLES[place.view]} · aten-dump report`;
     if (main.firstChild !== view.element) replace(main, view.element);
-    await shownWithPatience(main, () => view.show(place));
-    document.documentElement.setAttribute("data-shown", place.view);
+    const isNewest = () => mine === newest; // one that is slow to show may end after what came next
+    await shownWithPatience(main, () => view.show(place), isNewest);
+    if (isNewest()) document.documentElement.setAttribute("data-shown", place.view);
   };
   window.addEventListener("hashchange", show);
   printAnswer(main, views.answer);
