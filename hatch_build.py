@@ -38,6 +38,8 @@ COMPILED = [
     "capture/calls/places",
     "capture/calls/python_calls",
     "capture/calls/watched_ops",
+    "capture/clock",
+    "capture/collector",
     "capture/data/device_batches",
     "capture/data/flushing",
     "capture/data/keeper",
@@ -59,11 +61,14 @@ COMPILED = [
     "capture/step/step",
     "capture/step/threads",
     "capture/torch_internals/engine",
+    "capture/torch_internals/formulas_without_mode",
+    "capture/torch_internals/module_hooks",
     "capture/torch_internals/saved_tensors",
     "capture/torch_internals/tracing",
     "capture/values/argument_encoding",
     "capture/values/containers",
     "capture/values/encoded_trees",
+    "capture/values/known_values",
     "capture/values/tensors_without_memory",
     "capture/values/value_ids",
     "capture/values/value_records",
@@ -138,8 +143,9 @@ def compile_modules(folder: Path) -> list[Path]:
     options = C_OPTIONS.split()
     for file in C_FILES:
         name = file.removesuffix(".c").replace("/", ".")
+        is_limited = "Py_LIMITED_API" in Path(file).read_text(encoding="utf-8")
         extensions.append(
-            Extension(name, [file], extra_compile_args=options, extra_link_args=["-pthread"], py_limited_api=True)
+            Extension(name, [file], extra_compile_args=options, extra_link_args=["-pthread"], py_limited_api=is_limited)
         )
     command = Distribution({"name": "aten_dump", "ext_modules": extensions}).get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "temp")

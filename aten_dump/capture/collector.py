@@ -11,12 +11,22 @@ Theory of operation
 
 from __future__ import annotations
 
-try:
-    from ._collector import hide as hide
-except ImportError:
-    HIDES = False
+from collections.abc import Callable
+from typing import Final
 
-    def hide(*objects: object) -> None:
-        """Do nothing: callers ask HIDES first."""
-else:
-    HIDES = True
+
+def _found() -> Callable[..., None] | None:
+    try:
+        from ._collector import hide as found
+    except ImportError:
+        return None
+    return found
+
+
+def _show(*objects: object) -> None:
+    """Do nothing: callers ask HIDES first."""
+
+
+_hide = _found()
+HIDES: Final[bool] = _hide is not None
+hide: Final[Callable[..., None]] = _hide or _show

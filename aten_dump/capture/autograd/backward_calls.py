@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -15,6 +15,8 @@ from ..step.threads import ThreadState
 from ..torch_internals.quiet import quiet
 from ..values.encoded_trees import mirror
 from ..values.value_ids import ValueIds
+
+_TENSOR: Final = torch.Tensor
 
 
 class GradientSums:
@@ -91,7 +93,7 @@ class BackwardCall:
         if terms < 2:
             self._sent = (*self._sent, edge, tree)
             return
-        if not sums.are_computed or (gradient is not None and type(gradient) is not torch.Tensor):
+        if not sums.are_computed or (gradient is not None and type(gradient) is not _TENSOR):
             if gradient is not None and edge not in self._sent:
                 self._sent = (*self._sent, edge, sums.unknown(gradient))
             return

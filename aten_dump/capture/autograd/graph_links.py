@@ -34,6 +34,7 @@ from ..values.value_ids import ValueIds
 from .node_tags import KEY, NodeTag, NodeTags
 
 COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
+_PYTHON_NODE: Final = BackwardCFunction
 OUTPUT_BITS: Final = 32  # of an edge's number: which output of its node
 
 SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks.saved_by`
@@ -98,8 +99,10 @@ class GraphLinks:
                     known.forward = min(known.forward, consumer)
                 continue
             tag = self._tag(node, call, consumer, thread, maker)
-            if tag is not None:
+            if tag is not None and tag.leaf is None:
                 edges: tuple[Any, ...] = node.next_functions
+                if tag.owner is not None:
+                    _note_edges(tag, edges, tag.owner)
                 for edge in edges:  # before Python 3.12 a comprehension is a call
                     following = edge[0]
                     if following is not None:
@@ -128,7 +131,7 @@ class GraphLinks:
             owner: OpenCall | None = call
             while owner is not None and owner.sequence_start > number:
                 owner = owner.parent
-            is_python = isinstance(node, BackwardCFunction)
+            is_python = isinstance(node, _PYTHON_NODE)
             if owner is not None and owner.is_function and owner.recorded and f"{owner.name.api}Backward" == name.op:
                 forward = owner.id  # a custom autograd function: its backward is written for all of its forward
             elif is_python:
@@ -136,8 +139,6 @@ class GraphLinks:
             tag = NodeTag(self.tags, name, number, forward, owner)
             if maker is not None and number >= maker.sequence_start:
                 tag.maker = maker
-            if owner is not None:
-                _note_edges(tag, node, owner)
             is_hooked = self._note_saved(tag, node, thread)
             tag.runs_python = is_python or is_hooked or name.op == COMPILED_NODE
         metadata: Any = node.metadata
@@ -184,7 +185,7 @@ def note_input_edges(call: OpenCall, tensors: Iterable[tuple[TreePath, torch.Ten
     call.input_edges, call.edge_paths = edges, tuple(paths)
 
 
-def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
+def _note_edges(tag: NodeTag, next_functions: tuple[Any, ...], owner: OpenCall | None) -> None:
     """Note which of the node's edges leave calls that made it for an input of theirs."""
     edges: list[tuple[int, Edge]] | None = None
     sends: tuple[Any, ...] = ()
@@ -193,7 +194,7 @@ def _note_edges(tag: NodeTag, node: Any, owner: OpenCall | None) -> None:
         if inputs is not None:
             if edges is None:
                 edges = []
-                for slot, (following, nr) in enumerate(node.next_functions):
+                for slot, (following, nr) in enumerate(next_functions):
                     if following is not None:
                         edges.append((slot, _edge_to(following, nr)))
             for slot, edge in edges:

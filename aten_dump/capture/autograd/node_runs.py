@@ -10,11 +10,11 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from ...config import DumpConfig
 from ...store.records import TREE_TUPLE, Tree
+from ..clock import perf_counter_ns
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import OpenCall
 from ..step.step import Step
@@ -39,11 +39,14 @@ from ..values.argument_encoding import encode_all
 from ..values.value_ids import ValueIds
 from .backward_calls import BackwardCall, BackwardTask, GradientSums
 from .graph_links import COMPILED_NODE, GraphLinks
-from .node_tags import Gradients, NodeTag, NodeTags
+from .node_tags import Gradients, NodeTag, NodeTags, Runs
 from .saved_packs import SavedPacks
 
+_put: Final = node_hooks.put
+_let_others_first: Final = node_hooks.let_others_first
 
-class NodeRuns:
+
+class NodeRuns(Runs):
     """The runs of the tagged nodes of one step."""
 
     def __init__(
@@ -81,7 +84,7 @@ class NodeRuns:
     def put_hooks(self, node: Any, tag: NodeTag) -> None:
         """Watch the runs of a node that has got a tag."""
         tag.runs = self
-        tag.handle = node_hooks.put(node, tag)
+        tag.handle = _put(node, tag)
         self._handles.append(tag.handle)
 
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
@@ -127,7 +130,7 @@ class NodeRuns:
 
     def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients) -> OpenCall:
         """A node begins to run; return the call that this is."""
-        if node_hooks.let_others_first(tag.handle):
+        if _let_others_first(tag.handle):
             tag.runs_python = True
         if thread.last_run is not None:
             _forget_last_run(thread)
@@ -228,9 +231,9 @@ class NodeRuns:
 
     def _trees_of(self, call: OpenCall, grad_inputs: Gradients, thread: ThreadState) -> list[Tree]:
         """Return the gradients that a node's run sends."""
-        last = thread.last_output
-        if last is not None and len(grad_inputs) == 1 and last[0] == id(grad_inputs[0]) and call.id < thread.last_call:
-            return [last[1]]  # what the node's last op returned, and nothing was run since
+        output = thread.output_of(grad_inputs[0], call.id) if len(grad_inputs) == 1 else None
+        if output is not None:
+            return [output]
         return encode_all(grad_inputs, self._values, self._keep_outputs)
 
     def _put_modes_back(self, tag: NodeTag, thread: ThreadState) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 import torch.utils.checkpoint
@@ -21,12 +22,14 @@ _CHECKPOINT: Final = str(torch.utils.checkpoint.__file__)
 _ENGINE: Final = str(torch.autograd.graph.__file__)
 
 
-class Runs(Protocol):
+class Runs(ABC):
     """Who is told of the runs of nodes."""
 
+    @abstractmethod
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
         """A node is about to run; it gets `grad_outputs`."""
 
+    @abstractmethod
     def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
 

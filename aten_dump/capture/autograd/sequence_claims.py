@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from ..step.threads import ThreadState
-from ..torch_internals.engine import get_sequence_nr
+from ..torch_internals.engine import get_sequence_nr, is_grad_enabled
+
+_TENSOR: Final = torch.Tensor
 
 
 class SequenceClaims:
@@ -30,7 +32,7 @@ class SequenceClaims:
         first = thread.claimed
         if now == first:
             return None
-        if not torch.is_grad_enabled():  # it made none: it runs in a pack hook, or in a custom function's forward
+        if not is_grad_enabled():  # it made none: it runs in a pack hook, or in a custom function's forward
             for number in range(max(first, thread.noted), now):
                 thread.made_around[number] = call
                 thread.made_before[number] = thread.last_call
@@ -71,9 +73,9 @@ class SequenceClaims:
             call: the op's.
             args: the op's, as they are before it runs.
         """
-        if before != thread.last_clone or not thread.ahead or not torch.is_grad_enabled():
+        if before != thread.last_clone or not thread.ahead or not is_grad_enabled():
             return None
-        if not any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in _items(args)):
+        if not any(isinstance(arg, _TENSOR) and arg.requires_grad for arg in _items(args)):
             return None  # the op makes no node
         for number in thread.ahead:
             thread.made[number] = call

@@ -11,13 +11,17 @@ from ..step.call_counters import CallCounters, Counter
 class OpEntry:
     """What a step knows of one op."""
 
-    __slots__ = ("counter", "func", "is_simple", "number", "plan")
+    __slots__ = ("copies", "counter", "func", "is_detach", "is_simple", "may_be_ahead", "number", "plan")
 
     def __init__(self, func: Any, plan: OpPlan, counter: Counter, is_simple: bool) -> None:
         self.func = func  # keeps its id, under which this is found: hashing an OpOverload costs more
         self.plan = plan
         self.counter = counter
         self.is_simple = is_simple  # `PendingOp` does for it
+        # Of the plan, and asked of each call.
+        self.copies = plan.copies
+        self.may_be_ahead = plan.may_be_ahead
+        self.is_detach = plan.name.op == "aten::detach"
         self.number = 0  # Op id; 0 as long as none of its calls is recorded
 
 

@@ -9,7 +9,6 @@ Theory of operation
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import Any, Final
 
 import torch
@@ -17,6 +16,7 @@ import torch
 from ...config import DumpConfig
 from ...store.records import CALL, Tree
 from ..autograd.node_tags import NodeTags
+from ..clock import perf_counter_ns
 from ..naming.call_name import ATEN
 from ..step.collectives import Flights
 from ..step.random_states import RandomStates
@@ -105,7 +105,6 @@ class PendingOp(Place):
         self.sequence_nr = ops.claims.claim(thread, number, counter) if counter != thread.claimed else None
         self.before = thread.last_call  # the aten call before it on this thread
         thread.last_call = number
-        thread.last_output = None
         self.recorded = True
         self.n = -1  # of the call's name; given at the end, unless inner ops come before that
         self.kwargs: dict[str, Tree] | None = None
@@ -134,11 +133,11 @@ class PendingOp(Place):
         step = ops.step
         values = ops.values
         thread = self.thread
-        plan = self.entry.plan
-        if plan.may_be_ahead:
+        entry = self.entry
+        if entry.may_be_ahead:
             self._note_ahead(args)
         ops.places.find(self, thread)
-        if not step.filter.takes_all and not step.filter.records(ATEN, plan.name, self.fqn):
+        if not step.filter.takes_all and not step.filter.records(ATEN, entry.plan.name, self.fqn):
             step.coverage.add("selection")
             return
         top = thread.stack[-1] if thread.stack else None
@@ -148,13 +147,19 @@ class PendingOp(Place):
             self.args = encode_all(args, values, ops.keep_inputs)
         if kwargs:
             self.kwargs = {k: encode(v, values, ops.keep_inputs) for k, v in kwargs.items()}
-        if type(result) is _TENSOR:
-            if plan.copies and isinstance(args[0], _TENSOR):
-                values.storages.cloned(result, args[0])
-            outputs: Tree = values.tree_of(result, ops.keep_outputs)
-            thread.last_output = (id(result), outputs)
-        else:
+        outputs: Tree
+        if type(result) is not _TENSOR:
             outputs = encode(result, values, ops.keep_outputs)
+        elif entry.is_detach and (ops.keep_inputs or not ops.keep_outputs):
+            outputs = self.args[0]  # the same memory, as it lies
+            if thread.output_call != self.before or thread.output is not outputs or thread.output_id != id(args[0]):
+                thread.output_id, thread.output = id(result), outputs
+            thread.output_call = self.id  # autograd saves what the op before it returned
+        else:
+            if entry.copies and isinstance(args[0], _TENSOR):
+                values.storages.cloned(result, args[0])
+            outputs = values.tree_of(result, ops.keep_outputs)
+            thread.output_id, thread.output, thread.output_call = id(result), outputs, self.id
         self._emit(duration_ns, outputs, None, error)
 
     def _note_ahead(self, args: tuple[Any, ...]) -> None:

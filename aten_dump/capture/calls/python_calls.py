@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from types import FrameType
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import torch
 from ...config import DumpConfig
 from ...store.records import OPEN, Open, Tree
 from ..autograd.graph_links import GraphLinks, note_input_edges
+from ..clock import perf_counter_ns
 from ..collector import HIDES, hide
 from ..memory.storages import CLOCK
 from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName
@@ -203,9 +203,9 @@ class PythonCalls:
     ) -> None:
         keep = self._keep_outputs and call.recorded
         if type(result) is _TENSOR:
-            last = thread.last_output
-            if last is not None and last[0] == id(result) and call.id < thread.last_call and call.recorded:
-                call.outputs = last[1]  # what its last op returned, and nothing was run since
+            output = thread.output_of(result, call.id) if call.recorded else None
+            if output is not None:
+                call.outputs = output
             else:
                 call.outputs = self._values.tree_of(result, keep)
             has_outputs = True

@@ -27,6 +27,8 @@ from .written_bytes import WrittenRanges
 
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
 _LEAST_PURGE: Final = 1024
+_free: Final = free_weak_ref
+_PRIVATE: Final = HAVE_PRIVATE_FORMATS
 _Tell = Callable[[StorageState, torch.device, int, int], None]  # a storage, and where: in which other, from which byte
 _types: Final[dict[torch.device, str]] = {}  # to read a device's type makes a string each time
 
@@ -61,27 +63,37 @@ class StorageTable:
         Raises:
             NotImplementedError: its size is symbolic.
         """
-        if len(self.states) >= self._purge_at:
-            self._purge()
         nbytes = storage.nbytes()
         if type(nbytes) is not int:
             raise NotImplementedError("a storage of symbolic size has no memory")
         device = on.device
-        self._count += 1
-        weak: Any = storage._weak_ref()
         kind = _types.get(device)
         if kind is None:
             kind = _types[device] = device.type
-        state = StorageState(self._count, nbytes, weak)
-        if kind in HAVE_PRIVATE_FORMATS and isinstance(on, torch.Tensor):
+        if kind not in _PRIVATE:
+            return self.add_plain(storage, storage._cdata, nbytes, device)
+        state = self._new_state(storage, storage._cdata, nbytes)
+        if isinstance(on, torch.Tensor):
             with quiet():
                 state.format = private_format(on)
-        self.states[storage._cdata] = state
         self._announce(state, device)
-        if kind in HAVE_PRIVATE_FORMATS:
-            self._shared.add(state, storage.data_ptr(), device)
-        elif HIDES:
+        self._shared.add(state, storage.data_ptr(), device)
+        return state
+
+    def add_plain(self, storage: torch.UntypedStorage, address: int, nbytes: int, device: torch.device) -> StorageState:
+        """Take in a storage at `address` that is not in `states`, on a device that has no formats of its own."""
+        state = self._new_state(storage, address, nbytes)
+        self._announce(state, device)
+        if HIDES:
             hide(state)
+        return state
+
+    def _new_state(self, storage: torch.UntypedStorage, address: int, nbytes: int) -> StorageState:
+        if len(self.states) >= self._purge_at:
+            self._purge()
+        self._count += 1
+        weak: Any = storage._weak_ref()
+        state = self.states[address] = StorageState(self._count, nbytes, weak)
         return state
 
     def state_of(self, tensor: torch.Tensor) -> StorageState | None:
@@ -106,14 +118,14 @@ class StorageTable:
         """Forget storages that the program has freed."""
         for address, state in list(self.states.items()):
             if is_expired(state.weak):
-                free_weak_ref(state.weak)
+                _free(state.weak)
                 del self.states[address]
         self._purge_at = max(_LEAST_PURGE, len(self.states) * 3 // 2)
 
     def clear(self) -> None:
         """Let go of every weak reference."""
         for state in self.states.values():
-            free_weak_ref(state.weak)
+            _free(state.weak)
         self.states.clear()
 
     # -- writes

@@ -48,12 +48,11 @@ class StorageState:
     __slots__ = (
         "blobs",
         "format",
-        "geometry",
         "id",
-        "key",
         "memory",
         "nbytes",
         "others",
+        "place",
         "shared",
         "value",
         "version",
@@ -72,10 +71,9 @@ class StorageState:
         self.memory = 0  # the value that is its memory as it lies, in such a format, where wanted
         self.version = 0
         self.written_at = 0  # `CLOCK.writes` when this version began
-        # The first value of this version as all records name it, where it lies, and its key (`known_values.key_of`)
-        # where it has one: most have one value, and comparing costs less than hashing. The others by both.
-        self.geometry: Geometry | None = None
-        self.key: bytes | None = None
+        # Where the first value of this version lies, its geometry or its key (see `known_values`), and that value as
+        # all records name it: most have one value, and comparing costs less than hashing. Then the others.
+        self.place: Geometry | bytes | None = None
         self.value: Tree = None
         self.others: dict[Geometry | bytes, Tree] | None = None
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
@@ -95,21 +93,19 @@ class StorageState:
     def _begin(self, version: int) -> None:
         self.written_at = CLOCK.writes
         self.version = version
-        self.geometry = self.key = self.value = self.others = None
+        self.place = self.value = self.others = None
         self.blobs = ()
         self.whole = None
         self.memory = 0
 
-    def add_value(self, geometry: Geometry, value: Tree, key: bytes | None = None) -> None:
+    def add_value(self, place: Geometry | bytes, value: Tree) -> None:
         """Note a value that is new to this version."""
         if self.value is None:
-            self.geometry, self.value, self.key = geometry, value, key
-            return
-        if self.others is None:
-            self.others = {}
-        self.others[geometry] = value
-        if key is not None:
-            self.others[key] = value
+            self.place, self.value = place, value
+        elif self.others is None:
+            self.others = {place: value}
+        else:
+            self.others[place] = value
 
     def whole_facts(self) -> WholeFacts:
         """Return what is known of values that cover the storage, to be added to."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from time import perf_counter_ns
 from types import FrameType
 from typing import Any, Final, Protocol
 
 from ...config import DumpConfig
 from ...store.records import CALL, CALL_KINDS, MODE, Mode, Tree
 from ...store.sink import Sink
+from ..clock import perf_counter_ns
 from ..naming.call_name import NODE, REMARKS, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter

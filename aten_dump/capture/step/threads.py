@@ -27,7 +27,6 @@ class ThreadState:
         "grad",
         "last_call",
         "last_clone",
-        "last_output",
         "last_run",
         "made",
         "made_around",
@@ -36,6 +35,9 @@ class ThreadState:
         "number",
         "optimizer_depth",
         "optimizer_pass",
+        "output",
+        "output_call",
+        "output_id",
         "own",
         "stack",
         "storages_before",
@@ -60,13 +62,22 @@ class ThreadState:
         self.last_call = 0  # the last aten call
         self.last_clone = 0  # the last that was a clone or a detach, of which autograd runs some ahead of ops in place
         self.ahead: list[int] = []  # numbers that it, and such calls right before it, claimed beside their own nodes'
-        self.last_output: tuple[int, Tree] | None = None  # its result, if that was one tensor: id() and tree
+        # The last aten call that returned one tensor, that tensor's id() and tree; see `output_of`.
+        self.output_call = 0
+        self.output_id = 0
+        self.output: Tree = None
         self.last_run: Any = None  # tag of the autograd node that ran last, while ops may come under it
         self.unpacked = 0  # id() of a saved tensor that autograd is about to detach; see `SavedPacks`
         self.grad: bool | None = None  # grad mode, as the last `Mode` record has it; None: the next call tells
         self.training: bool | None = None  # of the innermost module
         self.optimizer_depth = 0
         self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
+
+    def output_of(self, result: Any, call: int) -> Tree:
+        """Return the tree of what a call returned, if its last op did and nothing was run since; None if not."""
+        if self.output_call == self.last_call and self.output_id == id(result) and call < self.last_call:
+            return self.output
+        return None
 
     def set_training(self, training: bool | None) -> None:
         """Take it that the innermost module is another one now, in training or in evaluation."""

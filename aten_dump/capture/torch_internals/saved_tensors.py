@@ -9,6 +9,7 @@ import torch
 from .packed_tensors import PackedTensor
 
 _TENSOR: Final = torch.Tensor
+_PACKED: Final = PackedTensor
 # An older torch shows of what a node saved only that there is something: it may be under hooks.
 _tells: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
 _saved_attributes: Final[dict[type, tuple[str, ...]]] = {}
@@ -36,10 +37,10 @@ def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor],
             hook, data = getattr(one, "unpack_hook", None), getattr(one, "data", None)
             if hook is None and type(data) is _TENSOR:
                 tensors.append(data)
-            elif isinstance(data, PackedTensor):
+            elif isinstance(data, _PACKED):
                 packed.append(data)
             elif hook is not None:
                 is_hooked = True
-            elif isinstance(data, torch.Tensor):
+            elif isinstance(data, _TENSOR):
                 tensors.append(data)
     return tensors, packed, is_hooked

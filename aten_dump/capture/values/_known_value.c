@@ -1,9 +1,8 @@
-/* Finds the value of a tensor that was seen before: where it lies is asked through DLPack
+/* Finds the value of a tensor that was seen before, or tells where a new one lies: asked through DLPack
  * (https://dmlc.github.io/dlpack/latest/c_api.html), one call in place of five that each make an object.
  */
 
 #define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
 #include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,8 +40,9 @@ typedef struct {
 } Key;
 
 static FromPyObject from;
-static PyObject *untyped_storage, *nbytes, *is_neg;     /* methods */
-static PyObject *CDATA, *KEY, *VALUE, *OTHERS; /* names */
+/* Functions of torch, and the dtypes whose tensors have keys. */
+static PyObject *untyped_storage, *nbytes, *is_neg, *storage_offset, *is_functional, *keyed_dtypes;
+static PyObject *CDATA, *PLACE, *VALUE, *OTHERS, *DTYPE, *IS_CPU, *IS_CUDA; /* names */
 
 static PyObject *none(void)
 {
@@ -52,33 +52,47 @@ static PyObject *none(void)
 
 static PyObject *use(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *methods[3];
+    PyObject *capsule, *of[6];
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOO", &capsule, &methods[0], &methods[1], &methods[2]))
+    if (!PyArg_ParseTuple(args, "OOOOOOO", &capsule, &of[0], &of[1], &of[2], &of[3], &of[4], &of[5]))
         return NULL;
     ExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (api == NULL)
         return NULL;
     if (api->major != MAJOR || api->from == NULL)
         return PyBool_FromLong(0);
-    for (int i = 0; i < 3; i++)
-        Py_INCREF(methods[i]);
-    untyped_storage = methods[0];
-    nbytes = methods[1];
-    is_neg = methods[2];
+    for (int i = 0; i < 6; i++)
+        Py_INCREF(of[i]);
+    untyped_storage = of[0];
+    nbytes = of[1];
+    is_neg = of[2];
+    storage_offset = of[3];
+    is_functional = of[4];
+    keyed_dtypes = of[5];
     from = api->from;
     return PyBool_FromLong(1);
+}
+
+static PyObject *ask(PyObject *function, PyObject *object)
+{
+    return PyObject_CallOneArg(function, object);
+}
+
+/* 1 where a question about an object is answered by True; -1 with an error set. */
+static int is_true(PyObject *answer)
+{
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : answer == Py_True;
 }
 
 /* Fill `key`; return its bytes, 0 where there is none, -1 with an error set. */
 static Py_ssize_t fill(Key *key, PyObject *tensor, PyObject *storage)
 {
     DLTensor found;
-    PyObject *answer = PyObject_CallFunctionObjArgs(is_neg, tensor, NULL);
-    Py_XDECREF(answer);
-    if (answer != Py_False)
-        return answer == NULL ? -1 : 0;
-    answer = PyObject_CallFunctionObjArgs(nbytes, storage, NULL);
+    int negative = is_true(ask(is_neg, tensor));
+    if (negative)
+        return negative < 0 ? -1 : 0;
+    PyObject *answer = ask(nbytes, storage);
     if (answer == NULL)
         return -1;
     key->storage_nbytes = PyLong_AsLongLong(answer);
@@ -100,18 +114,6 @@ static Py_ssize_t fill(Key *key, PyObject *tensor, PyObject *storage)
     return (Py_ssize_t)(offsetof(Key, lengths) + 2 * half);
 }
 
-static PyObject *key_of(PyObject *module, PyObject *tensor)
-{
-    Key key;
-    PyObject *storage = PyObject_CallFunctionObjArgs(untyped_storage, tensor, NULL);
-    Py_ssize_t size = storage == NULL ? -1 : fill(&key, tensor, storage);
-    (void)module;
-    Py_XDECREF(storage);
-    if (size < 0)
-        PyErr_Clear();
-    return size <= 0 ? none() : PyBytes_FromStringAndSize((const char *)&key, size);
-}
-
 /* Return the value that a state has at a key, but its first: NULL where there is none. */
 static PyObject *other_at(PyObject *state, const Key *key, Py_ssize_t size)
 {
@@ -128,31 +130,115 @@ static PyObject *other_at(PyObject *state, const Key *key, Py_ssize_t size)
     return value;
 }
 
-static PyObject *find(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* 1 where torch's DLPack functions can be asked of a tensor, as far as is known: an error of theirs takes long. */
+static int may_ask(PyObject *tensor, PyObject *dtype)
+{
+    int has = PySet_Contains(keyed_dtypes, dtype);
+    if (has <= 0)
+        return has;
+    has = is_true(PyObject_GetAttr(tensor, IS_CPU));
+    if (has == 0)
+        has = is_true(PyObject_GetAttr(tensor, IS_CUDA)) ? 2 : 0;
+    if (has <= 0)
+        return has;
+    int functional = is_true(ask(is_functional, tensor));
+    return functional ? (functional < 0 ? -1 : 0) : has;
+}
+
+static PyObject *lengths(const int64_t *from_here, Py_ssize_t n)
+{
+    PyObject *found = PyTuple_New(n);
+    for (Py_ssize_t i = 0; found != NULL && i < n; i++) {
+        PyObject *one = PyLong_FromLongLong(from_here[i]);
+        if (one == NULL)
+            Py_CLEAR(found);
+        else
+            PyTuple_SET_ITEM(found, i, one);
+    }
+    return found;
+}
+
+/* Return a tuple of six, whose references it takes over; NULL where one of them is, or there is no memory. */
+static PyObject *six(PyObject *a, PyObject *b, PyObject *c, PyObject *d, PyObject *e, PyObject *f)
+{
+    PyObject *items[] = {a, b, c, d, e, f};
+    int is_whole = a != NULL && b != NULL && c != NULL && d != NULL && e != NULL && f != NULL;
+    PyObject *found = is_whole ? PyTuple_New(6) : NULL;
+    for (int i = 0; i < 6; i++)
+        if (found != NULL)
+            PyTuple_SET_ITEM(found, i, items[i]);
+        else
+            Py_XDECREF(items[i]);
+    return found;
+}
+
+static PyObject *new_reference(PyObject *object)
+{
+    Py_INCREF(object);
+    return object;
+}
+
+/* Return storage, its address, its bytes, geometry, key, whether it is in host memory. */
+static PyObject *description(
+    PyObject *tensor, PyObject *storage, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
+{
+    PyObject *shape = lengths(key->lengths, key->ndim), *strides = lengths(key->lengths + key->ndim, key->ndim);
+    PyObject *geometry = six(ask(storage_offset, tensor), shape, strides, new_reference(dtype), new_reference(Py_False),
+                             new_reference(Py_False));
+    return six(new_reference(storage), new_reference(address), PyLong_FromLongLong(key->storage_nbytes), geometry,
+               PyBytes_FromStringAndSize((const char *)key, size), PyBool_FromLong(is_cpu));
+}
+
+/* Return the value of a tensor on a storage, or its description; NULL where there is no key, with or without an error. */
+static PyObject *value_or_description(PyObject *tensor, PyObject *storage, PyObject *address, PyObject *state)
 {
     Key key;
+    Py_ssize_t size = 0;
+    int is_filled = 0, asked = 0;
     PyObject *found = NULL;
+    if (state != NULL) {
+        PyObject *place = PyObject_GetAttr(state, PLACE);
+        PyObject *value = place == NULL ? NULL : PyObject_GetAttr(state, VALUE);
+        if (value != NULL && PyBytes_Check(place)) { /* the first value on it has a key, so this tensor may be asked */
+            is_filled = 1;
+            size = fill(&key, tensor, storage);
+            if (size > 0 && PyBytes_GET_SIZE(place) == size && !memcmp(PyBytes_AS_STRING(place), &key, (size_t)size)) {
+                Py_INCREF(value);
+                found = value;
+            }
+        }
+        Py_XDECREF(value);
+        Py_XDECREF(place);
+        if (found != NULL || value == NULL || (is_filled && size <= 0))
+            return found;
+    }
+    PyObject *dtype = PyObject_GetAttr(tensor, DTYPE);
+    if (dtype != NULL && (asked = may_ask(tensor, dtype)) > 0) {
+        if (!is_filled)
+            size = fill(&key, tensor, storage);
+        if (size > 0 && state != NULL)
+            found = other_at(state, &key, size);
+        if (size > 0 && found == NULL && !PyErr_Occurred())
+            found = description(tensor, storage, address, dtype, &key, size, asked == 1);
+    }
+    Py_XDECREF(dtype);
+    return found;
+}
+
+static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
     (void)module;
     if (count != 2)
-        return PyErr_Format(PyExc_TypeError, "find takes 2 arguments, got %zd", count);
-    PyObject *storage = PyObject_CallFunctionObjArgs(untyped_storage, args[0], NULL);
+        return PyErr_Format(PyExc_TypeError, "look takes 2 arguments, got %zd", count);
+    PyObject *storage = ask(untyped_storage, args[0]);
     if (storage == NULL)
         return NULL;
     PyObject *address = PyObject_GetAttr(storage, CDATA);
     PyObject *state = address == NULL ? NULL : PyDict_GetItemWithError(args[1], address);
     Py_XINCREF(state); /* the questions may let other threads run */
-    PyObject *first = state == NULL ? NULL : PyObject_GetAttr(state, KEY);
-    PyObject *value = first == NULL ? NULL : PyObject_GetAttr(state, VALUE);
-    if (value != NULL && first != Py_None) {
-        Py_ssize_t size = fill(&key, args[0], storage);
-        if (size > 0 && PyBytes_Size(first) == size && memcmp(PyBytes_AsString(first), &key, (size_t)size) == 0) {
-            Py_INCREF(value);
-            found = value;
-        } else if (size > 0)
-            found = other_at(state, &key, size);
-    }
-    Py_XDECREF(value);
-    Py_XDECREF(first);
+    PyObject *found = NULL;
+    if (address != NULL && !PyErr_Occurred())
+        found = value_or_description(args[0], storage, address, state);
     Py_XDECREF(state);
     Py_XDECREF(address);
     Py_DECREF(storage);
@@ -163,9 +249,9 @@ static PyObject *find(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 static PyMethodDef METHODS[] = {
-    {"use", use, METH_VARARGS, "Take torch's DLPack functions, and methods; False where they are of another version."},
-    {"key_of", key_of, METH_O, "Return where a tensor lies as bytes; None where that is not to be had."},
-    {"find", (PyCFunction)(void (*)(void))find, METH_FASTCALL, "Return the value of a tensor; None where unknown."},
+    {"use", use, METH_VARARGS, "Take torch's functions; False where those for DLPack are of another version."},
+    {"look", (PyCFunction)(void (*)(void))look, METH_FASTCALL, "Return the value of a tensor, a tuple of six that "
+                                                               "describes a new one, or None."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -174,8 +260,11 @@ static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_known_value", NULL,
 PyMODINIT_FUNC PyInit__known_value(void)
 {
     CDATA = PyUnicode_InternFromString("_cdata");
-    KEY = PyUnicode_InternFromString("key");
+    PLACE = PyUnicode_InternFromString("place");
     VALUE = PyUnicode_InternFromString("value");
     OTHERS = PyUnicode_InternFromString("others");
-    return CDATA && KEY && VALUE && OTHERS ? PyModule_Create(&MODULE) : NULL;
+    DTYPE = PyUnicode_InternFromString("dtype");
+    IS_CPU = PyUnicode_InternFromString("is_cpu");
+    IS_CUDA = PyUnicode_InternFromString("is_cuda");
+    return CDATA && PLACE && VALUE && OTHERS && DTYPE && IS_CPU && IS_CUDA ? PyModule_Create(&MODULE) : NULL;
 }

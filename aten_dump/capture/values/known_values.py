@@ -3,8 +3,8 @@
 Theory of operation
     To ask a tensor for its shape, strides, offset and dtype takes a call of torch's each, that makes an object which is
     compared and thrown away. Torch's DLPack functions for C tell where it lies in one call. That, with the bytes of the
-    storage, is the key under which a `StorageState` has the values of its present version. A tensor whose key is not
-    there is asked as ever, so keys need not be complete; but two tensors with the same key are the same value.
+    storage, is the key under which a `StorageState` has the values of its present version, in place of the geometry.
+    Which tensors have keys depends on them alone, so one that has is found by no other way.
 
     Keys are had for plain tensors of host memory and CUDA: of others torch's functions raise errors, which take long.
     Tensors with a negative bit, which DLPack does not tell, complex ones, which may have a conjugate bit, and those
@@ -13,31 +13,41 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
-from ...store.records import Tree
-from ..memory.storages import StorageState
+from ..torch_internals.engine import is_functional_tensor
 
 _INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 KEYED_DTYPES: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16, *_INTEGERS))
-_exchange: Final[Any] = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_STRIDES: Final = (100, 1)  # some versions of DLPack's functions tell others of a dimension of one element
 
-try:
-    from ._known_value import find as find
-    from ._known_value import key_of as key_of
-    from ._known_value import use
-except ImportError:
-    FINDS = False
+_Look = Callable[[torch.Tensor, dict[int, Any]], Any]
 
-    def find(tensor: torch.Tensor, states: Mapping[int, StorageState], /) -> Tree:
-        """Do nothing: callers ask FINDS first."""
 
-    def key_of(tensor: torch.Tensor, /) -> bytes | None:
-        """Do nothing: callers ask FINDS first."""
-else:
-    FINDS = _exchange is not None and use(
-        _exchange, torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.is_neg
-    )
+def _found() -> _Look | None:
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    try:
+        from ._known_value import look as found
+        from ._known_value import use
+    except ImportError:
+        return None
+    asks = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.is_neg, torch.Tensor.storage_offset
+    if exchange is None or not use(exchange, *asks, is_functional_tensor, KEYED_DTYPES):
+        return None
+    described = found(torch.zeros(1, 2).as_strided((1, 2), _STRIDES), {})
+    return found if described is not None and described[3][2] == _STRIDES else None
+
+
+def _not_found(tensor: torch.Tensor, states: dict[int, Any]) -> Any:
+    """Do nothing: callers ask FINDS first."""
+
+
+_look = _found()
+FINDS: Final[bool] = _look is not None
+# Returns the value of a tensor, as all records name it, from the states of storages by address. Of one that is not
+# there, six things: storage, its address, its bytes, geometry, key, whether it is in host memory; None of one without a
+# key.
+look: Final[_Look] = _look or _not_found

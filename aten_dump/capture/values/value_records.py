@@ -53,8 +53,15 @@ class ValueRecords:
         """Emit a storage again, of which it is known now that it lies in the memory of another, from a byte on."""
         self._emit((STORAGE, state.id, state.nbytes, self._devices[device], whole, offset))
 
-    def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry) -> Tree:
-        """Emit the value of a tensor on a storage; return it as all records name it."""
+    def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry, is_plain: bool = False) -> Tree:
+        """Emit the value of a tensor on a storage; return it as all records name it.
+
+        Args:
+            tensor: the tensor.
+            state: its storage.
+            geometry: where it lies there.
+            is_plain: it is known to be neither quantized nor without memory, which need not be asked then.
+        """
         flags = 0
         extra: dict[str, Any] | None = None
         offset, shape, stride, dtype, is_conj, is_neg = geometry
@@ -64,7 +71,9 @@ class ValueRecords:
             flags |= UNDEFINED
         if state.nbytes == 0 and tensor.numel():
             flags |= UNDEFINED  # its memory was given back (FSDP's parameters between uses)
-        if tensor.is_meta:
+        if is_plain:
+            pass
+        elif tensor.is_meta:
             flags |= OPAQUE
         elif tensor.is_quantized:
             extra = {"quantized": _quantization(tensor)}
@@ -76,7 +85,12 @@ class ValueRecords:
             flags |= REQUIRES_GRAD
         number = self._new_id(flags)
         text = self._dtypes.get(dtype) or self._dtype_text(dtype)
-        self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra))
+        if extra is not None:
+            self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride, flags, extra))
+        elif flags:
+            self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride, flags))
+        else:  # trailing fields with defaults may lack
+            self._emit((VALUE, number, state.id, state.version, offset, text, shape, stride))
         return (TREE_VALUE, number)
 
     def _memory(self, tensor: torch.Tensor, state: StorageState) -> int:

@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -21,7 +21,7 @@ from ..memory.storage_table import StorageTable
 from ..naming.interned_tables import Interner
 from ..torch_internals.engine import DISABLED_DISPATCH, is_functional_tensor
 from ..unseen import Coverage
-from .known_values import FINDS, KEYED_DTYPES, find, key_of
+from .known_values import FINDS, look
 from .tensors_without_memory import TensorsWithoutMemory
 from .unseen_writes import UnseenWrites
 from .value_ids import ValueIds
@@ -30,6 +30,8 @@ from .value_records import ValueRecords
 _TENSOR: Final = torch.Tensor
 _MOST_GEOMETRIES: Final = 4096
 _NOT_TO_KEEP: Final = KEPT | UNDEFINED | OPAQUE
+_DESCRIBED: Final = 6  # things told of a tensor that is new; trees have two
+_CPU: Final = torch.device("cpu")
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
 
@@ -82,9 +84,13 @@ class ValueTable(ValueIds):
         tree: Tree
         try:
             if FINDS and self._unseen_writes is None:
-                tree = find(tensor, self._states)
-                if tree is not None and not (keep and self._keeps_data and self._is_to_keep(tree[1])):
-                    return tree
+                found: tuple[Any, ...] | None = look(tensor, self._states)
+                if found is not None:
+                    if len(found) == _DESCRIBED:
+                        return self._add(tensor, found, keep)
+                    if keep and self._keeps_data and self._is_to_keep(found[1]):
+                        self._keep_known(tensor, found[1])
+                    return found
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
             geometry: Geometry = (
@@ -105,7 +111,7 @@ class ValueTable(ValueIds):
         if self._unseen_writes is not None:
             self._unseen_writes.check(tensor, state)
         tree = None
-        if geometry == state.geometry:
+        if geometry == state.place:
             tree = state.value
         elif state.others is not None:
             tree = state.others.get(geometry)
@@ -114,11 +120,30 @@ class ValueTable(ValueIds):
                 return (TREE_VALUE, self._without_memory.opaque(tensor))  # it has a storage, but no memory
             geometry = self._geometries.get(geometry) or self._keep_geometry(geometry)
             tree = self._records.in_memory(tensor, state, geometry)
-            has_key = FINDS and dtype in KEYED_DTYPES and (tensor.is_cpu or tensor.is_cuda)
-            state.add_value(geometry, tree, key_of(tensor) if has_key else None)
+            state.add_value(geometry, tree)
         if keep and self._keeps_data and self._is_to_keep(tree[1]):
             self._keeper.keep(tensor, state, tree[1])
         return tree
+
+    def _add(self, tensor: torch.Tensor, described: tuple[Any, ...], keep: bool) -> Tree:
+        """Take in a new value that has a key, as `look` has described it."""
+        storage, address, nbytes, geometry, key, is_cpu = described
+        state = self._states.get(address)
+        if state is None:
+            state = self.storages.add_plain(storage, address, nbytes, _CPU if is_cpu else tensor.device)
+        elif nbytes != state.nbytes:  # resized, by an op or unseen
+            self.storages.take_size(state, storage, state.nbytes)
+        tree = self._records.in_memory(tensor, state, geometry, is_plain=True)
+        state.add_value(key, tree)
+        if keep and self._keeps_data and self._is_to_keep(tree[1]):
+            self._keeper.keep(tensor, state, tree[1])
+        return tree
+
+    def _keep_known(self, tensor: torch.Tensor, number: int) -> None:
+        """Keep the data of a value that was seen when they were not asked for."""
+        state = self.storages.state_of(tensor)
+        assert state is not None, "it is where the value was found"
+        self._keeper.keep(tensor, state, number)
 
     def _is_to_keep(self, number: int) -> bool:
         """Tell whether the data of a value are neither kept nor beyond that."""

@@ -4,10 +4,11 @@
  * Only None and exact bool, int, float, str, bytes, dict, and lists and tuples of any class, are packed here. For all
  * else, for integers beyond 64 bits, text with surrogates and what is nested too deeply, None is returned: msgpack's
  * packer then does it, or says why it cannot. No Python code runs meanwhile, so one record is packed at a time.
+ *
+ * What `adder` returns packs a record and appends it to a list, in one call from C.
  */
 
 #define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
 #include <Python.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -121,12 +122,12 @@ static int pack(Buffer *out, PyObject *item, int depth)
     int is_tuple = type == &PyTuple_Type;
     if (is_tuple || type == &PyList_Type || PyTuple_Check(item) || PyList_Check(item)) {
         is_tuple = is_tuple || PyTuple_Check(item);
-        Py_ssize_t n = is_tuple ? PyTuple_Size(item) : PyList_Size(item);
+        Py_ssize_t n = is_tuple ? PyTuple_GET_SIZE(item) : PyList_GET_SIZE(item);
         if (n < 0 || (size_t)n > MOST)
             return 0;
         length(out, (size_t)n, 0x90, 16, 0, 0xDC);
         for (Py_ssize_t i = 0; i < n; i++)
-            if (!pack(out, is_tuple ? PyTuple_GetItem(item, i) : PyList_GetItem(item, i), depth + 1))
+            if (!pack(out, is_tuple ? PyTuple_GET_ITEM(item, i) : PyList_GET_ITEM(item, i), depth + 1))
                 return 0;
         return 1;
     }
@@ -147,7 +148,7 @@ static int pack(Buffer *out, PyObject *item, int depth)
         return 1;
     }
     if (type == &PyFloat_Type) {
-        double value = PyFloat_AsDouble(item);
+        double value = PyFloat_AS_DOUBLE(item);
         uint64_t bits;
         memcpy(&bits, &value, 8);
         number(out, 0xCB, bits, 8);
@@ -180,26 +181,60 @@ static int pack(Buffer *out, PyObject *item, int depth)
     return 0;
 }
 
-static PyObject *pack_record(PyObject *module, PyObject *record)
+/* Set `packed` to a record's bytes, NULL with an error set where there is no memory; 0 where it cannot be done here. */
+static int pack_whole(PyObject *record, PyObject **packed)
 {
-    (void)module;
     Buffer out;
     out.data = out.first;
     out.used = 0;
     out.size = sizeof out.first;
-    PyObject *result = NULL;
     int is_packed = pack(&out, record, 0);
     if (is_packed)
-        result = PyBytes_FromStringAndSize((const char *)out.data, (Py_ssize_t)out.used);
+        *packed = PyBytes_FromStringAndSize((const char *)out.data, (Py_ssize_t)out.used);
     if (out.data != out.first)
         free(out.data);
-    if (is_packed)
-        return result;
+    return is_packed;
+}
+
+static PyObject *none(void)
+{
     Py_INCREF(Py_None);
     return Py_None;
 }
 
+static PyObject *pack_record(PyObject *module, PyObject *record)
+{
+    PyObject *packed;
+    (void)module;
+    return pack_whole(record, &packed) ? packed : none();
+}
+
+/* `self` is a tuple: the list, and what is called with it and a record that is not for this packer. */
+static PyObject *add(PyObject *self, PyObject *record)
+{
+    PyObject *packed, *waiting = PyTuple_GET_ITEM(self, 0);
+    Py_ssize_t n = PyTuple_Check(record) ? PyTuple_GET_SIZE(record) : 0;
+    if (n > 0 && PyTuple_GET_ITEM(record, n - 1) != Py_None && pack_whole(record, &packed)) {
+        int failed = packed == NULL || PyList_Append(waiting, packed) < 0;
+        Py_XDECREF(packed);
+        return failed ? NULL : none();
+    }
+    return PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(self, 1), waiting, record, NULL);
+}
+
+static PyMethodDef ADD = {"add", add, METH_O, "Pack a record and append it to the list."};
+
+static PyObject *adder(PyObject *module, PyObject *args)
+{
+    PyObject *waiting, *otherwise;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &waiting, &otherwise))
+        return NULL;
+    return PyCFunction_NewEx(&ADD, args, NULL);
+}
+
 static PyMethodDef METHODS[] = {
+    {"adder", adder, METH_VARARGS, "Return what packs a record and appends it to a list; others go to a function."},
     {"pack_record", pack_record, METH_O, "Return a record as msgpack; None where that is not for this packer."},
     {NULL, NULL, 0, NULL},
 };

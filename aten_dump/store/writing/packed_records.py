@@ -8,7 +8,8 @@ before Python's collector has come to look through it. The C file beside this on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import msgpack
@@ -16,7 +17,7 @@ import msgpack
 from ..records import CALL, NOTE, VALUE, Call, Note, Value
 
 try:
-    from ._pack_record import pack_record
+    from ._pack_record import adder, pack_record
 except ImportError:
     IS_COMPILED = False
 else:
@@ -37,31 +38,13 @@ def new_packer() -> Any:
 class PackedRecords:
     """A list of packed records that several threads may add to."""
 
-    __slots__ = ("_append", "waiting")
+    __slots__ = ("add", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[bytes] = []
-        self._append = self.waiting.append
-
-    def add(self, record: tuple[Any, ...]) -> None:
-        """Add a record; where msgpack cannot write it, a Note that says so."""
-        if record[-1] is None:
-            record = _shortest(record)
-        data: bytes | None = pack_record(record) if IS_COMPILED else None
-        if data is not None:
-            self._append(data)
-            return
-        try:
-            pack = _idle.pop()
-        except IndexError:
-            pack = new_packer()
-        try:
-            data = pack(record)
-        except (TypeError, ValueError, OverflowError) as error:
-            message = f"a record of kind {record[0]!r} was left out: {error}; it held {_shown(record)}"
-            data = pack(Note(NOTE, "unwritable_record", message, 1))
-        _idle.append(pack)
-        self._append(data)
+        # Adds a record; where msgpack cannot write it, a Note that says so. In C, where it was compiled.
+        self.add: Callable[[tuple[Any, ...]], None]
+        self.add = adder(self.waiting, _add) if IS_COMPILED else partial(_add, self.waiting)
 
     def take(self) -> list[bytes]:
         """Return what was added; another thread may add meanwhile."""
@@ -77,6 +60,26 @@ def packed(records: Iterable[tuple[Any, ...]]) -> list[bytes]:
     for record in records:
         found.add(record)
     return found.waiting
+
+
+def _add(waiting: list[bytes], record: tuple[Any, ...]) -> None:
+    if record[-1] is None:
+        record = _shortest(record)
+    data: bytes | None = pack_record(record) if IS_COMPILED else None
+    if data is not None:
+        waiting.append(data)
+        return
+    try:
+        pack = _idle.pop()
+    except IndexError:
+        pack = new_packer()
+    try:
+        data = pack(record)
+    except (TypeError, ValueError, OverflowError) as error:
+        message = f"a record of kind {record[0]!r} was left out: {error}; it held {_shown(record)}"
+        data = pack(Note(NOTE, "unwritable_record", message, 1))
+    _idle.append(pack)
+    waiting.append(data)
 
 
 def kind_of(data: bytes) -> int:

@@ -213,10 +213,11 @@ def test_the_last_op_s_result_is_the_call_s_and_no_other_tensor_is() -> None:
     recorded, x = Recorded(io="input", data="tensor"), torch.ones(2)
     call = begin(recorded, x)
     y = recorded.run(aten.exp.default, x)
-    recorded.thread.last_output = (id(y), "known")
+    assert recorded.thread.output_id == id(y)
+    recorded.thread.output = "known"
     recorded.calls.end(call, y, None)
     assert recorded.last().outputs == "known"
-    recorded.thread.last_output = (id(x), "known")
+    recorded.thread.output_id = id(x)
     recorded.calls.end(begin(recorded, x), x, None)
     assert recorded.last().outputs == (r.TREE_VALUE, 1), "that op ran before this call began"
 

@@ -302,6 +302,6 @@ def test_a_version_knows_each_of_its_values_and_the_next_none() -> None:
     values = {("geometry", n): (TREE_VALUE, n) for n in range(3)}
     for geometry, value in values.items():
         state.add_value(geometry, value)
-    assert {state.geometry: state.value, **(state.others or {})} == values
+    assert {state.place: state.value, **(state.others or {})} == values
     state.bump()
-    assert (state.geometry, state.value, state.others) == (None, None, None)
+    assert (state.place, state.value, state.others) == (None, None, None)
