@@ -140,6 +140,9 @@ def compile_modules(folder: Path) -> list[Path]:
         target_dir=str(folder / "c"),
         group_name="aten_dump",
     )
+    if os.name == "posix":
+        for extension in extensions:  # what calls itself is called directly
+            extension.extra_compile_args += ["-fno-semantic-interposition", "-fvisibility=hidden"]
     options = C_OPTIONS.split()
     for file in C_FILES:
         name = file.removesuffix(".c").replace("/", ".")

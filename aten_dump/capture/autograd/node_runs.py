@@ -18,7 +18,7 @@ from ..clock import perf_counter_ns
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import OpenCall
 from ..step.step import Step
-from ..step.threads import ThreadState
+from ..step.threads import ThreadState, output_of
 from ..torch_internals import node_hooks
 from ..torch_internals.engine import (
     current_graph_task_id,
@@ -231,7 +231,7 @@ class NodeRuns(Runs):
 
     def _trees_of(self, call: OpenCall, grad_inputs: Gradients, thread: ThreadState) -> list[Tree]:
         """Return the gradients that a node's run sends."""
-        output = thread.output_of(grad_inputs[0], call.id) if len(grad_inputs) == 1 else None
+        output = output_of(thread, grad_inputs[0], call.id) if len(grad_inputs) == 1 else None
         if output is not None:
             return [output]
         return encode_all(grad_inputs, self._values, self._keep_outputs)

@@ -17,7 +17,7 @@ from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, Call
 from ..step.collectives import Flights
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
-from ..step.threads import ThreadState
+from ..step.threads import ThreadState, output_of
 from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, len_dispatch_stack, running_node
 from ..torch_internals.tracing import is_traced
 from ..values.argument_encoding import encode, encode_arguments
@@ -203,7 +203,7 @@ class PythonCalls:
     ) -> None:
         keep = self._keep_outputs and call.recorded
         if type(result) is _TENSOR:
-            output = thread.output_of(result, call.id) if call.recorded else None
+            output = output_of(thread, result, call.id) if call.recorded else None
             if output is not None:
                 call.outputs = output
             else:

@@ -73,12 +73,6 @@ class ThreadState:
         self.optimizer_depth = 0
         self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none
 
-    def output_of(self, result: Any, call: int) -> Tree:
-        """Return the tree of what a call returned, if its last op did and nothing was run since; None if not."""
-        if self.output_call == self.last_call and self.output_id == id(result) and call < self.last_call:
-            return self.output
-        return None
-
     def set_training(self, training: bool | None) -> None:
         """Take it that the innermost module is another one now, in training or in evaluation."""
         if training is not self.training:
@@ -88,6 +82,13 @@ class ThreadState:
     def optimizer_runs_in_backward(self) -> bool:
         """Tell whether an optimizer's step runs in a hook of the present backward pass; not a pass run by a closure."""
         return self.optimizer_pass == current_graph_task_id()
+
+
+def output_of(thread: ThreadState, result: Any, call: int) -> Tree:
+    """Return the tree of what a call returned, if its last op did and nothing was run since; None if not."""
+    if thread.output_call == thread.last_call and thread.output_id == id(result) and call < thread.last_call:
+        return thread.output
+    return None
 
 
 class Threads:

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from aten_dump.capture.calls.ops import PendingOp
 from aten_dump.capture.naming.call_name import CallName
 from aten_dump.capture.step.collectives import Flight
+from aten_dump.capture.step.threads import output_of
 from aten_dump.store import records as r
 from tests.capture.calls.recorded_ops import Recorded
 
@@ -42,8 +43,8 @@ def test_an_op_is_recorded_with_what_it_was_given_and_returned() -> None:
     assert [value.shape for value in recorded.sink.of(r.VALUE)] == [(2,), (2,)]
     (op,) = recorded.sink.of(r.OP)
     assert (op.op, op.prefix, op.api, op.arguments) == ("aten::add.Tensor", "Aten", "add", ["self", "other", "alpha"])
-    assert recorded.thread.output_of(y, 0) == call.outputs and recorded.thread.last_call == call.id
-    assert recorded.thread.output_of(x, 0) is None and recorded.thread.output_of(y, call.id) is None
+    assert output_of(recorded.thread, y, 0) == call.outputs and recorded.thread.last_call == call.id
+    assert output_of(recorded.thread, x, 0) is None and output_of(recorded.thread, y, call.id) is None
 
 
 def test_calls_of_an_op_are_numbered_and_the_op_is_told_of_once() -> None:
@@ -60,7 +61,7 @@ def test_several_results_are_a_tree() -> None:
     x = recorded.run(aten.exp.default, torch.ones(2))
     found = recorded.run(aten.aminmax.default, x)
     assert recorded.last().outputs == (r.TREE_TUPLE, (r.TREE_VALUE, 3), (r.TREE_VALUE, 4))
-    assert [recorded.thread.output_of(one, 0) for one in (x, *found)] == [None, None, None]
+    assert [output_of(recorded.thread, one, 0) for one in (x, *found)] == [None, None, None]
 
 
 def test_what_is_detached_is_the_same_value_and_the_op_before_it_still_the_last_that_made_one() -> None:
@@ -69,10 +70,10 @@ def test_what_is_detached_is_the_same_value_and_the_op_before_it_still_the_last_
     detached = recorded.run(aten.detach.default, y)
     made, taken = recorded.ended()
     assert taken.args == [made.outputs] and taken.outputs == made.outputs == (r.TREE_VALUE, 2)
-    assert recorded.thread.output_of(y, 0) == made.outputs and recorded.thread.output_of(detached, 0) is None
+    assert output_of(recorded.thread, y, 0) == made.outputs and output_of(recorded.thread, detached, 0) is None
     other = recorded.run(aten.detach.default, x)
     assert recorded.last().outputs == (r.TREE_VALUE, 1)
-    assert recorded.thread.output_of(other, 0) == (r.TREE_VALUE, 1) and recorded.thread.output_of(y, 0) is None
+    assert output_of(recorded.thread, other, 0) == (r.TREE_VALUE, 1) and output_of(recorded.thread, y, 0) is None
 
 
 @pytest.mark.parametrize("io", ["all", "input", "output"])
