@@ -42,6 +42,7 @@ from .graph_links import COMPILED_NODE, GraphLinks
 from .node_tags import Gradients, NodeTag, NodeTags, Runs
 from .saved_packs import SavedPacks
 
+# Of a module that is not compiled, by names that are final here: found without a look into a dict.
 _put: Final = node_hooks.put
 _let_others_first: Final = node_hooks.let_others_first
 

@@ -27,6 +27,7 @@ from .written_bytes import WrittenRanges
 
 # States at which the freed ones are looked for. Each state and what hangs on it is walked by Python's collector.
 _LEAST_PURGE: Final = 1024
+# Of modules that are not compiled, by names that are final here: found without a look into a dict.
 _free: Final = free_weak_ref
 _PRIVATE: Final = HAVE_PRIVATE_FORMATS
 _Tell = Callable[[StorageState, torch.device, int, int], None]  # a storage, and where: in which other, from which byte
