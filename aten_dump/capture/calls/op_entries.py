@@ -6,6 +6,7 @@ from typing import Any
 
 from ..naming.op_schemas import OpPlan, plan_of
 from ..step.call_counters import CallCounters, Counter
+from ..torch_internals.mode_stack import DETACH
 
 
 class OpEntry:
@@ -21,7 +22,7 @@ class OpEntry:
         # Of the plan, and asked of each call.
         self.copies = plan.copies
         self.may_be_ahead = plan.may_be_ahead
-        self.is_detach = plan.name.op == "aten::detach"
+        self.is_detach = func is DETACH
         self.number = 0  # Op id; 0 as long as none of its calls is recorded
 
 

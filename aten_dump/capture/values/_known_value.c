@@ -73,11 +73,6 @@ static PyObject *use(PyObject *module, PyObject *args)
     return PyBool_FromLong(1);
 }
 
-static PyObject *ask(PyObject *function, PyObject *object)
-{
-    return PyObject_CallOneArg(function, object);
-}
-
 /* 1 where a question about an object is answered by True; -1 with an error set. */
 static int is_true(PyObject *answer)
 {
@@ -89,10 +84,10 @@ static int is_true(PyObject *answer)
 static Py_ssize_t fill(Key *key, PyObject *tensor, PyObject *storage)
 {
     DLTensor found;
-    int negative = is_true(ask(is_neg, tensor));
+    int negative = is_true(PyObject_CallOneArg(is_neg, tensor));
     if (negative)
         return negative < 0 ? -1 : 0;
-    PyObject *answer = ask(nbytes, storage);
+    PyObject *answer = PyObject_CallOneArg(nbytes, storage);
     if (answer == NULL)
         return -1;
     key->storage_nbytes = PyLong_AsLongLong(answer);
@@ -141,7 +136,7 @@ static int may_ask(PyObject *tensor, PyObject *dtype)
         has = is_true(PyObject_GetAttr(tensor, IS_CUDA)) ? 2 : 0;
     if (has <= 0)
         return has;
-    int functional = is_true(ask(is_functional, tensor));
+    int functional = is_true(PyObject_CallOneArg(is_functional, tensor));
     return functional ? (functional < 0 ? -1 : 0) : has;
 }
 
@@ -172,20 +167,14 @@ static PyObject *six(PyObject *a, PyObject *b, PyObject *c, PyObject *d, PyObjec
     return found;
 }
 
-static PyObject *new_reference(PyObject *object)
-{
-    Py_INCREF(object);
-    return object;
-}
-
 /* Return storage, its address, its bytes, geometry, key, whether it is in host memory. */
 static PyObject *description(
     PyObject *tensor, PyObject *storage, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
 {
     PyObject *shape = lengths(key->lengths, key->ndim), *strides = lengths(key->lengths + key->ndim, key->ndim);
-    PyObject *geometry = six(ask(storage_offset, tensor), shape, strides, new_reference(dtype), new_reference(Py_False),
-                             new_reference(Py_False));
-    return six(new_reference(storage), new_reference(address), PyLong_FromLongLong(key->storage_nbytes), geometry,
+    PyObject *geometry = six(PyObject_CallOneArg(storage_offset, tensor), shape, strides, Py_NewRef(dtype),
+                             Py_NewRef(Py_False), Py_NewRef(Py_False));
+    return six(Py_NewRef(storage), Py_NewRef(address), PyLong_FromLongLong(key->storage_nbytes), geometry,
                PyBytes_FromStringAndSize((const char *)key, size), PyBool_FromLong(is_cpu));
 }
 
@@ -230,7 +219,7 @@ static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t count)
     (void)module;
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "look takes 2 arguments, got %zd", count);
-    PyObject *storage = ask(untyped_storage, args[0]);
+    PyObject *storage = PyObject_CallOneArg(untyped_storage, args[0]);
     if (storage == NULL)
         return NULL;
     PyObject *address = PyObject_GetAttr(storage, CDATA);
