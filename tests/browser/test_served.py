@@ -167,6 +167,60 @@ def test_a_view_that_is_slow_to_show_does_not_speak_for_the_next(
     report.wrong = [text for text in report.wrong if "500" not in text]  # Chromium's own word on the answer above
 
 
+FAILING = {
+    "strip": "step=1", "calls": "step=1", "call": f"step=1&call={CALL}", "graph": "step=1&module=layer1", "steps": "step=1",
+    "memory": "step=1", "tensor": f"step=1&call={CALL}&value=output.0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", FAILING)
+def test_a_view_that_could_not_be_shown_is_asked_for_again(
+    view: str, recorded: Path, serve: Serve, open_report: Open
+) -> None:
+    report = open_report(serve(recorded / "trained").url)
+    report.page.route(re.compile(r"/(sections|tensor)[/?]"), refuse)
+    report.go(f"view={view}&{FAILING[view]}", view)
+    assert report.text(".failed") == REFUSAL
+    report.page.unroute_all()
+    report.go("view=answer", "answer")
+    report.go(f"view={view}&{FAILING[view]}", view)
+    report.page.wait_for_function(
+        "view => document.querySelector(`.${view}-view`).innerText.length > 40 && !document.querySelector('.failed')",
+        arg=view,
+    )
+    forgive(report)
+
+
+def test_rows_that_could_not_be_read_are_told_once_and_come_later(
+    recorded: Path, serve: Serve, open_report: Open
+) -> None:
+    report = open_report(serve(recorded / "trained").url)
+    report.page.route(re.compile("/sections/target/1/0/calls/"), refuse)
+    report.go("view=calls&step=1", "calls")
+    report.page.wait_for_selector(f".failed:text-is('{REFUSAL}')")
+    assert report.texts(".failed") == [REFUSAL] and "…" in report.texts(".result")
+    report.page.unroute_all()
+    report.go("view=answer", "answer")
+    report.go("view=calls&step=1", "calls")
+    report.page.wait_for_function(
+        "() => ![...document.querySelectorAll('.result')].some(cell => cell.textContent === '…')"
+    )
+    assert report.texts(".failed") == []
+    forgive(report)
+
+
+REFUSAL = "no such bytes today"
+
+
+def refuse(route: Any) -> None:
+    route.fulfill(status=500, content_type="text/plain", body=REFUSAL)
+
+
+def forgive(report: Opened) -> None:
+    """Leave out what Chromium itself says of an answer that is an error."""
+    report.wrong = [text for text in report.wrong if "500" not in text]
+
+
 def test_what_was_not_recorded_is_told_in_words(recorded: Path, serve: Serve, open_report: Open) -> None:
     report = open_report(serve(recorded / "structure").url, TENSOR)
     assert re.search("data=", report.text(".failed"))

@@ -7,7 +7,7 @@ import { h, replace } from "./frame/dom.js";
 import { follow } from "./frame/following.js";
 import { Header, TITLES } from "./frame/header.js";
 import { listenToKeys } from "./frame/keyboard.js";
-import { shownWithPatience } from "./parts/waiting.js";
+import { shownWithPatience, tellOfReadsBeside } from "./parts/waiting.js";
 import { AnswerView } from "./views/answer.js";
 import { CallView } from "./views/call.js";
 import { CallsView } from "./views/calls.js";
@@ -44,11 +44,12 @@ async function start() {
     document.title = `${place.call && place.view === "call" ? place.call : TITLES[place.view]} · aten-dump report`;
     if (main.firstChild !== view.element) replace(main, view.element);
     const isNewest = () => mine === newest; // one that is slow to show may end after what came next
-    await shownWithPatience(main, () => view.show(place), isNewest);
+    await shownWithPatience(main, view, place, isNewest);
     if (isNewest()) document.documentElement.setAttribute("data-shown", place.view);
   };
   window.addEventListener("hashchange", show);
   printAnswer(main, views.answer);
+  tellOfReadsBeside(main);
   await show();
   if (server) {
     follow(app, server, () => {

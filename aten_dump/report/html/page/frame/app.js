@@ -11,7 +11,8 @@ import { address, currentPlace } from "./address.js";
  * @typedef {object} View
  * @property {HTMLElement} element
  * @property {(place: Place) => Promise<void> | void} show
- * @property {() => void} [renew] forget what was shown: there are new steps
+ * @property {() => void} [renew] forget what was shown: there are new steps, or the server answers again
+ * @property {() => void} [forget] forget what was to be shown: the server could not give it, but may when asked again
  */
 
 export class App {
@@ -114,7 +115,10 @@ export class App {
    */
   loaded(rank) {
     let loading = this.loading.get(rank.key);
-    if (!loading) this.loading.set(rank.key, (loading = rank.load()));
+    if (!loading) {
+      this.loading.set(rank.key, (loading = rank.load()));
+      loading.catch(() => this.loading.delete(rank.key)); // to be asked for again
+    }
     return loading;
   }
 

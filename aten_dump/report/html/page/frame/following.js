@@ -9,17 +9,20 @@ const HIDDEN_MS = 15_000;
 /**
  * @param {App} app
  * @param {ServerSource} source
- * @param {() => void} renew called when there are new steps
+ * @param {() => void} renew called when there are new steps, or the server answers again
  */
 export function follow(app, source, renew) {
   const look = async () => {
-    const generation = await source.generation();
-    document.documentElement.classList.toggle("alone", generation < 0);
-    if (generation > app.outline.generation) {
-      app.grow((await source.section("outline")).json);
-      renew();
+    try {
+      const generation = await source.generation();
+      const wasAlone = document.documentElement.classList.contains("alone");
+      const isAlone = document.documentElement.classList.toggle("alone", generation < 0);
+      const hasGrown = generation > app.outline.generation;
+      if (hasGrown) app.grow((await source.section("outline")).json);
+      if (hasGrown || (wasAlone && !isAlone)) renew();
+    } finally {
+      setTimeout(look, document.hidden ? HIDDEN_MS : EVERY_MS);
     }
-    setTimeout(look, document.hidden ? HIDDEN_MS : EVERY_MS);
   };
   setTimeout(look, EVERY_MS);
 }

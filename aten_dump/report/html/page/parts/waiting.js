@@ -3,25 +3,51 @@
 import { ServerError } from "../data/source.js";
 import { h } from "../frame/dom.js";
 
+/** @typedef {import("../frame/app.js").View} View */
+/** @typedef {import("../frame/address.js").Place} Place */
+
 const PATIENCE_MS = 250;
 
 /**
  * Show a view; say so where that takes a while, and why where the server cannot.
  * @param {HTMLElement} main
- * @param {() => Promise<void> | void} show
+ * @param {View} view
+ * @param {Place} place
  * @param {() => boolean} isWanted whether it is still what the address names
  */
-export async function shownWithPatience(main, show, isWanted) {
+export async function shownWithPatience(main, view, place, isWanted) {
   for (const found of main.querySelectorAll(":scope > .failed")) found.remove();
   const note = h("p", { class: "waiting", role: "status" }, "Reading the dump …");
   const timer = setTimeout(() => isWanted() && main.prepend(note), PATIENCE_MS);
   try {
-    await show();
+    await view.show(place);
   } catch (error) {
     if (!(error instanceof ServerError)) throw error;
-    if (isWanted()) main.prepend(h("p", { class: "failed", role: "alert" }, error.message));
+    view.forget?.();
+    if (isWanted()) tell(main, error);
   } finally {
     clearTimeout(timer);
     note.remove();
   }
+}
+
+/**
+ * Tell what the server could not give to those who read beside a view that is shown already: rows, facts, links.
+ * @param {HTMLElement} main
+ */
+export function tellOfReadsBeside(main) {
+  window.addEventListener("unhandledrejection", (event) => {
+    if (!(event.reason instanceof ServerError)) return;
+    event.preventDefault(); // it is no mistake of the page
+    tell(main, event.reason);
+  });
+}
+
+/**
+ * @param {HTMLElement} main
+ * @param {ServerError} error told once, though many may have waited for the same answer
+ */
+function tell(main, { message }) {
+  const told = [...main.querySelectorAll(":scope > .failed")].some((found) => found.textContent === message);
+  if (!told) main.prepend(h("p", { class: "failed", role: "alert" }, message));
 }

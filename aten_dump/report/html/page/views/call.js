@@ -26,6 +26,10 @@ export class CallView {
     this.shown = "";
   }
 
+  forget() {
+    this.shown = "";
+  }
+
   /** @param {Place} place */
   async show(place) {
     const rank = await this.app.rankAt(place);

@@ -37,6 +37,10 @@ export class CallsView {
     this.statistic = "l2norm";
   }
 
+  renew() {
+    this.virtual?.soon();
+  }
+
   /** @param {Place} place */
   async show(place) {
     const rank = await this.app.rankAt(place);

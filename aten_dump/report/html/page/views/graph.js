@@ -28,6 +28,10 @@ export class GraphView {
     this.shown = "";
   }
 
+  forget() {
+    this.shown = "";
+  }
+
   /** @param {Place} place */
   async show(place) {
     const rank = await this.app.rankAt(place);

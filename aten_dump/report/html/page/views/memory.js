@@ -26,6 +26,10 @@ export class MemoryView {
     this.shown = "";
   }
 
+  forget() {
+    this.shown = "";
+  }
+
   /** @param {Place} place */
   async show(place) {
     const rank = await this.app.rankAt(place);
@@ -33,6 +37,7 @@ export class MemoryView {
     if (this.shown === key) return;
     this.shown = key;
     const section = rank ? await this.app.source.optional(`${rank.key}/saved`) : null;
+    if (this.shown !== key) return;
     if (!rank || !section) return replace(this.element, h("p", { class: "empty" }, "Forward kept nothing alive for backward, or it was not recorded."));
     const saved = new SavedMemory(section, rank.loaded.calls.count);
     const kept = saved.total(false);

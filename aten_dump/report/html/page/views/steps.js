@@ -37,6 +37,10 @@ export class StepsView {
     this.shown = "";
   }
 
+  forget() {
+    this.shown = "";
+  }
+
   /** @param {Place} place */
   async show(place) {
     const section = this.series ? null : await this.app.source.optional("steps");

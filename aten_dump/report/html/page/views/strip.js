@@ -31,6 +31,8 @@ export class StripView {
     this.element = h("section", { class: "view strip-view", "aria-label": "Strip" });
     /** @type {Rank | null} */
     this.rank = null;
+    /** @type {Rank | null} the one that is being loaded */
+    this.wanted = null;
     /** @type {Scene | null} */
     this.scene = null;
     this.way = "";
@@ -43,10 +45,10 @@ export class StripView {
   async show(place) {
     const rank = await this.app.rankAt(place);
     if (!rank || !rank.loaded.calls.count) {
-      this.rank = null;
+      this.rank = this.wanted = null;
       return replace(this.element, h("p", { class: "empty" }, rank ? "No call was recorded in this step." : "The report shows no step and rank call by call."));
     }
-    if (rank !== this.rank) await this.open(rank);
+    if (!(await this.open(rank))) return;
     const scene = /** @type {Scene} */ (this.scene);
     if (place.q !== this.query) this.find(place.q);
     const call = place.call ? rank.loaded.calls.find(place.call) : -1;
@@ -56,20 +58,27 @@ export class StripView {
     this.draw();
   }
 
-  /** @param {Rank} rank */
+  /**
+   * @param {Rank} rank
+   * @returns {Promise<boolean>} whether it is still what is to be shown
+   */
   async open(rank) {
-    this.rank = rank;
-    this.query = "";
+    this.wanted = rank;
+    if (rank === this.rank) return true;
     const layout = new StripLayout(rank);
     const ways = Object.entries(WAYS).filter(([, way]) => rank.loaded.judged || !way.needsJudged);
     if (!ways.some(([name]) => name === this.way)) this.way = rank.loaded.judged ? "error" : rank.outline.nonfinite?.first ? "nonfinite" : "phase";
     const way = WAYS[this.way];
     if (way.needsValues) await rank.loadAll();
+    if (this.wanted !== rank) return false;
+    this.rank = rank;
+    this.query = "";
     this.scene = {
       layout, bands: moduleBands(layout), painting: way.paint(rank), curves: curvesOf(layout), matched: null, selected: -1, from: 0, to: layout.width,
       cause: this.causeIn(rank),
     };
     this.build(ways.map(([name, { title }]) => [name, title]));
+    return true;
   }
 
   /** @param {Rank} rank */

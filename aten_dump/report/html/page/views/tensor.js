@@ -30,12 +30,17 @@ export class TensorView {
     onThemeChange(() => this.again());
   }
 
+  forget() {
+    this.shown = "";
+  }
+
   /** @param {Place} place */
   async show(place) {
     const key = JSON.stringify(place);
     if (this.shown === key) return;
     this.shown = key;
     const found = await this.find(place);
+    if (this.shown !== key) return;
     if (!found) {
       this.shown = "";
       return replace(this.element, h("p", { class: "empty" }, "No tensor is selected: open a call, and choose one of its tensors."));
