@@ -10,7 +10,8 @@ Theory of operation
 
     Not compiled is what others see as Python functions: the methods that torch calls on a mode, which dynamo must be
     able to skip; the wrappers around torch's own methods; whatever runs the program's code, as its frames would lack
-    in a traceback. A class can be derived from a compiled one only in a compiled module: all batches are here, or none.
+    in a traceback; what reads memory that only a variable keeps alive, as compiled code lets go of it after its last
+    use. A class can be derived from a compiled one only in a compiled module: all batches are here, or none.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ COMPILED = [
     "capture/data/keeper",
     "capture/data/small_tensor_batches",
     "capture/data/statistics/on_device",
+    "capture/data/statistics/one_pass",
     "capture/data/stored_bytes",
     "capture/memory/storage_table",
     "capture/memory/storages",

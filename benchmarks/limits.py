@@ -122,7 +122,7 @@ def _reduce(tensor: torch.Tensor) -> None:
 
 
 def _in_one_pass(flat: torch.Tensor) -> bool:
-    from aten_dump.capture.data.statistics.one_pass import of_elements
+    from aten_dump.capture.data.statistics.one_tensor import of_elements
 
     return of_elements(flat) is not None
 

@@ -11,24 +11,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import string_at
+from time import perf_counter
 from typing import Final
 
 import torch
 
 from ...config import DumpConfig
-from ...store.records import CONJUGATE, NEGATIVE, NOTE, SAME, SAME_HASH, SAME_STATISTICS, Note, Same
+from ...store.records import (
+    CONJUGATE,
+    HASH,
+    NEGATIVE,
+    NOTE,
+    SAME,
+    SAME_HASH,
+    SAME_STATISTICS,
+    STATISTICS,
+    Hash,
+    Note,
+    Same,
+    Statistics,
+)
 from ...store.sink import Sink
+from ...store.writing.host_bytes import memory_at
 from ..devices import in_plain_format, private_memory, saturates
 from ..memory.dtypes import dtype_name
-from ..memory.geometry import covers
+from ..memory.geometry import byte_extent, covers
 from ..memory.storages import StorageState
 from ..torch_internals.quiet import quiet
 from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
+from .hash_functions import HASHES
 from .hashes import hash_later, hash_of, statistics_later, statistics_of
 from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, SMALL_BYTES, Batches
 from .statistics.many_small_tensors import ITEM_BYTES
+from .statistics.one_pass import of_memory
 from .stored_bytes import StoredBytes
 from .wanted_data import WantedData
 
@@ -87,13 +104,9 @@ class Keeper:
                 self._observe(tensor, value, state)
             dtype = tensor.dtype
             item_bytes = ITEM_BYTES.get(dtype)
-            if item_bytes is not None and tensor.is_cpu and not flags & _BITS:
+            if item_bytes is not None and tensor.is_cpu and not flags & _BITS and tensor.is_contiguous():
                 nbytes = tensor.numel() * item_bytes
-                if (
-                    0 < nbytes <= self._small_bytes
-                    and tensor.is_contiguous()
-                    and self._keep_small(tensor, dtype, nbytes, state, value)
-                ):
+                if nbytes and state.format is None and self._keep_in_a_row(tensor, dtype, nbytes, state, value):
                     return
             try:
                 self._keep_as_it_lies(tensor, state, value)
@@ -116,18 +129,27 @@ class Keeper:
         self._sink.on_tick(None)
         self.flush()
 
-    # -- small tensors
+    # -- tensors on the CPU whose elements lie in a row
 
-    def _keep_small(
+    def _keep_in_a_row(
         self, tensor: torch.Tensor, dtype: torch.dtype, nbytes: int, state: StorageState, value: int
     ) -> bool:
-        """Keep a contiguous tensor of `nbytes` with the next batch; False where it has no memory (zeros)."""
-        address = tensor.data_ptr()
-        if not address:
+        """Keep a contiguous tensor of `nbytes`, and call no op for it; False where it has no memory (zeros)."""
+        if not tensor.data_ptr():
             return False
         low = int(tensor.storage_offset()) * ITEM_BYTES[dtype]
         if low + nbytes > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return True
+        if nbytes <= self._small_bytes:
+            self._keep_small(tensor, low, low + nbytes, state, value)
+        else:
+            self._keep_long(tensor, nbytes, state, value)
+        return True
+
+    def _keep_small(self, tensor: torch.Tensor, low: int, high: int, state: StorageState, value: int) -> None:
+        """Keep a tensor that is bytes `low` to `high` of the storage with the next batch."""
+        dtype = tensor.dtype
+        nbytes = high - low
         stored, facts = self._keeps_bytes, self._keeps_facts
         if nbytes == state.nbytes:
             known = state.whole_facts()
@@ -139,15 +161,33 @@ class Keeper:
                 facts = False
         if stored:
             for first, past, blob, base in state.blobs:
-                if first <= low and low + nbytes <= past:
+                if first <= low and high <= past:
                     self._stored.point(value, blob, base + low - first)
                     stored = False
                     break
         if stored or facts:
-            batch, start = self._batches.add(dtype, stored, facts, value, string_at(address, nbytes))
+            batch, start = self._batches.add(dtype, stored, facts, value, string_at(tensor.data_ptr(), nbytes))
             if stored:
-                state.add_blob(low, low + nbytes, batch, start)
-        return True
+                state.add_blob(low, high, batch, start)
+
+    def _keep_long(self, tensor: torch.Tensor, nbytes: int, state: StorageState, value: int) -> None:
+        """Keep a tensor that is too long for a batch."""
+        wanted = self._wanted
+        dtype = tensor.dtype
+        whole = nbytes == state.nbytes
+        if wanted.statistics and not (
+            whole and self._has_same(state.whole_facts().statistics, dtype, value, SAME_STATISTICS)
+        ):
+            self._measure(tensor, value, True)
+        wants_hash = bool(wanted.hash) and not (
+            whole and self._has_same(state.whole_facts().hash, dtype, value, SAME_HASH)
+        )
+        if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash):
+            return
+        if wants_hash:
+            start = perf_counter()
+            self._emit(Hash(HASH, value, HASHES[wanted.hash](memory_at(tensor.data_ptr(), nbytes))))
+            self._seconds["hash"] += perf_counter() - start
 
     # -- all others
 
@@ -171,33 +211,47 @@ class Keeper:
 
     def _keep(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         wanted = self._wanted
+        if byte_extent(tensor)[1] > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
+            return
         has_bits = bool(self.marks[value] & _BITS)
-        whole = not has_bits and tensor.numel() * tensor.element_size() == state.nbytes and covers(tensor)
+        is_dense = not has_bits and covers(tensor)
+        whole = is_dense and tensor.numel() * tensor.element_size() == state.nbytes
         known = state.whole_facts()
-        if wanted.statistics and not (whole and self._has_same(known.statistics, tensor, value, SAME_STATISTICS)):
-            self._keep_statistics(tensor, value)
+        if wanted.statistics and not (whole and self._has_same(known.statistics, tensor.dtype, value, SAME_STATISTICS)):
+            self._keep_statistics(tensor, value, is_dense)
         wants_hash = bool(wanted.hash) and not (
-            whole and tensor.is_contiguous() and self._has_same(known.hash, tensor, value, SAME_HASH)
+            whole and tensor.is_contiguous() and self._has_same(known.hash, tensor.dtype, value, SAME_HASH)
         )
         if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash and not has_bits):
             return
         if wants_hash and not hash_later(self._sink, tensor, value, wanted.hash):
             hash_of(self._emit, tensor, value, wanted.hash, self._seconds)
 
-    def _has_same(self, known: dict[torch.dtype, int], tensor: torch.Tensor, value: int, facts: int) -> bool:
+    def _has_same(self, known: dict[torch.dtype, int], dtype: torch.dtype, value: int, facts: int) -> bool:
         """Tell whether a value that covers the same storage has these facts already, and say so in a record."""
-        other = known.setdefault(tensor.dtype, value)
+        other = known.setdefault(dtype, value)
         if other == value:
             return False
         self._emit(Same(SAME, value, other, facts))
         return True
 
-    def _keep_statistics(self, tensor: torch.Tensor, value: int) -> None:
-        names = self._wanted.statistics
+    def _keep_statistics(self, tensor: torch.Tensor, value: int, is_dense: bool) -> None:
         if not saturates(tensor.device.type) and self._on_device.add(value, tensor):
             return
-        if not statistics_later(self._sink, tensor, value, names):
-            statistics_of(self._emit, tensor, value, names, self._seconds)
+        if not statistics_later(self._sink, tensor, value, self._wanted.statistics):
+            self._measure(tensor, value, is_dense)
+
+    def _measure(self, tensor: torch.Tensor, value: int, is_dense: bool) -> None:
+        """Compute the statistics of a value on the spot; `is_dense` if its elements are all of a piece of memory."""
+        names = self._wanted.statistics
+        if is_dense and tensor.is_cpu:
+            start = perf_counter()
+            numbers = of_memory(tensor.dtype, tensor.data_ptr(), tensor.numel(), names)
+            if numbers is not None:
+                self._emit(Statistics(STATISTICS, value, numbers))
+                self._seconds["statistics"] += perf_counter() - start
+                return
+        statistics_of(self._emit, tensor, value, names, self._seconds)
 
     def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""

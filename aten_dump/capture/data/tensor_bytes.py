@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from typing import Final
 
 import torch
 
+from ...store.writing.host_bytes import memory_at
 from ...torch_names import without_bits
 
 _INTS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
@@ -91,4 +91,4 @@ def host_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, memoryview]:
     nbytes = flat.numel() * flat.element_size()
     if nbytes == 0:
         return flat, memoryview(b"")
-    return flat, memoryview((ctypes.c_char * nbytes).from_address(flat.data_ptr())).cast("B")
+    return flat, memory_at(flat.data_ptr(), nbytes)

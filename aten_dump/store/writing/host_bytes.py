@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +21,19 @@ def _unlocked_memmove() -> Callable[[int, int, int], object]:
 
 
 _memmove = _unlocked_memmove()
+_memory_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_view.argtypes, _memory_view.restype = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int], ctypes.py_object
+_TO_READ: Final = 0x100  # CPython's PyBUF_READ
 _LONG_BYTES: Final = 64 << 10
+
+
+def memory_at(address: int, nbytes: int) -> memoryview:
+    """Return memory of the host, to be read. Whose it is must stay alive meanwhile.
+
+    (A ctypes array of these bytes would need a type for each length, which ctypes keeps.)
+    """
+    view: memoryview = _memory_view(address, nbytes, _TO_READ)
+    return view
 
 
 class HostBytes:
@@ -48,8 +60,7 @@ class HostBytes:
 
     def view(self, offset: int, nbytes: int) -> memoryview:
         """Return `nbytes` bytes from `offset` on; they are there until the next ones are asked for."""
-        array: Any = ctypes.c_char * nbytes
-        return memoryview(array.from_address(self._address + offset)).cast("B")
+        return memory_at(self._address + offset, nbytes)
 
     def __call__(self, offset: int, address: int, nbytes: int) -> None:
         begun = perf_counter()

@@ -14,6 +14,7 @@ from aten_dump.capture.data.keeper import KEPT, Keeper
 from aten_dump.capture.data.small_tensor_batches import SMALL_BYTES
 from aten_dump.capture.data.stored_bytes import COMPACT, SAMPLE, STRIDED
 from aten_dump.capture.memory.storages import StorageState
+from aten_dump.config import STATISTICS
 from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
 from tests.capture.bits import raw
@@ -149,12 +150,16 @@ def test_a_sample_of_a_view_is_of_that_view(dtype: torch.dtype, sample: int) -> 
     assert kept.sink.blobs == {i: raw(view.reshape(-1)[:sample]) for i, view in enumerate(views, 1)}
 
 
+@pytest.mark.parametrize("data", ["tensor", "full"])
+@pytest.mark.parametrize("layout", ["in a row", "transposed", "with gaps"])
 @pytest.mark.parametrize("size", [8, LARGE])
-def test_memory_that_was_shrunk_under_a_tensor_is_not_read(size: int) -> None:
-    kept, x = Kept(data="tensor"), torch.randn(size)
-    x.untyped_storage().resize_(size * 2)
+def test_memory_that_was_shrunk_under_a_tensor_is_not_read(size: int, layout: str, data: str) -> None:
+    kept, whole = Kept(data=data), torch.randn(4, size)
+    x = {"in a row": whole, "transposed": whole.t(), "with gaps": whole[:, ::2]}[layout]
+    whole.untyped_storage().resize_(size * 2)
     kept.keep(x)
-    assert kept.data() == {} and kept.sink.blobs == {}
+    kept.keeper.flush()
+    assert kept.sink.records == [] and kept.sink.blobs == {}
 
 
 def test_zeros_without_memory_are_zeros() -> None:
@@ -207,3 +212,34 @@ def test_bytes_are_those_at_the_moment_of_keeping() -> None:
     ctypes.memset(x.data_ptr(), 255, 64)
     kept.keeper.flush()
     assert kept.sink.blobs == {1: raw(torch.arange(16.0))}
+
+
+LAYOUTS = {
+    "in a row": lambda x: x,
+    "a part": lambda x: x[3:-5],
+    "transposed": lambda x: x.t(),
+    "a part, transposed": lambda x: x[3:-5].t(),
+    "channels last": lambda x: x.view(2, 4, 64, -1).to(memory_format=torch.channels_last),
+    "with gaps": lambda x: x[:, ::3],
+    "expanded": lambda x: x[:1].expand(9, x.shape[1]),
+    "negative bit": lambda x: torch.complex(x, x).conj().imag,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16, torch.bool], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_facts_are_of_the_elements_however_they_lie(layout: str, dtype: torch.dtype) -> None:
+    if layout == "negative bit" and dtype != torch.float32:
+        pytest.skip("only real parts of complex numbers have that bit: float32 runs")
+    tensor = LAYOUTS[layout]((torch.randn(256, 260) * 20).to(dtype))
+    kept, plain = Kept(data="full"), tensor.resolve_neg().contiguous().clone()
+    kept.keep(tensor, r.NEGATIVE if tensor.is_neg() else 0)
+    (hashed,), (measured,) = kept.of(r.HASH), kept.of(r.STATISTICS)
+    assert hashed.digest == xxhash.xxh3_64_digest(raw(plain))
+    wide = plain.double()
+    for name, number in zip(STATISTICS, measured.numbers, strict=True):
+        expected = {
+            "count": wide.numel(), "min": wide.min(), "max": wide.max(), "mean": wide.mean(), "l2norm": wide.norm(),
+            "std": wide.std(), "zero": (wide == 0).sum(), "negative": (wide < 0).sum(), "positive": (wide > 0).sum(),
+        }.get(name, 0)  # fmt: skip
+        assert number == pytest.approx(float(expected), rel=1e-5, abs=1e-4), name

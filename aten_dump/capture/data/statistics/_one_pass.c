@@ -10,7 +10,7 @@
  *     variances", 1979). So neither a mean far from zero nor the size of a tensor costs digits: at most BLOCK / 16 = 32
  *     floats are added up as floats, each off by 2^-24 of itself, so that a sum is off by less than 2e-6 of the sum
  *     of |x|. Short tensors are widened to double. A block with an element that is not finite, or whose squares its
- *     type cannot hold, is done again in double one by one, where NaN and Inf are counted.
+ *     type cannot hold, is widened to double too; there NaN and Inf are counted, and sums are what IEEE 754 has them.
  *
  *     Floats are compared as integers: their bits, with those below the sign turned over where it is set, are in the
  *     order of the numbers, and compilers make vectors of a minimum of integers. WIDE makes versions for wider vectors
@@ -23,6 +23,7 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -67,7 +68,7 @@ static void join(Moments *all, double count, double sum, double squares, double 
     all->squares += squares;
 }
 
-/* -- a block of floats or doubles that are finite and not extreme */
+/* -- a block of floats or doubles: where all are finite and not extreme, sums are right; the rest always is */
 
 typedef struct {
     double min, max, zero, negative, around, apart, center;
@@ -115,46 +116,71 @@ typedef struct {
 DEFINE_BLOCK(block_of_floats, float, int32_t)
 DEFINE_BLOCK(block_of_doubles, double, int64_t)
 
-/* -- a block with anything in it, in double and one by one */
+/* -- blocks, taken into what is known */
 
-static void slow_block(const double *x, int n, Numbers *out, Moments *moments)
-{
-    double sum = 0, squares = 0, apart = 0;
-    for (int i = 0; i < n; i++) {
-        double v = x[i];
-        if (v != v)
-            out->nan++;
-        else if (v - v != 0)
-            v > 0 ? out->posinf++ : out->neginf++;
-        out->min = v < out->min || v != v ? v : out->min; /* once NaN, no comparison is true: it stays */
-        out->max = v > out->max || v != v ? v : out->max;
-        out->zero += v == 0;
-        out->negative += v < 0;
-        sum += v;
-        squares += v * v;
-    }
-    double mean = sum / n;
-    for (int i = 0; i < n; i++) {
-        double d = x[i] - mean;
-        apart += d * d;
-    }
-    join(moments, n, sum, squares, apart);
-}
+/* How far from zero elements of a type may be for its sums of squares to keep their digits. */
+typedef struct {
+    double least, greatest, least_apart;
+} Bounds;
 
-static int is_plain(const Block *b)
+static const Bounds OF_FLOATS = {1e-15, 1e15, 1e-30}, OF_DOUBLES = {1e-150, 1e150, 1e-300};
+
+static int is_plain(const Block *b, const Bounds *bounds)
 {
     double greatest = -b->min > b->max ? -b->min : b->max;
-    /* `around` and `apart` are NaN where an element is NaN or Inf; the bounds are those of float's squares. */
-    return b->apart == b->apart && b->apart - b->apart == 0 && greatest < 1e15 && (greatest == 0 || greatest > 1e-15) &&
-           (b->min == b->max || b->apart > 1e-30);
+    /* `around` and `apart` are NaN where an element is NaN or Inf. */
+    return b->apart == b->apart && b->apart - b->apart == 0 && greatest < bounds->greatest &&
+           (greatest == 0 || greatest > bounds->least) && (b->min == b->max || b->apart > bounds->least_apart);
 }
 
-static void take_block(const Block *b, int n, Numbers *out, Moments *moments)
+static void take_signs(const Block *b, Numbers *out)
 {
     out->min = b->min < out->min ? b->min : out->min; /* false where out->min is NaN */
     out->max = b->max > out->max ? b->max : out->max;
     out->zero += b->zero;
     out->negative += b->negative;
+}
+
+WIDE static void count_nonfinite(const double *x, int n, Numbers *out)
+{
+    int64_t nan = 0, posinf = 0, neginf = 0;
+    for (int i = 0; i < n; i++) {
+        nan -= x[i] != x[i];
+        posinf -= x[i] > DBL_MAX;
+        neginf -= x[i] < -DBL_MAX;
+    }
+    out->nan -= (double)nan;
+    out->posinf -= (double)posinf;
+    out->neginf -= (double)neginf;
+    if (nan)
+        out->min = out->max = NAN;
+}
+
+WIDE static void sum_as_they_are(const double *x, int n, Moments *moments)
+{
+    double sum = 0, squares = 0, apart = 0;
+    for (int i = 0; i < n; i++) {
+        sum += x[i];
+        squares += x[i] * x[i];
+    }
+    const double mean = sum / n;
+    for (int i = 0; i < n; i++)
+        apart += (x[i] - mean) * (x[i] - mean);
+    join(moments, n, sum, squares, apart);
+}
+
+/* Take a block of doubles with NaN, Inf or numbers beyond the bounds. NaN is the least or the greatest of its keys. */
+static void take_odd_block(const double *x, const Block *b, int n, Numbers *out, Moments *moments)
+{
+    take_signs(b, out);
+    if (!(b->min - b->min == 0 && b->max - b->max == 0))
+        count_nonfinite(x, n, out);
+    sum_as_they_are(x, n, moments);
+}
+
+static void take_block(const Block *b, int n, Numbers *out, Moments *moments)
+{
+    take_signs(b, out);
     double sum = n * b->center + b->around;
     double squares = b->apart + 2 * b->center * b->around + n * b->center * b->center;
     double deviations = b->apart - b->around * b->around / n;
@@ -165,10 +191,10 @@ static void doubles(const double *x, int n, Numbers *out, Moments *moments)
 {
     Block block;
     block_of_doubles(x, n, &block);
-    if (is_plain(&block))
+    if (is_plain(&block, &OF_DOUBLES))
         take_block(&block, n, out, moments);
     else
-        slow_block(x, n, out, moments);
+        take_odd_block(x, &block, n, out, moments);
 }
 
 static void floats(const float *x, int n, int is_short, Numbers *out, Moments *moments)
@@ -176,7 +202,7 @@ static void floats(const float *x, int n, int is_short, Numbers *out, Moments *m
     Block block;
     if (!is_short) {
         block_of_floats(x, n, &block);
-        if (is_plain(&block)) {
+        if (is_plain(&block, &OF_FLOATS)) {
             take_block(&block, n, out, moments);
             return;
         }
@@ -372,23 +398,58 @@ static int is_code(int code)
     return 0;
 }
 
-static PyObject *number_list(int code, const Numbers *n)
+/* In the order of config.STATISTICS. */
+enum { COUNT, MIN, MAX, MEAN, L2NORM, STD, NANS, POSINF, NEGINF, ZERO, NEGATIVE, POSITIVE, STATISTICS };
+
+static PyObject *whole_number(int code, int64_t bits)
 {
-    PyObject *low, *high;
-    if (code == U64) {
-        low = PyLong_FromUnsignedLongLong((uint64_t)n->whole_min);
-        high = PyLong_FromUnsignedLongLong((uint64_t)n->whole_max);
-    } else {
-        low = PyLong_FromLongLong(n->whole_min);
-        high = PyLong_FromLongLong(n->whole_max);
+    return code == U64 ? PyLong_FromUnsignedLongLong((uint64_t)bits) : PyLong_FromLongLong(bits);
+}
+
+/* Tell whether the sum of integers was taken exactly. */
+static int is_exact(int code, const Numbers *n)
+{
+    const int64_t bound = (int64_t)1 << 31;
+    if (code == U64)
+        return (uint64_t)n->whole_max < (uint64_t)bound;
+    return n->whole_min > -bound && n->whole_max < bound;
+}
+
+static PyObject *statistic(int which, int code, const Numbers *n, int64_t count)
+{
+    const int is_float = code <= BF16;
+    switch (which) {
+    case COUNT: return PyLong_FromLongLong(count);
+    case MIN: return is_float ? PyFloat_FromDouble(n->min) : whole_number(code, n->whole_min);
+    case MAX: return is_float ? PyFloat_FromDouble(n->max) : whole_number(code, n->whole_max);
+    case MEAN:
+        return PyFloat_FromDouble((!is_float && is_exact(code, n) ? n->whole_sum : n->sum) / (double)count);
+    case L2NORM: return PyFloat_FromDouble(sqrt(n->squares));
+    case STD:
+        if (count < 2)
+            Py_RETURN_NONE;
+        return PyFloat_FromDouble(sqrt(n->deviations / (double)(count - 1)));
+    case NANS: return PyLong_FromDouble(n->nan);
+    case POSINF: return PyLong_FromDouble(n->posinf);
+    case NEGINF: return PyLong_FromDouble(n->neginf);
+    case ZERO: return PyLong_FromDouble(n->zero);
+    case NEGATIVE: return PyLong_FromDouble(n->negative);
+    case POSITIVE: return PyLong_FromDouble((double)count - n->zero - n->negative - n->nan);
     }
-    if (low == NULL || high == NULL) {
-        Py_XDECREF(low);
-        Py_XDECREF(high);
-        return NULL;
+    return PyErr_Format(PyExc_ValueError, "statistic %d is not one of 0 to %d", which, STATISTICS - 1);
+}
+
+static PyObject *statistic_list(const char *wanted, Py_ssize_t length, int code, const Numbers *n, int64_t count)
+{
+    PyObject *found = PyList_New(length);
+    for (Py_ssize_t i = 0; found != NULL && i < length; i++) {
+        PyObject *one = statistic(wanted[i], code, n, count);
+        if (one == NULL)
+            Py_CLEAR(found);
+        else
+            PyList_SetItem(found, i, one);
     }
-    return Py_BuildValue("(ddddddddddNNd)", n->min, n->max, n->sum, n->squares, n->deviations, n->nan, n->posinf,
-                         n->neginf, n->zero, n->negative, low, high, n->whole_sum);
+    return found;
 }
 
 static PyObject *of_one(PyObject *self, PyObject *args)
@@ -396,17 +457,24 @@ static PyObject *of_one(PyObject *self, PyObject *args)
     int code, threads, is_done;
     unsigned long long address;
     long long count;
+    const char *wanted;
+    Py_ssize_t length;
     Numbers numbers;
-    if (!PyArg_ParseTuple(args, "iKLi", &code, &address, &count, &threads) || !is_code(code))
+    if (!PyArg_ParseTuple(args, "iKLiy#", &code, &address, &count, &threads, &wanted, &length) || !is_code(code))
         return NULL;
     if (count < 1) {
         PyErr_SetString(PyExc_ValueError, "a tensor without elements has no statistics");
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    is_done = measure(code, (const char *)(uintptr_t)address, count, threads, &numbers);
-    Py_END_ALLOW_THREADS
-    return is_done ? number_list(code, &numbers) : PyErr_NoMemory();
+    const char *data = (const char *)(uintptr_t)address;
+    if (count <= FEW) { /* to get Python's lock back would take longer */
+        is_done = measure(code, data, count, threads, &numbers);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        is_done = measure(code, data, count, threads, &numbers);
+        Py_END_ALLOW_THREADS
+    }
+    return is_done ? statistic_list(wanted, length, code, &numbers, count) : PyErr_NoMemory();
 }
 
 /* Measure tensors end to end; 0 where there is no memory for a long one. */
@@ -441,8 +509,10 @@ static PyObject *of_many(PyObject *self, PyObject *args)
 {
     int code, is_done;
     unsigned long long address;
+    const char *wanted;
+    Py_ssize_t length;
     PyObject *list, *found = NULL;
-    if (!PyArg_ParseTuple(args, "iKO!", &code, &address, &PyList_Type, &list) || !is_code(code))
+    if (!PyArg_ParseTuple(args, "iKO!y#", &code, &address, &PyList_Type, &list, &wanted, &length) || !is_code(code))
         return NULL;
     Py_ssize_t tensors = PyList_Size(list);
     const char *data = (const char *)(uintptr_t)address;
@@ -468,7 +538,7 @@ static PyObject *of_many(PyObject *self, PyObject *args)
     }
     found = PyList_New(tensors);
     for (Py_ssize_t i = 0; found != NULL && i < tensors; i++) {
-        PyObject *one = number_list(code, numbers + i);
+        PyObject *one = statistic_list(wanted, length, code, numbers + i, counts[i]);
         if (one == NULL)
             Py_CLEAR(found);
         else
@@ -482,11 +552,12 @@ done:
 
 static PyMethodDef METHODS[] = {
     {"of_one", of_one, METH_VARARGS,
-     "of_one(code, address, count, threads)\n\n"
-     "Measure the `count` elements at `address`; return min, max, sum, squares, deviations, nan, posinf, neginf, zero,\n"
-     "negative, whole_min, whole_max, whole_sum. Nothing is checked: the memory must be there."},
+     "of_one(code, address, count, threads, wanted)\n\n"
+     "Return the statistics of the `count` elements at `address` whose places in config.STATISTICS are the bytes of\n"
+     "`wanted`. Nothing is checked: the memory must be there."},
     {"of_many", of_many, METH_VARARGS,
-     "of_many(code, address, counts)\n\nMeasure tensors of so many elements each, end to end; see `of_one`."},
+     "of_many(code, address, counts, wanted)\n\n"
+     "Return a list for each of the tensors of so many elements, which lie end to end; see `of_one`."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_one_pass", NULL, 0, METHODS, NULL, NULL, NULL, NULL};

@@ -34,8 +34,9 @@ from typing import Any, Final
 
 import torch
 
+from ....config import STATISTICS
 from ...memory.geometry import covers
-from .one_pass import of_elements
+from .one_pass import CODES, of_memory
 
 _CHUNK_ELEMENTS: Final = 1 << 17
 _FAST_CHUNK_ELEMENTS: Final = 1 << 18  # for each of torch's threads; 1 MB, which the cache of a core holds
@@ -100,8 +101,8 @@ def compute(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Number]:
         found = {"count": 0, "l2norm": 0.0} | dict.fromkeys(
             ("nan", "posinf", "neginf", "zero", "negative", "positive"), 0
         )
-    elif (in_one_pass := of_elements(flat)) is not None:
-        found = in_one_pass
+    elif (in_one_pass := of_elements(flat, names)) is not None:
+        return in_one_pass
     elif flat.is_complex():
         found = _of_complex(flat, names)
     elif flat.is_floating_point():
@@ -109,6 +110,14 @@ def compute(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Number]:
     else:
         found = _of_int(flat, names)
     return [found.get(name) for name in names]
+
+
+def of_elements(flat: torch.Tensor, names: tuple[str, ...] = STATISTICS) -> list[Number] | None:
+    """Return the statistics `names` of a 1-D tensor of any dtype and device in one pass; None where that cannot be."""
+    if flat.dtype not in CODES or not flat.is_cpu:
+        return None
+    flat = flat.contiguous()
+    return of_memory(flat.dtype, flat.data_ptr(), flat.numel(), names)
 
 
 def _of_float(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
