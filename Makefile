@@ -51,7 +51,7 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 
 # Of what writes little is compiled, of what reads nothing: tests of full disks, of thousands of steps, of restarts and of comparing
 # layouts add nothing here.
-COMPILED_TESTS := tests/capture tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, index_writer.py packed_records.py) \
+COMPILED_TESTS := tests/capture tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, host_bytes.py index_writer.py packed_records.py) \
   tests/test_examples.py \
   $(filter-out $(addprefix tests/distributed/test_, layouts.py restarts.py), $(wildcard tests/distributed/test_*.py)) \
   $(filter-out $(addprefix tests/promises/test_, minimal_reader.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))

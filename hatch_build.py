@@ -92,6 +92,7 @@ C_FILES = [
     "aten_dump/capture/data/statistics/_one_pass.c",
     "aten_dump/capture/values/_known_value.c",
     "aten_dump/store/_small_files.c",
+    "aten_dump/store/writing/_host_memory.c",
     "aten_dump/store/writing/_pack_record.c",
 ]
 # Sums may be taken in any order, which vectors need; NaN and Inf are told apart as ever.

@@ -10,7 +10,6 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import string_at
 from time import perf_counter
 from typing import Final
 
@@ -32,7 +31,7 @@ from ...store.records import (
     Statistics,
 )
 from ...store.sink import Sink
-from ...store.writing.host_bytes import memory_at
+from ...store.writing.host_bytes import bytes_at, memory_at
 from ..devices import in_plain_format, private_memory, saturates
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import byte_extent, covers
@@ -166,7 +165,7 @@ class Keeper:
                     stored = False
                     break
         if stored or facts:
-            batch, start = self._batches.add(dtype, stored, facts, value, string_at(tensor.data_ptr(), nbytes))
+            batch, start = self._batches.add(dtype, stored, facts, value, bytes_at(tensor.data_ptr(), nbytes))
             if stored:
                 state.add_blob(low, high, batch, start)
 

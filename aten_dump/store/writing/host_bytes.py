@@ -21,19 +21,23 @@ def _unlocked_memmove() -> Callable[[int, int, int], object]:
 
 
 _memmove = _unlocked_memmove()
-_memory_view = ctypes.pythonapi.PyMemoryView_FromMemory
-_memory_view.argtypes, _memory_view.restype = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int], ctypes.py_object
-_TO_READ: Final = 0x100  # CPython's PyBUF_READ
 _LONG_BYTES: Final = 64 << 10
 
 
-def memory_at(address: int, nbytes: int) -> memoryview:
-    """Return memory of the host, to be read. Whose it is must stay alive meanwhile.
+def _memory_at() -> Callable[[int, int], memoryview]:
+    """Return `memory_at` without C. (For an array of ctypes there would be a type for each length, for ever.)."""
+    view_of = ctypes.pythonapi.PyMemoryView_FromMemory
+    view_of.argtypes, view_of.restype = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int], ctypes.py_object
+    return lambda address, nbytes: view_of(address, nbytes, 0x100)  # CPython's PyBUF_READ
 
-    (A ctypes array of these bytes would need a type for each length, which ctypes keeps.)
-    """
-    view: memoryview = _memory_view(address, nbytes, _TO_READ)
-    return view
+
+# A copy of memory of the host, and a view of it, to be read: address and bytes. Whose it is must stay alive meanwhile.
+try:
+    from ._host_memory import bytes_at as bytes_at
+    from ._host_memory import memory_at as memory_at
+except ImportError:
+    bytes_at: Callable[[int, int], bytes] = ctypes.string_at  # type: ignore[no-redef]
+    memory_at: Callable[[int, int], memoryview] = _memory_at()  # type: ignore[no-redef]
 
 
 class HostBytes:

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from aten_dump.store.writing.host_bytes import HostBytes
+from aten_dump.store.writing.host_bytes import HostBytes, bytes_at, memory_at
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 100, 1 << 17])
@@ -34,3 +34,10 @@ def test_they_are_read_in_place() -> None:
 def test_no_bytes() -> None:
     HostBytes.of(b"")(0, 0, 0)
     assert len(HostBytes.of(b"").view(0, 0)) == 0
+
+
+def test_a_copy_stays_as_it_was_and_a_view_follows_its_memory() -> None:
+    array = np.arange(5, dtype=np.uint8)
+    copy, view = bytes_at(array.ctypes.data + 1, 3), memory_at(array.ctypes.data + 1, 3)
+    array[:] = 9
+    assert (copy, bytes(view), view.readonly, view.format) == (b"\1\2\3", b"\t\t\t", True, "B")
