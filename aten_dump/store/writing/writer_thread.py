@@ -1,9 +1,9 @@
 """The thread that writes, and what waits for it.
 
 Theory of operation
-    It takes what is there when it is signaled and every 50 ms otherwise. Records that wait and the memory of jobs are
-    bounded. Records are not counted one by one, that would cost too much: whoever emits them calls
-    `wait_for_room` now and then, every thousand calls, say.
+    It takes what is there when it is signaled, as at the end of a step that is not short, and every 50 ms otherwise.
+    Records that wait and the memory of jobs are bounded. Records are not counted one by one, that would cost too much:
+    whoever emits them calls `wait_for_room` now and then, every thousand calls, say.
 
     After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it.
 
@@ -52,6 +52,7 @@ class WriterThread:
         self._signal = Bell()
         self._tick = tick
         self._ticked = 0.0  # when the tick was called last, or a step ended, of which it would find nothing
+        self._ended = 0.0  # when the last step did, for those that end them
         self._error: StoreError | None = None
         self._reported = False
         self._is_ending = False
@@ -100,9 +101,14 @@ class WriterThread:
         self.queue.add(self._do_job, (job, nbytes))
 
     def end_step(self, end: StepEnd) -> None:
-        """Queue the end of a step."""
+        """Queue the end of a step. Of steps that are shorter than INTERVAL_SECONDS several are written at once: to be
+        woken for each, the thread would stop the program each time.
+        """
         self.queue.add(self._do_end, end)
-        self._signal.ring()
+        now = time.monotonic()
+        if now - self._ended >= INTERVAL_SECONDS:
+            self._signal.ring()
+        self._ended = now
 
     def flush(self) -> None:
         """Wait until all that was queued is on file.
