@@ -142,7 +142,7 @@ class Keeper:
         if nbytes <= self._small_bytes:
             self._keep_small(tensor, low, low + nbytes, state, value)
         else:
-            self._keep_long(tensor, nbytes, state, value)
+            self._keep_elements(tensor, state, value, has_bits=False, is_dense=True)
         return True
 
     def _keep_small(self, tensor: torch.Tensor, low: int, high: int, state: StorageState, value: int) -> None:
@@ -169,25 +169,6 @@ class Keeper:
             if stored:
                 state.add_blob(low, high, batch, start)
 
-    def _keep_long(self, tensor: torch.Tensor, nbytes: int, state: StorageState, value: int) -> None:
-        """Keep a tensor that is too long for a batch."""
-        wanted = self._wanted
-        dtype = tensor.dtype
-        whole = nbytes == state.nbytes
-        if wanted.statistics and not (
-            whole and self._has_same(state.whole_facts().statistics, dtype, value, SAME_STATISTICS)
-        ):
-            self._measure(tensor, value, True)
-        wants_hash = bool(wanted.hash) and not (
-            whole and self._has_same(state.whole_facts().hash, dtype, value, SAME_HASH)
-        )
-        if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash):
-            return
-        if wants_hash:
-            start = perf_counter()
-            self._emit(Hash(HASH, value, HASHES[wanted.hash](memory_at(tensor.data_ptr(), nbytes))))
-            self._seconds["hash"] += perf_counter() - start
-
     # -- all others
 
     def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
@@ -209,11 +190,16 @@ class Keeper:
         self._keep(on_host, StorageState(state.id, on_host.untyped_storage().nbytes(), 0), value)
 
     def _keep(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
-        wanted = self._wanted
         if byte_extent(tensor)[1] > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return
         has_bits = bool(self.marks[value] & _BITS)
-        is_dense = not has_bits and covers(tensor)
+        self._keep_elements(tensor, state, value, has_bits, not has_bits and covers(tensor))
+
+    def _keep_elements(
+        self, tensor: torch.Tensor, state: StorageState, value: int, has_bits: bool, is_dense: bool
+    ) -> None:
+        """Keep a tensor; `is_dense` if its elements are all of a piece of memory, with no bits to be applied."""
+        wanted = self._wanted
         whole = is_dense and tensor.numel() * tensor.element_size() == state.nbytes
         known = state.whole_facts()
         if wanted.statistics and not (whole and self._has_same(known.statistics, tensor.dtype, value, SAME_STATISTICS)):
@@ -223,8 +209,8 @@ class Keeper:
         )
         if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash and not has_bits):
             return
-        if wants_hash and not hash_later(self._sink, tensor, value, wanted.hash):
-            hash_of(self._emit, tensor, value, wanted.hash, self._seconds)
+        if wants_hash:
+            self._keep_hash(tensor, value, is_dense)
 
     def _has_same(self, known: dict[torch.dtype, int], dtype: torch.dtype, value: int, facts: int) -> bool:
         """Tell whether a value that covers the same storage has these facts already, and say so in a record."""
@@ -235,13 +221,6 @@ class Keeper:
         return True
 
     def _keep_statistics(self, tensor: torch.Tensor, value: int, is_dense: bool) -> None:
-        if not saturates(tensor.device.type) and self._on_device.add(value, tensor):
-            return
-        if not statistics_later(self._sink, tensor, value, self._wanted.statistics):
-            self._measure(tensor, value, is_dense)
-
-    def _measure(self, tensor: torch.Tensor, value: int, is_dense: bool) -> None:
-        """Compute the statistics of a value on the spot; `is_dense` if its elements are all of a piece of memory."""
         names = self._wanted.statistics
         if is_dense and tensor.is_cpu:
             start = perf_counter()
@@ -250,7 +229,20 @@ class Keeper:
                 self._emit(Statistics(STATISTICS, value, numbers))
                 self._seconds["statistics"] += perf_counter() - start
                 return
-        statistics_of(self._emit, tensor, value, names, self._seconds)
+        if not saturates(tensor.device.type) and self._on_device.add(value, tensor):
+            return
+        if not statistics_later(self._sink, tensor, value, names):
+            statistics_of(self._emit, tensor, value, names, self._seconds)
+
+    def _keep_hash(self, tensor: torch.Tensor, value: int, is_dense: bool) -> None:
+        algorithm = self._wanted.hash
+        if is_dense and tensor.is_cpu and tensor.is_contiguous() and tensor.data_ptr():
+            start = perf_counter()
+            data = memory_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+            self._emit(Hash(HASH, value, HASHES[algorithm](data)))
+            self._seconds["hash"] += perf_counter() - start
+        elif not hash_later(self._sink, tensor, value, algorithm):
+            hash_of(self._emit, tensor, value, algorithm, self._seconds)
 
     def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""

@@ -9,7 +9,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ import xxhash
 
 from ...store.records import RANDOM, Random
 from ...store.sink import Sink
-from ...store.writing.host_bytes import HostBytes
+from ...store.writing.host_bytes import HostBytes, bytes_at
 from ..naming.interned_tables import Interner
 from ..torch_internals.quiet import quiet
 from ..values.containers import tensors_in
@@ -46,7 +45,7 @@ class RandomStates:
         self._sink.emit(Random(RANDOM, call, self._interner.text(str(device)), blob))
 
     def _store(self, state: torch.Tensor) -> int:
-        raw = ctypes.string_at(state.data_ptr(), state.numel())
+        raw = bytes_at(state.data_ptr(), state.numel())
         digest = xxhash.xxh3_128_digest(raw)
         blob = self._blobs.get(digest)
         if blob is None:

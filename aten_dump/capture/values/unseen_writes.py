@@ -17,6 +17,7 @@ from time import perf_counter
 import torch
 import xxhash
 
+from ...store.writing.host_bytes import memory_at
 from ..data.byte_copies import copy_bytes
 from ..memory.geometry import byte_extent
 from ..memory.storages import StorageState
@@ -63,8 +64,7 @@ class UnseenWrites:
     def _digest(tensor: torch.Tensor, low: int, high: int) -> bytes:
         """Hash bytes [low, high) of the storage of `tensor`."""
         if tensor.device.type == "cpu":
-            memory = (ctypes.c_char * (high - low)).from_address(tensor.untyped_storage().data_ptr() + low)
-            return xxhash.xxh3_64_digest(memory)
+            return xxhash.xxh3_64_digest(memory_at(tensor.untyped_storage().data_ptr() + low, high - low))
         host = (ctypes.c_char * (high - low))()
         wait = copy_bytes(tensor, low, {"copy": 0.0})(0, ctypes.addressof(host), high - low)
         if wait is not None:

@@ -36,7 +36,7 @@ import torch
 
 from ....config import STATISTICS
 from ...memory.geometry import covers
-from .one_pass import CODES, of_memory
+from .one_pass import CODES, IS_COMPILED, of_memory
 
 _CHUNK_ELEMENTS: Final = 1 << 17
 _FAST_CHUNK_ELEMENTS: Final = 1 << 18  # for each of torch's threads; 1 MB, which the cache of a core holds
@@ -114,7 +114,7 @@ def compute(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Number]:
 
 def of_elements(flat: torch.Tensor, names: tuple[str, ...] = STATISTICS) -> list[Number] | None:
     """Return the statistics `names` of a 1-D tensor of any dtype and device in one pass; None where that cannot be."""
-    if flat.dtype not in CODES or not flat.is_cpu:
+    if not IS_COMPILED or flat.dtype not in CODES or not flat.is_cpu:  # else a copy would be for nothing
         return None
     flat = flat.contiguous()
     return of_memory(flat.dtype, flat.data_ptr(), flat.numel(), names)
