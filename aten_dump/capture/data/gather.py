@@ -6,8 +6,8 @@ Without the C file, and of tensors that it does not know, torch makes a copy of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ _ALIGNMENT: Final = 64
 _KEPT_BYTES: Final = 1 << 19  # what `stretch` asks for, but where rows are very long
 _MOST_KEPT: Final = 4
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+T = TypeVar("T")
 
 
 class _Scratch:
@@ -111,3 +112,18 @@ class GatheredBytes(HostBytes):
     def _copy(self, offset: int, address: int, nbytes: int) -> None:
         item = self._item
         copy(self._address, item, self._shape, self._strides, offset // item, (offset + nbytes) // item, address)
+
+
+def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:
+    """Return what `read` makes of the address of a tensor's elements, in row-major order and there until it returns;
+    None where they are more than are copied at once. `can_gather` says of which tensors.
+    """
+    nbytes = tensor.numel() * tensor.element_size()
+    if nbytes > _KEPT_BYTES:
+        return None
+    scratch = _scratch(nbytes)
+    try:
+        GatheredBytes(tensor)(0, scratch.address, nbytes)
+        return read(scratch.address)
+    finally:
+        _give_back(scratch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -11,9 +12,10 @@ from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
 from ..torch_internals.quiet import quiet
 from .byte_copies import elements_on_host
-from .gather import GatheredBytes, can_gather
+from .gather import GatheredBytes, can_gather, read_at_once
 from .hash_functions import HASHERS, HASHES
 from .host_memory import as_array
+from .statistics.one_pass import CODES, of_memory
 from .statistics.one_tensor import compute
 from .tensor_bytes import host_bytes
 
@@ -24,9 +26,18 @@ def statistics_of(
     """Compute and emit the statistics of a value."""
     start = perf_counter()
     with quiet():
-        numbers = compute(tensor, names)
+        numbers = (_statistics_of_gathered(tensor, names) if can_gather(tensor) else None) or compute(tensor, names)
     emit(Statistics(STATISTICS, value, numbers))
     seconds["statistics"] += perf_counter() - start
+
+
+def _statistics_of_gathered(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Any] | None:
+    """Return the statistics of elements that do not lie in a row, copied into memory in use again: new memory, of which
+    torch's copy is made, costs more than they do. None where `compute` is to make that copy.
+    """
+    if tensor.dtype not in CODES:
+        return None
+    return read_at_once(tensor, lambda address: of_memory(tensor.dtype, address, tensor.numel(), names))
 
 
 def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, seconds: dict[str, float]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aten_dump.capture.data import gather
 from aten_dump.capture.data.byte_copies import copy_elements
-from aten_dump.capture.data.gather import GatheredBytes, can_gather
+from aten_dump.capture.data.gather import GatheredBytes, can_gather, read_at_once
 from aten_dump.capture.data.hash_functions import HASHERS, HASHES
 from aten_dump.store.memory_sink import MemorySink
 from tests.capture.bits import raw
@@ -135,6 +135,13 @@ def test_pieces_are_of_whole_lines_of_memory_and_stay_in_cache() -> None:
     assert stretch(4, (5, 100_000), (1, 5)) == 5 * 100_000  # there are no sixteen
     assert stretch(4, (6, 100, 100), (10_000, 1, 100)) % 10_000 == 0
     assert stretch(8, (0, 5), (5, 1)) == 0 and stretch(8, (), ()) == 1
+
+
+@needs_compiler
+def test_elements_are_read_at_once_where_they_are_few() -> None:
+    few, many = torch.randn(300, 200).t(), torch.randn(700, 500).t()
+    assert read_at_once(few, lambda address: ctypes.string_at(address, few.numel() * 4)) == raw(few)
+    assert read_at_once(many, lambda _: pytest.fail("more than the memory for them holds")) is None
 
 
 @needs_compiler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from aten_dump.capture.data.hash_functions import HASHERS, HASHES
 from aten_dump.capture.data.hashes import hash_later, hash_of, statistics_of
+from aten_dump.capture.data.statistics.one_tensor import compute
+from aten_dump.config import STATISTICS as STATISTIC_NAMES
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import HASH, STATISTICS
 from tests.capture.bits import calls, raw
@@ -100,6 +103,25 @@ def test_statistics_taken_at_once_are_those_named_in_that_order() -> None:
     statistics_of(sink.emit, x, 4, ("max", "negative", "count"), seconds)
     assert [tuple(record) for record in sink.records] == [(STATISTICS, 4, [3.0, 1, 3])]
     assert seconds["statistics"] > 0 and seconds["hash"] == 0
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(300, 200)[:, ::3],
+        torch.randn(64, 1).expand(64, 300),
+        torch.randint(-9, 9, (90, 70), dtype=torch.int16).t()[1:],
+        (torch.rand(200, 90) > 0.5)[::2, 1:],
+        torch.randn(30, 50, dtype=torch.complex64)[:, ::2],
+        torch.randn(700, 700)[:, 1:],  # more than are copied at once
+        torch.tensor([[1.0, math.nan, -math.inf, 0.0]] * 40)[:, 1:],
+    ],
+)
+def test_statistics_of_elements_with_gaps_are_those_of_a_copy_without(tensor: Tensor) -> None:
+    sink, seconds = MemorySink(), {"hash": 0.0, "statistics": 0.0}
+    copied = compute(tensor.contiguous(), STATISTIC_NAMES)
+    statistics_of(sink.emit, tensor, 4, STATISTIC_NAMES, seconds)
+    assert repr([tuple(record) for record in sink.records]) == repr([(STATISTICS, 4, copied)])
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(3, device="cpu"), torch.empty(0)])
