@@ -26,7 +26,7 @@ def statistics_of(
     """Compute and emit the statistics of a value."""
     start = perf_counter()
     with quiet():
-        numbers = (_statistics_of_gathered(tensor, names) if can_gather(tensor) else None) or compute(tensor, names)
+        numbers = _statistics_of_gathered(tensor, names) or compute(tensor, names)
     emit(Statistics(STATISTICS, value, numbers))
     seconds["statistics"] += perf_counter() - start
 
@@ -35,7 +35,7 @@ def _statistics_of_gathered(tensor: torch.Tensor, names: tuple[str, ...]) -> lis
     """Return the statistics of elements that do not lie in a row, copied into memory in use again: new memory, of which
     torch's copy is made, costs more than they do. None where `compute` is to make that copy.
     """
-    if tensor.dtype not in CODES:
+    if tensor.dtype not in CODES or not can_gather(tensor):
         return None
     return read_at_once(tensor, lambda address: of_memory(tensor.dtype, address, tensor.numel(), names))
 
