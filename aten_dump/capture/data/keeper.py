@@ -34,7 +34,7 @@ from ...store.sink import Sink
 from ...store.writing.host_bytes import bytes_at, memory_at
 from ..devices import in_plain_format, private_memory, saturates
 from ..memory.dtypes import dtype_name
-from ..memory.geometry import byte_extent, covers
+from ..memory.geometry import Row, byte_extent, covers
 from ..memory.storages import StorageState
 from ..torch_internals.quiet import quiet
 from .byte_copies import copied_to_host
@@ -94,19 +94,25 @@ class Keeper:
         if not self.keeps_nothing:
             sink.on_tick(self._tick)
 
-    def keep(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
-        """Keep the data of `tensor`, which is the value of this id; once for each value."""
+    def keep(self, tensor: torch.Tensor, state: StorageState, value: int, row: Row | None = None) -> None:
+        """Keep the data of a value, once for each.
+
+        Args:
+            tensor: it.
+            state: its storage.
+            value: its id.
+            row: where its elements lie, if they lie in a row in host memory and that is known already.
+        """
         flags = self.marks[value]
         self.marks[value] = flags | KEPT
         try:
             if self._observe is not None:
                 self._observe(tensor, value, state)
-            dtype = tensor.dtype
-            item_bytes = ITEM_BYTES.get(dtype)
-            if item_bytes is not None and tensor.is_cpu and not flags & _BITS and tensor.is_contiguous():
-                nbytes = tensor.numel() * item_bytes
-                if nbytes and state.format is None and self._keep_in_a_row(tensor, dtype, nbytes, state, value):
-                    return
+            if row is None and not flags & _BITS:
+                row = _row_of(tensor)
+            if row is not None and state.format is None:
+                self._keep_in_a_row(tensor, state, value, row)
+                return
             try:
                 self._keep_as_it_lies(tensor, state, value)
             except torch.OutOfMemoryError:
@@ -128,29 +134,25 @@ class Keeper:
         self._sink.on_tick(None)
         self.flush()
 
-    # -- tensors on the CPU whose elements lie in a row
+    # -- tensors in host memory whose elements lie in a row: no op is called for them
 
-    def _keep_in_a_row(
-        self, tensor: torch.Tensor, dtype: torch.dtype, nbytes: int, state: StorageState, value: int
-    ) -> bool:
-        """Keep a contiguous tensor of `nbytes`, and call no op for it; False where it has no memory (zeros)."""
-        if not tensor.data_ptr():
-            return False
-        low = int(tensor.storage_offset()) * ITEM_BYTES[dtype]
+    def _keep_in_a_row(self, tensor: torch.Tensor, state: StorageState, value: int, row: Row) -> None:
+        low, nbytes = row[1], row[2]
         if low + nbytes > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
-            return True
+            return
         if nbytes <= self._small_bytes:
-            self._keep_small(tensor, low, low + nbytes, state, value)
+            self._keep_small(state, value, row)
         else:
             self._keep_elements(tensor, state, value, has_bits=False, is_dense=True)
-        return True
 
-    def _keep_small(self, tensor: torch.Tensor, low: int, high: int, state: StorageState, value: int) -> None:
-        """Keep a tensor that is bytes `low` to `high` of the storage with the next batch."""
-        dtype = tensor.dtype
-        nbytes = high - low
+    def _keep_small(self, state: StorageState, value: int, row: Row) -> None:
+        """Keep a tensor with the next batch."""
+        dtype, low, nbytes, address = row
+        high = low + nbytes
         stored, facts = self._keeps_bytes, self._keeps_facts
-        if nbytes == state.nbytes:
+        if nbytes == state.nbytes and state.whole is None:
+            state.whole = dtype, value
+        elif nbytes == state.nbytes:
             known = state.whole_facts()
             other = known.hash.get(dtype)
             if other is None:
@@ -165,7 +167,7 @@ class Keeper:
                     stored = False
                     break
         if stored or facts:
-            batch, start = self._batches.add(dtype, stored, facts, value, bytes_at(tensor.data_ptr(), nbytes))
+            batch, start = self._batches.add(dtype, stored, facts, value, bytes_at(address, nbytes))
             if stored:
                 state.add_blob(low, high, batch, start)
 
@@ -276,3 +278,14 @@ class Keeper:
         """Say in the dump that data of a value could not be kept; the program does not depend on it."""
         kind = f"{dtype_name(tensor.dtype)} tensor of shape {tuple(tensor.shape)} on {tensor.device}"
         self._emit(Note(NOTE, "unreadable", f"value {value}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
+
+
+def _row_of(tensor: torch.Tensor) -> Row | None:
+    """Return where the elements of a tensor lie, if they do so in a row in host memory; no bits of it are set."""
+    dtype = tensor.dtype
+    item_bytes = ITEM_BYTES.get(dtype)
+    if item_bytes is None or not tensor.is_cpu or not tensor.is_contiguous():
+        return None
+    nbytes = tensor.numel() * item_bytes
+    address = tensor.data_ptr() if nbytes else 0
+    return (dtype, int(tensor.storage_offset()) * item_bytes, nbytes, address) if address else None

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, neg bit)
+# Elements that lie in a row in host memory: dtype, first byte in their storage, how many bytes, address of the first.
+Row = tuple[torch.dtype, int, int, int]
 
 
 def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:

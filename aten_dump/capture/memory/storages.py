@@ -78,7 +78,9 @@ class StorageState:
         self.others: dict[Geometry | bytes, Tree] | None = None
         # Stored extents: first byte, past the last byte, the blob's id or the batch that will be one, byte in the blob.
         self.blobs: list[Stored] | tuple[()] = ()
-        self.whole: WholeFacts | None = None  # None until something is known: with data="structure" nothing ever is
+        # None until something is known: with data="structure" nothing ever is. Where one value alone has all facts, its
+        # dtype and itself.
+        self.whole: WholeFacts | tuple[torch.dtype, int] | None = None
         self.written: WrittenRanges | None = None  # None: all of it is defined
 
     def bump(self) -> None:
@@ -109,9 +111,13 @@ class StorageState:
 
     def whole_facts(self) -> WholeFacts:
         """Return what is known of values that cover the storage, to be added to."""
-        if self.whole is None:
-            self.whole = WholeFacts()
-        return self.whole
+        whole = self.whole
+        if isinstance(whole, WholeFacts):
+            return whole
+        self.whole = facts = WholeFacts()
+        if whole is not None:
+            facts.hash[whole[0]] = facts.statistics[whole[0]] = whole[1]
+        return facts
 
     def add_blob(self, first: int, past: int, blob: Any, start: int) -> None:
         """Note that the bytes [first, past) are stored."""

