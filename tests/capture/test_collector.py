@@ -15,6 +15,7 @@ from torch import nn
 from aten_dump import DumpConfig, DumpMode
 from aten_dump.capture import collector
 from aten_dump.capture.collector import hide
+from aten_dump.capture.values import known_values
 
 needs_compiler = pytest.mark.skipif(
     not collector.HIDES, reason="nothing is compiled here: `make test-compiled` runs it"
@@ -61,6 +62,19 @@ def test_a_hidden_dict_is_seen_again_when_something_is_put_in() -> None:
     assert not any(map(gc.is_tracked, found))
     found[2]["more"] = []
     assert gc.is_tracked(found[2])
+
+
+@pytest.mark.skipif(
+    not known_values.FINDS, reason="nothing is compiled here, or torch is older than DLPack's C functions"
+)
+def test_torchs_storages_are_not_looked_through_for_having_been_asked_for(mode: DumpMode) -> None:
+    with mode:
+        x = torch.ones(2, 4).exp()
+        mode.step()
+    assert not gc.is_tracked(x.untyped_storage())
+    gone = weakref.ref(x.untyped_storage())
+    del x
+    assert gone() is None
 
 
 def _steps(net: Net, mode: DumpMode, count: int) -> None:
