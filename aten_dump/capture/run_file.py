@@ -23,6 +23,7 @@ from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
+from .torch_threads import bell_for_program
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -57,6 +58,7 @@ class Run:
             max_bytes=config.max_bytes,
             allocate=host_memory,
             at_once=not has_spare_core(),
+            bell=bell_for_program,
             to_disk=config.durability == "fsync",
             on_steps=self._file.add_steps if self._file is not None else None,
         )

@@ -45,9 +45,8 @@ class Sink(Protocol):
         """Keep `nbytes` bytes and return the blob's id; 0 when the byte budget is spent.
 
         With `hash_of`, a value whose elements in row-major order are these bytes, its Hash record is kept too, of
-        their xxh3, which is taken anyway. Calls `fill` for consecutive pieces before it returns, or reads the bytes
-        where they are if it is a `HostBytes`; waits when the queue is full. Zero bytes are allowed: a blob of nbytes 0
-        is kept and `fill` is not called.
+        their xxh3, which is taken anyway. Calls `fill` for consecutive pieces before it returns; waits when the queue
+        is full. Zero bytes are allowed: a blob of nbytes 0 is kept and `fill` is not called.
         """
 
     def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:

@@ -17,6 +17,7 @@ from aten_dump.store.index_reader import read_index
 from aten_dump.store.shard_reader import ShardReader
 from aten_dump.store.shards import MAX_HEADER_BYTES, partial_name, shard_name
 from aten_dump.store.writing.shard_writer import FIRST_HEADER_BYTES, HeaderBudget
+from aten_dump.store.writing.step_files import LANES
 from tests.store.recording import RANK, header, noise, store, writer
 
 
@@ -56,10 +57,15 @@ def test_the_data_start_at_a_multiple_of_64(tmp_path: Path) -> None:
         assert all(shard.header_bytes % 64 == 0 for shard in shards)
 
 
-def test_a_step_like_gpt2_is_one_shard_from_the_start(tmp_path: Path) -> None:
+def test_a_step_like_gpt2_is_one_shard_a_lane_from_the_start(tmp_path: Path) -> None:
     first, second = tensors_step(tmp_path, [600, 600], nbytes=500_000, shard_bytes=4 << 30)
-    assert [shard.header_bytes for shard in first] == [FIRST_HEADER_BYTES]
-    assert len(second) == 1
+    assert [shard.header_bytes for shard in first] == [FIRST_HEADER_BYTES] * LANES
+    assert len(second) == LANES
+
+
+def test_a_small_step_is_one_shard(tmp_path: Path) -> None:
+    (only,) = tensors_step(tmp_path, [600], nbytes=1000, shard_bytes=4 << 30)
+    assert len(only) == 1
 
 
 def test_headers_grow_within_a_step_and_are_remembered(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@
  *     log2(N) times transposes them, and compilers know instructions for that wherever there are such vectors. Lines
  *     that are a power of two apart drive each other out of the first-level cache, so that those are taken at once.
  *     The processor does not foresee strides beyond a page: it is told which lines come next.
+ *
+ *     Several threads take stretches of a range in turn.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -18,6 +20,8 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "../_torch_threads.h"
 
 #define MOST_DIMENSIONS 64
 #define LINE 64 /* bytes of a cache line */
@@ -390,6 +394,23 @@ static int64_t best_stretch(const Layout *all)
     return rows == 0 ? usual : least(rows, row.size) * inside;
 }
 
+/* -- threads */
+
+typedef struct {
+    const Layout *all;
+    const char *from;
+    int64_t first, past, stretch, next; /* elements; the next stretch that no thread has taken */
+    char *to;
+} Work;
+
+static void copy_stretches(void *argument)
+{
+    Work *work = argument;
+    for (int64_t first; (first = work->first + take_piece(&work->next) * work->stretch) < work->past;)
+        copy_range(work->all, 0, work->from, first, least(first + work->stretch, work->past),
+                   work->to + (first - work->first) * work->all->item);
+}
+
 /* -- Python's side */
 
 static int read_sizes(PyObject *shape, PyObject *strides, Layout *all)
@@ -435,11 +456,11 @@ static PyObject *copy(PyObject *self, PyObject *args)
 {
     unsigned long long from, to;
     long long first, past;
-    int item;
+    int item, threads = 1;
     PyObject *shape, *strides;
     Layout all;
-    if (!PyArg_ParseTuple(args, "KiO!O!LLK", &from, &item, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &first,
-                          &past, &to))
+    if (!PyArg_ParseTuple(args, "KiO!O!LLK|i", &from, &item, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &first,
+                          &past, &to, &threads))
         return NULL;
     const int64_t elements = read_layout(item, shape, strides, &all);
     if (elements < 0)
@@ -458,7 +479,7 @@ static PyObject *copy(PyObject *self, PyObject *args)
         copy_range(&all, 0, memory, first, past, target);
     else {
         Py_BEGIN_ALLOW_THREADS
-        copy_range(&all, 0, memory, first, past, target);
+        run_on_team(copy_stretches, &(Work){&all, memory, first, past, best_stretch(&all), 0, target}, threads);
         Py_END_ALLOW_THREADS
     }
     Py_RETURN_NONE;
@@ -482,12 +503,13 @@ static PyObject *stretch(PyObject *self, PyObject *args)
 
 static PyMethodDef METHODS[] = {
     {"copy", copy, METH_VARARGS,
-     "copy(address, item, shape, strides, first, past, to)\n\n"
+     "copy(address, item, shape, strides, first, past, to, threads=1)\n\n"
      "Copy elements `first` to `past` of a tensor, counted in row-major order, from its memory at `address` to that at\n"
      "`to`. An element has `item` bytes; strides count elements. No memory is checked: it must be there."},
     {"stretch", stretch, METH_VARARGS,
      "stretch(item, shape, strides)\n\n"
      "Return how many elements are best copied at once where each copy is read before the next is made."},
+    USE_TEAM,
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_gather", NULL, 0, METHODS, NULL, NULL, NULL, NULL};

@@ -13,6 +13,7 @@ from ...store.writing.host_bytes import HostBytes
 from ...torch_names import without_bits
 from ..memory.geometry import byte_extent
 from ..torch_internals.quiet import quiet
+from . import gather
 from .device_copies import Copier, Wait, copier_of
 from .gather import GatheredBytes, can_gather
 from .host_memory import host_tensor, tensor_at
@@ -21,11 +22,27 @@ from .tensor_bytes import gathered, row_major
 GATHERED_BYTES: Final = 8 << 20  # at a time, of elements that do not lie in a row
 
 
+class BytesInARow(HostBytes):
+    """A `Fill` with bytes of host memory, which torch's threads copy."""
+
+    __slots__ = ()
+
+    def _copy(self, offset: int, address: int, nbytes: int) -> None:
+        start = self._address + offset
+        if nbytes < gather.TEAM_BYTES:
+            super()._copy(offset, address, nbytes)
+        elif gather.IS_COMPILED:
+            gather.copy(start, 1, (nbytes,), (1,), 0, nbytes, address, torch.get_num_threads())
+        else:
+            with quiet():
+                tensor_at(address, nbytes).copy_(tensor_at(start, nbytes))
+
+
 def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> Fill:
     """Return a `fill` for the sink that copies the bytes of the storage of `tensor` from byte `first` on."""
     storage = tensor.untyped_storage()
     if tensor.device.type == "cpu":
-        return HostBytes(storage.data_ptr() + first, storage, seconds)
+        return BytesInARow(storage.data_ptr() + first, storage, seconds)
 
     copier = copier_of(tensor.device)
 

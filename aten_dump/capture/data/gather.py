@@ -16,7 +16,9 @@ from ...store.writing.host_bytes import HostBytes
 from ..memory.geometry import byte_extent
 
 try:
-    from ._gather import copy, stretch
+    from ._gather import copy as copy
+    from ._gather import stretch
+    from ._gather import use_team as use_team
 except ImportError:
     IS_COMPILED = False
 else:
@@ -25,6 +27,7 @@ else:
 _ALIGNMENT: Final = 64
 _KEPT_BYTES: Final = 1 << 19  # what `stretch` asks for, but where rows are very long
 _MOST_KEPT: Final = 4
+TEAM_BYTES: Final = 1 << 18  # of which other threads copy a part: with fewer, that costs more than it saves
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 T = TypeVar("T")
 
@@ -75,7 +78,7 @@ def can_gather(tensor: torch.Tensor) -> bool:
 class GatheredBytes(HostBytes):
     """A `Fill` with the elements of a tensor in row-major order; `can_gather` says of which."""
 
-    __slots__ = ("_item", "_scratch", "_shape", "_strides")
+    __slots__ = ("_item", "_shape", "_strides")
 
     def __init__(self, tensor: torch.Tensor, seconds: dict[str, float] | None = None) -> None:
         """Take the elements, which are copied when they are asked for.
@@ -88,7 +91,6 @@ class GatheredBytes(HostBytes):
         self._item = tensor.element_size()
         self._shape = tuple(tensor.shape)
         self._strides = tensor.stride()
-        self._scratch: _Scratch | None = None
 
     def pieces(self, nbytes: int) -> Iterator[memoryview]:
         """Yield the first so many bytes; each piece is there until the next one is asked for."""
@@ -97,21 +99,18 @@ class GatheredBytes(HostBytes):
         try:
             for offset in range(0, nbytes, step):
                 size = min(step, nbytes - offset)
-                self._copy(offset, scratch.address, size)
+                self._copy_on(1, offset, scratch.address, size)  # what another thread copies is in another's cache
                 yield scratch.view[:size]
         finally:
             _give_back(scratch)
 
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """Return `nbytes` bytes from `offset` on; they are there until the next ones are asked for."""
-        if self._scratch is None or self._scratch.nbytes < nbytes:
-            self._scratch = _Scratch(nbytes)
-        self._copy(offset, self._scratch.address, nbytes)
-        return self._scratch.view[:nbytes]
-
     def _copy(self, offset: int, address: int, nbytes: int) -> None:
+        self._copy_on(torch.get_num_threads() if nbytes >= TEAM_BYTES else 1, offset, address, nbytes)
+
+    def _copy_on(self, threads: int, offset: int, address: int, nbytes: int) -> None:
         item = self._item
-        copy(self._address, item, self._shape, self._strides, offset // item, (offset + nbytes) // item, address)
+        first, past = offset // item, (offset + nbytes) // item
+        copy(self._address, item, self._shape, self._strides, first, past, address, threads)
 
 
 def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:

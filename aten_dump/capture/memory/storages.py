@@ -12,7 +12,7 @@ import torch
 import xxhash
 
 from ...store.records import Tree
-from ...store.writing.host_bytes import HostBytes
+from ...store.writing.host_bytes import memory_at
 from ...torch_names import referred_storage
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
@@ -159,7 +159,9 @@ def digest_of(state: StorageState) -> int | None:
     storage = referred_storage(state.weak)
     if storage is None or storage.device.type != "cpu" or not state.nbytes or storage.nbytes() != state.nbytes:
         return None
-    return xxhash.xxh3_64_intdigest(HostBytes(storage.data_ptr(), storage).view(0, state.nbytes))
+    found = xxhash.xxh3_64_intdigest(memory_at(storage.data_ptr(), state.nbytes))
+    # Asked last: compiled, a variable lets go of its memory after its last use.
+    return found if storage.nbytes() == state.nbytes else None
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:

@@ -41,7 +41,7 @@ except ImportError:
 
 
 class HostBytes:
-    """A `Fill` that copies bytes which are in host memory as they are; a sink may read them there instead."""
+    """A `Fill` that copies bytes which are in host memory: nobody waits for a device."""
 
     __slots__ = ("_address", "_owner", "_seconds")
 
@@ -61,10 +61,6 @@ class HostBytes:
     def of(cls, data: bytes) -> HostBytes:
         """Return the bytes of `data`."""
         return cls(np.frombuffer(data, np.uint8).ctypes.data if data else 0, data)
-
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """Return `nbytes` bytes from `offset` on; they are there until the next ones are asked for."""
-        return memory_at(self._address + offset, nbytes)
 
     def __call__(self, offset: int, address: int, nbytes: int) -> None:
         begun = perf_counter()

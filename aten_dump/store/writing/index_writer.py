@@ -34,7 +34,8 @@ class IndexWriter:
         """Go on at byte `nbytes`, right after the check record `last_check`."""
         self._file = file
         self._hash = xxhash.xxh3_64(last_check)
-        self._records: list[bytes] = []  # that wait for a flush
+        self._first: list[bytes] = []  # that wait for a flush
+        self._records: list[bytes] = []  # that come behind them
         self._nbytes = nbytes
         self.waiting_bytes = 0  # of them
 
@@ -49,28 +50,29 @@ class IndexWriter:
     @property
     def waiting_records(self) -> int:
         """How many records wait for a flush."""
-        return len(self._records)
+        return len(self._first) + len(self._records)
 
     def add(self, records: Iterable[tuple[Any, ...]]) -> None:
         """Add some records; they reach the file with the next `flush`."""
         self.add_packed(packed(records))
+
+    def add_first(self, records: Iterable[tuple[Any, ...]]) -> None:
+        """Add records that refer to nothing and that others refer to: they come before all else that waits."""
+        self._first += packed(records)
 
     def add_packed(self, batch: list[bytes]) -> None:
         """Add records that are packed."""
         self._records += batch
         self.waiting_bytes += sum(map(len, batch))
 
-    def leave_out(self, is_void: Callable[[bytes], bool]) -> None:
-        """Drop what was added and not flushed where `is_void` says so."""
-        self._records = [record for record in self._records if not is_void(record)]
-
     def flush(self, is_last: bool = False) -> None:
         """Write what was added, with a check record every CHECK_BYTES or so: should the rest of a write be lost, what
         is before a check is whole. With `is_last` nothing comes after it, and the file may be closed already.
         """
-        if not self._records:
+        if not self.waiting_records:
             return
-        records, self._records = self._records, []
+        records = self._first + self._records
+        self._first, self._records = [], []
         self.waiting_bytes = 0
         parts: list[bytes] = []
         waiting: list[bytes] = []

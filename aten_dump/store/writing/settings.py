@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import StoreError
+from ..threads.bell import Bell
 from .arena import LEAST_QUEUE_BYTES, Allocate
 
 
@@ -20,7 +21,8 @@ class WriterSettings:
         overwrite: replace an earlier dump of this rank instead of refusing to start.
         world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
         allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
-        at_once: have blobs of AT_ONCE_BYTES and more that are `HostBytes` written before `store` returns.
+        at_once: let no more than QUEUED_BYTES of what is `HostBytes` wait: `store` then returns when all is written.
+        bell: makes what the storing thread waits with.
         to_disk: have files on the disk, not only with the system, when they are complete and when `flush` returns.
         on_steps: is told of steps, on the writer's thread, when their files are there, or up to a second later.
 
@@ -35,6 +37,7 @@ class WriterSettings:
     world_size: int = 1
     allocate: Allocate | None = None
     at_once: bool = False
+    bell: Callable[[], Bell] = Bell
     to_disk: bool = False
     on_steps: Callable[[list[int]], None] | None = None
 

@@ -1,7 +1,7 @@
 """Writes one shard file as its bytes come, and knows how long headers should be.
 
-Used on the writer's thread alone. Bytes are queued as views on arena memory and go out in one vectored
-write of some MiB; the views' chunks are released after that.
+Bytes are queued as views on arena memory. `flush`, which may run on a thread beside the writer's, takes their checksums
+and writes them, a MiB at a time, which is in a cache for both; the views' chunks are released after that.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgpack
 import xxhash
 
 from ...errors import StoreError
 from ..records import BLOB, SHARD, Blob, Shard
-from ..regular_files import GrowingFile
+from ..regular_files import SMALL_BYTES, GrowingFile
 from ..shards import (
     ALIGNMENT,
     DTYPE_BITS,
@@ -33,9 +32,8 @@ from ..shards import (
 )
 from .arena import Chunk
 from .checksums import add_to_hash
-from .packed_records import kind_of
 
-WRITE_BYTES: Final = 4 << 20  # of data per write
+WRITE_BYTES: Final = 1 << 20  # of data per write
 WRITE_PIECES: Final = 512  # IOV_MAX is 1024
 FIRST_HEADER_BYTES: Final = 64 << 10
 LEAST_HEADER_BYTES: Final = 16 << 10
@@ -121,6 +119,13 @@ def write_vector(fd: int, parts: list[memoryview | bytes], offset: int) -> None:
             parts[0] = memoryview(parts[0])[written:]
 
 
+class WrittenBlob(NamedTuple):
+    """The journal record of a blob, and the value whose xxh3 hash is its checksum; 0 for none."""
+
+    record: Blob
+    hash_of: int
+
+
 class ShardWriter:
     """One growing shard."""
 
@@ -152,8 +157,10 @@ class ShardWriter:
         self._written = 0  # bytes handed to the file
         self._longest = 0  # most bytes of the file so far
         self._hash = xxhash.xxh3_64()
-        self._parts: list[memoryview | bytes] = []
+        # Bytes of blobs (views), pads between them (bytes), and the ends of blobs, whose checksums are not taken yet.
+        self._queue: list[memoryview | bytes | WrittenBlob] = []
         self._chunks: list[Chunk] = []
+        self._blobs: list[WrittenBlob] = []  # whose checksums are taken
         self._file = GrowingFile(os.path.join(directory, shard_name(number)), folder)
 
     @property
@@ -182,9 +189,9 @@ class ShardWriter:
         return self._position != self._end
 
     @property
-    def is_full_vector(self) -> bool:
-        """Whether enough is queued for a write."""
-        return self._position - self._written >= WRITE_BYTES or len(self._parts) >= WRITE_PIECES
+    def queued_bytes(self) -> int:
+        """Bytes that wait for `flush`."""
+        return self._position - self._written
 
     def has_header_room(self, entry_bytes: int) -> bool:
         """Tell whether an entry and the pad before it still fit in the header."""
@@ -195,36 +202,55 @@ class ShardWriter:
         itemsize = max(DTYPE_BITS[dtype] // 8, 1)
         pad = -self._end % itemsize
         if pad:
-            self._parts.append(_ZEROS[:pad])
+            self._queue.append(_ZEROS[:pad])
         self._start = self._position = self._end + pad
-        self._hash.reset()
 
     def add(self, chunk: Chunk | None, view: memoryview) -> None:
         """Queue bytes of the blob; `chunk` is given back by `flush`."""
-        add_to_hash(self._hash, view)
-        self._parts.append(view)
+        self._queue.append(view)
         if chunk is not None:
             self._chunks.append(chunk)
         self._position += len(view)
 
-    def end(self, number: int, dtype: str, shape: list[int]) -> Blob:
-        """Complete the blob; return its journal record, to be written after the next `flush`."""
-        if self._start > self._end:
-            self._enter(pad_entry(self._end, self._start))
-        self._enter(header_entry(str(number), dtype, shape, self._start, self._position))
+    def end(self, number: int, dtype: str, shape: list[int], hash_of: int = 0) -> None:
+        """Complete the blob; `take_written` has its record after the next `flush`."""
+        entries = [pad_entry(self._end, self._start)] if self._start > self._end else []
+        for entry in (*entries, header_entry(str(number), dtype, shape, self._start, self._position)):
+            self._entries.append(entry)
+            self._header_used += len(entry)
         self._end = self._position
         nbytes = self._position - self._start
-        return Blob(BLOB, number, self._number, self._start, nbytes, dtype, shape, self._hash.digest())
+        self._queue.append(
+            WrittenBlob(Blob(BLOB, number, self._number, self._start, nbytes, dtype, shape, b""), hash_of)
+        )
 
     def rewind(self) -> None:
         """Forget the blob that was begun but not ended."""
         self.flush()
+        self._hash.reset()
         self._position = self._written = self._start = self._end
 
     def flush(self) -> None:
-        """Write what is queued, and give back its chunks."""
-        if self._parts or not self._file.is_made:  # what the index journals is there, be it a blob of no bytes
-            self._write([], self._header_bytes + self._written)
+        """Take the checksums of what is queued, write it, and give back its chunks."""
+        parts: list[memoryview | bytes] = []
+        nbytes = 0
+        for part in self._checked():
+            parts.append(part)
+            nbytes += len(part)
+            if nbytes >= WRITE_BYTES or len(parts) == WRITE_PIECES:
+                self._write(parts)
+                parts, nbytes = [], 0
+        if parts or not self._file.is_made:  # what the index journals is there, be it a blob of no bytes
+            self._write(parts)
+        self._give_back()
+
+    def take_written(self) -> list[WrittenBlob]:
+        """Return the blobs whose bytes have all come to the file since the last call, with their checksums.
+
+        After an error these are all that there will be.
+        """
+        blobs, self._blobs = self._blobs, []
+        return [blob for blob in blobs if blob.record.offset + blob.record.nbytes <= self._written]
 
     def sync(self) -> None:
         """Have what was written on the disk."""
@@ -234,15 +260,14 @@ class ShardWriter:
         """Write what is queued and the header, give the file its name; return the file's bytes."""
         header = encode_header(self._entries, self._header_bytes)
         nbytes = self._header_bytes + self._end
-        if not to_disk and not self.is_inside_blob and self._file.make_whole([header, *self._parts]):
-            self._parts.clear()
+        if not self._file.is_made and self.queued_bytes <= SMALL_BYTES and len(self._queue) <= WRITE_PIECES:
+            is_whole = self._write([header, *self._checked()], len(header), not to_disk and not self.is_inside_blob)
             self._give_back()
-            return nbytes
-        if self._written:
+            if is_whole:
+                return nbytes
+        else:
             self.flush()
             os.pwrite(self._file.fd, header, 0)
-        else:
-            self._write([header], 0)
         if self._longest > nbytes:
             os.ftruncate(self._file.fd, nbytes)
         if to_disk:
@@ -251,31 +276,46 @@ class ShardWriter:
         self._file.give_name()
         return nbytes
 
-    def lacks_bytes_of(self, record: bytes) -> bool:
-        """Tell whether a packed record is of a blob here whose bytes are not all in the file."""
-        if kind_of(record) != BLOB:
-            return False
-        blob = Blob._make(msgpack.unpackb(record))
-        length = os.fstat(self._file.fd).st_size if self._file.is_made else 0
-        return blob.shard == self._number and self._header_bytes + blob.offset + blob.nbytes > length
-
     def close(self) -> None:
         """Close the file as it is. Idempotent."""
         self._file.close()
 
-    def _write(self, first: list[memoryview | bytes], offset: int) -> None:
-        """Write `first` and what is queued."""
-        parts, self._parts = first + self._parts, []
-        write_vector(self._file.fd, parts, offset)
-        self._written = self._position
-        self._longest = max(self._longest, self._header_bytes + self._written)
-        self._give_back()
+    def _checked(self) -> Iterator[memoryview | bytes]:
+        """Yield what is queued, at most WRITE_BYTES at a time, taken into the checksum of its blob."""
+        queue, self._queue = self._queue, []
+        for one in queue:
+            if isinstance(one, WrittenBlob):
+                record = one.record._replace(checksum=self._hash.digest())
+                self._blobs.append(WrittenBlob(record, one.hash_of))
+                self._hash.reset()
+            elif isinstance(one, bytes):
+                yield one
+            else:
+                for start in range(0, len(one), WRITE_BYTES):
+                    part = one[start : start + WRITE_BYTES]
+                    add_to_hash(self._hash, part)
+                    yield part
+
+    def _write(self, parts: list[memoryview | bytes], header_bytes: int = 0, are_all: bool = False) -> bool:
+        """Write the next parts, of which the first are so many bytes of the header.
+
+        With `are_all` nothing comes after them; returns whether the file then has its name and is closed already.
+        """
+        start = self._header_bytes + self._written
+        nbytes = sum(map(len, parts)) - header_bytes
+        try:
+            is_whole = are_all and self._file.make_whole(parts)
+            if not is_whole:
+                write_vector(self._file.fd, parts, start - header_bytes)
+        except OSError:
+            if self._file.is_made and self._longest <= start:  # else the file is longer than what is good of it
+                self._written = max(os.fstat(self._file.fd).st_size - self._header_bytes, self._written)
+            raise
+        self._written += nbytes
+        self._longest = max(self._longest, start + nbytes)
+        return is_whole
 
     def _give_back(self) -> None:
         chunks, self._chunks = self._chunks, []
         if chunks:
             self._release(chunks)
-
-    def _enter(self, entry: str) -> None:
-        self._entries.append(entry)
-        self._header_used += len(entry)

@@ -8,6 +8,9 @@ Theory of operation
     wait for this thread. So nothing is made before there is something to write, and a step that ends before its first
     `flush` is written whole: its shard, then its index, which has its name when it is complete. So nobody can take it
     for one that was cut short, and it needs no lock.
+
+    The system copies the bytes of one file on one core, whoever writes them. So where much waits, blobs go to LANES
+    shards that grow side by side, and a thread for each writes what waits for it.
 """
 
 from __future__ import annotations
@@ -25,15 +28,16 @@ from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
 from ..regular_files import make_folder, sync_folder
 from ..shards import header_entry
+from ..threads.side_by_side import side_by_side
 from .arena import Chunk
-from .host_bytes import HostBytes
 from .index_writer import INDEX_FILE, IndexWriter
 from .settings import WriterSettings
 from .shard_writer import FreeSpace, HeaderBudget, ShardWriter
 
 INDEX_WRITE_BYTES: Final = 1 << 20  # of records that wait
-JOURNAL_BYTES: Final = 8 << 20  # of data that may be written before their records are
-CACHED_BYTES: Final = 1 << 20  # what the write finds in cache after the checksum has read it
+QUEUED_BYTES: Final = 32 << 20  # of data that wait to be written together
+LANES: Final = 2
+LANE_BYTES: Final = 1 << 20  # that wait for one shard before the next blob goes to another
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +97,18 @@ class StepFiles:
         self._directory = directory
         self._settings = settings
         self._handed_on = handed_on
-        self._shard: ShardWriter | None = None
-        self._shard_sizes: list[int] = []
+        self._lanes: list[ShardWriter | None] = [None] * LANES
+        self._storing: ShardWriter | None = None  # what the last blob goes to
+        self._shard_sizes: dict[int, int] = {}
         self._blobs = 0
         self._blob_bytes = 0
-        self._unjournaled = 0
+        self.queued_bytes = 0  # of blobs, that wait for `flush`
+        self.flushed = time.monotonic()
         self._write_seconds = 0.0
         self._folder = -1
         self._lock: RankLock | None = None
         self._index = IndexWriter.create(os.path.join(directory, INDEX_FILE), self._open_folder)
-        self._index.add([header])
+        self._index.add_first([header])
         self._is_begun = False  # whether the index is on file, without a commit
 
     @property
@@ -121,50 +127,43 @@ class StepFiles:
         if piece.ready is not None:
             piece.ready()
         blob = piece.blob
-        shard = self._shard_for(blob) if piece.is_first else self._shard
+        if piece.is_first:
+            self._storing = self._shard_for(blob)
+        shard = self._storing
         assert shard is not None, "a blob's first piece opens a shard"
         if piece.chunk is not None:
             shard.add(piece.chunk, piece.chunk.view[piece.start : piece.start + piece.nbytes])
-            self._unjournaled += piece.nbytes
         elif piece.get is not None:
             shard.add(None, memoryview(piece.get()))
-            self._unjournaled += piece.nbytes
+        self.queued_bytes += piece.nbytes
         if piece.is_last:
-            self._end_blob(shard, blob)
-        if shard.is_full_vector:
-            self._write_out()
-
-    def write(self, blob: BlobStart, source: HostBytes) -> None:
-        """Write a whole blob from where its bytes are."""
-        shard = self._shard_for(blob)
-        for offset in range(0, blob.nbytes, CACHED_BYTES):
-            nbytes = min(CACHED_BYTES, blob.nbytes - offset)
-            shard.add(None, source.view(offset, nbytes))
-            self._write_out()
-            self._unjournaled += nbytes
-        self._end_blob(shard, blob)
-
-    def _end_blob(self, shard: ShardWriter, blob: BlobStart) -> None:
-        record = shard.end(blob.id, blob.dtype, blob.shape)
-        self._index.add([record] if not blob.hash_of else [record, Hash(HASH, blob.hash_of, record.checksum)])
-        self._blobs += 1
-        self._blob_bytes += blob.nbytes
-        if self._unjournaled >= JOURNAL_BYTES:
+            shard.end(blob.id, blob.dtype, blob.shape, blob.hash_of)
+            self._blobs += 1
+            self._blob_bytes += blob.nbytes
+        if self.queued_bytes >= QUEUED_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write all that came so far: bytes first, then the records that journal them."""
         self._begin()
-        self._flush_shard()
         begun = time.perf_counter()
+        shards = self._shards
+        busy = [shard for shard in shards if shard.queued_bytes >= LANE_BYTES]
+        for shard in shards:
+            if shard not in busy:
+                shard.flush()
+        side_by_side([shard.flush for shard in busy])
+        for shard in shards:
+            self._journal(shard)
         self._index.flush()
         self._write_seconds += time.perf_counter() - begun
-        self._unjournaled = 0
+        self.queued_bytes = 0
+        self.flushed = time.monotonic()
 
     def sync(self) -> None:
         """Have what was written on the disk: the files, then the names that they have in their folders."""
-        if self._shard is not None:
-            self._shard.sync()
+        for shard in self._shards:
+            shard.sync()
         self._index.sync()
         for folder in (self._directory, self._directory.parent, self._directory.parent.parent):
             sync_folder(folder)
@@ -177,11 +176,12 @@ class StepFiles:
         begun = time.perf_counter()
         self._open_folder()
         self._write_seconds += time.perf_counter() - begun
-        self._finish_shard()
+        self._finish_shards()
         self._handed_on.header_budget.end_step()
         seconds = dict(end.seconds)
         seconds["write"] = seconds.get("write", 0.0) + self._write_seconds
-        commit = Commit(COMMIT, end.calls, end.values, self._blobs, self._blob_bytes, self._shard_sizes, seconds)
+        sizes = [size for _, size in sorted(self._shard_sizes.items())]
+        commit = Commit(COMMIT, end.calls, end.values, self._blobs, self._blob_bytes, sizes, seconds)
         self._index.add([commit])
         self._index.flush(is_last=not self._settings.to_disk)
         if self._settings.to_disk:
@@ -192,18 +192,18 @@ class StepFiles:
         """Finish the shards of a step that never ended; without a commit."""
         self._index.add([Note(NOTE, "interrupted", "the dump was closed before this step ended", 1)])
         self.flush()
-        self._finish_shard()
+        self._finish_shards()
         self._close()
 
     def abandon(self) -> None:
         """Close the files as they are, after an error. The records that came are written, if they can be."""
         with contextlib.suppress(OSError, AtenDumpError):
             self._begin()
-            if self._shard is not None:
-                self._index.leave_out(self._shard.lacks_bytes_of)
+            for shard in self._shards:
+                self._journal(shard)
             self._index.flush()
-        if self._shard is not None:
-            self._shard.close()
+        for shard in self._shards:
+            shard.close()
         self._close()
 
     def _open_folder(self) -> int:
@@ -227,52 +227,66 @@ class StepFiles:
         if folder >= 0:
             os.close(folder)
 
+    @property
+    def _shards(self) -> list[ShardWriter]:
+        """Those that grow."""
+        return [shard for shard in self._lanes if shard is not None]
+
     def _shard_for(self, blob: BlobStart) -> ShardWriter:
         """Return the shard that takes the blob, a new one if need be."""
         longest = 2 * self._settings.shard_bytes + blob.nbytes  # an offset at least as long as the true one
         entry_bytes = len(header_entry(str(blob.id), blob.dtype, blob.shape, longest, longest))
-        shard = self._shard
-        if shard is not None and shard.is_inside_blob:  # its fill raised: the last piece never came
-            shard.rewind()
+        if self._storing is not None and self._storing.is_inside_blob:  # its fill raised: the last piece never came
+            self._storing.rewind()
+        lane = self._shortest_lane()
+        shard = self._lanes[lane]
         if shard is not None and not shard.is_empty:
             is_header_full = not shard.has_header_room(entry_bytes)
             if is_header_full:
                 self._handed_on.header_budget.overflowed()
             if is_header_full or shard.data_bytes + blob.nbytes > self._settings.shard_bytes:
                 self.flush()
-                self._finish_shard()
+                self._finish(lane)
                 shard = None
         if shard is None:
-            shard = self._begin_shard(entry_bytes, blob.nbytes)
+            shard = self._lanes[lane] = self._begin_shard(entry_bytes, blob.nbytes)
         shard.begin(blob.dtype)
         return shard
 
+    def _shortest_lane(self) -> int:
+        """Return the lane for which the fewest bytes wait; the first one where it has little to do."""
+        waiting = [shard.queued_bytes if shard is not None else 0 for shard in self._lanes]
+        return waiting.index(min(waiting)) if waiting[0] >= LANE_BYTES else 0
+
     def _begin_shard(self, entry_bytes: int, nbytes: int) -> ShardWriter:
         self._handed_on.free_space.check(self._directory.parent.parent, nbytes)
-        number, header_bytes = len(self._shard_sizes), self._handed_on.header_budget.reserve(entry_bytes)
-        release = self._handed_on.release
-        self._shard = ShardWriter(self._directory, number, header_bytes, release, self._open_folder)
-        self._index.add([self._shard.record])
-        return self._shard
+        number = len(self._shard_sizes) + len(self._shards)
+        header_bytes = self._handed_on.header_budget.reserve(entry_bytes)
+        shard = ShardWriter(self._directory, number, header_bytes, self._handed_on.release, self._open_folder)
+        self._index.add_first([shard.record])
+        return shard
 
-    def _finish_shard(self) -> None:
-        """Finish the shard, if there is one, of which all is journaled, or will be with the whole index."""
-        if self._shard is not None:
-            begun = time.perf_counter()
-            self._handed_on.header_budget.used(self._shard.header_used)
-            self._shard_sizes.append(self._shard.finish(self._settings.to_disk))
-            self._write_seconds += time.perf_counter() - begun
-            self._shard = None
+    def _finish(self, lane: int) -> None:
+        """Finish a shard of which all is journaled, or will be with the whole index."""
+        shard, self._lanes[lane] = self._lanes[lane], None
+        assert shard is not None, "a lane has a shard while it is finished"
+        begun = time.perf_counter()
+        self._handed_on.header_budget.used(shard.header_used)
+        try:
+            self._shard_sizes[shard.record.number] = shard.finish(self._settings.to_disk)
+        except BaseException:
+            self._lanes[lane] = shard  # for `abandon`
+            raise
+        self._journal(shard)
+        self._write_seconds += time.perf_counter() - begun
 
-    def _write_out(self) -> None:
-        """Write bytes that should not wait. The records may, but an index is there before any shard is."""
-        if self._is_begun:
-            self._flush_shard()
-        else:
-            self.flush()
+    def _finish_shards(self) -> None:
+        for lane, shard in enumerate(self._lanes):
+            if shard is not None:
+                self._finish(lane)
 
-    def _flush_shard(self) -> None:
-        if self._shard is not None:
-            begun = time.perf_counter()
-            self._shard.flush()
-            self._write_seconds += time.perf_counter() - begun
+    def _journal(self, shard: ShardWriter) -> None:
+        """Add the records of blobs whose bytes are written: before those of their data, which came meanwhile."""
+        blobs = shard.take_written()
+        self._index.add_first(blob.record for blob in blobs)
+        self._index.add(Hash(HASH, blob.hash_of, blob.record.checksum) for blob in blobs if blob.hash_of)

@@ -10,13 +10,13 @@ from typing import Final
 from ...errors import StoreError
 from ..records import FRAME, NOTE, OP, STACK, TEXT, Header, Note
 from .arena import Chunk
-from .host_bytes import HostBytes
 from .packed_records import kind_of, packed
 from .settings import WriterSettings
 from .shard_writer import FreeSpace, HeaderBudget
-from .step_files import BlobStart, HandedOn, Piece, StepEnd, StepFiles
+from .step_files import HandedOn, Piece, StepEnd, StepFiles
 
 TELL_SECONDS: Final = 0.25
+RELUCTANT_SECONDS: Final = 0.25
 _TABLES: Final = frozenset((TEXT, OP, FRAME, STACK))  # they say nothing by themselves
 
 
@@ -68,12 +68,6 @@ class Steps:
         assert files is not None, "store refuses outside of a step"
         files.piece(piece)
 
-    def write(self, blob: BlobStart, source: HostBytes) -> None:
-        """Write a whole blob from where its bytes are."""
-        files = self._open()
-        assert files is not None, "store refuses outside of a step"
-        files.write(blob, source)
-
     def flush(self, to_disk: bool = False) -> None:
         """Write what waits; with `to_disk`, where the settings ask for it, have it on the disk."""
         if self._files is not None:
@@ -81,6 +75,12 @@ class Steps:
             if to_disk and self._settings.to_disk:
                 self._files.sync()
         self._tell(at_once=to_disk)
+
+    def flush_in_time(self, _: None) -> None:
+        """Write what waits; with `at_once`, bytes that nobody waits for are kept for RELUCTANT_SECONDS first."""
+        files = self._files if self._settings.at_once else None
+        if files is None or not files.queued_bytes or time.monotonic() - files.flushed >= RELUCTANT_SECONDS:
+            self.flush()
 
     def end(self, end: StepEnd) -> None:
         """Complete the step."""

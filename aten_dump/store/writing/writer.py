@@ -5,9 +5,10 @@ Theory of operation
     arena memory and queues pieces. A daemon thread (`WriterThread`) writes, when half a chunk of bytes has come, when
     somebody waits for room, and every 50 ms otherwise.
 
-    Where the program's own threads take all cores, there is none for this thread to write on, and a copy for it costs
-    more than the write: with `at_once`, long blobs in host memory are written from where they are, while the thread
-    that stores them waits. (It does not write itself: an interrupt in the midst would leave the files in pieces.)
+    Where the program's own threads take all cores, whatever this thread does stops them, and they wait for each other:
+    with `at_once`, the thread that stores bytes of the host waits when QUEUED_BYTES of them have come, until they are
+    written. (It does not write itself: an interrupt in the midst would leave the files in pieces, and nobody could get
+    it out of a disk that hangs.)
 
     Bytes wait in the arena, whose `reserve` waits for room. `_store_lock` keeps the pieces of a blob together and
     steps whole. A forked child has neither the thread nor a say: its calls do nothing.
@@ -26,26 +27,16 @@ from ...errors import FormatError, StoreError
 from ..records import Header
 from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
-from ..threads.bell import Bell
 from .arena import Arena
 from .byte_budget import ByteBudget
 from .existing import prepare_root
 from .host_bytes import HostBytes
 from .settings import WriterSettings
-from .step_files import BlobStart, Piece, StepEnd
+from .step_files import QUEUED_BYTES, BlobStart, Piece, StepEnd
 from .step_sequence import Steps
 from .writer_thread import WriterThread
 
-AT_ONCE_BYTES: Final = 64 << 10
-_WRITE_SECONDS: Final = 0.05  # between looks whether the thread has failed
-
-
-class _Write:
-    """A blob that is written while the thread that stores it waits."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self.bell = Bell()
+LEAST_AWAITED_BYTES: Final = 4 << 20  # at the end of a step
 
 
 class Writer:
@@ -66,7 +57,7 @@ class Writer:
         prepare_root(root, rank, settings.world_size, settings.overwrite)
         self._rank = rank
         self._pid = os.getpid()
-        self._at_once = settings.at_once
+        self._bell = settings.bell() if settings.at_once else None
         self._budget = ByteBudget(settings.max_bytes)
         self._arena = Arena(settings.queue_bytes, self._before_wait, settings.allocate)
         self._steps = Steps(root, rank, settings, self._arena.release)
@@ -163,6 +154,7 @@ class Writer:
             self._arena.waited_seconds = 0.0
             seconds = {**seconds, "wait": seconds.get("wait", 0.0) + waited}
             self._thread.end_step(StepEnd(calls, values, seconds, self._budget.take_notes()))
+            self._wait_for_bytes(LEAST_AWAITED_BYTES)
 
     def drop_step(self) -> None:
         """End a step in which nothing was recorded: no files are made for it."""
@@ -228,9 +220,6 @@ class Writer:
             return blob.id
 
     def _store_pieces(self, blob: BlobStart, fill: Fill) -> None:
-        if self._at_once and blob.nbytes >= AT_ONCE_BYTES and isinstance(fill, HostBytes):
-            self._await_write(blob, fill)
-            return
         add = self._thread.queue.add
         if blob.nbytes == 0:
             add(self._steps.piece, Piece(blob, None, 0, 0, True, True, None))
@@ -246,37 +235,28 @@ class Writer:
                 add(self._steps.piece, piece)
                 offset += nbytes
                 self._unsignaled += nbytes
-                if self._unsignaled >= self._arena.chunk_bytes // 2:
-                    self._unsignaled = 0
-                    self._thread.signal()
+                self._hand_over(isinstance(fill, HostBytes))
         finally:
             if chunk is not None:  # the fill raised; the next blob takes the place of pieces already queued
                 self._arena.release([chunk])
 
-    def _await_write(self, blob: BlobStart, source: HostBytes) -> None:
-        """Have a blob written from where it is. Its memory is let go only when that is over, whatever interrupts."""
-        done = _Write()
-        self._thread.queue.add(self._do_write, (blob, source, done))
-        self._thread.signal()
-        interrupt: BaseException | None = None
-        while True:
-            try:
-                while not done.is_over and self._thread.runs:
-                    done.bell.wait(_WRITE_SECONDS)
-                break
-            except BaseException as error:  # noqa: BLE001 - raised below
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
-        self._thread.raise_error()
+    def _hand_over(self, is_host: bool) -> None:
+        """Have bytes written if there are enough of them: here, in host memory (`is_host`), or on their way from a
+        device, for which nobody is to wait.
+        """
+        if self._bell is not None and is_host:
+            self._wait_for_bytes(QUEUED_BYTES)
+        elif self._unsignaled >= self._arena.chunk_bytes // 2:
+            self._unsignaled = 0
+            self._thread.signal()
 
-    def _do_write(self, argument: tuple[BlobStart, HostBytes, _Write]) -> None:
-        blob, source, done = argument
-        try:
-            self._steps.write(blob, source)
-        finally:
-            done.is_over = True
-            done.bell.ring()
+    def _wait_for_bytes(self, least: int) -> None:
+        """With `at_once`, wait until all bytes that were queued are written, if they are so many. They are copies: an
+        interrupt does no harm.
+        """
+        if self._bell is not None and self._unsignaled >= least:
+            self._unsignaled = 0
+            self._thread.wait_for_bytes(self._bell)
 
     def _before_wait(self) -> None:
         self._thread.raise_error()

@@ -66,13 +66,9 @@ class WriterThread:
         """Start the thread."""
         self._thread.start()
 
-    @property
-    def runs(self) -> bool:
-        """False when nothing will be written any more."""
-        return self._error is None and self._thread.is_alive
-
     def signal(self) -> None:
-        """Have the thread look for work now."""
+        """Have the thread write what was said so far now."""
+        self.queue.add(self._steps.flush, False)
         self._signal.ring()
 
     def raise_error(self) -> None:
@@ -118,9 +114,26 @@ class WriterThread:
         """
         self.raise_error()
         written: list[bool] = []
-        self.queue.add(self._do_tell, written)
+        self.queue.add(self._do_tell, (written, True, self._thread.bell))
         self._signal.ring()
         self._thread.wait(self._left, lambda: bool(written) or self._error is not None)
+        self.raise_error()
+
+    def wait_for_bytes(self, bell: Bell) -> None:
+        """Wait, with `bell`, until all that was queued is written; the seconds are counted.
+
+        Raises:
+            StoreError: it could not be.
+        """
+        begun = time.perf_counter()
+        written: list[bool] = []
+        self.queue.add(self._do_tell, (written, False, bell))
+        self._signal.ring()
+        while not written and self._thread.is_alive:
+            self.raise_error()
+            bell.wait(INTERVAL_SECONDS)
+        with self._lock:
+            self._waited_seconds += time.perf_counter() - begun
         self.raise_error()
 
     def end(self, notes: list[Note]) -> None:
@@ -173,7 +186,7 @@ class WriterThread:
                 self._try(lambda _: self._tick(), None)
                 if self._work():
                     return
-            self._try(self._steps.flush, False)
+            self._try(self._steps.flush_in_time, None)
 
     def _work(self) -> bool:
         """Do what is queued; True when it is the end of all."""
@@ -201,10 +214,11 @@ class WriterThread:
             self._error = self._steps.fail(error)
             self._on_error()
 
-    def _do_tell(self, written: list[bool]) -> None:
-        self._steps.flush(to_disk=True)
+    def _do_tell(self, argument: tuple[list[bool], bool, Bell]) -> None:
+        written, to_disk, bell = argument
+        self._steps.flush(to_disk)
         written.append(True)
-        self._thread.bell.ring()
+        bell.ring()
 
     def _do_job(self, argument: tuple[Job, int]) -> None:
         job, nbytes = argument

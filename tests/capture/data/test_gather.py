@@ -34,12 +34,13 @@ def drawn(elements: int, dtype: torch.dtype) -> Tensor:
     return torch.randint(0, 256, (elements * dtype.itemsize,), dtype=torch.uint8, generator=generator).view(dtype)
 
 
-def copied(x: Tensor, first: int = 0, past: int | None = None) -> bytes:
+def copied(x: Tensor, first: int = 0, past: int | None = None, threads: int = 1) -> bytes:
     """What the compiled file copies; raises if it writes beside that."""
     past = x.numel() if past is None else past
     nbytes = (past - first) * x.element_size()
     memory = ctypes.create_string_buffer(b"\xa5" * (nbytes + 128), nbytes + 128)
-    gather.copy(x.data_ptr(), x.element_size(), tuple(x.shape), x.stride(), first, past, ctypes.addressof(memory) + 64)
+    place = ctypes.addressof(memory) + 64
+    gather.copy(x.data_ptr(), x.element_size(), tuple(x.shape), x.stride(), first, past, place, threads)
     assert memory.raw[:64] == memory.raw[64 + nbytes :] == b"\xa5" * 64
     return memory.raw[64 : 64 + nbytes]
 
@@ -112,6 +113,15 @@ def test_any_layout_and_any_range(dtype: torch.dtype, layout: Any, data: Any) ->
     past = data.draw(st.integers(first, x.numel()))
     assert copied(x, first, past) == expected(x, first, past)
     assert 1 <= gather.stretch(x.element_size(), shape, strides) <= x.numel()
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [2, 3, 64])
+@pytest.mark.parametrize("name", LARGE)
+def test_several_threads_copy_the_same(name: str, threads: int) -> None:
+    x = LARGE[name](drawn(1 << 17, torch.float32))
+    for first, past in ((0, x.numel()), (1, x.numel() - 1), (x.numel() // 3, x.numel() // 2)):
+        assert copied(x, first, past, threads) == expected(x, first, past)
 
 
 @needs_compiler

@@ -1,4 +1,4 @@
-"""Long blobs that are written before `store` returns: the same files, errors at once, whatever interrupts."""
+"""Bytes for which the storing thread waits where many have come: the same files, few that wait, whatever interrupts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover
-from aten_dump.store.writing.writer import AT_ONCE_BYTES
+from aten_dump.store.writing.step_files import LANE_BYTES, QUEUED_BYTES
+from aten_dump.store.writing.writer import LEAST_AWAITED_BYTES
 from tests.checkout import ROOT
 from tests.store.recording import (
     RANK,
@@ -33,7 +34,8 @@ from tests.store.recording import (
     writer,
 )
 
-LONG = 3 * AT_ONCE_BYTES + 5
+LONG = LANE_BYTES + 5
+COUNT = 100  # of blobs of 1 MiB
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 2 * LONG])
@@ -49,7 +51,6 @@ def test_the_files_are_those_of_the_queue(tmp_path: Path, shard_bytes: int) -> N
                 blob = store_in_place(sink, noise(LONG + number, number), number)
                 sink.emit(r.Data(r.DATA, number, blob, 0, 0))
             sink.end_step(39, 39, {})
-        assert (sink.allocated_bytes == 0) == at_once  # no copy was made
         sink.close()
         for step in (0, 1):
             folder = tmp_path / str(at_once) / f"step{step}/rank0"
@@ -79,7 +80,7 @@ def test_steps_that_follow_at_once_keep_their_own(tmp_path: Path) -> None:
         assert {(blob[0], blob[1]) for blob in blobs.values()} == {(step, number) for number in range(2 + step % 3)}
 
 
-def test_the_bytes_are_on_file_before_store_returns(tmp_path: Path) -> None:
+def test_no_more_than_that_waits_when_store_returns(tmp_path: Path) -> None:
     """As seen by a process that is killed right then."""
     program = f"""
 import os, signal, sys, time
@@ -88,13 +89,42 @@ from tests.store.recording import header, noise, store_in_place, writer
 sink = writer(Path({str(tmp_path)!r}), at_once=True, queue_bytes=1 << 26)
 sink.begin_step(header())
 time.sleep(0.2)  # the writer's thread comes to the step
-store_in_place(sink, noise(40 << 20))
+for number in range({COUNT}):
+    store_in_place(sink, noise(1 << 20, number))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
     assert ended.returncode == -signal.SIGKILL
     recover(tmp_path / RANK)
-    assert blobs_of(tmp_path / RANK) == {1: noise(40 << 20).tobytes()}
+    found = blobs_of(tmp_path / RANK)
+    assert found == {number + 1: noise(1 << 20, number).tobytes() for number in range(len(found))}
+    assert COUNT - QUEUED_BYTES // (1 << 20) <= len(found) < COUNT
+
+
+@pytest.mark.parametrize("is_little", [False, True])
+def test_the_end_of_a_step_waits_for_what_is_much(tmp_path: Path, is_little: bool) -> None:
+    """Written meanwhile, it would stop the program for longer; a little waits for what comes next."""
+    sink = writer(tmp_path, at_once=True, queue_bytes=64 << 20)
+    sink.begin_step(header())
+    nbytes = LEAST_AWAITED_BYTES - is_little
+    store_in_place(sink, noise(nbytes))
+    assert not list(tmp_path.glob("step0/rank0/*.safetensors*"))
+    sink.end_step(0, 0, {})
+    if not is_little:
+        assert read_index(tmp_path / RANK).committed and blobs_of(tmp_path / RANK) == {1: noise(nbytes).tobytes()}
+    sink.close()
+    assert blobs_of(tmp_path / RANK) == {1: noise(nbytes).tobytes()}
+
+
+def test_bytes_that_nobody_waits_for_are_written_after_a_while(tmp_path: Path) -> None:
+    sink = writer(tmp_path, at_once=True)
+    sink.begin_step(header())
+    store_in_place(sink, noise(1000))
+    end = time.monotonic() + 60
+    while not (tmp_path / RANK / "index.msgpack").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert blobs_of(tmp_path / RANK) == {1: noise(1000).tobytes()}
+    sink.close()
 
 
 def test_many_threads_do_not_mix_their_bytes(tmp_path: Path) -> None:
@@ -104,7 +134,7 @@ def test_many_threads_do_not_mix_their_bytes(tmp_path: Path) -> None:
 
     def work(seed: int) -> None:
         for k in range(15):
-            array = noise(1 + (seed * 7919 + k * 104_729) % (2 * AT_ONCE_BYTES), seed * 100 + k)
+            array = noise(1 + (seed * 7919 + k * 104_729) % (128 << 10), seed * 100 + k)
             expected[store_in_place(sink, array)] = array.tobytes()
             sink.emit(call(seed * 100 + k + 1))
 

@@ -17,7 +17,7 @@ import pytest
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.writing.step_files import JOURNAL_BYTES
+from aten_dump.store.writing.step_files import QUEUED_BYTES
 from aten_dump.store.writing.writer_thread import WAITING_RECORDS
 from tests.checkout import ROOT
 from tests.store.recording import RANK, call, header, small_step, writer
@@ -131,6 +131,6 @@ def test_kill_9_at_full_speed_takes_no_more_than_may_wait(tmp_path: Path, blob_b
     record_bytes = data.good_bytes / on_file
     # What waits, what came since the last look, and what the writer's thread has in its hands.
     assert number - on_file <= WAITING_RECORDS + EVERY + 1024 + 1
-    assert nbytes - bytes_on_file <= (16 << 20) + JOURNAL_BYTES + 2 * blob_bytes
+    assert nbytes - bytes_on_file <= (16 << 20) + QUEUED_BYTES + 2 * blob_bytes
     assert nbytes - bytes_on_file + (number - on_file) * record_bytes <= 64 << 20
     print(f"lost {number - on_file} of {number} records, {nbytes - bytes_on_file} of {nbytes} bytes")

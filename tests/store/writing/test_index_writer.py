@@ -159,10 +159,12 @@ def test_all_of_an_index_at_once_is_what_it_is_bit_by_bit(tmp_path: Path) -> Non
     assert (tmp_path / INDEX_FILE).read_bytes() == (tmp_path / "other" / INDEX_FILE).read_bytes()
 
 
-def test_what_is_void_is_left_out(tmp_path: Path) -> None:
+def test_what_others_refer_to_comes_first(tmp_path: Path) -> None:
     index = IndexWriter.create(tmp_path / INDEX_FILE)
-    index.add([(r.TEXT, n, "x") for n in range(4)])
-    index.leave_out(lambda record: msgpack.unpackb(record)[1] in (1, 2))
-    index.flush()
+    for flush in (0, 1):
+        index.add([(r.TEXT, 10 * flush + n, "x") for n in range(2)])
+        index.add_first([(r.TEXT, 10 * flush + n, "x") for n in (2, 3)])
+        assert index.waiting_records == 4
+        index.flush()
     index.close()
-    assert [row[1] for row in rows_of(tmp_path / INDEX_FILE) if row[0] == r.TEXT] == [0, 3]
+    assert [row[1] for row in rows_of(tmp_path / INDEX_FILE) if row[0] == r.TEXT] == [2, 3, 0, 1, 12, 13, 10, 11]

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xxhash
 from safetensors import safe_open
@@ -28,21 +29,27 @@ from aten_dump.store.writing.shard_writer import (
 )
 
 
-def add(shard: ShardWriter, number: int, content: bytes, dtype: str = "U8", shape: list[int] | None = None):  # type: ignore[no-untyped-def]
+def add(
+    shard: ShardWriter, number: int, content: bytes, dtype: str = "U8", shape: list[int] | None = None, hash_of: int = 0
+) -> None:
     shard.begin(dtype)
     shard.add(None, memoryview(content))
-    return shard.end(number, dtype, [len(content)] if shape is None else shape)
+    shard.end(number, dtype, [len(content)] if shape is None else shape, hash_of)
 
 
 def test_a_shard_that_stock_safetensors_opens(tmp_path: Path) -> None:
     shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
     assert shard.is_empty
-    first = add(shard, 1, b"abc")
-    second = add(shard, 2, bytes(8), "F32", [2])
-    assert (first.offset, first.nbytes, second.offset, second.nbytes) == (0, 3, 4, 8), "aligned to the item"
-    assert first.checksum == xxhash.xxh3_64_digest(b"abc") and not shard.is_empty
-    assert shard.data_bytes == 12 and shard.record[1:] == (0, 4096)
+    add(shard, 1, b"abc")
+    add(shard, 2, bytes(8), "F32", [2], hash_of=7)
+    assert shard.data_bytes == shard.queued_bytes == 12 and shard.record[1:] == (0, 4096) and not shard.is_empty
+    assert shard.take_written() == [], "nothing is journaled before it is written"
     shard.flush()
+    assert shard.queued_bytes == 0
+    (first, first_hash_of), (second, second_hash_of) = shard.take_written()
+    assert (first.offset, first.nbytes, second.offset, second.nbytes) == (0, 3, 4, 8), "aligned to the item"
+    assert first.checksum == xxhash.xxh3_64_digest(b"abc") and second.checksum == xxhash.xxh3_64_digest(bytes(8))
+    assert (first_hash_of, second_hash_of) == (0, 7) and shard.take_written() == []
     assert shard.finish() == 4096 + 12 == (tmp_path / shard_name(0)).stat().st_size
     assert not (tmp_path / partial_name(0)).exists()
     with safe_open(tmp_path / shard_name(0), "np") as file:
@@ -75,25 +82,64 @@ def test_a_blob_that_was_not_ended_is_forgotten(tmp_path: Path) -> None:
     assert shard.is_inside_blob
     shard.rewind()
     assert not shard.is_inside_blob and shard.data_bytes == 3
-    assert add(shard, 2, b"de").offset == 3
+    add(shard, 2, b"de")
     shard.flush()
+    (first, _), (second, _) = shard.take_written()
+    assert (first.offset, second.offset) == (0, 3) and second.checksum == xxhash.xxh3_64_digest(b"de")
     assert shard.finish() == 4096 + 5
     assert (tmp_path / shard_name(0)).read_bytes()[4096:] == b"abcde"
 
 
-def test_when_a_write_is_worth_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nbytes", [0, 1, WRITE_BYTES, 3 * WRITE_BYTES + 5])
+def test_long_blobs_are_written_in_parts_that_stay_in_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    longest, real = [], os.pwritev
+    monkeypatch.setattr(
+        os, "pwritev", lambda fd, parts, at: longest.append(sum(map(len, parts))) or real(fd, parts, at)
+    )
+    content = np.random.default_rng(0).bytes(nbytes)
     shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
-    shard.begin("U8")
-    shard.add(None, memoryview(bytes(WRITE_BYTES - 1)))
-    assert not shard.is_full_vector
-    shard.add(None, memoryview(b"x"))
-    assert shard.is_full_vector
+    add(shard, 1, content)
+    add(shard, 2, b"abc")
     shard.flush()
-    assert not shard.is_full_vector
-    for _ in range(WRITE_PIECES):
-        assert not shard.is_full_vector
-        shard.add(None, memoryview(b"x"))
-    assert shard.is_full_vector
+    found = [blob.record.checksum for blob in shard.take_written()]
+    assert found == [xxhash.xxh3_64_digest(content), xxhash.xxh3_64_digest(b"abc")]
+    assert shard.finish() == 4096 + nbytes + 3 and max(longest) <= 2 * WRITE_BYTES
+    assert (tmp_path / shard_name(0)).read_bytes()[4096:] == content + b"abc"
+
+
+def test_any_number_of_pieces_can_be_written(tmp_path: Path) -> None:
+    shard = ShardWriter(tmp_path, 0, 1 << 20, lambda chunks: None)
+    for number in range(1, 4 * WRITE_PIECES):  # more than the system takes at once
+        add(shard, number, b"%d" % number)
+    shard.finish()
+    expected = b"".join(b"%d" % number for number in range(1, 4 * WRITE_PIECES))
+    assert (tmp_path / shard_name(0)).read_bytes()[1 << 20 :] == expected
+    assert len(shard.take_written()) == 4 * WRITE_PIECES - 1
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_of_a_write_that_failed_midway_what_is_in_the_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_longer: bool
+) -> None:
+    """Of a file that was longer before, since a blob was forgotten, nobody knows what is new."""
+    shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
+    if is_longer:
+        shard.begin("U8")
+        shard.add(None, memoryview(bytes(10)))
+        shard.rewind()
+    for number in (1, 2, 3):
+        add(shard, number, b"abc")
+
+    def cut_off(fd: int, parts: list[bytes], offset: int) -> None:
+        os.pwrite(fd, b"".join(map(bytes, parts))[:-1], offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "write_vector", cut_off)
+    with pytest.raises(OSError, match="No space"):
+        shard.flush()
+    assert [blob.record.id for blob in shard.take_written()] == ([] if is_longer else [1, 2])
     shard.close()
 
 

@@ -16,18 +16,18 @@ from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.rank_lock import LOCK_FILE, RankLock
 from aten_dump.store.recovery import recover
+from aten_dump.store.shards import partial_name, shard_name
 from aten_dump.store.writing import shard_writer
-from aten_dump.store.writing.host_bytes import HostBytes
 from aten_dump.store.writing.packed_records import packed
 from aten_dump.store.writing.settings import WriterSettings
 from aten_dump.store.writing.shard_writer import FreeSpace, HeaderBudget
-from aten_dump.store.writing.step_files import BlobStart, HandedOn, Piece, StepEnd, StepFiles
+from aten_dump.store.writing.step_files import LANE_BYTES, BlobStart, HandedOn, Piece, StepEnd, StepFiles
 from tests.checkout import ROOT
 from tests.store.recording import RANK, blobs_of, call, header
 
 
-def step_files(root: Path) -> StepFiles:
-    settings = WriterSettings(queue_bytes=1 << 20, shard_bytes=1 << 20)
+def step_files(root: Path, shard_bytes: int = 1 << 20) -> StepFiles:
+    settings = WriterSettings(queue_bytes=1 << 20, shard_bytes=shard_bytes)
     files = StepFiles(root / RANK, header(), settings, HandedOn(HeaderBudget(), FreeSpace(), lambda chunks: None))
     files.records(packed([r.Op(r.OP, 1, 0, "aten::relu", "Aten", "relu", ["self"])]))  # that of `call`
     return files
@@ -83,13 +83,67 @@ def test_a_step_that_is_flushed_before_its_end_is_locked_until_then(tmp_path: Pa
     assert verify(tmp_path / RANK) == [] and blobs_of(tmp_path / RANK) == {1: b"abc", 2: b"de"}
 
 
-def test_bytes_that_the_program_waits_for_are_on_file_at_once_and_an_index_with_them(tmp_path: Path) -> None:
-    files = step_files(tmp_path)
-    files.write(BlobStart(1, "U8", [3], 3), HostBytes.of(b"abc"))
-    assert (tmp_path / RANK / "shard-00000.safetensors.partial").read_bytes().endswith(b"abc")
-    assert not read_index(tmp_path / RANK).committed
-    files.finish(StepEnd(3, 0, {}, []))
-    assert blobs_of(tmp_path / RANK) == {1: b"abc"}
+def test_blobs_go_side_by_side_where_much_waits(tmp_path: Path) -> None:
+    """To two shards; each is written by a thread of its own, and all blobs are there."""
+    files = step_files(tmp_path, shard_bytes=1 << 30)
+    contents = {number: bytes([number]) * (LANE_BYTES // 2 + number) for number in range(1, 12)}
+    for number, content in contents.items():
+        blob(files, number, content)
+    files.flush()
+    assert sorted(path.name for path in (tmp_path / RANK).glob("shard*")) == [partial_name(0), partial_name(1)]
+    assert blobs_of(tmp_path / RANK) == contents, "what is flushed is journaled"
+    sizes = [path.stat().st_size for path in (tmp_path / RANK).glob("shard*")]
+    assert max(sizes) - min(sizes) <= 2 * LANE_BYTES
+    blob(files, 12, b"abc")
+    files.finish(StepEnd(0, 0, {}, []))
+    data = read_index(tmp_path / RANK)
+    assert data.commit is not None and verify(tmp_path / RANK) == []
+    assert list(data.commit.shards) == [(tmp_path / RANK / shard_name(n)).stat().st_size for n in (0, 1)]
+    assert blobs_of(tmp_path / RANK) == contents | {12: b"abc"}
+
+
+def test_a_shard_that_is_full_makes_room_in_its_lane_alone(tmp_path: Path) -> None:
+    files = step_files(tmp_path, shard_bytes=3 * LANE_BYTES)
+    contents = {number: bytes([number]) * LANE_BYTES for number in range(1, 16)}
+    for number, content in contents.items():
+        blob(files, number, content)
+    files.finish(StepEnd(0, 0, {}, []))
+    assert verify(tmp_path / RANK) == [] and blobs_of(tmp_path / RANK) == contents
+    assert len(list((tmp_path / RANK).glob("shard*"))) in (5, 6)
+
+
+def test_a_blob_that_was_not_ended_is_forgotten_whichever_lane_comes_next(tmp_path: Path) -> None:
+    files = step_files(tmp_path, shard_bytes=1 << 30)
+    contents = {number: bytes([number]) * LANE_BYTES for number in range(1, 6)}
+    for number, content in contents.items():
+        half = BlobStart(100 + number, "U8", [2 * LANE_BYTES], 2 * LANE_BYTES)
+        files.piece(Piece(half, None, 0, LANE_BYTES, True, False, None, lambda: bytes(LANE_BYTES)))
+        blob(files, number, content)
+    files.finish(StepEnd(0, 0, {}, []))
+    assert verify(tmp_path / RANK) == [] and blobs_of(tmp_path / RANK) == contents
+
+
+def test_an_error_in_one_lane_leaves_what_the_other_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = step_files(tmp_path, shard_bytes=1 << 30)
+    contents = {number: bytes([number]) * LANE_BYTES for number in range(1, 5)}
+    for number, content in contents.items():
+        blob(files, number, content)
+    real = shard_writer.write_vector
+
+    def failing(fd: int, parts: list[bytes], offset: int) -> None:
+        if bytes(parts[0][:1]) in (b"\2", b"\4"):
+            raise OSError(28, "No space left on device")
+        real(fd, parts, offset)
+
+    monkeypatch.setattr(shard_writer, "write_vector", failing)
+    with pytest.raises(OSError, match="No space"):
+        files.flush()
+    files.abandon()
+    recover(tmp_path / RANK)
+    assert verify(tmp_path / RANK) == []
+    assert blobs_of(tmp_path / RANK) == {number: contents[number] for number in (1, 3)}
 
 
 def test_after_an_error_there_is_what_came_before_and_no_blob_without_bytes(

@@ -11,11 +11,10 @@ from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.writing import step_sequence
-from aten_dump.store.writing.host_bytes import HostBytes
 from aten_dump.store.writing.index_writer import CHECK_BYTES, CHECKED_RECORDS
 from aten_dump.store.writing.packed_records import packed
 from aten_dump.store.writing.settings import WriterSettings
-from aten_dump.store.writing.step_files import BlobStart, StepEnd
+from aten_dump.store.writing.step_files import BlobStart, Piece, StepEnd
 from aten_dump.store.writing.step_sequence import Steps
 from tests.store.recording import call, header
 
@@ -62,7 +61,7 @@ def test_records_and_blobs_of_each_step_are_in_its_folder(tmp_path: Path) -> Non
     for step in (4, 7):
         found.begin(header(step, 3))
         found.records(packed([call(step)]))
-        found.write(BlobStart(1, "U8", [3], 3), HostBytes.of(b"abc"))
+        found.piece(Piece(BlobStart(1, "U8", [3], 3), None, 0, 3, True, True, None, lambda: b"abc"))
         found.end(end(1))
     for step in (4, 7):
         data = read_index(tmp_path / f"step{step}" / "rank3")

@@ -17,24 +17,26 @@
  *     beside the plain one where the compiler and the loader can choose.
  *
  *     Long tensors are taken in parts of PART elements, by several threads if asked for, and joined in order: the
- *     numbers are the same for any number of threads.
+ *     numbers are the same for any number of threads. A thread may have been told to take tiny numbers for zero, and
+ *     the next one not: while it measures it computes as IEEE 754 has it.
  */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
+#include <fenv.h>
 #include <float.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../_torch_threads.h"
+
 #define BLOCK 512
 #define SHORT (1 << 14) /* elements that are added up in double, as torch and numpy do here */
-#define PART (1 << 18)
+#define PART (1 << 15)
 #define CACHE_LINE 64
-#define MOST_THREADS 64
 #define FEW (1 << 14) /* elements that are measured without letting go of Python's lock: some 10 us */
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && defined(__GLIBC__)
@@ -292,8 +294,8 @@ static void block_of(int code, const char *data, int64_t start, int n, int is_sh
 typedef struct {
     int code;
     const char *data;
-    int64_t count, first, step; /* of parts: the first that this thread takes, and the distance to the next */
-    Numbers *numbers;           /* of each part */
+    int64_t count, next; /* the next part that no thread has taken */
+    Numbers *numbers;    /* of each part */
     Moments *moments;
 } Work;
 
@@ -323,15 +325,18 @@ static void measure_part(int code, const char *data, int64_t count, Numbers *out
     }
 }
 
-static void *measure_parts(void *argument)
+static void measure_parts(void *argument)
 {
     Work *work = argument;
-    for (int64_t part = work->first; part * PART < work->count; part += work->step) {
+    fenv_t kept;
+    fegetenv(&kept);
+    fesetenv(FE_DFL_ENV);
+    for (int64_t part; (part = take_piece(&work->next)) * PART < work->count;) {
         int64_t rest = work->count - part * PART;
         measure_part(work->code, work->data + part * PART * ITEM_BYTES[work->code], rest < PART ? rest : PART,
                      work->numbers + part, work->moments + part);
     }
-    return NULL;
+    fesetenv(&kept);
 }
 
 static void join_numbers(int code, Numbers *all, const Numbers *more)
@@ -357,31 +362,18 @@ static void finish(Numbers *out, const Moments *moments)
     out->deviations = moments->deviations;
 }
 
-/* Measure a long tensor with up to `threads` threads; 0 where there is no memory for it. */
+/* Measure a long tensor on so many threads; 0 where there is no memory for it. */
 static int measure_long(int code, const char *data, int64_t count, int threads, Numbers *out)
 {
     int64_t parts = (count + PART - 1) / PART;
     Numbers *numbers = malloc((size_t)parts * sizeof *numbers);
     Moments *moments = malloc((size_t)parts * sizeof *moments);
-    pthread_t others[MOST_THREADS];
-    Work works[MOST_THREADS];
-    int begun = 0;
     if (numbers == NULL || moments == NULL) {
         free(numbers);
         free(moments);
         return 0;
     }
-    threads = threads > MOST_THREADS ? MOST_THREADS : threads;
-    threads = threads > parts ? (int)parts : threads;
-    for (int i = 0; i < threads; i++)
-        works[i] = (Work){code, data, count, i, threads, numbers, moments};
-    while (begun < threads - 1 && pthread_create(others + begun, NULL, measure_parts, works + begun + 1) == 0)
-        begun++;
-    measure_parts(works);
-    for (int i = begun + 1; i < threads; i++) /* what no thread could be had for */
-        measure_parts(works + i);
-    for (int i = 0; i < begun; i++)
-        pthread_join(others[i], NULL);
+    run_on_team(measure_parts, &(Work){code, data, count, 0, numbers, moments}, threads);
     *out = numbers[0];
     for (int64_t part = 1; part < parts; part++) {
         join_numbers(code, out, numbers + part);
@@ -397,10 +389,26 @@ static int measure(int code, const char *data, int64_t count, int threads, Numbe
 {
     Moments moments;
     if (count > PART)
-        return measure_long(code, data, count, threads < 1 ? 1 : threads, out);
+        return measure_long(code, data, count, threads, out);
     measure_part(code, data, count, out, &moments);
     finish(out, &moments);
     return 1;
+}
+
+/* Measure tensors end to end; 0 where there is no memory for a long one. */
+static int measure_many(int code, const char *data, Py_ssize_t tensors, const int64_t *counts, int threads,
+                        Numbers *numbers)
+{
+    int is_done = 1;
+    fenv_t kept;
+    fegetenv(&kept);
+    fesetenv(FE_DFL_ENV);
+    for (Py_ssize_t i = 0; i < tensors && is_done; i++) {
+        is_done = measure(code, data, counts[i], threads, numbers + i);
+        data += counts[i] * ITEM_BYTES[code];
+    }
+    fesetenv(&kept);
+    return is_done;
 }
 
 /* -- Python's side */
@@ -482,25 +490,15 @@ static PyObject *of_one(PyObject *self, PyObject *args)
         return NULL;
     }
     const char *data = (const char *)(uintptr_t)address;
+    const int64_t elements = count;
     if (count <= FEW) { /* to get Python's lock back would take longer */
-        is_done = measure(code, data, count, threads, &numbers);
+        is_done = measure_many(code, data, 1, &elements, 1, &numbers);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        is_done = measure(code, data, count, threads, &numbers);
+        is_done = measure_many(code, data, 1, &elements, threads, &numbers);
         Py_END_ALLOW_THREADS
     }
     return is_done ? statistic_list(wanted, length, code, &numbers, count) : PyErr_NoMemory();
-}
-
-/* Measure tensors end to end; 0 where there is no memory for a long one. */
-static int measure_many(int code, const char *data, Py_ssize_t tensors, const int64_t *counts, Numbers *numbers)
-{
-    for (Py_ssize_t i = 0; i < tensors; i++) {
-        if (!measure(code, data, counts[i], 1, numbers + i))
-            return 0;
-        data += counts[i] * ITEM_BYTES[code];
-    }
-    return 1;
 }
 
 /* Read the counts of elements; their sum, or -1 with an exception set. */
@@ -541,10 +539,10 @@ static PyObject *of_many(PyObject *self, PyObject *args)
     if (all < 0)
         goto done;
     if (all <= FEW) { /* to get Python's lock back would take longer */
-        is_done = measure_many(code, data, tensors, counts, numbers);
+        is_done = measure_many(code, data, tensors, counts, 1, numbers);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        is_done = measure_many(code, data, tensors, counts, numbers);
+        is_done = measure_many(code, data, tensors, counts, 1, numbers);
         Py_END_ALLOW_THREADS
     }
     if (!is_done) {
@@ -573,6 +571,7 @@ static PyMethodDef METHODS[] = {
     {"of_many", of_many, METH_VARARGS,
      "of_many(code, address, counts, wanted)\n\n"
      "Return a list for each of the tensors of so many elements, which lie end to end; see `of_one`."},
+    USE_TEAM,
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_one_pass", NULL, 0, METHODS, NULL, NULL, NULL, NULL};

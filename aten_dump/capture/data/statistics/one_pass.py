@@ -16,6 +16,7 @@ from ....config import STATISTICS
 
 try:
     from ._one_pass import of_many, of_one
+    from ._one_pass import use_team as use_team
 except ImportError:
     IS_COMPILED = False
 else:
@@ -29,7 +30,7 @@ _NAMES: Final = (
 CODES: Final[dict[torch.dtype, int]] = {
     getattr(torch, name): code for code, name in enumerate(_NAMES) if hasattr(torch, name)
 } | {torch.bool: _NAMES.index("uint8")}
-_THREAD_ELEMENTS: Final = 1 << 22  # for each thread: with fewer, beginning it costs more than it saves
+_TEAM_ELEMENTS: Final = 1 << 16  # of which other threads take a part: with fewer, that costs more than it saves
 
 
 def of_memory(dtype: torch.dtype, address: int, count: int, names: tuple[str, ...]) -> list[Any] | None:
@@ -44,7 +45,7 @@ def of_memory(dtype: torch.dtype, address: int, count: int, names: tuple[str, ..
     code = CODES.get(dtype)
     if not IS_COMPILED or code is None or not count or not address:
         return None
-    threads = 1 if count < 2 * _THREAD_ELEMENTS else min(torch.get_num_threads(), count // _THREAD_ELEMENTS)
+    threads = 1 if count < _TEAM_ELEMENTS else torch.get_num_threads()
     return of_one(code, address, count, threads, _places(names))
 
 
