@@ -4,8 +4,9 @@ Theory of operation
     One step is recorded to learn what there is to do: the sizes of the blobs that go to shards, and
     the shapes and dtypes of the values that get statistics and hashes of their own. Memory of that make is then
     copied and written, reduced, or hashed after each bare step, by nothing but one call per piece. So a limit is what
-    a recorder costs that knows beforehand what to do and overlaps nothing; one that overlaps its writing with the
-    step may come out below it.
+    a recorder costs that knows beforehand what to do, on one thread, and overlaps nothing; one that overlaps its
+    writing with the step, or has it done by several threads, may come out below it. `limit-statistics-threads` is the
+    pass on all of torch's threads.
 """
 
 from __future__ import annotations
@@ -105,11 +106,9 @@ def _reading(
     return start
 
 
-def _reduce(tensor: torch.Tensor) -> None:
+def _reduce(tensor: torch.Tensor, threads: int = 1) -> None:
     """Reduce in the compiled pass; without it to sum, min and max, and l2 norm, in chunks that stay in cache."""
-    if tensor.numel() and _in_one_pass(
-        tensor.view(-1).view(torch.uint8) if tensor.dtype is torch.bool else tensor.view(-1)
-    ):
+    if _in_one_pass(tensor, threads):
         return
     for chunk in tensor.view(-1).split(_CACHED_ELEMENTS):
         if chunk.dtype is torch.bool or chunk.numel() == 0:
@@ -121,10 +120,20 @@ def _reduce(tensor: torch.Tensor) -> None:
             torch.linalg.vector_norm(chunk)
 
 
-def _in_one_pass(flat: torch.Tensor) -> bool:
-    from aten_dump.capture.data.statistics.one_tensor import of_elements
+def _reduce_on_threads(tensor: torch.Tensor) -> None:
+    _reduce(tensor, torch.get_num_threads())
 
-    return of_elements(flat) is not None
+
+def _in_one_pass(tensor: torch.Tensor, threads: int) -> bool:
+    """Reduce to all statistics; False where nothing is compiled, or there are no elements that it knows."""
+    from aten_dump.capture.data.statistics import one_pass
+    from aten_dump.config import STATISTICS
+
+    code = one_pass.CODES.get(tensor.dtype)
+    if not one_pass.IS_COMPILED or code is None or not tensor.numel():
+        return False
+    one_pass.of_one(code, tensor.data_ptr(), tensor.numel(), threads, bytes(range(len(STATISTICS))))
+    return True
 
 
 def _hash(tensor: torch.Tensor) -> None:
@@ -154,5 +163,6 @@ LIMITS = (
     _limit("limit-write", _write),
     _limit("limit-write-tmpfs", _write, is_tmpfs=True),
     _limit("limit-statistics", _reading("statistic", lambda tables: tables.statistics, _reduce)),
+    _limit("limit-statistics-threads", _reading("statistic", lambda tables: tables.statistics, _reduce_on_threads)),
     _limit("limit-hash", _reading("hash", lambda tables: tables.hashes, _hash)),
 )

@@ -15,7 +15,8 @@ import torch
 from ....config import STATISTICS
 
 try:
-    from ._one_pass import of_many, of_one
+    from ._one_pass import of_many
+    from ._one_pass import of_one as of_one
     from ._one_pass import use_team as use_team
 except ImportError:
     IS_COMPILED = False
