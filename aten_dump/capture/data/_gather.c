@@ -1,5 +1,5 @@
 /* Elements of strided memory, in row-major order. No torch, no numpy: an address, the bytes of an element, a shape and
- * strides come in, a copy goes out, or its hash, and the GIL is released meanwhile.
+ * strides come in, a copy goes out, and the GIL is released meanwhile.
  *
  * Theory of operation
  *     Dimensions that lie in a row are merged: transposed weights, heads of attention and channels_last images come
@@ -12,19 +12,16 @@
  *     that are a power of two apart drive each other out of the first-level cache, so that those are taken at once.
  *     The processor does not foresee strides beyond a page: it is told which lines come next.
  *
- *     Several threads take stretches of a range in turn. To be hashed, which one thread does in order, stretches are
- *     copied into a ring of slots: by the other threads as far as there is room, else by the one that hashes.
+ *     Several threads take stretches of a range in turn.
  */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
-#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "../_torch_threads.h"
-#include "_xxh3.h"
 
 #define MOST_DIMENSIONS 64
 #define LINE 64 /* bytes of a cache line */
@@ -32,8 +29,6 @@
 #define MOST_STRETCH (1 << 23)
 #define BAND 512 /* rows of a copy between which columns are not left */
 #define AHEAD 5 /* tiles that are fetched before they are needed */
-#define MOST_SLOTS 8
-#define SPINS 200 /* looks at what another thread does before others may have the core */
 #define UNLOCKED (1 << 16) /* bytes from which on other threads of Python may run meanwhile */
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && defined(__GLIBC__)
@@ -416,91 +411,6 @@ static void copy_stretches(void *argument)
                    work->to + (first - work->first) * work->all->item);
 }
 
-/* -- hashes */
-
-typedef struct {
-    const Layout *all;
-    const char *from;
-    int64_t elements, stretch;  /* elements in all, and in a stretch */
-    int64_t stretches, next;    /* how many there are; the next one that no thread copies */
-    int64_t hashed;             /* how many are hashed */
-    int64_t copied[MOST_SLOTS]; /* 1 more than the stretch that lies in the slot */
-    int64_t has_hasher;
-    int slots;
-    char *ring;
-    Xxh3 *hash;
-} Hashing;
-
-#ifdef __GNUC__
-#define LOAD(number) __atomic_load_n(number, __ATOMIC_ACQUIRE)
-#define STORE(number, value) __atomic_store_n(number, value, __ATOMIC_RELEASE)
-
-static int claim(int64_t *number, int64_t expected)
-{
-    return __atomic_compare_exchange_n(number, &expected, expected + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
-#else /* one thread alone */
-#define LOAD(number) (*(number))
-#define STORE(number, value) (*(number) = (value))
-
-static int claim(int64_t *number, int64_t expected)
-{
-    return *number == expected ? ++*number, 1 : 0;
-}
-#endif
-
-static void spin(int *spins)
-{
-    if (++*spins % SPINS == 0)
-        sched_yield();
-#if defined(__x86_64__) && defined(__GNUC__)
-    else
-        __builtin_ia32_pause();
-#endif
-}
-
-static char *slot_of(const Hashing *work, int64_t number)
-{
-    return work->ring + number % work->slots * work->stretch * work->all->item;
-}
-
-/* Copy a stretch that this thread has claimed. */
-static void copy_to_slot(Hashing *work, int64_t number)
-{
-    const int64_t first = number * work->stretch, past = least(first + work->stretch, work->elements);
-    copy_range(work->all, 0, work->from, first, past, slot_of(work, number));
-    STORE(work->copied + number % work->slots, number + 1);
-}
-
-static void hash_slots(Hashing *work)
-{
-    int spins = 0;
-    for (int64_t number = 0; number < work->stretches; number++) {
-        if (claim(&work->next, number))
-            copy_to_slot(work, number);
-        while (LOAD(work->copied + number % work->slots) != number + 1)
-            spin(&spins);
-        const int64_t count = least(work->stretch, work->elements - number * work->stretch);
-        xxh3_update(work->hash, slot_of(work, number), count * work->all->item);
-        STORE(&work->hashed, number + 1);
-    }
-}
-
-static void hash_stretches(void *argument)
-{
-    Hashing *work = argument;
-    int spins = 0;
-    if (claim(&work->has_hasher, 0)) {
-        hash_slots(work);
-        return;
-    }
-    for (int64_t number; (number = LOAD(&work->next)) < work->stretches;)
-        if (number >= LOAD(&work->hashed) + work->slots)
-            spin(&spins);
-        else if (claim(&work->next, number))
-            copy_to_slot(work, number);
-}
-
 /* -- Python's side */
 
 static int read_sizes(PyObject *shape, PyObject *strides, Layout *all)
@@ -575,42 +485,6 @@ static PyObject *copy(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *xxh3(PyObject *self, PyObject *args)
-{
-    unsigned long long from, ring;
-    long long ring_bytes;
-    int item, threads;
-    PyObject *shape, *strides;
-    Layout all;
-    Xxh3 hash;
-    if (!PyArg_ParseTuple(args, "KiO!O!KLi", &from, &item, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &ring,
-                          &ring_bytes, &threads))
-        return NULL;
-    const int64_t elements = read_layout(item, shape, strides, &all);
-    if (elements < 0)
-        return NULL;
-    if (elements * item < XXH3_LEAST)
-        return PyErr_Format(PyExc_ValueError, "%lld bytes are not hashed here", (long long)(elements * item));
-    merge(&all);
-    const int64_t step = least(best_stretch(&all), elements);
-    const int is_row = all.count == 1 && all.of[0].stride == item;
-    if (!is_row && ring_bytes < step * item)
-        return PyErr_Format(PyExc_ValueError, "a ring of %lld bytes is too short", ring_bytes);
-    Hashing work = {.all = &all, .from = (const char *)(uintptr_t)from, .elements = elements, .stretch = step};
-    work.stretches = (elements + step - 1) / step;
-    work.slots = (int)least(ring_bytes / (step * item), MOST_SLOTS);
-    work.ring = (char *)(uintptr_t)ring;
-    work.hash = &hash;
-    Py_BEGIN_ALLOW_THREADS
-    xxh3_begin(&hash);
-    if (is_row)
-        xxh3_update(&hash, work.from, elements * item);
-    else
-        run_on_team(hash_stretches, &work, work.stretches > 1 ? threads : 1);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromUnsignedLongLong(xxh3_end(&hash));
-}
-
 static PyObject *stretch(PyObject *self, PyObject *args)
 {
     int item;
@@ -632,10 +506,6 @@ static PyMethodDef METHODS[] = {
      "copy(address, item, shape, strides, first, past, to, threads=1)\n\n"
      "Copy elements `first` to `past` of a tensor, counted in row-major order, from its memory at `address` to that at\n"
      "`to`. An element has `item` bytes; strides count elements. No memory is checked: it must be there."},
-    {"xxh3", xxh3, METH_VARARGS,
-     "xxh3(address, item, shape, strides, ring, ring_bytes, threads)\n\n"
-     "Return the XXH3 of a tensor's elements in row-major order, 241 bytes or more of them. Those that do not lie in a row\n"
-     "are copied to the memory at `ring`, which holds a `stretch` or more."},
     {"stretch", stretch, METH_VARARGS,
      "stretch(item, shape, strides)\n\n"
      "Return how many elements are best copied at once where each copy is read before the next is made."},

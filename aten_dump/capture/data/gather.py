@@ -19,16 +19,14 @@ try:
     from ._gather import copy as copy
     from ._gather import stretch
     from ._gather import use_team as use_team
-    from ._gather import xxh3 as xxh3
 except ImportError:
     IS_COMPILED = False
 else:
     IS_COMPILED = True
 
 _ALIGNMENT: Final = 64
-_KEPT_BYTES: Final = 1 << 21  # some times what `stretch` asks for, but where rows are very long
+_KEPT_BYTES: Final = 1 << 19  # what `stretch` asks for, but where rows are very long
 _MOST_KEPT: Final = 4
-XXH3_LEAST_BYTES: Final = 241
 TEAM_BYTES: Final = 1 << 18  # of which other threads copy a part: with fewer, that costs more than it saves
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 T = TypeVar("T")
@@ -113,24 +111,6 @@ class GatheredBytes(HostBytes):
         item = self._item
         first, past = offset // item, (offset + nbytes) // item
         copy(self._address, item, self._shape, self._strides, first, past, address, threads)
-
-
-def xxh3_of(tensor: torch.Tensor) -> bytes | None:
-    """Return the XXH3 of a tensor's elements in row-major order, big endian; None of less than XXH3_LEAST_BYTES.
-
-    `can_gather` says of which tensors.
-    """
-    item, shape, strides = tensor.element_size(), tuple(tensor.shape), tensor.stride()
-    nbytes = tensor.numel() * item
-    if nbytes < XXH3_LEAST_BYTES:
-        return None
-    scratch = _scratch(min(max(stretch(item, shape, strides) * item, _KEPT_BYTES), nbytes))
-    try:
-        threads = torch.get_num_threads() if nbytes >= TEAM_BYTES else 1
-        found = xxh3(tensor.data_ptr(), item, shape, strides, scratch.address, scratch.nbytes, threads)
-    finally:
-        _give_back(scratch)
-    return found.to_bytes(8, "big")
 
 
 def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:

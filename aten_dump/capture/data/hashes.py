@@ -12,7 +12,7 @@ from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
 from ..torch_internals.quiet import quiet
 from .byte_copies import elements_on_host
-from .gather import GatheredBytes, can_gather, read_at_once, xxh3_of
+from .gather import GatheredBytes, can_gather, read_at_once
 from .hash_functions import HASHERS, HASHES
 from .host_memory import as_array
 from .statistics.one_pass import CODES, of_memory
@@ -55,8 +55,6 @@ def _digest(tensor: torch.Tensor, algorithm: str) -> bytes:
 
 
 def _digest_of_gathered(tensor: torch.Tensor, algorithm: str) -> bytes:
-    if algorithm == "xxh3" and (found := xxh3_of(tensor)) is not None:
-        return found
     hasher = HASHERS[algorithm]()
     for piece in GatheredBytes(tensor).pieces(tensor.numel() * tensor.element_size()):
         hasher.update(piece)
