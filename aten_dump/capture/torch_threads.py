@@ -5,7 +5,9 @@ Why, `_torch_threads.h` says. Where these files are not compiled, or torch has a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -24,13 +26,18 @@ else:
     IS_COMPILED = True
 
 _LIBRARY: Final = "libtorch_cpu.so"  # what is linked with the runtime whose threads they are
+_HARD_PAUSE: Final = 2  # OpenMP 5.0: give back all that can be made again
+
+
+def _runtime() -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY))
 
 
 @cache
 def team_address() -> int:
     """Return the address of `GOMP_parallel` in the OpenMP runtime that torch uses; 0 where it has none."""
     try:
-        found = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY)).GOMP_parallel
+        found = _runtime().GOMP_parallel
     except (OSError, AttributeError):
         return 0
     return ctypes.cast(found, ctypes.c_void_p).value or 0
@@ -54,11 +61,23 @@ class TeamBell(Bell):
         _team_bell.wait(ctypes.addressof(self._number), seconds, torch.get_num_threads())
 
 
+@cache
+def _end_team_before_forks() -> None:
+    """Have the team end before the process forks: what is recorded may have begun it in a program that never would
+    have, and whoever asks for it in the child, torch's own ops too, would wait for ever. The next op begins it anew.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        pause = _runtime().omp_pause_resource_all
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=lambda: pause(_HARD_PAUSE))
+
+
 def bell_for_program() -> Bell:
-    """Return what the program's threads wait with for a thread of ours.
+    """Return what the program's threads wait with for a thread of ours, when a recording begins.
 
     After an op, torch's threads spin for milliseconds, each on a core that ours could use: they are to wait too.
     """
+    _end_team_before_forks()
     return TeamBell() if IS_COMPILED and team_address() else Bell()
 
 

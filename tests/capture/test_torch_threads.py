@@ -132,3 +132,31 @@ def test_ctrl_c_ends_a_wait(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stdout.readline() == "waits\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[0] == "interrupted\n"
+
+
+FORKS_WHILE_RECORDED = """
+import os, sys, torch
+from pathlib import Path
+from aten_dump import DumpConfig, DumpMode
+data, root = sys.argv[1:]
+x = torch.frombuffer(bytearray(8 << 20), dtype=torch.float32)  # no op of the program's own runs on several threads
+with DumpMode(DumpConfig(path=Path(root) / "dump", data=data)):
+    x.view(-1, 8)
+    torch.ones(10).add_(1)
+    child = os.fork()
+    if not child:
+        torch.ones(8 << 20).add_(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    torch.ones(1 << 20).add_(1)
+"""
+
+
+@needs_gomp
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("data", ["statistic", "tensor", "full"])
+def test_a_child_that_is_forked_while_its_parent_is_recorded_goes_on(tmp_path: Path, data: str) -> None:
+    """What the recorder does with torch's threads begins them; a child that inherits them waits for ever."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS_WHILE_RECORDED, data, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n"

@@ -23,19 +23,16 @@ GATHERED_BYTES: Final = 8 << 20  # at a time, of elements that do not lie in a r
 
 
 class BytesInARow(HostBytes):
-    """A `Fill` with bytes of host memory, which torch's threads copy."""
+    """A `Fill` with bytes of host memory, which torch's threads copy where the C file is compiled."""
 
     __slots__ = ()
 
     def _copy(self, offset: int, address: int, nbytes: int) -> None:
-        start = self._address + offset
-        if nbytes < gather.TEAM_BYTES:
+        if gather.IS_COMPILED and nbytes >= gather.TEAM_BYTES:
+            start, threads = self._address + offset, torch.get_num_threads()
+            gather.copy(start, 1, (nbytes,), (1,), 0, nbytes, address, threads)
+        else:  # not by an op of torch's: in a forked child it may wait for threads that are not there
             super()._copy(offset, address, nbytes)
-        elif gather.IS_COMPILED:
-            gather.copy(start, 1, (nbytes,), (1,), 0, nbytes, address, torch.get_num_threads())
-        else:
-            with quiet():
-                tensor_at(address, nbytes).copy_(tensor_at(start, nbytes))
 
 
 def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> Fill:

@@ -58,7 +58,9 @@ class IndexWriter:
 
     def add_first(self, records: Iterable[tuple[Any, ...]]) -> None:
         """Add records that refer to nothing and that others refer to: they come before all else that waits."""
-        self._first += packed(records)
+        batch = packed(records)
+        self._first += batch
+        self.waiting_bytes += sum(map(len, batch))
 
     def add_packed(self, batch: list[bytes]) -> None:
         """Add records that are packed."""
@@ -102,9 +104,18 @@ class IndexWriter:
         if not self._file.is_named:
             self._file.give_name()
 
-    def lock(self) -> None:
-        """Make the file, and take the lock that older versions look for, who know no other."""
+    def begin(self) -> None:
+        """Make the file, take the lock that older versions look for, who know no other, and write the first record, the
+        header: whatever comes to the disk from now on, or does not, there is an index.
+        """
         lock_file(self._file.fd)
+        header, later = self._first[:1], (self._first[1:], self._records, self.waiting_bytes)
+        self._first, self._records = header, []
+        try:
+            self.flush()
+        finally:
+            self._first, self._records, self.waiting_bytes = later
+        self.waiting_bytes -= sum(map(len, header))
 
     def sync(self) -> None:
         """Have what was flushed on the disk."""

@@ -146,15 +146,15 @@ class ShardWriter:
             release: is given chunks of the arena when they are written.
             folder: see `GrowingFile`.
         """
-        self._number = number
+        self.record = Shard(SHARD, number, header_bytes)  # of the journal: says that this shard was begun
         self._release = release
-        self._header_bytes = header_bytes
         self._entries: list[str] = []
         self._header_used = 8 + len(HEADER_START) + len(HEADER_END)
         self._end = 0  # of the blobs that are complete, in the data
         self._start = 0  # of the blob that is being added
         self._position = 0  # of the next byte
         self._written = 0  # bytes handed to the file
+        self._taken = 0  # bytes of blobs that `take_written` has told of
         self._longest = 0  # most bytes of the file so far
         self._hash = xxhash.xxh3_64()
         # Bytes of blobs (views), pads between them (bytes), and the ends of blobs, whose checksums are not taken yet.
@@ -162,11 +162,6 @@ class ShardWriter:
         self._chunks: list[Chunk] = []
         self._blobs: list[WrittenBlob] = []  # whose checksums are taken
         self._file = GrowingFile(os.path.join(directory, shard_name(number)), folder)
-
-    @property
-    def record(self) -> Shard:
-        """The journal record that says this shard was begun."""
-        return Shard(SHARD, self._number, self._header_bytes)
 
     @property
     def is_empty(self) -> bool:
@@ -195,7 +190,7 @@ class ShardWriter:
 
     def has_header_room(self, entry_bytes: int) -> bool:
         """Tell whether an entry and the pad before it still fit in the header."""
-        return self._header_used + entry_bytes + 100 <= self._header_bytes
+        return self._header_used + entry_bytes + 100 <= self.record.header_bytes
 
     def begin(self, dtype: str) -> None:
         """Start a blob at the next offset that its dtype allows."""
@@ -221,7 +216,7 @@ class ShardWriter:
         self._end = self._position
         nbytes = self._position - self._start
         self._queue.append(
-            WrittenBlob(Blob(BLOB, number, self._number, self._start, nbytes, dtype, shape, b""), hash_of)
+            WrittenBlob(Blob(BLOB, number, self.record.number, self._start, nbytes, dtype, shape, b""), hash_of)
         )
 
     def rewind(self) -> None:
@@ -250,7 +245,20 @@ class ShardWriter:
         After an error these are all that there will be.
         """
         blobs, self._blobs = self._blobs, []
-        return [blob for blob in blobs if blob.record.offset + blob.record.nbytes <= self._written]
+        if not (self._file.is_made or self._file.is_named):  # it could not be made: a blob of no bytes is not there
+            return []
+        written = [blob for blob in blobs if blob.record.offset + blob.record.nbytes <= self._written]
+        if written:
+            self._taken = written[-1].record.offset + written[-1].record.nbytes
+        return written
+
+    def cut_off(self, are_all: bool) -> None:
+        """After an error: give back the room of a blob that is not whole, or of all that were not taken yet."""
+        taken = self._taken
+        self._blobs = [] if are_all else self.take_written()
+        end, self._taken = taken if are_all else self._taken, taken
+        if self._file.is_made and os.fstat(self._file.fd).st_size > self.record.header_bytes + end:
+            os.ftruncate(self._file.fd, self.record.header_bytes + end)
 
     def sync(self) -> None:
         """Have what was written on the disk."""
@@ -258,8 +266,8 @@ class ShardWriter:
 
     def finish(self, to_disk: bool = False) -> int:
         """Write what is queued and the header, give the file its name; return the file's bytes."""
-        header = encode_header(self._entries, self._header_bytes)
-        nbytes = self._header_bytes + self._end
+        header = encode_header(self._entries, self.record.header_bytes)
+        nbytes = self.record.header_bytes + self._end
         if not self._file.is_made and self.queued_bytes <= SMALL_BYTES and len(self._queue) <= WRITE_PIECES:
             is_whole = self._write([header, *self._checked()], len(header), not to_disk and not self.is_inside_blob)
             self._give_back()
@@ -301,7 +309,7 @@ class ShardWriter:
 
         With `are_all` nothing comes after them; returns whether the file then has its name and is closed already.
         """
-        start = self._header_bytes + self._written
+        start = self.record.header_bytes + self._written
         nbytes = sum(map(len, parts)) - header_bytes
         try:
             is_whole = are_all and self._file.make_whole(parts)
@@ -309,7 +317,7 @@ class ShardWriter:
                 write_vector(self._file.fd, parts, start - header_bytes)
         except OSError:
             if self._file.is_made and self._longest <= start:  # else the file is longer than what is good of it
-                self._written = max(os.fstat(self._file.fd).st_size - self._header_bytes, self._written)
+                self._written = max(os.fstat(self._file.fd).st_size - self.record.header_bytes, self._written)
             raise
         self._written += nbytes
         self._longest = max(self._longest, start + nbytes)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from .shard_writer import FreeSpace, HeaderBudget, ShardWriter
 
 INDEX_WRITE_BYTES: Final = 1 << 20  # of records that wait
 QUEUED_BYTES: Final = 32 << 20  # of data that wait to be written together
+INDEX_ROOM_BYTES: Final = 64 << 10  # for records that are not made yet when a disk is full
 LANES: Final = 2
 LANE_BYTES: Final = 1 << 20  # that wait for one shard before the next blob goes to another
 
@@ -140,7 +142,7 @@ class StepFiles:
             shard.end(blob.id, blob.dtype, blob.shape, blob.hash_of)
             self._blobs += 1
             self._blob_bytes += blob.nbytes
-        if self.queued_bytes >= QUEUED_BYTES:
+        if self.queued_bytes >= min(QUEUED_BYTES, self._settings.queue_bytes // 2):
             self.flush()
 
     def flush(self) -> None:
@@ -198,6 +200,7 @@ class StepFiles:
     def abandon(self) -> None:
         """Close the files as they are, after an error. The records that came are written, if they can be."""
         with contextlib.suppress(OSError, AtenDumpError):
+            self._make_room()
             self._begin()
             for shard in self._shards:
                 self._journal(shard)
@@ -205,6 +208,14 @@ class StepFiles:
         for shard in self._shards:
             shard.close()
         self._close()
+
+    def _make_room(self) -> None:
+        """Where the disk is full, give back what is not journaled, as far as records need its room."""
+        for are_all in (False, True):
+            for shard in self._shards:
+                needed = self._index.waiting_bytes + INDEX_ROOM_BYTES
+                if shutil.disk_usage(self._directory.parent.parent).free < needed:
+                    shard.cut_off(are_all)
 
     def _open_folder(self) -> int:
         """Return the folder, open; it is made if need be."""
@@ -215,8 +226,8 @@ class StepFiles:
     def _begin(self) -> None:
         """Make an index that may stay without a commit: locked, so that nobody takes it for one that will."""
         if not self._is_begun:
-            self._lock = RankLock.take(self._directory, self._open_folder())
-            self._index.lock()
+            self._lock = self._lock or RankLock.take(self._directory, self._open_folder())
+            self._index.begin()
             self._is_begun = True
 
     def _close(self) -> None:

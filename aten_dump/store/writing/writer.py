@@ -116,7 +116,11 @@ class Writer:
             FormatError: shape and dtype do not make nbytes.
             StoreError: an earlier write failed.
         """
-        return self._store(dtype, shape, nbytes, hash_of, lambda blob: self._store_pieces(blob, fill))
+        blob = self._store(dtype, shape, nbytes, hash_of, lambda blob: self._store_pieces(blob, fill))
+        if blob:
+            with self._store_lock:
+                self._hand_over(fill)
+        return blob
 
     def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
         """Keep the bytes that `get` will return. See `Sink.store_bytes`; raises as `store` does."""
@@ -235,16 +239,17 @@ class Writer:
                 add(self._steps.piece, piece)
                 offset += nbytes
                 self._unsignaled += nbytes
-                self._hand_over(isinstance(fill, HostBytes))
+                if not is_last:
+                    self._hand_over(fill)
         finally:
             if chunk is not None:  # the fill raised; the next blob takes the place of pieces already queued
                 self._arena.release([chunk])
 
-    def _hand_over(self, is_host: bool) -> None:
-        """Have bytes written if there are enough of them: here, in host memory (`is_host`), or on their way from a
-        device, for which nobody is to wait.
+    def _hand_over(self, fill: Fill) -> None:
+        """Have bytes written if there are enough of them; those that may still be on their way from a device, for which
+        nobody is to wait, with the next ones.
         """
-        if self._bell is not None and is_host:
+        if self._bell is not None and isinstance(fill, HostBytes):
             self._wait_for_bytes(QUEUED_BYTES)
         elif self._unsignaled >= self._arena.chunk_bytes // 2:
             self._unsignaled = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import errno
 import signal
 import subprocess
@@ -194,6 +195,26 @@ def test_a_full_disk_is_told_by_the_call_that_finds_it(small_disk: Path) -> None
     blobs = blobs_of(folder)
     assert len(blobs) > 2
     assert all(blobs[n] == noise(1 << 20, n - 1).tobytes() for n in blobs)
+
+
+def test_an_interrupt_while_the_program_waits_gives_no_bytes_back_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = writer(tmp_path, at_once=True, max_bytes=3 * QUEUED_BYTES, queue_bytes=256 << 20)
+    sink.begin_step(header())
+    array = noise(QUEUED_BYTES)
+
+    def interrupted(bell: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink._thread, "wait_for_bytes", interrupted)
+        for _ in range(5):
+            with contextlib.suppress(KeyboardInterrupt):
+                store_in_place(sink, array)
+    sink.end_step(0, 0, {})
+    sink.close()
+    assert len(blobs_of(tmp_path / RANK)) == 3
 
 
 def test_max_bytes_counts_them(tmp_path: Path) -> None:

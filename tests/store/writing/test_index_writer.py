@@ -105,16 +105,31 @@ def test_a_record_that_cannot_be_packed_does_not_take_the_others_along(tmp_path:
 
 
 def test_an_index_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    IndexWriter.create(tmp_path / INDEX_FILE).lock()
+    IndexWriter.create(tmp_path / INDEX_FILE).begin()
     again = IndexWriter.create(tmp_path / INDEX_FILE)
     again.add([header()])
     with pytest.raises(FileExistsError):
         again.flush()
 
 
+def test_begun_it_has_its_header_and_nothing_that_waits_is_lost(tmp_path: Path) -> None:
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.add([call(1)])
+    index.add_first([header(), r.Shard(r.SHARD, 0, 64)])
+    waiting = index.waiting_bytes
+    index.begin()
+    found = read_index(tmp_path / INDEX_FILE)
+    assert found.header is not None and not found.rows[r.CALL] and found.problem is not None
+    assert index.waiting_records == 2 and 0 < index.waiting_bytes < waiting
+    index.flush()
+    index.close()
+    assert [row[0] for row in rows_of(tmp_path / INDEX_FILE)] == [r.HEADER, r.CHECK, r.SHARD, r.CALL, r.CHECK]
+
+
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     index = IndexWriter.create(tmp_path / INDEX_FILE)
-    index.lock()
+    index.add_first([header()])
+    index.begin()
     index.close()
     taken = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)  # may get the number of the file that was closed
     index.close()

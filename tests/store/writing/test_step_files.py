@@ -18,6 +18,7 @@ from aten_dump.store.rank_lock import LOCK_FILE, RankLock
 from aten_dump.store.recovery import recover
 from aten_dump.store.shards import partial_name, shard_name
 from aten_dump.store.writing import shard_writer
+from aten_dump.store.writing import step_files as step_files_module
 from aten_dump.store.writing.packed_records import packed
 from aten_dump.store.writing.settings import WriterSettings
 from aten_dump.store.writing.shard_writer import FreeSpace, HeaderBudget
@@ -27,7 +28,7 @@ from tests.store.recording import RANK, blobs_of, call, header
 
 
 def step_files(root: Path, shard_bytes: int = 1 << 20) -> StepFiles:
-    settings = WriterSettings(queue_bytes=1 << 20, shard_bytes=shard_bytes)
+    settings = WriterSettings(queue_bytes=1 << 30, shard_bytes=shard_bytes)
     files = StepFiles(root / RANK, header(), settings, HandedOn(HeaderBudget(), FreeSpace(), lambda chunks: None))
     files.records(packed([r.Op(r.OP, 1, 0, "aten::relu", "Aten", "relu", ["self"])]))  # that of `call`
     return files
@@ -166,6 +167,51 @@ def test_after_an_error_there_is_what_came_before_and_no_blob_without_bytes(
     assert not data.committed and len(data.rows[r.CALL]) == 3
     assert blobs_of(tmp_path / RANK) == {1: b"abc", 2: b"abc"}
     assert recover(tmp_path / RANK).committed and verify(tmp_path / RANK) == []
+
+
+@pytest.mark.parametrize("free_bytes", [100, 10 << 10, 1 << 30])
+def test_on_a_full_disk_records_have_room_before_what_is_not_journaled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int
+) -> None:
+    """Bytes are many and the records few that say what they are: without room for these, those are for nothing."""
+    files = step_files(tmp_path)
+    files.records(packed([call(1)]))
+    blob(files, 1, b"abc")
+    files.flush()
+    blob(files, 2, bytes(2 * LANE_BYTES))
+    blob(files, 3, bytes(2 * LANE_BYTES))
+    real = shard_writer.write_vector
+
+    def full(fd: int, parts: list[bytes], offset: int) -> None:
+        if offset > LANE_BYTES:
+            real(fd, [part[:100] for part in parts], offset)
+            raise OSError(28, "No space left on device")
+        real(fd, parts, offset)
+
+    monkeypatch.setattr(shard_writer, "write_vector", full)
+    with pytest.raises(OSError, match="No space"):
+        files.flush()
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / RANK).glob("*.partial")}
+    usage = type(step_files_module.shutil.disk_usage(tmp_path))(1 << 30, 0, free_bytes)
+    monkeypatch.setattr(step_files_module.shutil, "disk_usage", lambda _: usage)
+    files.abandon()
+    for path in (tmp_path / RANK).glob("*.partial"):
+        assert (path.stat().st_size < sizes[path.name]) == (free_bytes < 1 << 20)
+    recover(tmp_path / RANK)
+    assert verify(tmp_path / RANK) == [] and blobs_of(tmp_path / RANK) == {1: b"abc"}
+
+
+def test_a_blob_of_no_bytes_is_not_there_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = step_files(tmp_path)
+    blob(files, 1, b"")
+    monkeypatch.setattr(
+        shard_writer.GrowingFile, "fd", property(lambda file: (_ for _ in ()).throw(OSError(28, "full")))
+    )
+    with pytest.raises(OSError, match="full"):
+        files._lanes[0].flush()  # type: ignore[union-attr]
+    monkeypatch.undo()
+    files.abandon()
+    assert not read_index(tmp_path / RANK).rows[r.BLOB]
 
 
 KILL_AT_EACH_CALL = """
