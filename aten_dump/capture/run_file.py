@@ -23,7 +23,7 @@ from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
-from .torch_threads import bell_for_program
+from .torch_threads import bell_for_program, end_team_before_forks
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -50,6 +50,7 @@ class Run:
             StoreError: there is a dump already, or the directory cannot be written.
         """
         config = self.config
+        end_team_before_forks()
         settings = WriterSettings(
             world_size=self.world_size,
             overwrite=config.overwrite,

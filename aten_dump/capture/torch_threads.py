@@ -62,9 +62,10 @@ class TeamBell(Bell):
 
 
 @cache
-def _end_team_before_forks() -> None:
-    """Have the team end before the process forks: what is recorded may have begun it in a program that never would
-    have, and whoever asks for it in the child, torch's own ops too, would wait for ever. The next op begins it anew.
+def end_team_before_forks() -> None:
+    """Have the team end before this process forks, from now on: to record may have begun it in a program that never
+    would have, and whoever asks for it in the child, torch's own ops too, would wait for ever. The next op begins it
+    anew.
     """
     with contextlib.suppress(OSError, AttributeError):
         pause = _runtime().omp_pause_resource_all
@@ -73,11 +74,10 @@ def _end_team_before_forks() -> None:
 
 
 def bell_for_program() -> Bell:
-    """Return what the program's threads wait with for a thread of ours, when a recording begins.
+    """Return what the program's threads wait with for a thread of ours.
 
     After an op, torch's threads spin for milliseconds, each on a core that ours could use: they are to wait too.
     """
-    _end_team_before_forks()
     return TeamBell() if IS_COMPILED and team_address() else Bell()
 
 

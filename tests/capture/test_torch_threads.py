@@ -138,7 +138,10 @@ FORKS_WHILE_RECORDED = """
 import os, sys, torch
 from pathlib import Path
 from aten_dump import DumpConfig, DumpMode
-data, root = sys.argv[1:]
+data, root, spares_a_core = sys.argv[1:]
+if spares_a_core == "True":  # then nobody waits with the writer's thread
+    from aten_dump.capture import run_file
+    run_file.has_spare_core = lambda: True
 x = torch.frombuffer(bytearray(8 << 20), dtype=torch.float32)  # no op of the program's own runs on several threads
 with DumpMode(DumpConfig(path=Path(root) / "dump", data=data)):
     x.view(-1, 8)
@@ -154,9 +157,12 @@ with DumpMode(DumpConfig(path=Path(root) / "dump", data=data)):
 
 @needs_gomp
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("spares_a_core", [False, True])
 @pytest.mark.parametrize("data", ["statistic", "tensor", "full"])
-def test_a_child_that_is_forked_while_its_parent_is_recorded_goes_on(tmp_path: Path, data: str) -> None:
+def test_a_child_that_is_forked_while_its_parent_is_recorded_goes_on(
+    tmp_path: Path, data: str, spares_a_core: bool
+) -> None:
     """What the recorder does with torch's threads begins them; a child that inherits them waits for ever."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKS_WHILE_RECORDED, data, str(tmp_path)]
+    command = [sys.executable, "-W", "ignore", "-c", FORKS_WHILE_RECORDED, data, str(tmp_path), str(spares_a_core)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "0\n"
