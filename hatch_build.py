@@ -90,6 +90,7 @@ C_FILES = [
     "aten_dump/capture/_collector.c",
     "aten_dump/capture/_team_bell.c",
     "aten_dump/capture/data/_gather.c",
+    "aten_dump/capture/data/_xxh3.c",
     "aten_dump/capture/data/statistics/_one_pass.c",
     "aten_dump/capture/values/_known_value.c",
     "aten_dump/store/_small_files.c",

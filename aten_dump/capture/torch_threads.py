@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from ..store.threads.bell import Bell
-from .data import gather
+from .data import gather, hash_functions
 from .data.statistics import one_pass
 
 try:
@@ -82,5 +82,5 @@ def bell_for_program() -> Bell:
 
 
 if IS_COMPILED:
-    for module in (_team_bell, gather, one_pass):
+    for module in (_team_bell, gather, one_pass, *([hash_functions] if hash_functions.IS_COMPILED else [])):
         module.use_team(team_address())

@@ -1,13 +1,33 @@
-"""The hash functions that `DumpConfig.hash` may name."""
+"""The hash functions that `DumpConfig.hash` may name.
+
+xxh3 of long memory, and of elements that do not lie in a row, is taken on torch's threads where the C file beside this
+one was compiled (hatch_build.py) and knows the processor.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
 from collections.abc import Callable
+from math import prod
 from typing import Any, Final, Protocol
 
+import torch
 import xxhash
+
+from ...store.writing.host_bytes import memory_at
+from ..memory.geometry import Layout
+
+try:
+    from ._xxh3 import digest as xxh3_of_elements
+    from ._xxh3 import use_team as use_team
+except ImportError:
+    IS_COMPILED = False
+else:
+    IS_COMPILED = True
+
+LEAST_BYTES: Final = 241  # that the C file hashes
+_TEAM_BYTES: Final = 1 << 18  # of which several threads hash a part: with fewer, that costs more than it saves
 
 
 class Hasher(Protocol):
@@ -53,3 +73,20 @@ HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
     **{name: _at_once(begin) for name, begin in HASHERS.items()},
     "xxh3": xxhash.xxh3_64_digest,
 }
+
+
+def digest_in_a_row(algorithm: str, address: int, nbytes: int) -> bytes:
+    """Return the hash of so many bytes of host memory."""
+    if IS_COMPILED and algorithm == "xxh3" and nbytes >= _TEAM_BYTES and (threads := torch.get_num_threads()) > 1:
+        return xxh3_of_elements(address, 1, (nbytes,), (1,), threads)
+    return HASHES[algorithm](memory_at(address, nbytes))
+
+
+def digest_of_elements(algorithm: str, address: int, item: int, layout: Layout) -> bytes | None:
+    """Return the hash of elements of `item` bytes each in host memory, in row-major order; None where the C file takes
+    none.
+    """
+    nbytes = prod(layout[0]) * item
+    if not IS_COMPILED or algorithm != "xxh3" or nbytes < LEAST_BYTES:
+        return None
+    return xxh3_of_elements(address, item, *layout, torch.get_num_threads() if nbytes >= _TEAM_BYTES else 1)

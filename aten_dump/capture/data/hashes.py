@@ -13,7 +13,7 @@ from ...store.sink import Emit, Sink
 from ..torch_internals.quiet import quiet
 from .byte_copies import elements_on_host
 from .gather import GatheredBytes, can_gather, read_at_once
-from .hash_functions import HASHERS, HASHES
+from .hash_functions import HASHERS, HASHES, digest_of_elements
 from .host_memory import as_array
 from .statistics.one_pass import CODES, of_memory
 from .statistics.one_tensor import compute
@@ -55,6 +55,10 @@ def _digest(tensor: torch.Tensor, algorithm: str) -> bytes:
 
 
 def _digest_of_gathered(tensor: torch.Tensor, algorithm: str) -> bytes:
+    layout = tuple(tensor.shape), tensor.stride()
+    at_once = digest_of_elements(algorithm, tensor.data_ptr(), tensor.element_size(), layout)
+    if at_once is not None:
+        return at_once
     hasher = HASHERS[algorithm]()
     for piece in GatheredBytes(tensor).pieces(tensor.numel() * tensor.element_size()):
         hasher.update(piece)

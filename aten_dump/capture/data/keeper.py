@@ -31,16 +31,16 @@ from ...store.records import (
     Statistics,
 )
 from ...store.sink import Sink
-from ...store.writing.host_bytes import bytes_at, memory_at
+from ...store.writing.host_bytes import bytes_at
 from ..devices import in_plain_format, private_memory, saturates
 from ..memory.dtypes import dtype_name
-from ..memory.geometry import Row, byte_extent, covers
+from ..memory.geometry import Elements, byte_extent, bytes_spanned, covers, has_no_gaps
 from ..memory.storages import StorageState
 from ..torch_internals.quiet import quiet
 from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
-from .hash_functions import HASHES
+from .hash_functions import digest_in_a_row, digest_of_elements
 from .hashes import hash_later, hash_of, statistics_later, statistics_of
 from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, SMALL_BYTES, Batches
 from .statistics.many_small_tensors import ITEM_BYTES
@@ -94,24 +94,24 @@ class Keeper:
         if not self.keeps_nothing:
             sink.on_tick(self._tick)
 
-    def keep(self, tensor: torch.Tensor, state: StorageState, value: int, row: Row | None = None) -> None:
+    def keep(self, tensor: torch.Tensor, state: StorageState, value: int, elements: Elements | None = None) -> None:
         """Keep the data of a value, once for each.
 
         Args:
             tensor: it.
             state: its storage.
             value: its id.
-            row: where its elements lie, if they lie in a row in host memory and that is known already.
+            elements: where they lie, if that is in host memory and known already.
         """
         flags = self.marks[value]
         self.marks[value] = flags | KEPT
         try:
             if self._observe is not None:
                 self._observe(tensor, value, state)
-            if row is None and not flags & _BITS:
-                row = _row_of(tensor)
-            if row is not None and state.format is None:
-                self._keep_in_a_row(tensor, state, value, row)
+            if elements is None and not flags & _BITS:
+                elements = _elements_in_a_row(tensor)
+            if elements is not None and state.format is None:
+                self._keep_in_memory(tensor, state, value, elements)
                 return
             try:
                 self._keep_as_it_lies(tensor, state, value)
@@ -134,20 +134,54 @@ class Keeper:
         self._sink.on_tick(None)
         self.flush()
 
-    # -- tensors in host memory whose elements lie in a row: no op is called for them
+    # -- tensors in host memory of which is known where they lie: no op is called for them
 
-    def _keep_in_a_row(self, tensor: torch.Tensor, state: StorageState, value: int, row: Row) -> None:
-        low, nbytes = row[1], row[2]
-        if low + nbytes > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
+    def _keep_in_memory(self, tensor: torch.Tensor, state: StorageState, value: int, elements: Elements) -> None:
+        dtype, low, nbytes, address, layout = elements
+        is_dense = layout is None or has_no_gaps(*layout)
+        if low + bytes_spanned(elements) > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return
-        if nbytes <= self._small_bytes:
-            self._keep_small(state, value, row)
-        else:
-            self._keep_elements(tensor, state, value, has_bits=False, is_dense=True)
+        if layout is None and nbytes <= self._small_bytes:
+            self._keep_small(state, value, elements)
+            return
+        wanted = self._wanted
+        whole = is_dense and nbytes == state.nbytes
+        known = state.whole_facts()
+        if wanted.statistics and not (whole and self._has_same(known.statistics, dtype, value, SAME_STATISTICS)):
+            start = perf_counter()
+            count = nbytes // ITEM_BYTES[dtype]
+            numbers = of_memory(dtype, address, count, wanted.statistics) if is_dense else None
+            if numbers is None:
+                statistics_of(self._emit, tensor, value, wanted.statistics, self._seconds)
+            else:
+                self._emit(Statistics(STATISTICS, value, numbers))
+                self._seconds["statistics"] += perf_counter() - start
+        wants_hash = bool(wanted.hash) and not (
+            whole and layout is None and self._has_same(known.hash, dtype, value, SAME_HASH)
+        )
+        if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash, elements):
+            return
+        if wants_hash:
+            self._keep_hash_of_memory(tensor, value, elements)
 
-    def _keep_small(self, state: StorageState, value: int, row: Row) -> None:
+    def _keep_hash_of_memory(self, tensor: torch.Tensor, value: int, elements: Elements) -> None:
+        dtype, _, nbytes, address, layout = elements
+        algorithm = self._wanted.hash
+        start = perf_counter()
+        if layout is None:
+            digest = digest_in_a_row(algorithm, address, nbytes)
+        else:
+            found = digest_of_elements(algorithm, address, ITEM_BYTES[dtype], layout)
+            if found is None:
+                hash_of(self._emit, tensor, value, algorithm, self._seconds)
+                return
+            digest = found
+        self._emit(Hash(HASH, value, digest))
+        self._seconds["hash"] += perf_counter() - start
+
+    def _keep_small(self, state: StorageState, value: int, elements: Elements) -> None:
         """Keep a tensor with the next batch."""
-        dtype, low, nbytes, address = row
+        dtype, low, nbytes, address, _ = elements
         high = low + nbytes
         stored, facts = self._keeps_bytes, self._keeps_facts
         if nbytes == state.nbytes and state.whole is None:
@@ -205,14 +239,14 @@ class Keeper:
         whole = is_dense and tensor.numel() * tensor.element_size() == state.nbytes
         known = state.whole_facts()
         if wanted.statistics and not (whole and self._has_same(known.statistics, tensor.dtype, value, SAME_STATISTICS)):
-            self._keep_statistics(tensor, value, is_dense)
+            self._keep_statistics(tensor, value)
         wants_hash = bool(wanted.hash) and not (
             whole and tensor.is_contiguous() and self._has_same(known.hash, tensor.dtype, value, SAME_HASH)
         )
         if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash and not has_bits):
             return
         if wants_hash:
-            self._keep_hash(tensor, value, is_dense)
+            self._keep_hash(tensor, value)
 
     def _has_same(self, known: dict[torch.dtype, int], dtype: torch.dtype, value: int, facts: int) -> bool:
         """Tell whether a value that covers the same storage has these facts already, and say so in a record."""
@@ -222,28 +256,16 @@ class Keeper:
         self._emit(Same(SAME, value, other, facts))
         return True
 
-    def _keep_statistics(self, tensor: torch.Tensor, value: int, is_dense: bool) -> None:
+    def _keep_statistics(self, tensor: torch.Tensor, value: int) -> None:
         names = self._wanted.statistics
-        if is_dense and tensor.is_cpu:
-            start = perf_counter()
-            numbers = of_memory(tensor.dtype, tensor.data_ptr(), tensor.numel(), names)
-            if numbers is not None:
-                self._emit(Statistics(STATISTICS, value, numbers))
-                self._seconds["statistics"] += perf_counter() - start
-                return
         if not saturates(tensor.device.type) and self._on_device.add(value, tensor):
             return
         if not statistics_later(self._sink, tensor, value, names):
             statistics_of(self._emit, tensor, value, names, self._seconds)
 
-    def _keep_hash(self, tensor: torch.Tensor, value: int, is_dense: bool) -> None:
+    def _keep_hash(self, tensor: torch.Tensor, value: int) -> None:
         algorithm = self._wanted.hash
-        if is_dense and tensor.is_cpu and tensor.is_contiguous() and tensor.data_ptr():
-            start = perf_counter()
-            data = memory_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
-            self._emit(Hash(HASH, value, HASHES[algorithm](data)))
-            self._seconds["hash"] += perf_counter() - start
-        elif not hash_later(self._sink, tensor, value, algorithm):
+        if not hash_later(self._sink, tensor, value, algorithm):
             hash_of(self._emit, tensor, value, algorithm, self._seconds)
 
     def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
@@ -280,7 +302,7 @@ class Keeper:
         self._emit(Note(NOTE, "unreadable", f"value {value}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
 
 
-def _row_of(tensor: torch.Tensor) -> Row | None:
+def _elements_in_a_row(tensor: torch.Tensor) -> Elements | None:
     """Return where the elements of a tensor lie, if they do so in a row in host memory; no bits of it are set."""
     dtype = tensor.dtype
     item_bytes = ITEM_BYTES.get(dtype)
@@ -288,4 +310,4 @@ def _row_of(tensor: torch.Tensor) -> Row | None:
         return None
     nbytes = tensor.numel() * item_bytes
     address = tensor.data_ptr() if nbytes else 0
-    return (dtype, int(tensor.storage_offset()) * item_bytes, nbytes, address) if address else None
+    return (dtype, int(tensor.storage_offset()) * item_bytes, nbytes, address, None) if address else None

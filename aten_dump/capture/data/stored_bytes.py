@@ -14,7 +14,7 @@ import torch
 
 from ...store.records import DATA, LAYOUTS, Data
 from ...store.sink import Sink
-from ..memory.geometry import byte_extent
+from ..memory.geometry import Elements, byte_extent, bytes_spanned
 from ..memory.storages import StorageState
 from .blob_dtypes import blob_dtype
 from .byte_copies import copy_bytes, copy_elements
@@ -53,7 +53,14 @@ class StoredBytes:
         if found > 0:
             self._emit(Data(DATA, value, found, start, STRIDED))
 
-    def keep(self, tensor: torch.Tensor, state: StorageState, value: int, wants_hash: bool) -> bool:
+    def keep(
+        self,
+        tensor: torch.Tensor,
+        state: StorageState,
+        value: int,
+        wants_hash: bool,
+        elements: Elements | None = None,
+    ) -> bool:
         """Store the bytes of a value.
 
         Args:
@@ -61,6 +68,7 @@ class StoredBytes:
             state: of its storage.
             value: the id.
             wants_hash: its hash is wanted, which is that of its bytes as they lie if those are its elements in a row.
+            elements: where they lie, if that is in host memory and known already.
 
         Returns:
             Whether the hash is taken as well.
@@ -68,20 +76,24 @@ class StoredBytes:
         if self._sample is not None or state.format is not None:
             self._keep_elements(tensor, value, self._sample)
             return False
-        low, high = byte_extent(tensor)
+        if elements is None:
+            low, high = byte_extent(tensor)
+            dense, in_a_row = tensor.numel() * tensor.element_size(), tensor.is_contiguous()
+        else:
+            low, dense, in_a_row = elements[1], elements[2], elements[4] is None
+            high = low + bytes_spanned(elements)
         if high > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return False
         for first, past, known, base in state.blobs:
             if first <= low and high <= past:
                 self.point(value, known, base + low - first)
                 return False
-        dense = tensor.numel() * tensor.element_size()
         if high - low > 2 * dense:
             self._keep_elements(tensor, value, None)
             return False
         first, past = (0, state.nbytes) if state.nbytes <= 2 * dense and state.written is None else (low, high)
         dtype, unit = blob_dtype(tensor.dtype, past - first)
-        are_elements = past - first == dense and tensor.is_contiguous()
+        are_elements = past - first == dense and in_a_row
         exact = are_elements and unit == tensor.element_size()
         shape = list(tensor.shape) if exact else [(past - first) // unit]
         hashed = value if are_elements and wants_hash and self._hash_is_checksum else 0

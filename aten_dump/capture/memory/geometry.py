@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, neg bit)
-# Elements that lie in a row in host memory: dtype, first byte in their storage, how many bytes, address of the first.
-Row = tuple[torch.dtype, int, int, int]
+Layout = tuple[tuple[int, ...], tuple[int, ...]]  # shape, strides
+# Elements in host memory: dtype, first byte in their storage, their bytes, address of the first; None where they lie in
+# a row, else how they do.
+Elements = tuple[torch.dtype, int, int, int, Layout | None]
 
 
 def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -23,11 +26,23 @@ def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 def covers(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor has each element of its extent in memory once, in whatever order."""
-    if tensor.is_contiguous():
-        return True
+    return tensor.is_contiguous() or has_no_gaps(tensor.shape, tensor.stride())
+
+
+def has_no_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Tell whether elements that lie so are each of their extent in memory once, in whatever order."""
     expected = 1
-    for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
+    for stride, size in sorted([(s, n) for n, s in zip(shape, strides, strict=True) if n != 1]):
         if stride != expected:
             return False
         expected *= size
     return True
+
+
+def bytes_spanned(elements: Elements) -> int:
+    """Return how many bytes of memory lie from the first byte of some elements to the last."""
+    dtype, _, nbytes, _, layout = elements
+    if layout is None:
+        return nbytes
+    shape, strides = layout
+    return (1 + sum([(n - 1) * s for n, s in zip(shape, strides, strict=True)])) * dtype.itemsize

@@ -168,31 +168,37 @@ static PyObject *tuple_of(int n, PyObject *const *items)
     return found;
 }
 
-/* The bytes of the elements of a tensor if they lie in a row, else 0. */
-static int64_t bytes_in_a_row(const Key *key)
+/* Count the elements of a tensor; tell whether they lie in a row. */
+static int lie_in_a_row(const Key *key, int64_t *count)
 {
     const int64_t *shape = key->lengths, *strides = shape + key->ndim;
-    int64_t count = 1;
+    int found = 1;
+    *count = 1;
     for (int i = key->ndim - 1; i >= 0; i--) {
-        if (shape[i] != 1 && strides[i] != count)
-            return 0;
-        count *= shape[i];
+        found &= shape[i] == 1 || strides[i] == *count;
+        *count *= shape[i];
     }
-    return count * key->bits / 8 * key->lanes;
+    return found;
 }
 
-/* Return dtype, first byte in the storage, bytes and address of elements that lie in a row, in host memory; else None. */
-static PyObject *row(PyObject *dtype, PyObject *offset, const Key *key, int is_cpu)
+/* Return dtype, first byte in the storage, bytes, and address of elements in host memory, and None where they lie in a
+ * row, else shape and strides; None where there are none. `geometry` begins with offset, shape and strides.
+ */
+static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key *key, int is_cpu)
 {
-    int64_t nbytes = is_cpu ? bytes_in_a_row(key) : 0;
-    long long start = PyLong_AsLongLong(offset);
+    int64_t count;
+    const int is_row = lie_in_a_row(key, &count), item = key->bits / 8 * key->lanes;
+    const long long start = PyLong_AsLongLong(geometry[0]);
     if (start == -1 && PyErr_Occurred())
         return NULL;
-    if (!nbytes)
+    if (!is_cpu || !count)
         return none();
-    PyObject *items[] = {Py_NewRef(dtype), PyLong_FromLongLong(start * key->bits / 8 * key->lanes),
-                         PyLong_FromLongLong(nbytes), PyLong_FromVoidPtr(key->data)};
-    return tuple_of(4, items);
+    PyObject *layout = is_row ? none() : NULL;
+    if (!is_row && geometry[1] != NULL && geometry[2] != NULL)
+        layout = PyTuple_Pack(2, geometry[1], geometry[2]);
+    PyObject *items[] = {Py_NewRef(dtype), PyLong_FromLongLong(start * item), PyLong_FromLongLong(count * item),
+                         PyLong_FromVoidPtr(key->data), layout};
+    return tuple_of(5, items);
 }
 
 /* Return storage, its address, its bytes, geometry, key, whether it is in host memory, where the elements are there. */
@@ -204,12 +210,12 @@ static PyObject *description(
     PyObject *offset = PyObject_CallOneArg(storage_offset, tensor);
     if (offset == NULL)
         return NULL;
-    PyObject *elements = row(dtype, offset, key, is_cpu);
     PyObject *geometry[] = {offset, lengths(key->lengths, key->ndim), lengths(key->lengths + key->ndim, key->ndim),
                             Py_NewRef(dtype), Py_NewRef(Py_False), Py_NewRef(Py_False)};
+    PyObject *found = elements(dtype, geometry, key, is_cpu);
     PyObject *items[] = {Py_NewRef(storage), Py_NewRef(address), PyLong_FromLongLong(key->storage_nbytes),
                          tuple_of(6, geometry), PyBytes_FromStringAndSize((const char *)key, size),
-                         PyBool_FromLong(is_cpu), elements};
+                         PyBool_FromLong(is_cpu), found};
     return tuple_of(7, items);
 }
 

@@ -48,6 +48,6 @@ def _not_found(tensor: torch.Tensor, states: dict[int, Any]) -> Any:
 _look = _found()
 FINDS: Final[bool] = _look is not None
 # Returns the value of a tensor, as all records name it, from the states of storages by address. Of one that is not
-# there, seven things: storage, its address, its bytes, geometry, key, whether it is in host memory, and a `Row`, or
-# None where its elements do not lie in one there. None of a tensor without a key.
+# there, seven things: storage, its address, its bytes, geometry, key, whether it is in host memory, and its `Elements`
+# there, or None. None of a tensor without a key.
 look: Final[_Look] = _look or _not_found

@@ -127,7 +127,7 @@ class ValueTable(ValueIds):
 
     def _add(self, tensor: torch.Tensor, described: tuple[Any, ...], keep: bool) -> Tree:
         """Take in a new value that has a key, as `look` has described it."""
-        storage, address, nbytes, geometry, key, is_cpu, row = described
+        storage, address, nbytes, geometry, key, is_cpu, elements = described
         state = self._states.get(address)
         if state is None:
             state = self.storages.add_plain(storage, address, nbytes, _CPU if is_cpu else tensor.device)
@@ -136,7 +136,7 @@ class ValueTable(ValueIds):
         tree = self._records.in_memory(tensor, state, geometry, is_plain=True)
         state.add_value(key, tree)
         if keep and self._keeps_data and self._is_to_keep(tree[1]):
-            self._keeper.keep(tensor, state, tree[1], row)
+            self._keeper.keep(tensor, state, tree[1], elements)
         return tree
 
     def _keep_known(self, tensor: torch.Tensor, number: int) -> None:

@@ -1,0 +1,100 @@
+"""xxh3 by several threads, and of elements that do not lie in a row, against xxhash: every length, layout and dtype."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from aten_dump.capture.data import hash_functions
+from aten_dump.capture.data.hash_functions import LEAST_BYTES, digest_in_a_row, digest_of_elements
+from tests.capture.bits import raw
+from tests.capture.data.test_gather import DTYPES, LARGE, drawn
+
+needs_compiler = pytest.mark.skipif(
+    not hash_functions.IS_COMPILED, reason="not compiled here, or no AVX2: `make test-compiled` runs it"
+)
+
+
+def found(x: Tensor, threads: int) -> bytes:
+    return hash_functions.xxh3_of_elements(x.data_ptr(), x.element_size(), tuple(x.shape), x.stride(), threads)
+
+
+@needs_compiler
+def test_every_length_up_to_three_blocks() -> None:
+    x = drawn(3100, torch.uint8)
+    for nbytes in range(LEAST_BYTES, 3100):
+        assert found(x[:nbytes], 1) == xxhash.xxh3_64_digest(raw(x[:nbytes])), nbytes
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", (1, 2, 3, 7))
+@pytest.mark.parametrize("nbytes", (1 << 16, (1 << 18) + 1, (4 << 20) + 1, (4 << 20) + 1025, 9_000_001))
+def test_long_memory_by_any_number_of_threads(nbytes: int, threads: int) -> None:
+    x = drawn(nbytes, torch.uint8)
+    assert found(x, threads) == xxhash.xxh3_64_digest(raw(x))
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", LARGE)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_elements_that_do_not_lie_in_a_row(dtype: torch.dtype, layout: str) -> None:
+    x = LARGE[layout](drawn(70_000, dtype))
+    expected = xxhash.xxh3_64_digest(raw(x.contiguous()))
+    assert found(x, 1) == found(x, 2) == digest_of_elements("xxh3", x) == expected
+
+
+@needs_compiler
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    dtype=st.sampled_from(DTYPES),
+    order=st.randoms(use_true_random=False),
+    step=st.integers(1, 3),
+    threads=st.integers(1, 3),
+)
+def test_any_layout(sizes: list[int], dtype: torch.dtype, order: Callable[..., object], step: int, threads: int) -> None:
+    whole = drawn(torch.Size(sizes).numel() * step, dtype).view(*sizes[:-1], sizes[-1] * step)[..., ::step]
+    dims = list(range(len(sizes)))
+    order.shuffle(dims)  # type: ignore[attr-defined]
+    x = whole.permute(dims)
+    if x.numel() * x.element_size() >= LEAST_BYTES:
+        assert found(x, threads) == xxhash.xxh3_64_digest(raw(x.contiguous()))
+
+
+@needs_compiler
+def test_several_threads_of_python_at_once() -> None:
+    tensors = [drawn(1_000_000 + i, torch.float32)[i:].view(1000, 1000).t() for i in range(4)]
+    expected = [xxhash.xxh3_64_digest(raw(x.contiguous())) for x in tensors]
+    wrong = []
+
+    def hash_often(i: int) -> None:
+        wrong.extend(i for _ in range(20) if digest_of_elements("xxh3", tensors[i]) != expected[i])
+
+    threads = [threading.Thread(target=hash_often, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@needs_compiler
+def test_fewer_bytes_than_it_knows_are_refused() -> None:
+    with pytest.raises(ValueError, match="240 bytes are hashed here, at least 241 must be"):
+        found(drawn(240, torch.uint8), 1)
+
+
+@pytest.mark.parametrize("nbytes", (0, 1, 240, 241, 5000, 300_000, 5_000_001))
+@pytest.mark.parametrize("algorithm", tuple(hash_functions.HASHES))
+def test_memory_in_a_row(algorithm: str, nbytes: int) -> None:
+    x = drawn(max(nbytes, 1), torch.uint8)
+    hasher = hash_functions.HASHERS[algorithm]()
+    hasher.update(raw(x)[:nbytes])
+    assert digest_in_a_row(algorithm, x.data_ptr(), nbytes) == hasher.digest()
