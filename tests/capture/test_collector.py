@@ -12,14 +12,19 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump import DumpConfig, DumpMode
+from aten_dump import IS_COMPILED, DumpConfig, DumpMode
 from aten_dump.capture import collector
+from aten_dump.capture.calls import ops
 from aten_dump.capture.collector import hide
+from aten_dump.capture.step import step as steps
 from aten_dump.capture.values import known_values
 
-needs_compiler = pytest.mark.skipif(
-    not collector.HIDES, reason="nothing is compiled here: `make test-compiled` runs it"
-)
+
+@pytest.fixture(autouse=True)
+def _every_step_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not IS_COMPILED:
+        monkeypatch.setattr(ops, "CALLS_PER_PAUSE", 0)
+        monkeypatch.setattr(steps, "CALLS_PER_PAUSE", 0)
 
 
 class Net(nn.Module):
@@ -51,22 +56,31 @@ def test_few_objects_are_kept_of_an_op_until_its_backward(mode: DumpMode) -> Non
         kept = (len(gc.get_objects()) - before) / rounds
         loss.backward()
         mode.step()
-    per_round = 45 if collector.HIDES else 110  # of five calls of ops and a module's: torch's own are most of the first
-    assert kept < per_round
+    assert kept < 45  # of five calls of ops and a module's: torch's own are most of them
 
 
-@needs_compiler
+def test_what_a_short_step_keeps_is_not_worth_hiding_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden: list[object] = []
+    in_python = collector._InLongSteps(hidden.append)
+    monkeypatch.setattr(collector, "_in_long_steps", in_python)
+    collector.note_long_step(False)
+    in_python.hide([])
+    assert not hidden
+    collector.note_long_step(True)
+    in_python.hide([], 3, None)
+    assert hidden == [[]]
+
+
 def test_a_hidden_dict_is_seen_again_when_something_is_put_in() -> None:
     found: list[Any] = [[], {}, {"key": []}, torch.ones(1), 3, None]
+    collector.note_long_step(True)
     hide(*found)
     assert not any(map(gc.is_tracked, found))
     found[2]["more"] = []
     assert gc.is_tracked(found[2])
 
 
-@pytest.mark.skipif(
-    not known_values.FINDS, reason="nothing is compiled here, or torch is older than DLPack's C functions"
-)
+@pytest.mark.skipif(IS_COMPILED and not known_values.FINDS, reason="torch is older than DLPack's C functions")
 def test_torchs_storages_are_not_looked_through_for_having_been_asked_for(mode: DumpMode) -> None:
     with mode:
         x = torch.ones(2, 4).exp()

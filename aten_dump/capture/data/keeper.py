@@ -111,7 +111,10 @@ class Keeper:
             if elements is None and not flags & _BITS:
                 elements = _elements_in_a_row(tensor)
             if elements is not None and state.format is None:
-                self._keep_in_memory(tensor, state, value, elements)
+                if elements[2] <= self._small_bytes and elements[4] is None:
+                    self._keep_small(state, value, elements)
+                else:
+                    self._keep_in_memory(tensor, state, value, elements)
                 return
             try:
                 self._keep_as_it_lies(tensor, state, value)
@@ -140,9 +143,6 @@ class Keeper:
         dtype, low, nbytes, address, layout = elements
         is_dense = layout is None or has_no_gaps(*layout)
         if low + bytes_spanned(elements) > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
-            return
-        if layout is None and nbytes <= self._small_bytes:
-            self._keep_small(state, value, elements)
             return
         wanted = self._wanted
         whole = is_dense and nbytes == state.nbytes
@@ -183,6 +183,8 @@ class Keeper:
         """Keep a tensor with the next batch."""
         dtype, low, nbytes, address, _ = elements
         high = low + nbytes
+        if high > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
+            return
         stored, facts = self._keeps_bytes, self._keeps_facts
         if nbytes == state.nbytes and state.whole is None:
             state.whole = dtype, value

@@ -72,6 +72,8 @@ class StorageTable:
         if kind is None:
             kind = _types[device] = device.type
         if kind not in _PRIVATE:
+            if HIDES:
+                hide(storage)
             return self.add_plain(storage, storage._cdata, nbytes, device)
         state = self._new_state(storage, storage._cdata, nbytes)
         if isinstance(on, torch.Tensor):

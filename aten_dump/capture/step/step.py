@@ -17,6 +17,7 @@ from ...config import DumpConfig
 from ...store.records import CALL, CALL_KINDS, MODE, Mode, Tree
 from ...store.sink import Sink
 from ..clock import perf_counter_ns
+from ..collector import note_long_step
 from ..naming.call_name import NODE, REMARKS, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
@@ -70,6 +71,7 @@ class Step:
         self.coverage = Coverage()
         self.filter = CallFilter(config)
         self.calls = 0
+        note_long_step(False)
 
     def failed_beside(self, error: BaseException | None, own: Exception) -> None:
         """The recorder's own code has failed with `own`; `error` of the program's, if there is one, goes first."""
@@ -218,6 +220,7 @@ class Step:
 
     def pause(self) -> None:
         """Wait where too many records wait to be written: asked each time that `CALLS_PER_PAUSE` calls were counted."""
+        note_long_step(True)
         self.sink.wait_for_room()
 
     def tell_coverage(self) -> None:

@@ -126,6 +126,18 @@ class WrittenBlob(NamedTuple):
     hash_of: int
 
 
+def _written(blobs: list[WrittenBlob], file: GrowingFile, nbytes: int) -> list[WrittenBlob]:
+    """Return the blobs whose bytes are all among the first so many of a shard's data."""
+    if not (file.is_made or file.is_named):  # it could not be made: a blob of no bytes is not there
+        return []
+    return [blob for blob in blobs if blob.record.offset + blob.record.nbytes <= nbytes]
+
+
+def _end_of(blobs: list[WrittenBlob], end: int) -> int:
+    """Return where the last of some blobs ends in the data; `end` where there are none."""
+    return blobs[-1].record.offset + blobs[-1].record.nbytes if blobs else end
+
+
 class ShardWriter:
     """One growing shard."""
 
@@ -244,21 +256,16 @@ class ShardWriter:
 
         After an error these are all that there will be.
         """
-        blobs, self._blobs = self._blobs, []
-        if not (self._file.is_made or self._file.is_named):  # it could not be made: a blob of no bytes is not there
-            return []
-        written = [blob for blob in blobs if blob.record.offset + blob.record.nbytes <= self._written]
-        if written:
-            self._taken = written[-1].record.offset + written[-1].record.nbytes
+        written, self._blobs = _written(self._blobs, self._file, self._written), []
+        self._taken = _end_of(written, self._taken)
         return written
 
     def cut_off(self, are_all: bool) -> None:
         """After an error: give back the room of a blob that is not whole, or of all that were not taken yet."""
-        taken = self._taken
-        self._blobs = [] if are_all else self.take_written()
-        end, self._taken = taken if are_all else self._taken, taken
-        if self._file.is_made and os.fstat(self._file.fd).st_size > self.record.header_bytes + end:
-            os.ftruncate(self._file.fd, self.record.header_bytes + end)
+        self._blobs = [] if are_all else _written(self._blobs, self._file, self._written)
+        nbytes = self.record.header_bytes + _end_of(self._blobs, self._taken)
+        if self._file.is_made and os.fstat(self._file.fd).st_size > nbytes:
+            os.ftruncate(self._file.fd, nbytes)
 
     def sync(self) -> None:
         """Have what was written on the disk."""

@@ -27,8 +27,8 @@ from tests.checkout import ROOT
 from tests.store.recording import RANK, blobs_of, call, header
 
 
-def step_files(root: Path, shard_bytes: int = 1 << 20) -> StepFiles:
-    settings = WriterSettings(queue_bytes=1 << 30, shard_bytes=shard_bytes)
+def step_files(root: Path, shard_bytes: int = 1 << 20, queue_bytes: int = 1 << 30) -> StepFiles:
+    settings = WriterSettings(queue_bytes=queue_bytes, shard_bytes=shard_bytes)
     files = StepFiles(root / RANK, header(), settings, HandedOn(HeaderBudget(), FreeSpace(), lambda chunks: None))
     files.records(packed([r.Op(r.OP, 1, 0, "aten::relu", "Aten", "relu", ["self"])]))  # that of `call`
     return files
@@ -101,6 +101,16 @@ def test_blobs_go_side_by_side_where_much_waits(tmp_path: Path) -> None:
     assert data.commit is not None and verify(tmp_path / RANK) == []
     assert list(data.commit.shards) == [(tmp_path / RANK / shard_name(n)).stat().st_size for n in (0, 1)]
     assert blobs_of(tmp_path / RANK) == contents | {12: b"abc"}
+
+
+def test_bytes_that_wait_keep_to_half_of_a_small_queue(tmp_path: Path) -> None:
+    files, longest = step_files(tmp_path, queue_bytes=1 << 20), 0
+    for number in range(1, 201):
+        blob(files, number, bytes(40_000))
+        longest = max(longest, files.queued_bytes)
+    files.finish(StepEnd(0, 0, {}, []))
+    assert 1 << 18 < longest < 1 << 19
+    assert len(blobs_of(tmp_path / RANK)) == 200
 
 
 def test_a_shard_that_is_full_makes_room_in_its_lane_alone(tmp_path: Path) -> None:
