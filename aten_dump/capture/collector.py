@@ -5,8 +5,9 @@ Theory of operation
     refers to, time and again, and each that was made since brings the next of its full runs nearer, which take in all
     of the program's objects too. What the recorder keeps of each call, node and storage until the backward pass is in
     no circle, whatever the program does, and is let go of by its count of references alone. So the collector is not
-    shown it. What such objects refer to stays alive as by any other reference. A dict comes back into the collector's
-    sight by itself when something new is put into it.
+    shown it. What such objects refer to stays alive as by any other reference. A dict, which the program may put
+    something of its own into, comes back into the collector's sight when it does; from Python 3.14 on it would not, and
+    is not hidden.
 
     The C file beside this one does that for next to nothing, where it was compiled. Without it CPython's own function
     is called, which takes longer than a step of a few hundred calls would gain: so only what comes late in a long step
@@ -73,3 +74,15 @@ def _show(*objects: object) -> None:
 _hide = _found()
 HIDES: Final[bool] = _hide is not None
 hide: Final[Callable[..., None]] = _hide or _show
+
+
+def _dicts_come_back() -> bool:
+    probe: dict[str, object] = {}
+    note_long_step(True)
+    hide(probe)
+    note_long_step(False)
+    probe["key"] = []
+    return is_tracked(probe)
+
+
+HIDES_DICTS: Final[bool] = HIDES and _dicts_come_back()

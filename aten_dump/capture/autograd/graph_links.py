@@ -22,7 +22,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ...store.records import SAVED, TreePath
-from ..collector import HIDES, hide
+from ..collector import HIDES, HIDES_DICTS, hide
 from ..naming.call_name import MODULE, NODE, CallName
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
@@ -146,7 +146,7 @@ class GraphLinks:
         self._put_hooks(node, tag)
         if HIDES:
             hide(tag)
-            if len(metadata) == 1:
+            if HIDES_DICTS and len(metadata) == 1:
                 hide(metadata)
         return tag
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from torch.autograd.function import _HookMixin
 
-from ..collector import HIDES, hide
+from ..collector import HIDES, HIDES_DICTS, hide
 from .patches import Patch
 
 _KEY: Final = "aten_dump"
@@ -64,8 +64,10 @@ def put(node: Any, hook: Any) -> Any:
     if type(first) is Hooks and type(second) is Hooks:
         first.after = second
         handle = weakref.ref(first)
-        if HIDES:
+        if HIDES_DICTS:
             hide(first, second, handle)
+        elif HIDES:
+            hide(handle)
         return handle
     return tuple(weakref.ref(one) if type(one) is Hooks else one for one in (first, second))
 
