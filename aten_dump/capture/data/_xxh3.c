@@ -60,6 +60,7 @@ static const uint8_t SECRET[192] = {
 #define PRIME64_3 0x165667B19E3779F9ULL
 #define PRIME64_4 0x85EBCA77C2B2AE63ULL
 #define PRIME64_5 0x27D4EB2F165667C5ULL
+#define AVALANCHE 0x165667919E3779F9ULL
 
 /* -- sums */
 
@@ -152,7 +153,7 @@ static uint64_t merged(const uint64_t *lanes, uint64_t nbytes)
         hash += ((middle << 32) | (low & UINT32_MAX)) ^ (high + (inner >> 32) + (middle >> 32));
     }
     hash ^= hash >> 37;
-    hash *= 0x165667919E3779F9ULL;
+    hash *= AVALANCHE;
     return hash ^ (hash >> 32);
 }
 

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from aten_dump.capture.memory.geometry import byte_extent, covers
+from aten_dump.capture.memory.geometry import byte_extent, bytes_spanned, covers, has_no_gaps
 
 
 def element_places(tensor: torch.Tensor) -> list[int]:
@@ -35,6 +35,9 @@ def test_extent_and_cover_of_many_views() -> None:
         assert byte_extent(view) == (2 * min(places), 2 * max(places) + 2)
         is_dense = sorted(places) == list(range(min(places), max(places) + 1))
         assert covers(view) == is_dense, (view.shape, view.stride())
+        layout = tuple(view.shape), view.stride()
+        assert has_no_gaps(*layout) == is_dense, layout
+        assert bytes_spanned((view.dtype, 0, 0, 0, layout)) == 2 * (max(places) + 1 - min(places))
         seen.add((is_dense, view.is_contiguous()))
     assert seen == {(True, True), (True, False), (False, False)}
 
