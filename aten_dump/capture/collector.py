@@ -14,7 +14,7 @@ Theory of operation
     is hidden.
 
     The storages that tensors were asked for are torch's objects, which it keeps as long as the memory; of a program
-    whose tensors are saved for backward they would be half of what a step adds. Compiled, `_known_value.c` hides them.
+    whose tensors are saved for backward they would be half of what a step adds.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@
 #include "../_torch_threads.h"
 #include "_strided_memory.h"
 
-#define UNLOCKED (1 << 16) /* bytes from which on other threads of Python may run meanwhile */
-
 typedef struct {
     const Layout *all;
     const char *from;

@@ -25,6 +25,7 @@
 #define MOST_STRETCH (1 << 23)
 #define BAND 512 /* rows of a copy between which columns are not left */
 #define AHEAD 5 /* tiles that are fetched before they are needed */
+#define UNLOCKED (1 << 16) /* bytes from which on other threads of Python may run meanwhile */
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && defined(__GLIBC__)
 #define WIDE __attribute__((target_clones("avx2", "default")))

@@ -34,7 +34,6 @@
 #define BLOCK (STRIPES * STRIPE)
 #define LEAST 241 /* bytes; of fewer, XXH3 is another function */
 #define ROUND 4096 /* blocks whose sums are kept at a time */
-#define UNLOCKED (1 << 16) /* bytes from which on other threads of Python may run meanwhile */
 
 typedef uint64_t Lanes[LANES];
 
@@ -172,7 +171,7 @@ static int lies_in_a_row(const Layout *all)
     return all->count == 1 && all->of[0].stride == all->item;
 }
 
-/* Copy bytes that are not more than those of `to`, both counted in row-major order. */
+/* Copy bytes, counted in row-major order. */
 static void copy_bytes(const Layout *all, const char *from, int64_t first, int64_t past, char *to)
 {
     if (lies_in_a_row(all))

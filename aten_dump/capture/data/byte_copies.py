@@ -12,6 +12,7 @@ from ...store.sink import Fill
 from ...store.writing.host_bytes import HostBytes
 from ...torch_names import without_bits
 from ..memory.geometry import byte_extent
+from ..team_threads import TEAM_BYTES, team_threads
 from ..torch_internals.quiet import quiet
 from . import gather
 from .device_copies import Copier, Wait, copier_of
@@ -28,8 +29,8 @@ class BytesInARow(HostBytes):
     __slots__ = ()
 
     def _copy(self, offset: int, address: int, nbytes: int) -> None:
-        if gather.IS_COMPILED and nbytes >= gather.TEAM_BYTES:
-            start, threads = self._address + offset, torch.get_num_threads()
+        if gather.IS_COMPILED and nbytes >= TEAM_BYTES:
+            start, threads = self._address + offset, team_threads(nbytes)
             gather.copy(start, 1, (nbytes,), (1,), 0, nbytes, address, threads)
         else:  # not by an op of torch's: in a forked child it may wait for threads that are not there
             super()._copy(offset, address, nbytes)

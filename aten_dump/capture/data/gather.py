@@ -14,6 +14,7 @@ import torch
 
 from ...store.writing.host_bytes import HostBytes
 from ..memory.geometry import byte_extent
+from ..team_threads import team_threads
 
 try:
     from ._gather import copy as copy
@@ -27,7 +28,6 @@ else:
 _ALIGNMENT: Final = 64
 _KEPT_BYTES: Final = 1 << 19  # what `stretch` asks for, but where rows are very long
 _MOST_KEPT: Final = 4
-TEAM_BYTES: Final = 1 << 18  # of which other threads copy a part: with fewer, that costs more than it saves
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class GatheredBytes(HostBytes):
             _give_back(scratch)
 
     def _copy(self, offset: int, address: int, nbytes: int) -> None:
-        self._copy_on(torch.get_num_threads() if nbytes >= TEAM_BYTES else 1, offset, address, nbytes)
+        self._copy_on(team_threads(nbytes), offset, address, nbytes)
 
     def _copy_on(self, threads: int, offset: int, address: int, nbytes: int) -> None:
         item = self._item

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable
-from math import prod
 from typing import Any, Final, Protocol
 
-import torch
 import xxhash
 
 from ...store.writing.host_bytes import memory_at
-from ..memory.geometry import Layout
+from ..memory.geometry import Elements
+from ..team_threads import team_threads
 
 try:
     from ._xxh3 import digest as xxh3_of_elements
@@ -27,7 +26,6 @@ else:
     IS_COMPILED = True
 
 LEAST_BYTES: Final = 241  # that the C file hashes
-_TEAM_BYTES: Final = 1 << 18  # of which several threads hash a part: with fewer, that costs more than it saves
 
 
 class Hasher(Protocol):
@@ -75,18 +73,13 @@ HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
 }
 
 
-def digest_in_a_row(algorithm: str, address: int, nbytes: int) -> bytes:
-    """Return the hash of so many bytes of host memory."""
-    if IS_COMPILED and algorithm == "xxh3" and nbytes >= _TEAM_BYTES and (threads := torch.get_num_threads()) > 1:
-        return xxh3_of_elements(address, 1, (nbytes,), (1,), threads)
-    return HASHES[algorithm](memory_at(address, nbytes))
-
-
-def digest_of_elements(algorithm: str, address: int, item: int, layout: Layout) -> bytes | None:
-    """Return the hash of elements of `item` bytes each in host memory, in row-major order; None where the C file takes
-    none.
+def digest_of_elements(algorithm: str, elements: Elements) -> bytes | None:
+    """Return the hash of elements in host memory, in row-major order; None of such as do not lie in a row and which the
+    C file does not hash.
     """
-    nbytes = prod(layout[0]) * item
-    if not IS_COMPILED or algorithm != "xxh3" or nbytes < LEAST_BYTES:
-        return None
-    return xxh3_of_elements(address, item, *layout, torch.get_num_threads() if nbytes >= _TEAM_BYTES else 1)
+    dtype, _, nbytes, address, layout = elements
+    threads = team_threads(nbytes)
+    if IS_COMPILED and algorithm == "xxh3" and nbytes >= LEAST_BYTES and (layout is not None or threads > 1):
+        item, shape, strides = (1, (nbytes,), (1,)) if layout is None else (dtype.itemsize, *layout)
+        return xxh3_of_elements(address, item, shape, strides, threads)
+    return HASHES[algorithm](memory_at(address, nbytes)) if layout is None else None

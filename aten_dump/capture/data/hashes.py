@@ -55,12 +55,12 @@ def _digest(tensor: torch.Tensor, algorithm: str) -> bytes:
 
 
 def _digest_of_gathered(tensor: torch.Tensor, algorithm: str) -> bytes:
-    layout = tuple(tensor.shape), tensor.stride()
-    at_once = digest_of_elements(algorithm, tensor.data_ptr(), tensor.element_size(), layout)
+    nbytes, layout = tensor.numel() * tensor.element_size(), (tuple(tensor.shape), tensor.stride())
+    at_once = digest_of_elements(algorithm, (tensor.dtype, 0, nbytes, tensor.data_ptr(), layout))
     if at_once is not None:
         return at_once
     hasher = HASHERS[algorithm]()
-    for piece in GatheredBytes(tensor).pieces(tensor.numel() * tensor.element_size()):
+    for piece in GatheredBytes(tensor).pieces(nbytes):
         hasher.update(piece)
     return hasher.digest()
 

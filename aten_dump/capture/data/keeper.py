@@ -40,7 +40,7 @@ from ..torch_internals.quiet import quiet
 from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
-from .hash_functions import digest_in_a_row, digest_of_elements
+from .hash_functions import digest_of_elements
 from .hashes import hash_later, hash_of, statistics_later, statistics_of
 from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, SMALL_BYTES, Batches
 from .statistics.many_small_tensors import ITEM_BYTES
@@ -140,44 +140,11 @@ class Keeper:
     # -- tensors in host memory of which is known where they lie: no op is called for them
 
     def _keep_in_memory(self, tensor: torch.Tensor, state: StorageState, value: int, elements: Elements) -> None:
-        dtype, low, nbytes, address, layout = elements
+        if elements[1] + bytes_spanned(elements) > state.nbytes:  # the storage was shrunk under it: nothing to read
+            return
+        layout = elements[4]
         is_dense = layout is None or has_no_gaps(*layout)
-        if low + bytes_spanned(elements) > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
-            return
-        wanted = self._wanted
-        whole = is_dense and nbytes == state.nbytes
-        known = state.whole_facts()
-        if wanted.statistics and not (whole and self._has_same(known.statistics, dtype, value, SAME_STATISTICS)):
-            start = perf_counter()
-            count = nbytes // ITEM_BYTES[dtype]
-            numbers = of_memory(dtype, address, count, wanted.statistics) if is_dense else None
-            if numbers is None:
-                statistics_of(self._emit, tensor, value, wanted.statistics, self._seconds)
-            else:
-                self._emit(Statistics(STATISTICS, value, numbers))
-                self._seconds["statistics"] += perf_counter() - start
-        wants_hash = bool(wanted.hash) and not (
-            whole and layout is None and self._has_same(known.hash, dtype, value, SAME_HASH)
-        )
-        if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash, elements):
-            return
-        if wants_hash:
-            self._keep_hash_of_memory(tensor, value, elements)
-
-    def _keep_hash_of_memory(self, tensor: torch.Tensor, value: int, elements: Elements) -> None:
-        dtype, _, nbytes, address, layout = elements
-        algorithm = self._wanted.hash
-        start = perf_counter()
-        if layout is None:
-            digest = digest_in_a_row(algorithm, address, nbytes)
-        else:
-            found = digest_of_elements(algorithm, address, ITEM_BYTES[dtype], layout)
-            if found is None:
-                hash_of(self._emit, tensor, value, algorithm, self._seconds)
-                return
-            digest = found
-        self._emit(Hash(HASH, value, digest))
-        self._seconds["hash"] += perf_counter() - start
+        self._keep_elements(tensor, state, value, is_dense, elements)
 
     def _keep_small(self, state: StorageState, value: int, elements: Elements) -> None:
         """Keep a tensor with the next batch."""
@@ -230,25 +197,37 @@ class Keeper:
     def _keep(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
         if byte_extent(tensor)[1] > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return
-        has_bits = bool(self.marks[value] & _BITS)
-        self._keep_elements(tensor, state, value, has_bits, not has_bits and covers(tensor))
+        self._keep_elements(tensor, state, value, not self.marks[value] & _BITS and covers(tensor))
 
     def _keep_elements(
-        self, tensor: torch.Tensor, state: StorageState, value: int, has_bits: bool, is_dense: bool
+        self,
+        tensor: torch.Tensor,
+        state: StorageState,
+        value: int,
+        is_dense: bool,
+        elements: Elements | None = None,
     ) -> None:
-        """Keep a tensor; `is_dense` if its elements are all of a piece of memory, with no bits to be applied."""
+        """Keep a tensor; `is_dense` if its elements are all of a piece of memory, with no bits to be applied, and
+        `elements` if they are in host memory and it is known where.
+        """
         wanted = self._wanted
-        whole = is_dense and tensor.numel() * tensor.element_size() == state.nbytes
+        dtype = tensor.dtype
+        if elements is None:
+            nbytes, in_a_row = tensor.numel() * tensor.element_size(), tensor.is_contiguous()
+        else:
+            nbytes, in_a_row = elements[2], elements[4] is None
+        whole = is_dense and nbytes == state.nbytes
         known = state.whole_facts()
-        if wanted.statistics and not (whole and self._has_same(known.statistics, tensor.dtype, value, SAME_STATISTICS)):
-            self._keep_statistics(tensor, value)
+        if wanted.statistics and not (whole and self._has_same(known.statistics, dtype, value, SAME_STATISTICS)):
+            self._keep_statistics(tensor, value, elements if is_dense else None)
         wants_hash = bool(wanted.hash) and not (
-            whole and tensor.is_contiguous() and self._has_same(known.hash, tensor.dtype, value, SAME_HASH)
+            whole and in_a_row and self._has_same(known.hash, dtype, value, SAME_HASH)
         )
-        if wanted.bytes and self._stored.keep(tensor, state, value, wants_hash and not has_bits):
+        as_it_lies = wants_hash and not self.marks[value] & _BITS
+        if wanted.bytes and self._stored.keep(tensor, state, value, as_it_lies, elements):
             return
         if wants_hash:
-            self._keep_hash(tensor, value)
+            self._keep_hash(tensor, value, elements)
 
     def _has_same(self, known: dict[torch.dtype, int], dtype: torch.dtype, value: int, facts: int) -> bool:
         """Tell whether a value that covers the same storage has these facts already, and say so in a record."""
@@ -258,15 +237,31 @@ class Keeper:
         self._emit(Same(SAME, value, other, facts))
         return True
 
-    def _keep_statistics(self, tensor: torch.Tensor, value: int) -> None:
+    def _keep_statistics(self, tensor: torch.Tensor, value: int, dense: Elements | None) -> None:
+        """Keep statistics; `dense` if the elements are known to be all of a piece of host memory."""
         names = self._wanted.statistics
+        if dense is not None:
+            dtype, _, nbytes, address, _ = dense
+            start = perf_counter()
+            numbers = of_memory(dtype, address, nbytes // ITEM_BYTES[dtype], names)
+            if numbers is not None:
+                self._emit(Statistics(STATISTICS, value, numbers))
+                self._seconds["statistics"] += perf_counter() - start
+                return
         if not saturates(tensor.device.type) and self._on_device.add(value, tensor):
             return
         if not statistics_later(self._sink, tensor, value, names):
             statistics_of(self._emit, tensor, value, names, self._seconds)
 
-    def _keep_hash(self, tensor: torch.Tensor, value: int) -> None:
+    def _keep_hash(self, tensor: torch.Tensor, value: int, elements: Elements | None) -> None:
         algorithm = self._wanted.hash
+        if elements is not None:
+            start = perf_counter()
+            digest = digest_of_elements(algorithm, elements)
+            if digest is not None:
+                self._emit(Hash(HASH, value, digest))
+                self._seconds["hash"] += perf_counter() - start
+                return
         if not hash_later(self._sink, tensor, value, algorithm):
             hash_of(self._emit, tensor, value, algorithm, self._seconds)
 

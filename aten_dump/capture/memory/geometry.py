@@ -20,8 +20,7 @@ def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
         return 0, 0  # its offset may lie beyond the end of the storage
     size = tensor.element_size()
     first = int(tensor.storage_offset()) * size
-    last = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (last + 1) * size
+    return first, first + _elements_spanned(tensor.shape, tensor.stride()) * size
 
 
 def covers(tensor: torch.Tensor) -> bool:
@@ -44,5 +43,8 @@ def bytes_spanned(elements: Elements) -> int:
     dtype, _, nbytes, _, layout = elements
     if layout is None:
         return nbytes
-    shape, strides = layout
-    return (1 + sum([(n - 1) * s for n, s in zip(shape, strides, strict=True)])) * dtype.itemsize
+    return _elements_spanned(*layout) * dtype.itemsize
+
+
+def _elements_spanned(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum([(int(n) - 1) * int(s) for n, s in zip(shape, strides, strict=True)])

@@ -72,8 +72,6 @@ class StorageTable:
         if kind is None:
             kind = _types[device] = device.type
         if kind not in _PRIVATE:
-            if HIDES:
-                hide(storage)
             return self.add_plain(storage, storage._cdata, nbytes, device)
         state = self._new_state(storage, storage._cdata, nbytes)
         if isinstance(on, torch.Tensor):
@@ -88,7 +86,7 @@ class StorageTable:
         state = self._new_state(storage, address, nbytes)
         self._announce(state, device)
         if HIDES:
-            hide(state)
+            hide(state, storage)
         return state
 
     def _new_state(self, storage: torch.UntypedStorage, address: int, nbytes: int) -> StorageState:

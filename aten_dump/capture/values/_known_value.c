@@ -205,8 +205,6 @@ static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key 
 static PyObject *description(
     PyObject *tensor, PyObject *storage, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
 {
-    if (PyObject_IS_GC(storage)) /* torch keeps it as long as the memory; it is in no circle: see collector.py */
-        PyObject_GC_UnTrack(storage);
     PyObject *offset = PyObject_CallOneArg(storage_offset, tensor);
     if (offset == NULL)
         return NULL;

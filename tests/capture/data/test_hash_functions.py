@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aten_dump.capture.data import hash_functions
-from aten_dump.capture.data.hash_functions import LEAST_BYTES, digest_in_a_row, digest_of_elements
+from aten_dump.capture.data.hash_functions import LEAST_BYTES, digest_of_elements
 from tests.capture.bits import raw
 from tests.capture.data.test_gather import DTYPES, LARGE, drawn
 
@@ -27,7 +27,8 @@ def found(x: Tensor, threads: int) -> bytes:
 
 
 def at_once(x: Tensor) -> bytes | None:
-    return digest_of_elements("xxh3", x.data_ptr(), x.element_size(), (tuple(x.shape), x.stride()))
+    nbytes = x.numel() * x.element_size()
+    return digest_of_elements("xxh3", (x.dtype, 0, nbytes, x.data_ptr(), (tuple(x.shape), x.stride())))
 
 
 @needs_compiler
@@ -101,4 +102,4 @@ def test_memory_in_a_row(algorithm: str, nbytes: int) -> None:
     x = drawn(max(nbytes, 1), torch.uint8)
     hasher = hash_functions.HASHERS[algorithm]()
     hasher.update(raw(x)[:nbytes])
-    assert digest_in_a_row(algorithm, x.data_ptr(), nbytes) == hasher.digest()
+    assert digest_of_elements(algorithm, (x.dtype, 0, nbytes, x.data_ptr(), None)) == hasher.digest()
