@@ -72,15 +72,12 @@ wheel: $(READY) ## Make a compiled wheel in dist/, and run an example on it in a
 bench-compiled: compiled ## Measure as `bench` does, with the compiled modules
 	cd build/compiled && ../../$(RUN) -m benchmarks $(BENCH_ARGS)
 
-# Both builds in turn, then one table of what is aimed at: hours, on a machine that does nothing else.
-TARGETS_ARGS := --repeats 5 --tables costs,growth --curves ops --modes \
-  debugmode,structure,hash,statistic,statistic-all-12,tensor,full,tensor-tmpfs,full-tmpfs,limits
-
+# Both builds, one after the other, then one table of what is aimed at: half an hour on a machine that does nothing else.
 bench-targets: compiled ## Measure pure and compiled, and print what is aimed at beside it (BENCH_ARGS="--repeats 3")
 	@mkdir -p build/targets
-	$(RUN) -m benchmarks $(TARGETS_ARGS) $(BENCH_ARGS) --json build/targets/pure.json
-	cd build/compiled && ../../$(RUN) -m benchmarks $(TARGETS_ARGS) $(BENCH_ARGS) --json ../targets/compiled.json
-	$(RUN) -m benchmarks.targets build/targets/pure.json build/targets/compiled.json
+	$(RUN) -m benchmarks.targets measure build/targets/pure.json $(BENCH_ARGS)
+	cd build/compiled && ../../$(RUN) -m benchmarks.targets measure ../targets/compiled.json $(BENCH_ARGS)
+	$(RUN) -m benchmarks.targets table build/targets/pure.json build/targets/compiled.json
 
 # The device is built once, and again when its source changes; -n 2 would share no more than two cores.
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest

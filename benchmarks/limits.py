@@ -12,6 +12,9 @@ Theory of operation
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.machinery
+import importlib.util
 import itertools
 import os
 import shutil
@@ -129,11 +132,30 @@ def _in_one_pass(tensor: torch.Tensor, threads: int) -> bool:
     from aten_dump.capture.data.statistics import one_pass
     from aten_dump.config import STATISTICS
 
-    code = one_pass.CODES.get(tensor.dtype)
-    if not one_pass.IS_COMPILED or code is None or not tensor.numel():
+    code, compiled = one_pass.CODES.get(tensor.dtype), _compiled_pass()
+    if compiled is None or code is None or not tensor.numel():
         return False
-    one_pass.of_one(code, tensor.data_ptr(), tensor.numel(), threads, bytes(range(len(STATISTICS))))
+    compiled.of_one(code, tensor.data_ptr(), tensor.numel(), threads, bytes(range(len(STATISTICS))))
     return True
+
+
+@functools.cache
+def _compiled_pass() -> Any:
+    """Return the C file of the statistics: this build's, or that of `make compiled`; None where there is neither."""
+    from aten_dump.capture.data.statistics import one_pass
+
+    if one_pass.IS_COMPILED:
+        return one_pass
+    folder = Path("build/compiled", *one_pass.__name__.split(".")[:-1])
+    finder = importlib.machinery.FileFinder(
+        str(folder), (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES)
+    )
+    spec = finder.find_spec("_one_pass")
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _hash(tensor: torch.Tensor) -> None:

@@ -14,6 +14,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -130,13 +131,13 @@ def measure(
     gc.collect()
     bare_peak = _peak_of(lambda: timed(WARM_UP_STEPS, workload.step))
     repeats, least_s = (repeats * 3, 5 * _BARE_BATCH_SECONDS) if mode.is_fine else (repeats, _BARE_BATCH_SECONDS)
-    most = 10**6 if mode.is_paired else _batch(bare_s, 0.0, least_s)
+    most = 10**6 if mode.is_paired else batch_steps(bare_s, 0.0, least_s)
     early = [] if mode.is_paired else [timed(most, workload.step) for _ in range(repeats)]
     pairs: list[tuple[Sample, Sample]] = []
     with mode.start(workload, folder) as sampler:
-        _discard(sampler(1))
-        second = _discard(sampler(1))
-        batch = min(most, _batch(bare_s, second.wall_s, least_s))
+        discard(sampler(1))
+        second = discard(sampler(1))
+        batch = min(most, batch_steps(bare_s, second.wall_s, least_s))
         reset_peak()
         peak = None
         for number in range(repeats):
@@ -146,14 +147,16 @@ def measure(
             peak = peak_bytes() if peak is None else peak  # to look at an index takes more memory than to record it
             nbytes, files = _sizes(found.written)
             look(found.written)
-            _discard(found)
+            discard(found)
     sizes = (nbytes // batch, -(-files // batch))
     return _summary(pairs, ops, batch, sizes, None if peak is None or bare_peak is None else peak - bare_peak)
 
 
-def _batch(bare_s: float, mode_s: float, least_s: float) -> int:
+def batch_steps(
+    bare_s: float, mode_s: float, least_s: float = _BARE_BATCH_SECONDS, most_s: float = _MODE_BATCH_SECONDS
+) -> int:
     """Return how many steps a batch has: long enough for the clock, and not too long in the mode."""
-    return max(1, min(int(least_s / bare_s) + 1, int(_MODE_BATCH_SECONDS / max(mode_s, 1e-6))))
+    return max(1, min(int(least_s / bare_s) + 1, int(most_s / max(mode_s, 1e-6))))
 
 
 def _scaled(sample: Sample, factor: float) -> Sample:
@@ -196,11 +199,13 @@ def empty(path: Path) -> None:
     program that keeps what it records does not pay for that.
     """
     for file in path.rglob("*") if path.is_dir() else (path,):
-        if file.is_file():
-            os.truncate(file, 0)
+        with contextlib.suppress(FileNotFoundError):  # a recorder takes its lock away when it has written all
+            if file.is_file():
+                os.truncate(file, 0)
 
 
-def _discard(sample: Sample) -> Sample:
+def discard(sample: Sample) -> Sample:
+    """Give back the room that what a batch wrote takes."""
     for path in sample.written:
         empty(path)
     return sample

@@ -17,6 +17,7 @@ from aten_dump.capture import collector
 from aten_dump.capture.calls import ops
 from aten_dump.capture.collector import hide
 from aten_dump.capture.step import step as steps
+from aten_dump.capture.torch_internals import saved_tensors
 from aten_dump.capture.values import known_values
 
 
@@ -89,6 +90,15 @@ def test_torchs_storages_are_not_looked_through_for_having_been_asked_for(mode: 
     gone = weakref.ref(x.untyped_storage())
     del x
     assert gone() is None
+
+
+@pytest.mark.skipif(not saved_tensors.TELLS, reason="a torch that does not show what its nodes saved")
+def test_nor_are_the_storages_of_numbers_that_nodes_save(mode: DumpMode) -> None:
+    with mode:
+        x = torch.ones(2, 4, requires_grad=True) * 1.5
+        node: Any = x.grad_fn
+        tracked = gc.is_tracked(node._raw_saved_other.data.untyped_storage())
+    assert not tracked
 
 
 def _steps(net: Net, mode: DumpMode, count: int) -> None:

@@ -113,7 +113,13 @@ class StorageTable:
     def knows(self, tensor: torch.Tensor) -> bool:
         """Tell whether the memory of `tensor` was seen before."""
         storage = storage_of(tensor)
-        return storage is not None and storage._cdata in self.states
+        if storage is None:
+            return False
+        if storage._cdata in self.states:
+            return True
+        if HIDES:
+            hide(storage)  # of each number that a node has saved torch keeps one
+        return False
 
     def _purge(self) -> None:
         """Forget storages that the program has freed."""

@@ -11,7 +11,7 @@ from .packed_tensors import PackedTensor
 _TENSOR: Final = torch.Tensor
 _PACKED: Final = PackedTensor
 # An older torch shows of what a node saved only that there is something: it may be under hooks.
-_tells: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
+TELLS: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
 _saved_attributes: Final[dict[type, tuple[str, ...]]] = {}
 
 
@@ -25,7 +25,7 @@ def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor],
     names = _saved_attributes.get(kind)
     if names is None:
         names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
-    if not _tells:
+    if not TELLS:
         return [], [], bool(names)
     tensors: list[torch.Tensor] = []
     packed: list[PackedTensor] = []
