@@ -12,10 +12,8 @@ Theory of operation
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -26,9 +24,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .measure import WARM_UP_STEPS, Mode, Sampler, batch_steps, count_ops, discard, empty, timed
+from .measure import WARM_UP_STEPS, Sampler, batch_steps, count_ops, discard, timed
 from .rows import ROWS
-from .spawn import TMPFS, Settings
+from .spawn import Settings, new_folder
 from .workloads import Workload, workload_named
 
 Row = tuple[str, str]  # workload and mode
@@ -67,8 +65,11 @@ class Round:
         return seconds / self.pairs[row].ops * 1e6
 
 
-def measured_apart(rows: Sequence[Row], settings: Settings) -> list[Round]:
+def measured_apart(rows: Sequence[Row], settings: Settings) -> list[Any]:
     """Measure rows in turn, in a process of their own; as many rounds as `settings.repeats` says.
+
+    Returns:
+        for each round what `read_round` takes.
 
     Raises:
         RuntimeError: the process failed.
@@ -85,27 +86,22 @@ def measured_apart(rows: Sequence[Row], settings: Settings) -> list[Round]:
         ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=settings.timeout_s, check=False)
         if ended.returncode:
             raise RuntimeError(f"{rows} failed with exit code {ended.returncode}: {ended.stderr.strip()}")
-        return [read_round(one) for one in json.loads(result.read_text())]
+        found: list[Any] = json.loads(result.read_text())
+        return found
 
 
 def read_round(pairs: list[Any]) -> Round:
-    """Return what `written_round` was made of."""
+    """Return a round that `measured_apart` gave, or a file holds."""
     return Round({(workload, mode): Pair(*pair) for (workload, mode), pair in pairs})
-
-
-def written_round(found: Round) -> list[Any]:
-    """Return what JSON can hold of a round."""
-    return list(found.pairs.items())
 
 
 def measure_in_turn(rows: Sequence[Row], disk: Path, rounds: int) -> Iterator[Round]:
     """Measure rows in turn, here."""
     workloads = {name: workload_named(name) for name, _ in rows}
     ops = {name: count_ops(workload) for name, workload in workloads.items()}
-    folders = _Folders(disk)
     with contextlib.ExitStack() as limits:
         held = {
-            row: limits.enter_context(ROWS[row[1]].start(workloads[row[0]], folders.new(ROWS[row[1]])))
+            row: limits.enter_context(ROWS[row[1]].start(workloads[row[0]], new_folder(ROWS[row[1]], disk)))
             for row in rows
             if ROWS[row[1]].group == "limits"
         }
@@ -115,14 +111,13 @@ def measure_in_turn(rows: Sequence[Row], disk: Path, rounds: int) -> Iterator[Ro
             for row in rows:
                 workload, mode = workloads[row[0]], ROWS[row[1]]
                 with contextlib.ExitStack() as entered:
-                    sampler = held.get(row) or entered.enter_context(mode.start(workload, folders.new(mode)))
+                    sampler = held.get(row) or entered.enter_context(mode.start(workload, new_folder(mode, disk)))
                     discard(sampler(1))
                     if not number:
                         first = discard(sampler(1))
                         bare_s = timed(WARM_UP_STEPS, workload.step).wall_s / WARM_UP_STEPS
                         batches[row] = batch_steps(bare_s, first.wall_s, most_s=_BATCH_SECONDS)
                     found[row] = _pair(workload, sampler, batches[row], ops[row[0]])
-                folders.empty()
             if number:
                 yield Round(found)
 
@@ -134,33 +129,12 @@ def _pair(workload: Workload, sampler: Sampler, batch: int, ops: int) -> Pair:
     return Pair(bare.wall_s / batch, found.wall_s / batch, found.on_file_s / batch, ops)
 
 
-class _Folders:
-    """A new folder for each time that a mode is entered. Their names stay until the end: see `measure.empty`."""
-
-    def __init__(self, disk: Path) -> None:
-        self._disk = disk
-        self._made: list[Path] = []
-        atexit.register(self._remove)
-
-    def new(self, mode: Mode) -> Path:
-        self._made.append(Path(tempfile.mkdtemp(prefix="bench-", dir=TMPFS if mode.is_tmpfs else self._disk)))
-        return self._made[-1]
-
-    def empty(self) -> None:
-        """Give back the room that the newest takes."""
-        empty(self._made[-1])
-
-    def _remove(self) -> None:
-        for folder in self._made:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     torch.manual_seed(0)
     with torch.device(spec["device"]):
         found = list(measure_in_turn([(row[0], row[1]) for row in spec["rows"]], Path(spec["disk"]), spec["rounds"]))
-    Path(sys.argv[2]).write_text(json.dumps([written_round(one) for one in found]))
+    Path(sys.argv[2]).write_text(json.dumps([list(one.pairs.items()) for one in found]))
 
 
 if __name__ == "__main__":

@@ -167,7 +167,6 @@ def _summary(
     pairs: list[tuple[Sample, Sample]], ops: int, batch: int, sizes: tuple[int, int], peak: int | None
 ) -> Measurement:
     walls = [found.wall_s / bare.wall_s for bare, found in pairs]
-    quartiles = statistics.quantiles(walls, n=4) if len(walls) > 1 else [walls[0]] * 3
     median = statistics.median
     return Measurement(
         ops=ops,
@@ -175,7 +174,7 @@ def _summary(
         batch=batch,
         bare_s=median(bare.wall_s for bare, _ in pairs) / batch,
         wall_ratio=median(walls),
-        wall_spread=(quartiles[2] - quartiles[0]) / 2,
+        wall_spread=half_quartile_range(walls),
         on_file_ratio=median(found.on_file_s / bare.wall_s for bare, found in pairs),
         cpu_ratio=median(found.cpu_s / max(bare.cpu_s, 1e-9) for bare, found in pairs),
         above_s=median(found.wall_s - bare.wall_s for bare, found in pairs) / batch,
@@ -184,6 +183,12 @@ def _summary(
         files=sizes[1],
         peak_bytes=peak,
     )
+
+
+def half_quartile_range(values: list[float]) -> float:
+    """Return half the range between the quartiles; 0 for a single value."""
+    first, _, third = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return (third - first) / 2
 
 
 def _sizes(written: tuple[Path, ...]) -> tuple[int, int]:

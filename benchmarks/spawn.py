@@ -38,18 +38,17 @@ def run_row(workload: str, mode: Mode, settings: Settings, marks: tuple[int, ...
         the fields of `Measurement` and `index`, or `curve`; or `error`, a sentence, where there is none.
     """
     python = str(PEERS_PYTHON) if mode.group == "msprobe" else sys.executable
-    place = TMPFS if mode.is_tmpfs else settings.disk
-    missing = _missing(mode) or lacking(workload, mode, shutil.disk_usage(place).free, available_memory_bytes())
+    free = shutil.disk_usage(_place(mode, settings.disk)).free
+    missing = _missing(mode) or lacking(workload, mode, free, available_memory_bytes())
     if missing:
         return {"error": missing}
-    folder = tempfile.mkdtemp(prefix="bench-", dir=place)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # not now: see `measure.empty`
+    folder = new_folder(mode, settings.disk)
     with tempfile.TemporaryDirectory() as answers:
         result = Path(answers) / "result.json"
         spec = {
             "workload": workload,
             "mode": mode.name,
-            "folder": folder,
+            "folder": str(folder),
             "repeats": settings.repeats,
             "device": settings.device,
             "marks": marks,
@@ -60,12 +59,23 @@ def run_row(workload: str, mode: Mode, settings: Settings, marks: tuple[int, ...
         except subprocess.TimeoutExpired:
             return {"error": f"took longer than {settings.timeout_s:.0f} s"}
         finally:
-            empty(Path(folder))
+            empty(folder)
         if ended.returncode:
             lines = ended.stderr.strip().splitlines() or ["no message"]
             return {"error": f"failed with exit code {ended.returncode}: {lines[-1]}"}
         found: dict[str, Any] = json.loads(result.read_text())
         return found
+
+
+def new_folder(mode: Mode, disk: Path) -> Path:
+    """Make a folder for a mode to write to, which goes when this process ends: see `measure.empty`."""
+    folder = tempfile.mkdtemp(prefix="bench-", dir=_place(mode, disk))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _place(mode: Mode, disk: Path) -> Path:
+    return TMPFS if mode.is_tmpfs else disk
 
 
 def _missing(mode: Mode) -> str | None:

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .in_turn import Round, Row, measured_apart, read_round, written_round
+from .in_turn import Round, Row, measured_apart, read_round
+from .measure import half_quartile_range
 from .rows import ROWS
 from .spawn import Settings, environment, run_row
 from .table import header
@@ -88,15 +89,15 @@ def _growth(pure: float, compiled: float) -> Target:
     )
 
 
-_TEXT_LANGUAGE = ("gpt2", "llama")
+_LANGUAGE_MODELS = ("gpt2", "llama")
 TARGETS = (
     _of_structure("chain", 1.6, 0.9),
-    *(_of_structure(workload, 1.7, 0.95) for workload in (*_TEXT_LANGUAGE, "resnet")),
+    *(_of_structure(workload, 1.7, 0.95) for workload in (*_LANGUAGE_MODELS, "resnet")),
     *(_over_structure(*aimed) for aimed in (("statistic", 5, 3), ("tensor", 7, 5), ("full", 11, 8))),
     *(
         _of_limit(workload, *aimed)
         for aimed in (("statistic-all-12", 3, 1.4), ("hash", 1.5, 1.2))
-        for workload in _TEXT_LANGUAGE
+        for workload in _LANGUAGE_MODELS
     ),
     *(
         _over_limit(workload, *aimed)
@@ -106,7 +107,7 @@ TARGETS = (
             ("full", 1.6, 1.35),
             ("full-tmpfs", 1.6, 1.35),
         )
-        for workload in _TEXT_LANGUAGE
+        for workload in _LANGUAGE_MODELS
     ),
     _growth(1.15, 1.15),
 )
@@ -123,8 +124,7 @@ def measure(groups: Iterable[str], settings: Settings, result: Path) -> None:
         print(f"{group} ...", flush=True)
         rows = tuple(dict.fromkeys(row for target in TARGETS if target.group == group for row in target.rows))
         times = _SHORT_ROUNDS if group in _SHORT else 1
-        in_turn = measured_apart(rows, dataclasses.replace(settings, repeats=settings.repeats * times))
-        found["rounds"][group] = [written_round(one) for one in in_turn]
+        found["rounds"][group] = measured_apart(rows, dataclasses.replace(settings, repeats=settings.repeats * times))
         if group == "growth":
             row = run_row(_LARGE, ROWS["structure"], dataclasses.replace(settings, repeats=1))
             found[_MEMORY] = row["peak_bytes"] / row["ops"] if row.get("peak_bytes") else None
@@ -145,8 +145,7 @@ def _cell(target: Target, found: Found, most: float) -> str:
     if not rounds:
         return f"- (≤ {most:g})"
     values = [target.value(read_round(one)) for one in rounds]
-    quartiles = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-    return _judged(statistics.median(values), most, f" ± {(quartiles[2] - quartiles[0]) / 2:.2g}")
+    return _judged(statistics.median(values), most, f" ± {half_quartile_range(values):.2g}")
 
 
 def _judged(value: float, most: float, spread: str = "") -> str:
