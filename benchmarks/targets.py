@@ -136,19 +136,20 @@ def rows(pure: Found, compiled: Found) -> Iterable[str]:
     for target in TARGETS:
         cells = (_cell(target, found, most) for found, most in ((pure, target.pure), (compiled, target.compiled)))
         yield f"| {target.text} | {' | '.join(cells)} |"
-    cells = (_judged(found[_MEMORY], _MEMORY_MOST) if found.get(_MEMORY) else "-" for found in (pure, compiled))
+    cells = (_judged([found[_MEMORY]] if found.get(_MEMORY) else [], _MEMORY_MOST) for found in (pure, compiled))
     yield f"| {_MEMORY_TEXT} | {' | '.join(cells)} |"
 
 
 def _cell(target: Target, found: Found, most: float) -> str:
-    rounds = found["rounds"].get(target.group)
-    if not rounds:
+    rounds = [read_round(one) for one in found["rounds"].get(target.group, [])]
+    return _judged([target.value(one) for one in rounds if set(target.rows) <= set(one.pairs)], most)
+
+
+def _judged(values: list[float], most: float) -> str:
+    if not values:
         return f"- (≤ {most:g})"
-    values = [target.value(read_round(one)) for one in rounds]
-    return _judged(statistics.median(values), most, f" ± {half_quartile_range(values):.2g}")
-
-
-def _judged(value: float, most: float, spread: str = "") -> str:
+    value = statistics.median(values)
+    spread = f" ± {half_quartile_range(values):.2g}" if len(values) > 1 else ""
     return f"{value:.4g}{spread} (≤ {most:g}{'' if value <= most else ', missed'})"
 
 

@@ -61,29 +61,39 @@ def test_checked_and_unchecked_reading_are_measured():
     assert all(int(row[1]) > 0 for row in rows)
 
 
-def measured(x, us_per_op=0.0, **more):
-    sizes = {"bare_s": 4e-5, "ops": 10, "peak_bytes": 0}
-    return {"wall_ratio": x, "on_file_ratio": x, "above_s": us_per_op / 1e6 * 10, **sizes, **more}
+def in_turn(groups):
+    """Return what `targets measure` writes: of each group rounds, of each round the rows' times of a step, in bare ones."""
+    bare_s, ops = 4e-5, 10
+    return {
+        name: [[[row, [bare_s, x * bare_s, x * bare_s, ops]] for row, x in one] for one in rounds]
+        for name, rounds in groups.items()
+    }
+
+
+def cells_of(table, column):
+    lines = [line.split("|")[1:-1] for line in table.splitlines()[2:]]
+    return {line[0].strip(): line[column].strip() for line in lines}
 
 
 def test_what_is_aimed_at_stands_beside_what_was_measured(tmp_path):
-    from benchmarks import targets
-
-    pure = {
-        ("chain", "structure"): measured(21), ("chain", "debugmode"): measured(11), ("chain", "full"): measured(24),
-        ("gpt2", "structure"): measured(1.5), ("gpt2", "hash"): measured(1.9), ("gpt2", "tensor"): measured(3.0),
-        ("gpt2", "limit-hash"): measured(9.0), ("ops-1000", "structure"): measured(9, 30),
-        ("ops-100000", "structure"): measured(9, 33, peak_bytes=30_000), ("llama", "hash"): {"error": "out of memory"},
-    }  # fmt: skip
-    compiled = {("gpt2", "limit-hash"): measured(1.2), ("gpt2", "limit-write"): measured(2.0)}
-    for name, run in (("pure", pure), ("compiled", compiled)):
-        rows = [{"workload": workload, "mode": mode, **found} for (workload, mode), found in run.items()]
-        (tmp_path / name).write_text(json.dumps({"rows": rows}))
-    found = targets.rows(targets.read(tmp_path / "pure"), targets.read(tmp_path / "compiled"))
-    cells = {line.split(" | ")[0].lstrip("| "): line.split(" | ")[1] for line in found}
+    chain = [(("chain", "debugmode"), 11), (("chain", "structure"), 21), (("chain", "full"), 24)]
+    gpt2 = [
+        *((("gpt2", "structure"), 1.5), (("gpt2", "limit-hash"), 1.2), (("gpt2", "hash"), 1.9)),
+        *((("gpt2", "limit-write"), 2.0), (("gpt2", "tensor"), 3.0)),
+    ]
+    growth = [(("ops-1000", "structure"), 8.5), (("ops-100000", "structure"), 9.25)]  # 30 and 33 us per op above bare
+    pure = {"rounds": in_turn({"chain": [chain], "gpt2": [gpt2], "growth": [growth]}), "peak_bytes_per_op": 3000}
+    elsewhere = [(("gpt2", "limit-hash"), 9.0)]
+    slower = [(("chain", "debugmode"), 11), (("chain", "structure"), 31)]
+    compiled = {"rounds": in_turn({"gpt2": [elsewhere], "chain": [chain, slower]})}
+    for name, found in (("pure", pure), ("compiled", compiled)):
+        (tmp_path / name).write_text(json.dumps(found))
+    table = run("table", str(tmp_path / "pure"), str(tmp_path / "compiled"), module="benchmarks.targets")
+    assert table.returncode == 0, table.stderr
+    cells = cells_of(table.stdout, 1)
     assert cells["chain, structure, x - 1, x D"] == "2 (≤ 1.6, missed)"
     assert cells["chain, full, us/op above structure"] == "12 (≤ 11, missed)"
-    assert cells["gpt2, hash, x less structure's, x L"] == "2 (≤ 1.5, missed)"  # of the compiled run's limit
+    assert cells["gpt2, hash, x less structure's, x L"] == "2 (≤ 1.5, missed)"  # of the limit of the same round
     assert cells["gpt2, tensor, on file x, x L's"] == "1.5 (≤ 1.4, missed)"
     assert cells["an op of 100,000 in a step, structure, x one of 1,000"] == "1.1 (≤ 1.15)"
     assert cells["peak bytes above bare per op of 100,000, structure"] == "3000 (≤ 2048, missed)"
@@ -92,3 +102,18 @@ def test_what_is_aimed_at_stands_beside_what_was_measured(tmp_path):
         == cells["gpt2, full, on file x, x L's"].replace("1.6", "1.5")
         == "- (≤ 1.5)"
     )
+    assert cells_of(table.stdout, 2)["chain, structure, x - 1, x D"] == "2.5 ± 0.75 (≤ 0.9, missed)"
+
+
+def test_what_is_aimed_at_is_measured_in_turn(tmp_path):
+    result, disk = tmp_path / "found.json", tmp_path / "disk"
+    disk.mkdir()
+    found = run(
+        *("measure", str(result), "--groups", "resnet", "--repeats", "1", "--disk", str(disk)),
+        module="benchmarks.targets",
+    )
+    assert found.returncode == 0, found.stderr
+    rounds = json.loads(result.read_text())["rounds"]["resnet"]
+    assert [[row for row, _ in one] for one in rounds] == [[["resnet", "debugmode"], ["resnet", "structure"]]] * 3
+    assert all(bare_s > 0 and on_file_s >= wall_s > 0 for one in rounds for _, (bare_s, wall_s, on_file_s, _) in one)
+    assert list(disk.iterdir()) == []  # and cleans up
