@@ -174,6 +174,19 @@ class Keeper:
             if stored:
                 state.add_blob(low, high, batch, start)
 
+    def _keep_small_apart(self, tensor: torch.Tensor, value: int) -> bool:
+        """Keep the facts of a small tensor with the next batch, though its elements do not lie in a row: alone, they
+        take a dozen ops. False where that cannot be.
+        """
+        dtype = tensor.dtype
+        if dtype not in ITEM_BYTES or not tensor.is_cpu or not tensor.numel() or self.marks[value] & _BITS:
+            return False
+        with quiet():
+            in_a_row = tensor.contiguous()
+        data = bytes_at(in_a_row.data_ptr(), in_a_row.numel() * ITEM_BYTES[dtype])
+        self._batches.add(dtype, False, True, value, data)
+        return True
+
     # -- all others
 
     def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
@@ -217,6 +230,10 @@ class Keeper:
         else:
             nbytes, in_a_row = elements[2], elements[4] is None
         whole = is_dense and nbytes == state.nbytes
+        if nbytes <= self._small_bytes and self._keeps_facts and not whole and self._keep_small_apart(tensor, value):
+            if wanted.bytes:
+                self._stored.keep(tensor, state, value, False, elements)
+            return
         known = state.whole_facts()
         if wanted.statistics and not (whole and self._has_same(known.statistics, dtype, value, SAME_STATISTICS)):
             self._keep_statistics(tensor, value, elements if is_dense else None)

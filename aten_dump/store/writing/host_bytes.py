@@ -24,6 +24,13 @@ _memmove = _unlocked_memmove()
 _LONG_BYTES: Final = 64 << 10
 
 
+def _bytes_at() -> Callable[[int, int], bytes]:
+    """Return `bytes_at` without C. (``ctypes.string_at`` is a call of Python's more.)."""
+    bytes_of = ctypes.pythonapi.PyBytes_FromStringAndSize
+    bytes_of.argtypes, bytes_of.restype = [ctypes.c_void_p, ctypes.c_ssize_t], ctypes.py_object
+    return bytes_of
+
+
 def _memory_at() -> Callable[[int, int], memoryview]:
     """Return `memory_at` without C. (For an array of ctypes there would be a type for each length, for ever.)."""
     view_of = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -36,7 +43,7 @@ try:
     from ._host_memory import bytes_at as bytes_at
     from ._host_memory import memory_at as memory_at
 except ImportError:
-    bytes_at: Callable[[int, int], bytes] = ctypes.string_at  # type: ignore[no-redef]
+    bytes_at: Callable[[int, int], bytes] = _bytes_at()  # type: ignore[no-redef]
     memory_at: Callable[[int, int], memoryview] = _memory_at()  # type: ignore[no-redef]
 
 

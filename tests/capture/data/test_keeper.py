@@ -49,6 +49,18 @@ class Kept:
         return {record.value: record[2:] for record in self.of(r.DATA)}
 
 
+def test_small_tensors_whose_elements_do_not_lie_in_a_row_go_with_the_batch() -> None:
+    base = torch.arange(-24.0, 24.0).view(6, 8)
+    for x in (base[1:].t(), base[:, ::3], base[:1, :1].expand(4, 5), base.double()[2:].t()):
+        kept = Kept(data="full", statistics=("count", "min", "max", "negative"))
+        kept.keep(x)
+        assert kept.sink.of(r.STATISTICS) == kept.sink.of(r.HASH) == [], "they wait"
+        expected = [x.numel(), x.min().item(), x.max().item(), int((x < 0).sum())]
+        assert [record[2] for record in kept.of(r.STATISTICS)] == [expected]
+        assert [record[2] for record in kept.of(r.HASH)] == [xxhash.xxh3_64_digest(raw(x.contiguous()))]
+        assert len(kept.data()) == 1
+
+
 @pytest.mark.parametrize("size", [8, LARGE])
 def test_each_level_keeps_what_it_says(size: int) -> None:
     kinds = {"structure": set(), "hash": {r.HASH}, "statistic": {r.STATISTICS}, "tensor": {r.BLOB, r.DATA}}
