@@ -183,9 +183,10 @@ class Keeper:
             return False
         with quiet():
             in_a_row = tensor.contiguous()
-        data = bytes_at(in_a_row.data_ptr(), in_a_row.numel() * ITEM_BYTES[dtype])
+        data = bytes_at(in_a_row.data_ptr(), tensor.numel() * ITEM_BYTES[dtype])
         self._batches.add(dtype, False, True, value, data)
-        return True
+        # Asked last: compiled, a variable lets go of its memory after its last use.
+        return in_a_row.numel() > 0
 
     # -- all others
 
