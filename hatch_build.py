@@ -20,6 +20,7 @@ import atexit
 import os
 import shlex
 import shutil
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -87,6 +88,7 @@ OPTIONS = [
 
 
 C_FILES = [
+    "aten_dump/capture/_clock.c",
     "aten_dump/capture/_collector.c",
     "aten_dump/capture/_team_bell.c",
     "aten_dump/capture/data/_gather.c",
@@ -148,6 +150,10 @@ def compile_modules(folder: Path) -> list[Path]:
     if os.name == "posix":
         for extension in extensions:  # what calls itself is called directly
             extension.extra_compile_args += ["-fno-semantic-interposition", "-fvisibility=hidden"]
+    if sys.platform == "linux":
+        for extension in extensions:  # and Python's functions by their addresses, found once, not by way of a table
+            extension.extra_compile_args.append("-fno-plt")
+            extension.extra_link_args.append("-Wl,-z,now")
     options = C_OPTIONS.split()
     for file in C_FILES:
         name = file.removesuffix(".c").replace("/", ".")

@@ -113,9 +113,9 @@ class NodeRuns(Runs):
 
     def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
-        if self.closed or not tag.running:
+        thread: ThreadState | None = tag.thread
+        if self.closed or not tag.running or thread is None:
             return
-        thread = self.step.here.state
         own = thread.own
         if own.depth:
             return
@@ -142,7 +142,7 @@ class NodeRuns(Runs):
         if owner is not None:
             parent = task.calls.get(owner.id) or task.call_of(owner, thread)
         call = tag.call = self._open(tag, thread, parent)
-        tag.running, tag.creates_graph = True, is_grad_enabled()
+        tag.thread, tag.running, tag.creates_graph = thread, True, thread.grad is True
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
                 thread.compiled_nodes += 1
@@ -175,7 +175,8 @@ class NodeRuns(Runs):
             call.stack = top.stack
         if not step.filter.takes_all:
             step.leave_out(call)
-        call.sequence_start = get_sequence_nr()
+        # No node can be made by what neither runs Python nor has gradients on: asking takes longer.
+        call.sequence_start = get_sequence_nr() if thread.grad or tag.runs_python else thread.claimed
         thread.stack.append(call)
         return call
 
@@ -189,7 +190,7 @@ class NodeRuns(Runs):
         assert call is not None, "_enter has set it"
         assert task is not None, "_enter has set it"
         call.end_ns = end_ns
-        tag.running = False
+        tag.running, tag.thread = False, None
         if thread.last_run is not None:
             _forget_last_run(thread)
         thread.last_run = tag

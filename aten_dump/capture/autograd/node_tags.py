@@ -12,7 +12,7 @@ import torch.utils.checkpoint
 
 from ..naming.call_name import CallName
 from ..step.open_calls import OpenCall
-from ..step.threads import Threads
+from ..step.threads import Threads, ThreadState
 from ..torch_internals.engine import ACCUMULATE_GRAD, is_grad_enabled
 from .sequence_claims import SequenceClaims
 
@@ -39,7 +39,7 @@ class NodeTag:
 
     __slots__ = (
         *("call", "creates_graph", "forward", "handle", "leaf", "maker", "mode_off", "name", "owner", "pushed"),
-        *("receives", "running", "runs", "runs_python", "sends", "sequence_nr", "tags", "task"),
+        *("receives", "running", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
     )
 
     def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
@@ -61,6 +61,7 @@ class NodeTag:
         self.handle: Any = None  # of the hooks
         # What only a run needs.
         self.task: Any = None  # the pass
+        self.thread: ThreadState | None = None  # the thread that runs it
         self.mode_off = False  # our dispatch mode is off the stack
         self.pushed = False  # the function mode was put back on the stack
 

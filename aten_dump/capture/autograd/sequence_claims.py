@@ -25,14 +25,14 @@ class SequenceClaims:
         """Give the nodes made since the thread's last call to `call`; return the number of the one it made itself.
 
         Args:
-            thread: the running thread.
+            thread: the running thread, of which `grad` is set to the present grad mode.
             call: the aten call that begins.
             now: what the thread's sequence counter says.
         """
         first = thread.claimed
         if now == first:
             return None
-        if not is_grad_enabled():  # it made none: it runs in a pack hook, or in a custom function's forward
+        if not thread.grad:  # it made none: it runs in a pack hook, or in a custom function's forward
             for number in range(max(first, thread.noted), now):
                 thread.made_around[number] = call
                 thread.made_before[number] = thread.last_call
@@ -91,7 +91,7 @@ class SequenceClaims:
             thread: the running thread.
             own_from: nodes of this number and greater are surely the thread's own; None if no node is.
         """
-        own = thread.first <= number < get_sequence_nr()
+        own = thread.first <= number and (number < thread.claimed or number < get_sequence_nr())
         if len(self._threads) > 1 and not (own and own_from is not None and number >= own_from):
             makers = [one for one in self._threads if number in one.made]
             if own and makers not in ([], [thread]):

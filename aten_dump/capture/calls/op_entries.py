@@ -6,16 +6,18 @@ from typing import Any
 
 from ..naming.op_schemas import OpPlan, plan_of
 from ..step.call_counters import CallCounters, Counter
+from ..torch_internals.engine import function_of
 from ..torch_internals.mode_stack import DETACH
 
 
 class OpEntry:
     """What a step knows of one op."""
 
-    __slots__ = ("copies", "counter", "func", "is_detach", "is_simple", "may_be_ahead", "number", "plan")
+    __slots__ = ("copies", "counter", "func", "is_detach", "is_simple", "may_be_ahead", "number", "plan", "run")
 
     def __init__(self, func: Any, plan: OpPlan, counter: Counter, is_simple: bool) -> None:
         self.func = func  # keeps its id, under which this is found: hashing an OpOverload costs more
+        self.run = function_of(func)
         self.plan = plan
         self.counter = counter
         self.is_simple = is_simple  # `PendingOp` does for it

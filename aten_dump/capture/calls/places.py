@@ -9,7 +9,7 @@ from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RE
 from ..step.program_frames import program_frame
 from ..step.step import Step
 from ..step.threads import ThreadState
-from ..torch_internals.engine import is_grad_enabled, running_node
+from ..torch_internals.engine import running_node
 
 _INT64: Final = 2**63 - 1
 
@@ -39,7 +39,10 @@ class Places:
         self._keeps_stacks = keeps_stacks
 
     def find(self, place: Place, thread: ThreadState) -> None:
-        """Set where an op belongs, whose `sequence_nr` is that of the autograd node that it made."""
+        """Set where an op belongs, whose `sequence_nr` is that of the autograd node that it made.
+
+        When it began, `thread.grad` was set to its grad mode.
+        """
         node = running_node()
         top = thread.stack[-1] if thread.stack else None
         if node is None and top is not None and top.kind == NODE:
@@ -53,10 +56,10 @@ class Places:
         if self._keeps_stacks and (top is None or top.kind not in (API, NODE)):
             place.stack = self._step.stack_of(program_frame(), thread)
         if node is None or (thread.optimizer_depth and thread.optimizer_runs_in_backward()):
-            place.phase = OPTIMIZER if thread.optimizer_depth and not is_grad_enabled() else FORWARD
+            place.phase = OPTIMIZER if thread.optimizer_depth and not thread.grad else FORWARD
             return
         tags = self._tags
-        if (top is not None and top.phase == RECOMPUTE) or (is_grad_enabled() and tags.recomputes(node)):
+        if (top is not None and top.phase == RECOMPUTE) or (thread.grad and tags.recomputes(node)):
             place.phase = RECOMPUTE  # the reader finds the original call
             return
         place.phase = BACKWARD

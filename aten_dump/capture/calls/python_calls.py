@@ -55,10 +55,11 @@ class PythonCalls:
 
     # -- begin
 
-    def begin(self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> OpenCall | None:
-        """Open a call that the program makes in `frame`; None where the recorder failed."""
+    def begin(
+        self, thread: ThreadState, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+    ) -> OpenCall | None:
+        """Open a call that the program makes in `frame`, on the running thread; None where the recorder failed."""
         step = self.step
-        thread = step.here.state
         own = thread.own
         try:
             own.enter(perf_counter_ns())
@@ -127,7 +128,7 @@ class PythonCalls:
         elif node is not None:
             call.forward = self._tags.forward_of(node)
             call.phase = BACKWARD
-        elif thread.optimizer_depth and not is_grad_enabled():
+        elif thread.optimizer_depth and not thread.grad:
             call.phase = OPTIMIZER
         if not self.step.filter.takes_all:
             self.step.leave_out(call)
@@ -160,14 +161,13 @@ class PythonCalls:
 
     # -- end
 
-    def end(self, call: OpenCall, result: Any, error: BaseException | None) -> None:
-        """Close a call with its result or with the error it raised, unless recording stopped meanwhile."""
+    def end(self, thread: ThreadState, call: OpenCall, result: Any, error: BaseException | None) -> None:
+        """Close a call of the running thread with its result or the error it raised, unless recording stopped."""
         step = self.step
         if not step.is_on:
             return
         now_ns = perf_counter_ns()
         call.end_ns = now_ns - step.start_ns
-        thread = step.here.state
         own = thread.own
         try:
             own.enter(now_ns)

@@ -141,15 +141,15 @@ class CompiledCalls:
     def _begin(self, recorder: StepRecorder, frame: FrameType, is_call: bool) -> Region:
         call = None
         region = Region(frame, recorder, None)
+        thread = recorder.step.here.state
         if is_call:
             self._tell(recorder, "compile_opaque", frame)
             function = name_of_compiled(frame)
             name = CallName(f"torch.compile:{function}", "Torch", f"compile.{function.rpartition('.')[2]}")
             values = frame.f_locals
-            call = recorder.calls.begin(name, values["args"], values["kwargs"], frame.f_back or frame)
+            call = recorder.calls.begin(thread, name, values["args"], values["kwargs"], frame.f_back or frame)
         region.call = call
         region.back = self._step_aside(is_call and not compiles_alike_under_modes)
-        thread = recorder.step.here.state
         thread.aside += 1
         storages = recorder.values.storages
         thread.storages_before, region.unwritten = storages.seen(), storages.unwritten_contents()
@@ -171,7 +171,7 @@ class CompiledCalls:
         result, error = result_of(frame, region.handled)
         if result is UNTOLD:
             region.recorder.step.next_id()  # else it looks like a question, that runs no op and makes no tensor
-        region.recorder.calls.end(call, result, error)
+        region.recorder.calls.end(thread, call, result, error)
 
     def _tell(self, recorder: StepRecorder, code: str, frame: FrameType) -> None:
         function = name_of_compiled(frame)

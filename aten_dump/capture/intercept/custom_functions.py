@@ -87,16 +87,17 @@ def _run(recorder: StepRecorder | None, called: _Called, args: tuple[Any, ...], 
     function = called.function
     if recorder is None or not recorder.calls.sees(called.name.api):
         return function(*args, **kwargs)
-    call = recorder.calls.begin(called.name, args, kwargs, called.frame)
+    thread = recorder.step.here.state
+    call = recorder.calls.begin(thread, called.name, args, kwargs, called.frame)
     if call is None:
         return function(*args, **kwargs)
     call.is_function = called.is_autograd
     try:
         result = function(*args, **kwargs)
     except BaseException as error:
-        recorder.calls.end(call, None, error)
+        recorder.calls.end(thread, call, None, error)
         raise
-    recorder.calls.end(call, result, None)
+    recorder.calls.end(thread, call, result, None)
     if held:
         deliver()
     return result

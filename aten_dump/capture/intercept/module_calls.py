@@ -116,9 +116,9 @@ class ModuleCalls:
                 with self._fast_path(module), self._pre_hooks(recorder, module, call):
                     result = original(module, *args, **kwargs)
             except BaseException as error:
-                recorder.calls.end(call, None, error)
+                recorder.calls.end(thread, call, None, error)
                 raise
-            recorder.calls.end(call, result, None)
+            recorder.calls.end(thread, call, result, None)
         finally:
             thread.set_training(outer)
         if held:

@@ -75,10 +75,11 @@ class ApiMode(TorchFunctionMode):
             func = recorder.packs.seen_in(func)
         if name is None:
             return func(*args, **kwargs)
-        why_not = self._why_not_recorded(recorder, args)
+        thread = recorder.step.here.state
+        why_not = self._why_not_recorded(thread, args)
         if why_not is _IS_TRACED:
             recorder.step.coverage.add("traced")
-        call = recorder.calls.begin(name, args, kwargs, sys._getframe(1)) if why_not is None else None
+        call = recorder.calls.begin(thread, name, args, kwargs, sys._getframe(1)) if why_not is None else None
         if call is None:
             return func(*args, **kwargs)
         try:
@@ -87,15 +88,15 @@ class ApiMode(TorchFunctionMode):
             else:
                 result = func(*args, **kwargs)
         except BaseException as error:
-            recorder.calls.end(call, None, error)
+            recorder.calls.end(thread, call, None, error)
             raise
-        recorder.calls.end(call, result, None)
+        recorder.calls.end(thread, call, result, None)
         if held:
             deliver()
         return result
 
-    def _why_not_recorded(self, recorder: StepRecorder, args: tuple[Any, ...]) -> str | None:
-        if recorder.step.here.state.own.depth:
+    def _why_not_recorded(self, thread: ThreadState, args: tuple[Any, ...]) -> str | None:
+        if thread.own.depth:
             return _OWN_CODE
         depth = len_dispatch_stack()
         if (
@@ -149,10 +150,10 @@ class OpMode(TorchDispatchMode):
             return func(*args, **kwargs)
         op = recorder.ops.start(thread, func, types)
         if op is None:
-            result = self._watch_closely(recorder, func, types, args, kwargs)
+            result = self._watch_closely(recorder, thread, func, types, args, kwargs)
         else:
             try:
-                result = func(*args, **kwargs)
+                result = op.entry.run(*args, **kwargs)
             except BaseException as error:
                 op.end(args, kwargs, None, error)
                 raise
@@ -163,10 +164,15 @@ class OpMode(TorchDispatchMode):
 
     @runs_program
     def _watch_closely(
-        self, recorder: StepRecorder, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        recorder: StepRecorder,
+        thread: ThreadState,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Run and record an op that may be more than a computation on plain tensors."""
-        thread = recorder.step.here.state
         entry = recorder.ops.entry_of(func)
         kind = kind_of_types(types) if types else PLAIN
         why_not = self._why_not_recorded(thread, entry.plan, func, types, kind)

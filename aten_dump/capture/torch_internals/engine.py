@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch._ops import OpOverload
 
 # -- autograd
 is_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
@@ -30,6 +31,16 @@ NativeFuture: Final[Any] = torch._C.Future  # what C++ hands out, below torch.fu
 is_functional_tensor: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_tensor
 is_functorch_wrapper: Final[Callable[[torch.Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
 DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a class without a dispatch of its own
+
+
+_TORCHS_CALL: Final[Any] = OpOverload.__call__
+_HANDS_ON: Final = _TORCHS_CALL.__code__.co_names == ("_op",)  # the arguments, as they are
+
+
+def function_of(op: Any) -> Any:
+    """Return what to call to run an op: where its class only hands the arguments on, that which takes them."""
+    kind = type(op)
+    return op._op if _HANDS_ON and kind is OpOverload and kind.__call__ is _TORCHS_CALL else op
 
 
 def queue_callback(action: Callable[[], None]) -> None:

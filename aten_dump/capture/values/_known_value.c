@@ -1,5 +1,12 @@
-/* Finds the value of a tensor that was seen before, or tells where a new one lies: asked through DLPack
- * (https://dmlc.github.io/dlpack/latest/c_api.html), one call in place of five that each make an object.
+/* Finds the value of a tensor that was seen before, or tells where a new one lies.
+ *
+ * Theory of operation
+ *     This is asked for each tensor of each op, so it reads what torch has in memory, in place of calls that each make an
+ *     object: a Python tensor points to a TensorImpl, which points to a StorageImpl and has a set of dispatch keys; the
+ *     storage has its bytes. At which word of each these lie is found when the module is first used, by looking for
+ *     values that torch tells of samples: where that is not one word, the same in all samples, nothing is read and all
+ *     is asked. What the set of keys decides, as the device and the negative bit, is asked once for each set.
+ *     Address, shape, strides and dtype come through DLPack (https://dmlc.github.io/dlpack/latest/c_api.html).
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -39,10 +46,30 @@ typedef struct {
     int64_t lengths[2 * MOST_DIMS]; /* shape, strides */
 } Key;
 
+/* What torch has of a tensor. */
+typedef struct {
+    const char *storage; /* its StorageImpl */
+    int64_t storage_nbytes;
+    uint64_t keys; /* dispatch keys, which decide the device and more */
+} Parts;
+
+#define MOST_WORDS 64
+#define TENSOR_WORDS 24 /* no more than the smallest TensorImpl and StorageImpl have */
+#define STORAGE_WORDS 8
+#define MOST_KEY_SETS 32
+
 static FromPyObject from;
-/* Functions of torch, and the dtypes whose tensors have keys. */
-static PyObject *untyped_storage, *nbytes, *is_neg, *storage_offset, *is_functional, *keyed_dtypes;
-static PyObject *CDATA, *PLACE, *VALUE, *OTHERS, *DTYPE, *IS_CPU, *IS_CUDA; /* names */
+/* Functions of torch; one that tells the device of tensors that have keys, and the dtypes of those; what a class has
+ * for three attributes of its storages' states.
+ */
+static PyObject *untyped_storage, *storage_offset, *keyed_device, *keyed_dtypes, *place_of, *value_of, *others_of;
+static PyObject *DTYPE; /* a name */
+static int at_impl, at_storage, at_keys, at_nbytes; /* bytes from the beginning of what has them */
+static struct {
+    uint64_t keys;
+    int device;
+} key_sets[MOST_KEY_SETS];
+static int key_set_count;
 
 static PyObject *none(void)
 {
@@ -50,50 +77,124 @@ static PyObject *none(void)
     return Py_None;
 }
 
+static uint64_t word_at(const void *object, int byte)
+{
+    uint64_t word;
+    memcpy(&word, (const char *)object + byte, sizeof word);
+    return word;
+}
+
+static const void *pointer_at(const void *object, int byte)
+{
+    return (const void *)(uintptr_t)word_at(object, byte);
+}
+
+/* Return a bit for each of the first words of an object that has the value. */
+static uint64_t words_with(const void *object, Py_ssize_t words, uint64_t value)
+{
+    uint64_t found = 0;
+    for (int i = 0; i < words && i < MOST_WORDS; i++)
+        if (word_at(object, i * 8) == value)
+            found |= (uint64_t)1 << i;
+    return found;
+}
+
+/* Set `byte` to where the one word lies that is left; return whether it is one. */
+static int is_one_word(uint64_t words, int *byte)
+{
+    for (*byte = 0; words && !(words & 1); words >>= 1)
+        *byte += 8;
+    return words == 1;
+}
+
+/* Find where torch has what it has, by samples: each a tensor, the addresses of its TensorImpl and StorageImpl, its
+ * dispatch keys, and the bytes of the storage. Return 1 where all was found, else 0; -1 with an error set.
+ */
+static int find_parts(PyObject *samples)
+{
+    uint64_t impl = ~(uint64_t)0, storage = impl, keys = impl, nbytes = impl;
+    if (sizeof(void *) != 8)
+        return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(samples); i++) {
+        PyObject *tensor;
+        unsigned long long told[4];
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(samples, i), "OKKKK", &tensor, &told[0], &told[1], &told[2], &told[3]))
+            return -1;
+        const void *tensor_impl = (const void *)(uintptr_t)told[0], *storage_impl = (const void *)(uintptr_t)told[1];
+        impl &= words_with(tensor, Py_TYPE(tensor)->tp_basicsize / 8, told[0]);
+        storage &= words_with(tensor_impl, TENSOR_WORDS, told[1]);
+        keys &= words_with(tensor_impl, TENSOR_WORDS, told[2]);
+        nbytes &= words_with(storage_impl, STORAGE_WORDS, told[3]);
+    }
+    return is_one_word(impl, &at_impl) && is_one_word(storage, &at_storage) && is_one_word(keys, &at_keys) &&
+        is_one_word(nbytes, &at_nbytes);
+}
+
 static PyObject *use(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *of[6];
+    PyObject *capsule, *samples, *of[7];
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOOOOO", &capsule, &of[0], &of[1], &of[2], &of[3], &of[4], &of[5]))
+    if (!PyArg_ParseTuple(args, "OO!OOOO(OOO)", &capsule, &PyTuple_Type, &samples, &of[0], &of[1], &of[2], &of[3],
+                          &of[4], &of[5], &of[6]))
         return NULL;
     ExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (api == NULL)
         return NULL;
-    if (api->major != MAJOR || api->from == NULL)
-        return PyBool_FromLong(0);
-    for (int i = 0; i < 6; i++)
+    int is_found = api->major != MAJOR || api->from == NULL ? 0 : find_parts(samples);
+    if (is_found <= 0)
+        return is_found < 0 ? NULL : PyBool_FromLong(0);
+    for (int i = 4; i < 7; i++)
+        if (Py_TYPE(of[i])->tp_descr_get == NULL)
+            return PyErr_Format(PyExc_TypeError, "%R is no attribute of a class", of[i]);
+    for (int i = 0; i < 7; i++)
         Py_INCREF(of[i]);
     untyped_storage = of[0];
-    nbytes = of[1];
-    is_neg = of[2];
-    storage_offset = of[3];
-    is_functional = of[4];
-    keyed_dtypes = of[5];
+    storage_offset = of[1];
+    keyed_device = of[2];
+    keyed_dtypes = of[3];
+    place_of = of[4];
+    value_of = of[5];
+    others_of = of[6];
     from = api->from;
     return PyBool_FromLong(1);
 }
 
-/* 1 where a question about an object is answered by True; -1 with an error set. */
-static int is_true(PyObject *answer)
+/* Read what torch has of a tensor; return whether it has a storage of a known size. */
+static int read_parts(Parts *parts, PyObject *tensor)
 {
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : answer == Py_True;
+    const void *impl = pointer_at(tensor, at_impl);
+    if (impl == NULL || (parts->storage = pointer_at(impl, at_storage)) == NULL)
+        return 0;
+    parts->keys = word_at(impl, at_keys);
+    parts->storage_nbytes = (int64_t)word_at(parts->storage, at_nbytes);
+    return parts->storage_nbytes >= 0; /* a symbolic one is below */
+}
+
+/* Return 1 for tensors of host memory that have keys, 2 for those of CUDA, 0 for others; -1 with an error set. */
+static int device_of(PyObject *tensor, uint64_t keys)
+{
+    for (int i = 0; i < key_set_count; i++)
+        if (key_sets[i].keys == keys)
+            return key_sets[i].device;
+    PyObject *answer = PyObject_CallOneArg(keyed_device, tensor);
+    if (answer == NULL)
+        return -1;
+    int device = (int)PyLong_AsLong(answer);
+    Py_DECREF(answer);
+    if (device >= 0 && key_set_count < MOST_KEY_SETS) {
+        key_sets[key_set_count].keys = keys;
+        key_sets[key_set_count++].device = device;
+    }
+    return device;
 }
 
 /* Fill `key`; return its bytes, 0 where there is none, -1 with an error set. */
-static Py_ssize_t fill(Key *key, PyObject *tensor, PyObject *storage)
+static Py_ssize_t fill(Key *key, PyObject *tensor, const Parts *parts)
 {
     DLTensor found;
-    int negative = is_true(PyObject_CallOneArg(is_neg, tensor));
-    if (negative)
-        return negative < 0 ? -1 : 0;
-    PyObject *answer = PyObject_CallOneArg(nbytes, storage);
-    if (answer == NULL)
+    if (from(tensor, &found) != 0)
         return -1;
-    key->storage_nbytes = PyLong_AsLongLong(answer);
-    Py_DECREF(answer);
-    if (key->storage_nbytes == -1 || from(tensor, &found) != 0)
-        return -1;
+    key->storage_nbytes = parts->storage_nbytes;
     if (found.data == NULL || found.ndim > MOST_DIMS)
         return 0;
     key->data = (char *)found.data + found.byte_offset;
@@ -109,11 +210,17 @@ static Py_ssize_t fill(Key *key, PyObject *tensor, PyObject *storage)
     return (Py_ssize_t)(offsetof(Key, lengths) + 2 * half);
 }
 
+/* Read an attribute, by what the class has for it: not looked for each time. */
+static PyObject *attribute(PyObject *state, PyObject *of_class)
+{
+    return Py_TYPE(of_class)->tp_descr_get(of_class, state, (PyObject *)Py_TYPE(state));
+}
+
 /* Return the value that a state has at a key, but its first: NULL where there is none. */
 static PyObject *other_at(PyObject *state, const Key *key, Py_ssize_t size)
 {
     PyObject *value = NULL;
-    PyObject *others = PyObject_GetAttr(state, OTHERS);
+    PyObject *others = attribute(state, others_of);
     if (others != NULL && others != Py_None) {
         PyObject *bytes = PyBytes_FromStringAndSize((const char *)key, size);
         if (bytes != NULL)
@@ -123,21 +230,6 @@ static PyObject *other_at(PyObject *state, const Key *key, Py_ssize_t size)
     }
     Py_XDECREF(others);
     return value;
-}
-
-/* 1 where torch's DLPack functions can be asked of a tensor, as far as is known: an error of theirs takes long. */
-static int may_ask(PyObject *tensor, PyObject *dtype)
-{
-    int has = PySet_Contains(keyed_dtypes, dtype);
-    if (has <= 0)
-        return has;
-    has = is_true(PyObject_GetAttr(tensor, IS_CPU));
-    if (has == 0)
-        has = is_true(PyObject_GetAttr(tensor, IS_CUDA)) ? 2 : 0;
-    if (has <= 0)
-        return has;
-    int functional = is_true(PyObject_CallOneArg(is_functional, tensor));
-    return functional ? (functional < 0 ? -1 : 0) : has;
 }
 
 static PyObject *lengths(const int64_t *from_here, Py_ssize_t n)
@@ -202,8 +294,7 @@ static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key 
 }
 
 /* Return storage, its address, its bytes, geometry, key, whether it is in host memory, where the elements are there. */
-static PyObject *description(
-    PyObject *tensor, PyObject *storage, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
+static PyObject *description(PyObject *tensor, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
 {
     PyObject *offset = PyObject_CallOneArg(storage_offset, tensor);
     if (offset == NULL)
@@ -211,25 +302,25 @@ static PyObject *description(
     PyObject *geometry[] = {offset, lengths(key->lengths, key->ndim), lengths(key->lengths + key->ndim, key->ndim),
                             Py_NewRef(dtype), Py_NewRef(Py_False), Py_NewRef(Py_False)};
     PyObject *found = elements(dtype, geometry, key, is_cpu);
-    PyObject *items[] = {Py_NewRef(storage), Py_NewRef(address), PyLong_FromLongLong(key->storage_nbytes),
-                         tuple_of(6, geometry), PyBytes_FromStringAndSize((const char *)key, size),
-                         PyBool_FromLong(is_cpu), found};
+    PyObject *items[] = {PyObject_CallOneArg(untyped_storage, tensor), Py_NewRef(address),
+                         PyLong_FromLongLong(key->storage_nbytes), tuple_of(6, geometry),
+                         PyBytes_FromStringAndSize((const char *)key, size), PyBool_FromLong(is_cpu), found};
     return tuple_of(7, items);
 }
 
 /* Return the value of a tensor on a storage, or its description; NULL where there is no key, with or without an error. */
-static PyObject *value_or_description(PyObject *tensor, PyObject *storage, PyObject *address, PyObject *state)
+static PyObject *value_or_description(PyObject *tensor, const Parts *parts, PyObject *address, PyObject *state, int is_cpu)
 {
     Key key;
     Py_ssize_t size = 0;
-    int is_filled = 0, asked = 0;
+    int is_filled = 0;
     PyObject *found = NULL;
     if (state != NULL) {
-        PyObject *place = PyObject_GetAttr(state, PLACE);
-        PyObject *value = place == NULL ? NULL : PyObject_GetAttr(state, VALUE);
+        PyObject *place = attribute(state, place_of);
+        PyObject *value = place == NULL ? NULL : attribute(state, value_of);
         if (value != NULL && PyBytes_Check(place)) { /* the first value on it has a key, so this tensor may be asked */
             is_filled = 1;
-            size = fill(&key, tensor, storage);
+            size = fill(&key, tensor, parts);
             if (size > 0 && PyBytes_GET_SIZE(place) == size && !memcmp(PyBytes_AS_STRING(place), &key, (size_t)size)) {
                 Py_INCREF(value);
                 found = value;
@@ -241,13 +332,13 @@ static PyObject *value_or_description(PyObject *tensor, PyObject *storage, PyObj
             return found;
     }
     PyObject *dtype = PyObject_GetAttr(tensor, DTYPE);
-    if (dtype != NULL && (asked = may_ask(tensor, dtype)) > 0) {
+    if (dtype != NULL && PySet_Contains(keyed_dtypes, dtype) == 1) { /* DLPack has no others; an error takes it long */
         if (!is_filled)
-            size = fill(&key, tensor, storage);
+            size = fill(&key, tensor, parts);
         if (size > 0 && state != NULL)
             found = other_at(state, &key, size);
         if (size > 0 && found == NULL && !PyErr_Occurred())
-            found = description(tensor, storage, address, dtype, &key, size, asked == 1);
+            found = description(tensor, address, dtype, &key, size, is_cpu);
     }
     Py_XDECREF(dtype);
     return found;
@@ -255,21 +346,21 @@ static PyObject *value_or_description(PyObject *tensor, PyObject *storage, PyObj
 
 static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
+    Parts parts;
+    int device;
     (void)module;
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "look takes 2 arguments, got %zd", count);
-    PyObject *storage = PyObject_CallOneArg(untyped_storage, args[0]);
-    if (storage == NULL)
-        return NULL;
-    PyObject *address = PyObject_GetAttr(storage, CDATA);
-    PyObject *state = address == NULL ? NULL : PyDict_GetItemWithError(args[1], address);
-    Py_XINCREF(state); /* the questions may let other threads run */
     PyObject *found = NULL;
-    if (address != NULL && !PyErr_Occurred())
-        found = value_or_description(args[0], storage, address, state);
-    Py_XDECREF(state);
-    Py_XDECREF(address);
-    Py_DECREF(storage);
+    if (read_parts(&parts, args[0]) && (device = device_of(args[0], parts.keys)) > 0) {
+        PyObject *address = PyLong_FromVoidPtr((void *)parts.storage);
+        PyObject *state = address == NULL ? NULL : PyDict_GetItemWithError(args[1], address);
+        Py_XINCREF(state); /* the questions may let other threads run */
+        if (address != NULL && !PyErr_Occurred())
+            found = value_or_description(args[0], &parts, address, state, device == 1);
+        Py_XDECREF(state);
+        Py_XDECREF(address);
+    }
     if (found != NULL)
         return found;
     PyErr_Clear(); /* who asks next says what it was */
@@ -277,7 +368,7 @@ static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 static PyMethodDef METHODS[] = {
-    {"use", use, METH_VARARGS, "Take torch's functions; False where those for DLPack are of another version."},
+    {"use", use, METH_VARARGS, "Take torch's functions; False where it has what it has of a tensor elsewhere."},
     {"look", (PyCFunction)(void (*)(void))look, METH_FASTCALL, "Return the value of a tensor, a tuple of seven that "
                                                                "describes a new one, or None."},
     {NULL, NULL, 0, NULL},
@@ -287,12 +378,6 @@ static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_known_value", NULL,
 
 PyMODINIT_FUNC PyInit__known_value(void)
 {
-    CDATA = PyUnicode_InternFromString("_cdata");
-    PLACE = PyUnicode_InternFromString("place");
-    VALUE = PyUnicode_InternFromString("value");
-    OTHERS = PyUnicode_InternFromString("others");
     DTYPE = PyUnicode_InternFromString("dtype");
-    IS_CPU = PyUnicode_InternFromString("is_cpu");
-    IS_CUDA = PyUnicode_InternFromString("is_cuda");
-    return CDATA && PLACE && VALUE && OTHERS && DTYPE && IS_CPU && IS_CUDA ? PyModule_Create(&MODULE) : NULL;
+    return DTYPE ? PyModule_Create(&MODULE) : NULL;
 }

@@ -1,6 +1,6 @@
 """What the C file beside this one offers where it was compiled."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,12 +9,12 @@ from ..memory.storages import StorageState
 
 def use(
     exchange: object,
+    samples: tuple[tuple[Any, ...], ...],
     untyped_storage: Any,
-    nbytes: Any,
-    is_neg: Any,
     storage_offset: Any,
-    is_functional: Any,
+    keyed_device: Callable[[torch.Tensor], int],
     keyed_dtypes: frozenset[torch.dtype],
+    place_value_others: tuple[Any, ...],
     /,
 ) -> bool: ...
 def look(tensor: torch.Tensor, states: Mapping[int, StorageState], /) -> Any: ...

@@ -6,18 +6,20 @@ Theory of operation
     storage, is the key under which a `StorageState` has the values of its present version, in place of the geometry.
     Which tensors have keys depends on them alone, so one that has is found by no other way.
 
-    Keys are had for plain tensors of host memory and CUDA: of others torch's functions raise errors, which take long.
-    Tensors with a negative bit, which DLPack does not tell, complex ones, which may have a conjugate bit, and those
-    without elements, which have no address, have none.
+    Which storage it stands on, and which dispatch keys it has, is read where torch keeps it, found by samples: see the
+    C file. Keys are had for plain tensors of host memory and CUDA: of others torch's functions raise errors, which take
+    long. Tensors with a negative bit, which DLPack does not tell, complex ones, which may have a conjugate bit, and
+    those without elements, which have no address, have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 
+from ..memory.storages import StorageState
 from ..torch_internals.engine import is_functional_tensor
 
 _INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -27,6 +29,30 @@ _STRIDES: Final = (100, 1)  # some versions of DLPack's functions tell others of
 _Look = Callable[[torch.Tensor, dict[int, Any]], Any]
 
 
+def keyed_device(tensor: torch.Tensor) -> int:
+    """Tell whether plain tensors with the dispatch keys of this one have keys: 1 in host memory, 2 of CUDA, else 0."""
+    if tensor.is_neg() or is_functional_tensor(tensor):
+        return 0
+    return 1 if tensor.is_cpu else 2 if tensor.is_cuda else 0
+
+
+def _samples() -> Iterator[tuple[Any, ...]]:
+    """Yield tensors that differ, with what torch tells of each: what is alike in all of them lies in the same place."""
+    with torch.inference_mode():
+        yield _sample(torch.zeros(31, device="cpu"))
+    for nbytes in (13, 29, 61, 253):
+        yield _sample(torch.zeros(nbytes, dtype=torch.uint8, device="cpu")[3:])
+    yield _sample(torch._neg_view(torch.zeros(7, device="cpu")))
+    yield _sample(torch.zeros(5, requires_grad=True, device="cpu"))
+    yield _sample(torch.zeros(3, dtype=torch.complex64, device="meta").conj())
+    yield _sample(torch.nn.Parameter(torch.zeros(2, 3, device="cpu")))
+
+
+def _sample(tensor: torch.Tensor) -> tuple[Any, ...]:
+    storage = tensor.untyped_storage()
+    return tensor, tensor._cdata, storage._cdata, torch._C._dispatch_keys(tensor).raw_repr(), storage.nbytes()
+
+
 def _found() -> _Look | None:
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     try:
@@ -34,10 +60,11 @@ def _found() -> _Look | None:
         from ._known_value import use
     except ImportError:
         return None
-    asks = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.is_neg, torch.Tensor.storage_offset
-    if exchange is None or not use(exchange, *asks, is_functional_tensor, KEYED_DTYPES):
+    asks = torch.Tensor.untyped_storage, torch.Tensor.storage_offset, keyed_device, KEYED_DTYPES
+    attributes = tuple(vars(StorageState)[name] for name in ("place", "value", "others"))
+    if exchange is None or not use(exchange, tuple(_samples()), *asks, attributes):
         return None
-    described = found(torch.zeros(1, 2).as_strided((1, 2), _STRIDES), {})
+    described = found(torch.zeros(1, 2, device="cpu").as_strided((1, 2), _STRIDES), {})
     return found if described is not None and described[3][2] == _STRIDES else None
 
 

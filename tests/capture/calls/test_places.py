@@ -44,6 +44,7 @@ class Asked:
     def __call__(self, sequence_nr: int | None = None) -> Place:
         place = Place()
         place.sequence_nr = sequence_nr
+        self.thread.grad = torch.is_grad_enabled()  # as an op that begins has it set
         self.places.find(place, self.thread)
         return place
 
