@@ -94,16 +94,17 @@ class NodeRuns(Runs):
             return
         thread = self.step.here.state
         own = thread.own
-        if own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
+        modes = len_dispatch_stack()
+        if own.depth or not modes:  # without a mode on its stack the thread is not recorded
             return
         begun_ns = perf_counter_ns()
         call: OpenCall | None = None
         try:
             if own.lock is None:
-                call = self._enter(tag, thread, grad_outputs)
+                call = self._enter(tag, thread, grad_outputs, modes)
             else:
                 with own.lock:
-                    call = self._enter(tag, thread, grad_outputs)
+                    call = self._enter(tag, thread, grad_outputs, modes)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
         now_ns = perf_counter_ns()
@@ -129,8 +130,8 @@ class NodeRuns(Runs):
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
 
-    def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients) -> OpenCall:
-        """A node begins to run; return the call that this is."""
+    def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients, modes: int) -> OpenCall:
+        """A node begins to run, under so many dispatch modes; return the call that this is."""
         if _let_others_first(tag.handle):
             tag.runs_python = True
         if thread.last_run is not None:
@@ -149,6 +150,8 @@ class NodeRuns(Runs):
                 thread.storages_before = self._values.storages.seen()
             else:
                 tag.pushed = push_function_mode(self._modes.function)
+        else:
+            call.is_plain = modes == 1 and not task.is_traced
         if tag.name.op in OWN_FORMULA_NODES and computes_otherwise(tag.name.op, grad_outputs):
             tag.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
             self.step.coverage.add("own_formula", tag.name.op, int(tag.mode_off))

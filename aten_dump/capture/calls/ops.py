@@ -60,14 +60,14 @@ class Ops:
     def start(self, thread: ThreadState, func: Any, types: Any) -> PendingOp | None:
         """Begin an op that is recorded when it has run; None where the op is to be watched closely."""
         entry = self._entries.get(id(func)) or self.entry_of(func)
+        top = thread.stack[-1] if thread.stack else None
         if (
             not entry.is_simple
             or (types and kind_of_types(types))
             or thread.aside
             or thread.compiled_nodes
             or self.flights.pending
-            or is_jit_tracing()
-            or len_dispatch_stack()
+            or ((top is None or not top.is_plain) and (is_jit_tracing() or len_dispatch_stack()))
         ):
             return None
         op = PendingOp()

@@ -264,6 +264,7 @@ class Linked:
     def ran(self) -> int:
         self.count += 1
         thread = self.recorded.thread
+        thread.grad = torch.is_grad_enabled()  # as an op that begins has it set
         self.tags.claims.claim(thread, self.count, _get_sequence_nr())
         thread.last_call = self.count
         return self.count

@@ -50,6 +50,7 @@ class Runs:
     def made(self, tensor: torch.Tensor) -> torch.Tensor:
         """Say that the owner made `tensor`."""
         self.claimed += 1
+        self.recorded.thread.grad = torch.is_grad_enabled()  # as an op that begins has it set
         self.runs.tags.claims.claim(self.recorded.thread, self.claimed, _get_sequence_nr())
         self.owner.outputs = (r.TREE_VALUE, self.recorded.values.value_of(tensor, False))
         self.runs.links.track(self.owner, [((), tensor)], self.recorded.thread)

@@ -50,6 +50,7 @@ def test_the_forward_call_of_a_node_is_what_its_tag_says_else_who_claimed_its_nu
 ) -> None:
     x = torch.ones(1, requires_grad=True)
     node = node_of(x.exp())
+    threads.main.grad = torch.is_grad_enabled()  # as an op that begins has it set
     tags.claims.claim(threads.main, 8, _get_sequence_nr())
     assert tags.forward_of(node) == 8
     put(tags, node, 5)

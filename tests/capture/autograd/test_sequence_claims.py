@@ -123,6 +123,7 @@ class Claims:
         self.claims = SequenceClaims(self.threads.all)
 
     def op(self, number: int) -> int | None:
+        self.thread.grad = torch.is_grad_enabled()  # as an op that begins has it set
         found = self.claims.claim(self.thread, number, _get_sequence_nr())
         self.thread.last_call = number
         return found

@@ -113,7 +113,7 @@ def test_a_failure_of_the_recorder_is_told_and_the_call_is_not_open() -> None:
     recorded.fail()
     recorded.calls.end(recorded.step.here.state, call, torch.ones(1), ValueError("the program's"))
     assert (len(recorded.told.aloud), len(recorded.told.quietly)) == (0, 1)
-    assert recorded.calls.begin(ADD, (torch.ones(1),), {}, sys._getframe()) is None
+    assert recorded.calls.begin(recorded.step.here.state, ADD, (torch.ones(1),), {}, sys._getframe()) is None
     assert recorded.calls.begin_module(LINEAR, (torch.ones(1),), {}, sys._getframe(), "new") is None
     assert len(recorded.told.aloud) == 2 and recorded.thread.stack == []
 
@@ -266,6 +266,7 @@ def test_a_backward_ties_the_graph_it_is_called_on(name: str) -> None:
     """Made where nobody saw it: by ops under no Python-level call."""
     recorded, x = Recorded(), torch.ones(2, requires_grad=True)
     y = x.exp()
+    recorded.thread.grad = torch.is_grad_enabled()  # as an op that begins has it set
     recorded.ops.claims.claim(recorded.thread, 5, _get_sequence_nr())
     begin(recorded, y, name=CallName(name, "Torch", name.rpartition(".")[2]))
     tag = recorded.tags.of(y.grad_fn)
