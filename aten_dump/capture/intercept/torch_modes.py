@@ -156,7 +156,7 @@ class OpMode(TorchDispatchMode):
             return func(*args, **kwargs)
         op = recorder.ops.start(thread, func, types)
         if op is None:
-            result = self._watch_closely(recorder, thread, func, types, args, kwargs)
+            result = self._watch_closely(recorder, func, types, args, kwargs)
         else:
             try:
                 result = op.entry.run(*args, **kwargs)
@@ -170,15 +170,10 @@ class OpMode(TorchDispatchMode):
 
     @runs_program
     def _watch_closely(
-        self,
-        recorder: StepRecorder,
-        thread: ThreadState,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, recorder: StepRecorder, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run and record an op that may be more than a computation on plain tensors."""
+        thread = recorder.step.here.state
         entry = recorder.ops.entry_of(func)
         kind = kind_of_types(types) if types else PLAIN
         why_not = self._why_not_recorded(thread, entry.plan, func, types, kind)

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from ...store.records import FRAME, OP, STACK, TEXT, Frame, Op, Text
+from ...store.records import FRAME, OP, STACK, TEXT
 from ...store.sink import Emit
 from .call_name import CallName
 
@@ -48,7 +48,7 @@ class Interner:
         known = self._texts.get(text)
         if known is None:
             known = self._texts[text] = len(self._texts)
-            self._emit(Text(TEXT, known, text))
+            self._emit((TEXT, known, text))  # a `Text`: made as such it takes longer, as do those below
         return known
 
     def op(self, kind: int, name: CallName, arguments: tuple[str, ...] = ()) -> int:
@@ -57,7 +57,7 @@ class Interner:
         known = self._ops.get(key)
         if known is None:
             known = self._ops[key] = len(self._ops) + 1
-            self._emit(Op(OP, known, kind, *name, list(arguments)))
+            self._emit((OP, known, kind, name.op, name.prefix, name.api, list(arguments)))
         return known
 
     def stack(self, frame: FrameType | None, anchor: FrameType | None, anchor_stack: int) -> int:
@@ -95,16 +95,8 @@ class Interner:
         if known is None:
             known = self._frames[key] = len(self._frames) + 1
             function = getattr(code, "co_qualname", code.co_name)
-            self._emit(
-                Frame(
-                    FRAME,
-                    known,
-                    self.text(code.co_filename),
-                    line,
-                    self.text(function),
-                    self._is_user(code.co_filename),
-                )
-            )
+            file = code.co_filename
+            self._emit((FRAME, known, self.text(file), line, self.text(function), self._is_user(file)))
         number = len(self._stacks) + 1
         self._emit((STACK, number, parent, known))
         return number

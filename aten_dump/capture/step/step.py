@@ -45,11 +45,30 @@ class Failures(Protocol):
 class CallEntry:
     """What a step knows of one thing that is called."""
 
-    __slots__ = ("counter", "op")
+    __slots__ = ("counter", "name", "op")
 
-    def __init__(self, counter: Counter, op: int) -> None:
+    def __init__(self, name: CallName, counter: Counter, op: int) -> None:
+        self.name = name
         self.counter = counter
         self.op = op  # Op id
+
+
+class CallEntries:
+    """What a step knows of all that is called by calls of one kind."""
+
+    __slots__ = ("_by_name", "known")
+
+    def __init__(self) -> None:
+        self._by_name: dict[CallName, CallEntry] = {}
+        self.known: dict[int, CallEntry] = {}  # by the id of the name, which the entry keeps: hashing it takes longer
+
+    def find(self, name: CallName) -> CallEntry | None:
+        """Return the entry of a name that may be equal to one that was seen; None of a new one."""
+        return self._by_name.get(name)
+
+    def add(self, entry: CallEntry) -> None:
+        """Take in a new one."""
+        self._by_name[entry.name] = self.known[id(entry.name)] = entry
 
 
 class Step:
@@ -65,7 +84,7 @@ class Step:
         self.threads = Threads()
         self.here = self.threads.here
         self.counters = CallCounters()
-        self._entries: list[dict[CallName, CallEntry]] = [{} for _ in CALL_KINDS]
+        self._entries = [CallEntries() for _ in CALL_KINDS]
         self.start_ns = perf_counter_ns()
         self.interner = Interner(sink.emit)
         self.coverage = Coverage()
@@ -94,9 +113,10 @@ class Step:
     def numbered(self, call: OpenCall) -> CallEntry:
         """Return the step's entry of what a call other than an op calls; the call has its n from the first time on."""
         entries, name = self._entries[call.kind], call.name
-        entry = entries.get(name)
+        entry = entries.known.get(id(name)) or entries.find(name)
         if entry is None:
-            entry = entries[name] = CallEntry(self.counters.of(name), self.interner.op(call.kind, name))
+            entry = CallEntry(name, self.counters.of(name), self.interner.op(call.kind, name))
+            entries.add(entry)
         if call.n < 0:
             counter = entry.counter
             call.n = counter.n
