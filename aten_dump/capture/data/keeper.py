@@ -46,6 +46,7 @@ from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, SMALL_BYTES, Batche
 from .statistics.many_small_tensors import ITEM_BYTES
 from .statistics.one_pass import of_memory
 from .stored_bytes import StoredBytes
+from .tensor_bytes import copied_bytes
 from .wanted_data import WantedData
 
 _NO_MEMORY: Final = (
@@ -182,11 +183,9 @@ class Keeper:
         if dtype not in ITEM_BYTES or not tensor.is_cpu or not tensor.numel() or self.marks[value] & _BITS:
             return False
         with quiet():
-            in_a_row = tensor.contiguous()
-        data = bytes_at(in_a_row.data_ptr(), tensor.numel() * ITEM_BYTES[dtype])
+            data = copied_bytes(tensor)
         self._batches.add(dtype, False, True, value, data)
-        # Asked last: compiled, a variable lets go of its memory after its last use.
-        return in_a_row.numel() > 0
+        return True
 
     # -- all others
 

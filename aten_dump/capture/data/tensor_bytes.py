@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ...store.writing.host_bytes import memory_at
+from ...store.writing.host_bytes import bytes_at, memory_at
 from ...torch_names import without_bits
 
 _INTS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
@@ -79,6 +79,12 @@ def _slices(tensor: torch.Tensor, first: int, past: int) -> Iterator[torch.Tenso
         yield tensor[top:bottom]
     if end:
         yield from _slices(tensor[bottom], 0, end)
+
+
+def copied_bytes(tensor: torch.Tensor) -> bytes:
+    """Return a copy of the elements of a tensor in host memory, in row-major order. Call inside `quiet()`."""
+    in_a_row = tensor.contiguous()
+    return bytes_at(in_a_row.data_ptr(), in_a_row.numel() * in_a_row.element_size())
 
 
 def host_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, memoryview]:

@@ -23,7 +23,7 @@ from ..naming.op_schemas import OpPlan
 from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
-from ..torch_internals.engine import dispatch_mode_at, is_jit_tracing, len_dispatch_stack
+from ..torch_internals.engine import dispatch_mode_at, is_jit_tracing, len_dispatch_stack, runs_saved_hooks
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
 from ..torch_internals.mode_stack import (
     DETACH,
@@ -51,7 +51,7 @@ _STANDS_IN: Final = "its tensors stand for others"
 _IS_TRACED: Final = "it is traced, not run"
 _HANDED_ON: Final = "it was handed on to a tensor subclass, and its inner ops come back"
 
-_NATIVE: Final = frozenset(  # functions that no Python of the program's is run by
+_NATIVE: Final = frozenset(  # functions that no Python of the program's is run by, but for saved-tensor hooks
     (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
 )
 
@@ -88,7 +88,7 @@ class ApiMode(TorchFunctionMode):
         call = recorder.calls.begin(thread, name, args, kwargs, sys._getframe(1)) if why_not is None else None
         if call is None:
             return func(*args, **kwargs)
-        call.is_plain = modes == 1 and type(func) in _NATIVE
+        call.is_plain = modes == 1 and type(func) in _NATIVE and not runs_saved_hooks()
         try:
             if name.op in OWN_FORMULA_APIS:
                 result = self._run_without_mode(recorder, name, func, args, kwargs)

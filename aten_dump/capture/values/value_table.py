@@ -29,7 +29,7 @@ from .value_records import ValueRecords
 
 _TENSOR: Final = torch.Tensor
 _MOST_GEOMETRIES: Final = 4096
-_NOT_TO_KEEP: Final = KEPT | UNDEFINED | OPAQUE
+_NOT_TO_KEEP: Final = KEPT | UNDEFINED | OPAQUE  # of a value whose data are kept, or cannot be
 _DESCRIBED: Final = 7  # things told of a tensor that is new; trees have two
 _CPU: Final = torch.device("cpu")
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
@@ -88,7 +88,7 @@ class ValueTable(ValueIds):
                 if found is not None:
                     if len(found) == _DESCRIBED:
                         return self._add(tensor, found, keep)
-                    if keep and self._keeps_data and self._is_to_keep(found[1]):
+                    if keep and self._keeps_data and not self._marks[found[1]] & _NOT_TO_KEEP:
                         self._keep_known(tensor, found[1])
                     return found
             storage = tensor.untyped_storage()
@@ -121,7 +121,7 @@ class ValueTable(ValueIds):
             geometry = self._geometries.get(geometry) or self._keep_geometry(geometry)
             tree = self._records.in_memory(tensor, state, geometry)
             state.add_value(geometry, tree)
-        if keep and self._keeps_data and self._is_to_keep(tree[1]):
+        if keep and self._keeps_data and not self._marks[tree[1]] & _NOT_TO_KEEP:
             self._keeper.keep(tensor, state, tree[1])
         return tree
 
@@ -135,7 +135,7 @@ class ValueTable(ValueIds):
             self.storages.take_size(state, storage, state.nbytes)
         tree = self._records.in_memory(tensor, state, geometry, is_plain=True)
         state.add_value(key, tree)
-        if keep and self._keeps_data and self._is_to_keep(tree[1]):
+        if keep and self._keeps_data and not self._marks[tree[1]] & _NOT_TO_KEEP:
             self._keeper.keep(tensor, state, tree[1], elements)
         return tree
 
@@ -144,10 +144,6 @@ class ValueTable(ValueIds):
         state = self.storages.state_of(tensor)
         assert state is not None, "it is where the value was found"
         self._keeper.keep(tensor, state, number)
-
-    def _is_to_keep(self, number: int) -> bool:
-        """Tell whether the data of a value are neither kept nor beyond that."""
-        return not self._marks[number] & _NOT_TO_KEEP
 
     def unknown_sum(self, like: torch.Tensor) -> int:
         return self._without_memory.unknown_sum(like)

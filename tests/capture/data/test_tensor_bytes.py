@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aten_dump.capture.data.blob_dtypes import blob_dtype
 from aten_dump.capture.data.byte_copies import copy_bytes
-from aten_dump.capture.data.tensor_bytes import gathered, host_bytes, row_major
+from aten_dump.capture.data.tensor_bytes import copied_bytes, gathered, host_bytes, row_major
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
 
@@ -19,6 +19,13 @@ DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32,
 ]  # fmt: skip
+
+
+def test_copied_bytes_are_those_of_the_elements_in_row_major_order() -> None:
+    base = torch.arange(24, dtype=torch.int32).reshape(4, 6)
+    for one in (base, base.t(), base[1:, ::2], base[:1].expand(3, 6), base[2, 3], base[:0]):
+        with quiet():
+            assert copied_bytes(one) == bytes(one.contiguous().numpy().tobytes())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -26,7 +26,7 @@ from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only
 from tests.capture.same_outcome import batch, note, ops, recorded, trained
 from tests.devices import here
-from tests.torch_features import needs_debug_mode
+from tests.torch_features import needs_debug_mode, needs_saved_hooks_told
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
@@ -70,6 +70,22 @@ def test_fake_tensors_are_not_recorded(tmp_path: Path) -> None:
     assert ops(calls(rank, kind="module")) == [f"{Model.__module__}.Model", "torch.nn.modules.linear.Linear"]
     assert not [c.op for c in rank.calls if "softmax" in c.op or "layer_norm" in c.op or c.op.startswith("prim::")]
     assert note(rank, "traced").count > 5
+
+
+@needs_saved_hooks_told
+def test_what_a_hook_of_a_native_call_traces_is_left_out(tmp_path: Path) -> None:
+    def pack(x: Tensor) -> Tensor:
+        with FakeTensorMode():
+            torch.ones(3)
+        return x
+
+    def step() -> Tensor:
+        x = batch().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            return torch.exp(x)
+
+    rank = recorded(tmp_path, step)
+    assert "aten::exp" in ops(rank.calls) and "aten::ones" not in ops(rank.calls)
 
 
 _TRACERS: dict[str, Callable[[], Any]] = {
