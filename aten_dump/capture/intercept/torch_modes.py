@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any, Final
 
 from torch.compiler import is_dynamo_compiling
@@ -23,7 +22,7 @@ from ..naming.op_schemas import OpPlan
 from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
-from ..torch_internals.engine import dispatch_mode_at, is_jit_tracing, len_dispatch_stack, runs_saved_hooks
+from ..torch_internals.engine import dispatch_mode_at, is_jit_tracing, len_dispatch_stack
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
 from ..torch_internals.mode_stack import (
     DETACH,
@@ -51,10 +50,6 @@ _STANDS_IN: Final = "its tensors stand for others"
 _IS_TRACED: Final = "it is traced, not run"
 _HANDED_ON: Final = "it was handed on to a tensor subclass, and its inner ops come back"
 
-_NATIVE: Final = frozenset(  # functions that no Python of the program's is run by, but for saved-tensor hooks
-    (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
-)
-
 
 class ApiMode(TorchFunctionMode):
     """Records the outermost Python-level torch calls."""
@@ -81,14 +76,12 @@ class ApiMode(TorchFunctionMode):
         if name is None:
             return func(*args, **kwargs)
         thread = recorder.step.here.state
-        modes = len_dispatch_stack()
-        why_not = self._why_not_recorded(thread, args, modes)
+        why_not = self._why_not_recorded(thread, args)
         if why_not is _IS_TRACED:
             recorder.step.coverage.add("traced")
         call = recorder.calls.begin(thread, name, args, kwargs, sys._getframe(1)) if why_not is None else None
         if call is None:
             return func(*args, **kwargs)
-        call.is_plain = modes == 1 and type(func) in _NATIVE and not runs_saved_hooks()
         try:
             if name.op in OWN_FORMULA_APIS:
                 result = self._run_without_mode(recorder, name, func, args, kwargs)
@@ -102,12 +95,13 @@ class ApiMode(TorchFunctionMode):
             deliver()
         return result
 
-    def _why_not_recorded(self, thread: ThreadState, args: tuple[Any, ...], modes: int) -> str | None:
+    def _why_not_recorded(self, thread: ThreadState, args: tuple[Any, ...]) -> str | None:
         if thread.own.depth:
             return _OWN_CODE
+        depth = len_dispatch_stack()
         if (
             is_jit_tracing()
-            or ((modes > 1 or (modes and dispatch_mode_at(0) is not self._op_mode)) and is_traced())
+            or ((depth > 1 or (depth and dispatch_mode_at(0) is not self._op_mode)) and is_traced())
             or takes_stand_ins(args)
         ):
             return _IS_TRACED

@@ -54,8 +54,8 @@ class OpenCall:
         self.writes = 0  # writes to any storage that were seen before it began
         self.backwards = 0  # how often its backward ran
         self.is_function = False  # a torch.autograd.Function of the program's
-        # No code of the program's can run in it: what was found when it began, that nothing is traced and that no other
-        # dispatch mode is on, holds for its ops.
+        # A node that runs no code of the program's: what was found when it began, that nothing is traced and that no
+        # other dispatch mode is on, holds for its ops.
         self.is_plain = False
         self.frame: FrameType | None = None
         # Of a module's call, while it is open: the frame around `forward`, where that is, its stack.

@@ -43,11 +43,6 @@ def function_of(op: Any) -> Any:
     return op._op if _HANDS_ON and kind is OpOverload and kind.__call__ is _TORCHS_CALL else op
 
 
-def runs_saved_hooks() -> bool:
-    """Tell whether what saves tensors here may run hooks of the program's."""
-    return not TELLS_TOP_SAVED_HOOKS or top_saved_hooks(False) is not None
-
-
 def queue_callback(action: Callable[[], None]) -> None:
     """Have `action` called when the engine has run the last node of the backward pass under way."""
     torch.autograd.Variable._execution_engine.queue_callback(action)
