@@ -30,7 +30,14 @@ NativeFuture: Final[Any] = torch._C.Future  # what C++ hands out, below torch.fu
 # -- tensors
 is_functional_tensor: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_tensor
 is_functorch_wrapper: Final[Callable[[torch.Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
+negative_view: Final[Callable[[torch.Tensor], torch.Tensor]] = torch._neg_view
 DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a class without a dispatch of its own
+
+
+def parts_of(tensor: torch.Tensor) -> tuple[int, int, int, int]:
+    """Return the addresses of a tensor's TensorImpl and StorageImpl, its set of dispatch keys, its storage's bytes."""
+    storage = tensor.untyped_storage()
+    return tensor._cdata, storage._cdata, torch._C._dispatch_keys(tensor).raw_repr(), storage.nbytes()
 
 
 _TORCHS_CALL: Final[Any] = OpOverload.__call__

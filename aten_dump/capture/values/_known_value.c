@@ -54,7 +54,7 @@ typedef struct {
 } Parts;
 
 #define MOST_WORDS 64
-#define TENSOR_WORDS 24 /* no more than the smallest TensorImpl and StorageImpl have */
+#define TENSOR_WORDS 22 /* no more than TensorImpl and StorageImpl have, some 180 and 100 bytes */
 #define STORAGE_WORDS 8
 #define MOST_KEY_SETS 32
 

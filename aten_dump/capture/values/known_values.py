@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 
 from ..memory.storages import StorageState
-from ..torch_internals.engine import is_functional_tensor
+from ..torch_internals.engine import is_functional_tensor, negative_view, parts_of
 
 _INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 KEYED_DTYPES: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16, *_INTEGERS))
@@ -42,15 +42,14 @@ def _samples() -> Iterator[tuple[Any, ...]]:
         yield _sample(torch.zeros(31, device="cpu"))
     for nbytes in (13, 29, 61, 253):
         yield _sample(torch.zeros(nbytes, dtype=torch.uint8, device="cpu")[3:])
-    yield _sample(torch._neg_view(torch.zeros(7, device="cpu")))
+    yield _sample(negative_view(torch.zeros(7, device="cpu")))
     yield _sample(torch.zeros(5, requires_grad=True, device="cpu"))
     yield _sample(torch.zeros(3, dtype=torch.complex64, device="meta").conj())
     yield _sample(torch.nn.Parameter(torch.zeros(2, 3, device="cpu")))
 
 
 def _sample(tensor: torch.Tensor) -> tuple[Any, ...]:
-    storage = tensor.untyped_storage()
-    return tensor, tensor._cdata, storage._cdata, torch._C._dispatch_keys(tensor).raw_repr(), storage.nbytes()
+    return tensor, *parts_of(tensor)
 
 
 def _found() -> _Look | None:
