@@ -41,7 +41,8 @@ def parts_of(tensor: torch.Tensor) -> tuple[int, int, int, int]:
 
 
 _TORCHS_CALL: Final[Any] = OpOverload.__call__
-_HANDS_ON: Final = _TORCHS_CALL.__code__.co_names == ("_op",)  # the arguments, as they are
+_CODE: Final[Any] = getattr(_TORCHS_CALL, "__code__", None)
+_HANDS_ON: Final = _CODE is not None and _CODE.co_names == ("_op",)  # the arguments, as they are
 
 
 def function_of(op: Any) -> Any:
