@@ -63,6 +63,7 @@ static FromPyObject from;
  * for three attributes of its storages' states.
  */
 static PyObject *untyped_storage, *storage_offset, *keyed_device, *keyed_dtypes, *place_of, *value_of, *others_of;
+static PyTypeObject *tensor_type;
 static PyObject *DTYPE; /* a name */
 static int at_impl, at_storage, at_keys, at_nbytes; /* bytes from the beginning of what has them */
 static struct {
@@ -121,6 +122,7 @@ static int find_parts(PyObject *samples)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(samples, i), "OKKKK", &tensor, &told[0], &told[1], &told[2], &told[3]))
             return -1;
         const void *tensor_impl = (const void *)(uintptr_t)told[0], *storage_impl = (const void *)(uintptr_t)told[1];
+        tensor_type = i ? tensor_type : Py_TYPE(tensor);
         impl &= words_with(tensor, Py_TYPE(tensor)->tp_basicsize / 8, told[0]);
         storage &= words_with(tensor_impl, TENSOR_WORDS, told[1]);
         keys &= words_with(tensor_impl, TENSOR_WORDS, told[2]);
@@ -146,6 +148,7 @@ static PyObject *use(PyObject *module, PyObject *args)
     for (int i = 4; i < 7; i++)
         if (Py_TYPE(of[i])->tp_descr_get == NULL)
             return PyErr_Format(PyExc_TypeError, "%R is no attribute of a class", of[i]);
+    Py_INCREF(tensor_type);
     for (int i = 0; i < 7; i++)
         Py_INCREF(of[i]);
     untyped_storage = of[0];
@@ -351,6 +354,8 @@ static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t count)
     (void)module;
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "look takes 2 arguments, got %zd", count);
+    if (tensor_type == NULL || !PyObject_TypeCheck(args[0], tensor_type)) /* else it is no tensor that is read */
+        return PyErr_Format(PyExc_TypeError, "look takes a tensor, got %.100s", Py_TYPE(args[0])->tp_name);
     PyObject *found = NULL;
     if (read_parts(&parts, args[0]) && (device = device_of(args[0], parts.keys)) > 0) {
         PyObject *address = PyLong_FromVoidPtr((void *)parts.storage);

@@ -191,3 +191,5 @@ def test_a_tensor_that_has_no_storage_says_so() -> None:
     assert look(torch.zeros(2).to_sparse(), {}) is None
     with pytest.raises(TypeError, match="look takes 2 arguments, got 1"):
         look(torch.zeros(2))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="look takes a tensor, got int"):
+        look(2, {})  # type: ignore[arg-type]
