@@ -115,7 +115,7 @@ class NodeRuns(Runs):
     def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
         thread: ThreadState | None = tag.thread
-        if self.closed or not tag.running or thread is None:
+        if self.closed or thread is None:
             return
         own = thread.own
         if own.depth:
@@ -143,7 +143,7 @@ class NodeRuns(Runs):
         if owner is not None:
             parent = task.calls.get(owner.id) or task.call_of(owner, thread)
         call = tag.call = self._open(tag, thread, parent)
-        tag.thread, tag.running, tag.creates_graph = thread, True, thread.grad is True
+        tag.thread, tag.creates_graph = thread, thread.grad is True
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
                 thread.compiled_nodes += 1
@@ -193,7 +193,7 @@ class NodeRuns(Runs):
         assert call is not None, "_enter has set it"
         assert task is not None, "_enter has set it"
         call.end_ns = end_ns
-        tag.running, tag.thread = False, None
+        tag.thread = None
         if thread.last_run is not None:
             _forget_last_run(thread)
         thread.last_run = tag

@@ -39,7 +39,7 @@ class NodeTag:
 
     __slots__ = (
         *("call", "creates_graph", "forward", "handle", "leaf", "maker", "mode_off", "name", "owner", "pushed"),
-        *("receives", "running", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
+        *("receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
     )
 
     def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
@@ -55,13 +55,12 @@ class NodeTag:
         self.receives: tuple[Any, ...] = ()  # input slot, a call, the path of its output
         self.runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
         self.call: OpenCall | None = None  # its present run, or its last one until another node of the thread runs
-        self.running = False
         self.creates_graph = False  # its run is itself differentiated (create_graph=True)
         self.runs: Runs | None = None  # is told of its runs
         self.handle: Any = None  # of the hooks
         # What only a run needs.
         self.task: Any = None  # the pass
-        self.thread: ThreadState | None = None  # the thread that runs it
+        self.thread: ThreadState | None = None  # runs it now
         self.mode_off = False  # our dispatch mode is off the stack
         self.pushed = False  # the function mode was put back on the stack
 

@@ -69,6 +69,6 @@ class Places:
             place.sequence_nr = node._sequence_nr() & _INT64
             place.forward = tags.forward_of(node)
             return
-        if call is not top and (top is None or (not tag.running and top.kind != ATEN)):
+        if call is not top and (top is None or (tag.thread is None and top.kind != ATEN)):
             place.parent = call.visible  # gradients are added up after the node's run; or another thread runs it
         place.sequence_nr, place.module, place.forward, place.fqn = call.sequence_nr, call.module, tag.forward, call.fqn

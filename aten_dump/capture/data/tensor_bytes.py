@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ...store.writing.host_bytes import bytes_at, memory_at
+from ...store.writing.host_bytes import memory_at
 from ...torch_names import without_bits
 
 _INTS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
@@ -81,12 +81,6 @@ def _slices(tensor: torch.Tensor, first: int, past: int) -> Iterator[torch.Tenso
         yield from _slices(tensor[bottom], 0, end)
 
 
-def copied_bytes(tensor: torch.Tensor) -> bytes:
-    """Return a copy of the elements of a tensor in host memory, in row-major order. Call inside `quiet()`."""
-    in_a_row = tensor.contiguous()
-    return bytes_at(in_a_row.data_ptr(), in_a_row.numel() * in_a_row.element_size())
-
-
 def host_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, memoryview]:
     """Return the elements of `tensor` in row-major order as bytes, with the tensor that owns them. Call inside
     `quiet()`.
@@ -98,3 +92,9 @@ def host_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, memoryview]:
     if nbytes == 0:
         return flat, memoryview(b"")
     return flat, memory_at(flat.data_ptr(), nbytes)
+
+
+def copied_bytes(tensor: torch.Tensor) -> bytes:
+    """Return a copy of what `host_bytes` returns: not compiled, this keeps the memory until it is read."""
+    _owner, data = host_bytes(tensor)
+    return bytes(data)

@@ -122,7 +122,8 @@ static int find_parts(PyObject *samples)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(samples, i), "OKKKK", &tensor, &told[0], &told[1], &told[2], &told[3]))
             return -1;
         const void *tensor_impl = (const void *)(uintptr_t)told[0], *storage_impl = (const void *)(uintptr_t)told[1];
-        tensor_type = i ? tensor_type : Py_TYPE(tensor);
+        if (i == 0)
+            tensor_type = Py_TYPE(tensor);
         impl &= words_with(tensor, Py_TYPE(tensor)->tp_basicsize / 8, told[0]);
         storage &= words_with(tensor_impl, TENSOR_WORDS, told[1]);
         keys &= words_with(tensor_impl, TENSOR_WORDS, told[2]);

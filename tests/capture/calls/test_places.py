@@ -55,7 +55,7 @@ class Asked:
         found: list[Place] = []
         if tagged:
             tag: Any = NodeTag(self.tags, EXP, y.grad_fn._sequence_nr(), 17, None)
-            tag.call, tag.running = fields.pop("call", None), running
+            tag.call, tag.thread = fields.pop("call", None), self.thread if running else None
             for name, value in fields.items():
                 setattr(tag, name, value)
             y.grad_fn.metadata[KEY] = tag

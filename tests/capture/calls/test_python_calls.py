@@ -66,7 +66,7 @@ def test_a_call_is_recorded_when_it_ends_around_what_ran_in_it() -> None:
     call = begin(recorded, x, other=3)
     assert recorded.thread.stack == [call] and recorded.ended() == []
     y = recorded.run(aten.add.Tensor, x, 3)
-    recorded.calls.end(recorded.step.here.state, call, y, None)
+    recorded.calls.end(recorded.thread, call, y, None)
     op, api = recorded.ended()
     assert (api.id, api.args, api.kwargs, api.outputs) == (call.id, ((r.TREE_VALUE, 1),), {"other": 3}, op.outputs)
     assert (op.parent, api.parent, api.phase) == (api.id, 0, FORWARD) and recorded.thread.stack == []
@@ -75,17 +75,17 @@ def test_a_call_is_recorded_when_it_ends_around_what_ran_in_it() -> None:
 
 def test_a_call_that_ran_no_op_and_made_no_tensor_is_a_question() -> None:
     recorded, x = Recorded(), torch.ones(2)
-    recorded.calls.end(recorded.step.here.state, begin(recorded, x), 2, None)
+    recorded.calls.end(recorded.thread, begin(recorded, x), 2, None)
     assert recorded.ended() == []
-    recorded.calls.end(recorded.step.here.state, begin(recorded, x), x, None)
+    recorded.calls.end(recorded.thread, begin(recorded, x), x, None)
     assert recorded.last().n == 0, "the question has used up no number"
 
 
 def test_a_question_that_is_left_out_is_not_counted() -> None:
     recorded = Recorded(level="aten")
-    recorded.calls.end(recorded.step.here.state, begin(recorded), 2, None)
+    recorded.calls.end(recorded.thread, begin(recorded), 2, None)
     assert recorded.notes() == {}
-    recorded.calls.end(recorded.step.here.state, begin(recorded), torch.ones(1), None)
+    recorded.calls.end(recorded.thread, begin(recorded), torch.ones(1), None)
     assert recorded.notes() == {"selection": 1} and recorded.ended() == []
 
 
@@ -95,7 +95,7 @@ def test_what_ran_raised_or_is_a_module_is_no_question(how: str) -> None:
     call = begin_module(recorded) if how == "module" else begin(recorded)
     if how == "op":
         recorded.run(aten.exp.default, torch.ones(1))
-    recorded.calls.end(recorded.step.here.state, call, None, ValueError("bad") if how == "error" else None)
+    recorded.calls.end(recorded.thread, call, None, ValueError("bad") if how == "error" else None)
     assert recorded.last().error == ("ValueError: bad" if how == "error" else None)
 
 
@@ -103,7 +103,7 @@ def test_nothing_is_recorded_of_a_call_that_ends_when_recording_has_stopped() ->
     recorded = Recorded()
     call = begin(recorded)
     recorded.step.is_on = False
-    recorded.calls.end(recorded.step.here.state, call, torch.ones(1), None)
+    recorded.calls.end(recorded.thread, call, torch.ones(1), None)
     assert recorded.ended() == [] and recorded.thread.stack == [call]
 
 
@@ -111,9 +111,9 @@ def test_a_failure_of_the_recorder_is_told_and_the_call_is_not_open() -> None:
     recorded = Recorded()
     call = begin(recorded)
     recorded.fail()
-    recorded.calls.end(recorded.step.here.state, call, torch.ones(1), ValueError("the program's"))
+    recorded.calls.end(recorded.thread, call, torch.ones(1), ValueError("the program's"))
     assert (len(recorded.told.aloud), len(recorded.told.quietly)) == (0, 1)
-    assert recorded.calls.begin(recorded.step.here.state, ADD, (torch.ones(1),), {}, sys._getframe()) is None
+    assert recorded.calls.begin(recorded.thread, ADD, (torch.ones(1),), {}, sys._getframe()) is None
     assert recorded.calls.begin_module(LINEAR, (torch.ones(1),), {}, sys._getframe(), "new") is None
     assert len(recorded.told.aloud) == 2 and recorded.thread.stack == []
 
@@ -130,7 +130,7 @@ def test_a_module_is_told_of_when_it_begins_and_again_when_it_ends() -> None:
     texts = {text.id: text.text for text in recorded.sink.of(r.TEXT)}
     assert [texts[o.module] for o in opened] == ["net", "net.fc"]
     recorded.run(aten.exp.default, x)
-    recorded.calls.end(recorded.step.here.state, inner, x, None)
+    recorded.calls.end(recorded.thread, inner, x, None)
     assert [texts[call.module] for call in recorded.ended()] == ["net.fc", "net.fc"]
     assert recorded.last().n == 1
 
@@ -185,7 +185,7 @@ def test_what_was_written_in_the_call_is_named_by_its_place() -> None:
     call = begin(recorded, [x, {"y": y}], out=z)
     recorded.values.storages.written(y)
     recorded.values.storages.written(z)
-    recorded.calls.end(recorded.step.here.state, call, x, None)
+    recorded.calls.end(recorded.thread, call, x, None)
     written = recorded.last().written
     assert written is not None and written[0::2] == ["0.1.y", "out"]
     assert {tree[1] for tree in written[1::2]}.isdisjoint({1, 2, 3}), "they are new values"
@@ -195,7 +195,7 @@ def test_a_write_before_the_call_is_none_of_it() -> None:
     recorded, x = Recorded(), torch.ones(2)
     recorded.values.value_of(x, False)
     recorded.values.storages.written(x)
-    recorded.calls.end(recorded.step.here.state, begin(recorded, x), x, None)
+    recorded.calls.end(recorded.thread, begin(recorded, x), x, None)
     assert recorded.last().written is None
 
 
@@ -205,7 +205,7 @@ def test_a_write_that_nobody_told_of_is_found_by_contents() -> None:
     assert call.raw == (), "an op in it may not take over what it was given"
     with quiet():
         x.fill_(5)
-    recorded.calls.end(recorded.step.here.state, call, x, None)
+    recorded.calls.end(recorded.thread, call, x, None)
     assert recorded.last().written == ["0", (r.TREE_VALUE, 2)]
 
 
@@ -215,17 +215,17 @@ def test_the_last_op_s_result_is_the_call_s_and_no_other_tensor_is() -> None:
     y = recorded.run(aten.exp.default, x)
     assert recorded.thread.output_id == id(y)
     recorded.thread.output = "known"
-    recorded.calls.end(recorded.step.here.state, call, y, None)
+    recorded.calls.end(recorded.thread, call, y, None)
     assert recorded.last().outputs == "known"
     recorded.thread.output_id = id(x)
-    recorded.calls.end(recorded.step.here.state, begin(recorded, x), x, None)
+    recorded.calls.end(recorded.thread, begin(recorded, x), x, None)
     assert recorded.last().outputs == (r.TREE_VALUE, 1), "that op ran before this call began"
 
 
 @pytest.mark.parametrize(("io", "kept"), [("all", {1, 2}), ("input", {1}), ("output", {2})])
 def test_the_data_of_inputs_and_results_is_kept_as_asked(io: str, kept: set[int]) -> None:
     recorded = Recorded(io=io, data="tensor")
-    recorded.calls.end(recorded.step.here.state, begin(recorded, torch.ones(2)), (torch.zeros(2), "x"), None)
+    recorded.calls.end(recorded.thread, begin(recorded, torch.ones(2)), (torch.zeros(2), "x"), None)
     recorded.values._keeper.flush()
     assert {data.value for data in recorded.sink.of(r.DATA)} == kept
 
@@ -239,7 +239,7 @@ def test_hooks_may_replace_what_a_module_is_given() -> None:
     call.input_edges[-id(y)] = 1  # by a node that the hook has made
     recorded.calls.replace_arguments(call, (x, y), {"k": 1})
     assert call.input_edges == {-id(y): 1} and call.edge_paths == (-id(y), (1,))
-    recorded.calls.end(recorded.step.here.state, call, x, None)
+    recorded.calls.end(recorded.thread, call, x, None)
     assert (recorded.last().args, recorded.last().kwargs) == (((r.TREE_VALUE, 1), (r.TREE_VALUE, 2)), {"k": 1})
 
 
@@ -255,7 +255,7 @@ def test_a_result_s_nodes_are_the_call_s() -> None:
         recorded, x = Recorded(), torch.ones(2, requires_grad=True)
         call = begin(recorded, x)
         y = x.exp()
-        recorded.calls.end(recorded.step.here.state, call, result(y), None)
+        recorded.calls.end(recorded.thread, call, result(y), None)
         tag = recorded.tags.of(y.grad_fn)
         assert tag is not None and tag.owner is call
         assert tag.receives[:2] == (0, None) and tag.owner is call
@@ -282,8 +282,8 @@ def test_a_call_ends_when_all_collectives_that_it_started_have_landed() -> None:
     call = begin(recorded, x)
     flights = [Flight(None, {}, [torch.ones(1)], call) for _ in range(2)]
     recorded.flights.pending.extend(flights)
-    recorded.calls.end(recorded.step.here.state, call, x, None)
-    recorded.calls.end(recorded.step.here.state, begin(recorded, x), x, None)
+    recorded.calls.end(recorded.thread, call, x, None)
+    recorded.calls.end(recorded.thread, begin(recorded, x), x, None)
     assert [(c.id, c.n) for c in recorded.ended()] == [(call.id + 1, 1)], "its number is that of its beginning"
     recorded.flights.land(flights[1])
     assert len(recorded.ended()) == 1
@@ -296,7 +296,7 @@ def test_others_end_at_once(how: str) -> None:
     recorded, x = Recorded(), torch.ones(2)
     call = begin_module(recorded, x) if how == "module" else begin(recorded, x)
     recorded.flights.pending.append(Flight(None, {}, [torch.ones(1)], None if how == "another's" else call))
-    recorded.calls.end(recorded.step.here.state, call, x, ValueError("bad") if how == "error" else None)
+    recorded.calls.end(recorded.thread, call, x, ValueError("bad") if how == "error" else None)
     assert [one.id for one in recorded.ended()] == [call.id]
 
 

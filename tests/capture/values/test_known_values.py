@@ -187,7 +187,7 @@ def test_keys_are_had_where_they_tell_all() -> None:
 
 
 @needs_compiler
-def test_a_tensor_that_has_no_storage_says_so() -> None:
+def test_a_tensor_that_has_no_storage_is_left_to_be_asked_and_what_is_none_is_refused() -> None:
     assert look(torch.zeros(2).to_sparse(), {}) is None
     with pytest.raises(TypeError, match="look takes 2 arguments, got 1"):
         look(torch.zeros(2))  # type: ignore[call-arg]

@@ -153,5 +153,5 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
-    # How an interpreter ends is not what is asked here: one in hundreds was seen to abort there, in threads that are torch's.
+    # How an interpreter ends is not what is asked here: one aborted there when all was said, for a reason that was not found.
     os._exit(status)
