@@ -12,7 +12,6 @@ from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
-from ..torch_internals.engine import is_jit_tracing
 from ..torch_internals.quiet import quiet
 from ..values.encoded_trees import mirror
 from ..values.value_ids import ValueIds
@@ -220,12 +219,11 @@ def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
 class BackwardTask:
     """One pass of the autograd engine: the calls whose backward it runs."""
 
-    __slots__ = ("_root", "_step", "_sums", "calls", "is_traced", "leaves")
+    __slots__ = ("_root", "_step", "_sums", "calls", "leaves")
 
     def __init__(self, step: Step, sums: GradientSums, thread: ThreadState) -> None:
         self._step = step
         self._sums = sums
-        self.is_traced = is_jit_tracing()
         self.calls: dict[int, BackwardCall] = {}
         self._root = thread.stack[-1].visible if thread.stack else step.main_parent()
         self.leaves: dict[int, int] = {}  # id of a leaf tensor -> its AccumulateGrad call

@@ -43,7 +43,7 @@ SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks
 class GraphLinks:
     """The autograd graph of one step, seen from the calls that made it."""
 
-    __slots__ = ("_names", "_put_hooks", "_saved_by", "_step", "_values", "tags")
+    __slots__ = ("_names", "_names_by_type", "_put_hooks", "_saved_by", "_step", "_values", "tags")
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class GraphLinks:
         self.tags = tags
         self._put_hooks = put_hooks
         self._names: dict[str, CallName] = {}  # of nodes, by what they call themselves
+        self._names_by_type: dict[type, CallName] = {}  # of those whose type is called so
 
     def track(self, call: OpenCall, outputs: Iterable[tuple[TreePath, torch.Tensor]], thread: ThreadState) -> None:
         """Tag the nodes that were made on the way to `outputs`, and note which of them are outputs of `call`."""
@@ -112,11 +113,7 @@ class GraphLinks:
         self, node: Any, call: OpenCall | None, consumer: int, thread: ThreadState, maker: OpenCall | None
     ) -> NodeTag | None:
         number: int = node._sequence_nr()
-        full = node.name()
-        name = self._names.get(full)
-        if name is None:
-            short = full.rpartition("::")[2]
-            name = self._names[full] = CallName(short, "Node", short)
+        name = self._name_of(node)
         if number == ACCUMULATE_GRAD:
             if not hasattr(node, "variable"):
                 return None  # a node that only raises (once_differentiable)
@@ -149,6 +146,20 @@ class GraphLinks:
             if HIDES_DICTS and len(metadata) == 1:
                 hide(metadata)
         return tag
+
+    def _name_of(self, node: Any) -> CallName:
+        """Return what a node is called. Its type tells, but that which functions in C++ share that have none."""
+        kind = type(node)
+        name = self._names_by_type.get(kind)
+        if name is None:
+            full = node.name()
+            name = self._names.get(full)
+            if name is None:
+                short = full.rpartition("::")[2]
+                name = self._names[full] = CallName(short, "Node", short)
+            if kind.__name__ == name.op:
+                self._names_by_type[kind] = name
+        return name
 
     def _note_saved(self, tag: NodeTag, node: Any, thread: ThreadState) -> bool:
         """Record what a node saved; tell whether some of it is under saved-tensor hooks of the program's."""

@@ -1,10 +1,12 @@
 """The runs of autograd nodes: node calls, and through them the backward of the calls that made the nodes.
 
 Theory of operation
-    Each tagged node has a hook before and one after its run. The first opens a node call, under which the aten ops of
-    the run are recorded; the second closes it with the gradients that the node got and sent, and hands those that
-    cross the border of a Python-level call or module to that call's `BackwardCall`. On a device the engine runs nodes
-    on threads of its own, and adds gradients up between nodes.
+    The run of each tagged node is a call, under which the aten ops of the run are recorded. The first of these opens
+    it: which node runs is asked of the engine at each op. The hook after the run closes it (opens it too, if nothing
+    ran) with the gradients that the node got and sent, and hands those that cross the border of a Python-level call or
+    module to that call's `BackwardCall`. Only nodes that run Python, or that compute otherwise under a mode, have a
+    hook before the run as well, that opens the call. On a device the engine runs nodes on threads of its own, and adds
+    gradients up between nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ..torch_internals.engine import (
     is_grad_enabled,
     len_dispatch_stack,
     queue_callback,
+    running_node,
 )
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_NODES, computes_otherwise
 from ..torch_internals.mode_stack import (
@@ -44,6 +47,7 @@ from .saved_packs import SavedPacks
 
 # Of a module that is not compiled, by names that are final here: found without a look into a dict.
 _put: Final = node_hooks.put
+_put_after: Final = node_hooks.put_after
 _let_others_first: Final = node_hooks.let_others_first
 
 
@@ -80,13 +84,43 @@ class NodeRuns(Runs):
         self.tags = NodeTags(step.threads)
         self.packs = SavedPacks(step, values, self.tags) if config.saved_tensors == "hooks" else None
         self.links = GraphLinks(step, values, self.tags, self.put_hooks, self.packs.saved_by if self.packs else None)
-        node_hooks.install(NodeTag)
+        node_hooks.install(NodeTag, self._runs_program)
 
     def put_hooks(self, node: Any, tag: NodeTag) -> None:
         """Watch the runs of a node that has got a tag."""
         tag.runs = self
-        tag.handle = _put(node, tag)
+        handle = None
+        if not tag.runs_python and self.packs is None and tag.name.op not in OWN_FORMULA_NODES:
+            handle = _put_after(node, tag)
+        tag.is_told_late = handle is not None
+        tag.handle = _put(node, tag) if handle is None else handle
         self._handles.append(tag.handle)
+
+    def _runs_program(self, *gradients: Gradients) -> None:
+        """Run by the engine ahead of a hook of the program's before a node's run or after it."""
+        node = running_node()
+        tag = None if node is None else self.tags.of(node)
+        if tag is not None and tag.is_told_late and not self._has_call(tag):
+            tag.runs_python = True
+            self.begins(tag, gradients[-1])
+
+    def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
+        """An op or a call begins in the run of a node that has no hook before it."""
+        if self.closed or self._has_call(tag):
+            return
+        own = thread.own
+        try:
+            if own.lock is None:
+                self._enter(tag, thread)
+            else:
+                with own.lock:
+                    self._enter(tag, thread)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.step.failed(error)
+
+    def _has_call(self, tag: NodeTag) -> bool:
+        """Tell whether the run of a node has begun in this pass: it is under way, or what it sent is added up."""
+        return tag.call is not None and tag.task is self._tasks.get(current_graph_task_id())
 
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
         """A node is about to run; it gets `grad_outputs`."""
@@ -94,17 +128,19 @@ class NodeRuns(Runs):
             return
         thread = self.step.here.state
         own = thread.own
-        modes = len_dispatch_stack()
-        if own.depth or not modes:  # without a mode on its stack the thread is not recorded
+        if own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
             return
         begun_ns = perf_counter_ns()
         call: OpenCall | None = None
         try:
             if own.lock is None:
-                call = self._enter(tag, thread, grad_outputs, modes)
+                call = self._enter(tag, thread)
             else:
                 with own.lock:
-                    call = self._enter(tag, thread, grad_outputs, modes)
+                    call = self._enter(tag, thread)
+            if tag.name.op in OWN_FORMULA_NODES and computes_otherwise(tag.name.op, grad_outputs):
+                tag.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
+                self.step.coverage.add("own_formula", tag.name.op, int(tag.mode_off))
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
         now_ns = perf_counter_ns()
@@ -114,25 +150,33 @@ class NodeRuns(Runs):
 
     def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
+        if self.closed:
+            return
         thread: ThreadState | None = tag.thread
-        if self.closed or thread is None:
+        has_call = True
+        if tag.is_told_late and (thread is None or not thread.stack or thread.stack[-1] is not tag.call):
+            thread, has_call = self.step.here.state, self._has_call(tag)
+        if thread is None:
             return
         own = thread.own
-        if own.depth:
+        if own.depth or not (has_call or len_dispatch_stack()):
             return
         now_ns = perf_counter_ns()
         try:
             own.enter(now_ns)
             try:
+                if not has_call:  # nothing has run in it
+                    self._enter(tag, thread)
+                    now_ns = perf_counter_ns()
                 self._leave(tag, grad_inputs, grad_outputs, thread, now_ns - self.step.start_ns)
             finally:
                 own.leave()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
 
-    def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients, modes: int) -> OpenCall:
-        """A node begins to run, under so many dispatch modes; return the call that this is."""
-        if _let_others_first(tag.handle):
+    def _enter(self, tag: NodeTag, thread: ThreadState) -> OpenCall:
+        """A node begins to run; return the call that this is."""
+        if not tag.is_told_late and _let_others_first(tag.handle):
             tag.runs_python = True
         if thread.last_run is not None:
             _forget_last_run(thread)
@@ -150,11 +194,6 @@ class NodeRuns(Runs):
                 thread.storages_before = self._values.storages.seen()
             else:
                 tag.pushed = push_function_mode(self._modes.function)
-        else:
-            call.is_plain = modes == 1 and not task.is_traced
-        if tag.name.op in OWN_FORMULA_NODES and computes_otherwise(tag.name.op, grad_outputs):
-            tag.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
-            self.step.coverage.add("own_formula", tag.name.op, int(tag.mode_off))
         return call
 
     def _open(self, tag: NodeTag, thread: ThreadState, parent: BackwardCall | None) -> OpenCall:
@@ -176,10 +215,18 @@ class NodeRuns(Runs):
             call.fqn, call.module = place.fqn, place.module
         if top is not None:
             call.stack = top.stack
+        if tag.is_told_late:
+            call.start_ns = perf_counter_ns() - step.start_ns
         if not step.filter.takes_all:
             step.leave_out(call)
-        # No node can be made by what neither runs Python nor has gradients on: asking takes longer.
-        call.sequence_start = get_sequence_nr() if thread.grad or tag.runs_python else thread.claimed
+        # No node can be made by what neither runs Python nor has gradients on: asking takes longer. Where something has
+        # begun in the run already, it has made its node.
+        call.sequence_start = thread.claimed
+        if tag.is_told_late:
+            if top is not None and top.sequence_start > thread.claimed:
+                call.sequence_start = top.sequence_start
+        elif thread.grad or tag.runs_python:
+            call.sequence_start = get_sequence_nr()
         thread.stack.append(call)
         return call
 

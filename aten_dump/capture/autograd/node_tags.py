@@ -26,6 +26,10 @@ class Runs(ABC):
     """Who is told of the runs of nodes."""
 
     @abstractmethod
+    def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
+        """An op or a call begins in the run of a node that has no hook before it."""
+
+    @abstractmethod
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
         """A node is about to run; it gets `grad_outputs`."""
 
@@ -38,8 +42,8 @@ class NodeTag:
     """What the recorder knows of one autograd node, and of its present or last run. It is both hooks of that run."""
 
     __slots__ = (
-        *("call", "creates_graph", "forward", "handle", "leaf", "maker", "mode_off", "name", "owner", "pushed"),
-        *("receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
+        *("call", "creates_graph", "forward", "handle", "is_told_late", "leaf", "maker", "mode_off", "name", "owner"),
+        *("pushed", "receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
     )
 
     def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
@@ -58,6 +62,7 @@ class NodeTag:
         self.creates_graph = False  # its run is itself differentiated (create_graph=True)
         self.runs: Runs | None = None  # is told of its runs
         self.handle: Any = None  # of the hooks
+        self.is_told_late = False  # it has no hook before its run: what runs in it tells that it runs
         # What only a run needs.
         self.task: Any = None  # the pass
         self.thread: ThreadState | None = None  # runs it now
@@ -87,6 +92,19 @@ class NodeTags:
         """Return the tag of an autograd node, if this step has put one on it."""
         tag: NodeTag | None = node.metadata.get(KEY)
         return tag if tag is not None and tag.tags is self else None
+
+    def entered(self, node: Any, thread: ThreadState) -> NodeTag | None:
+        """Return the tag of a node that runs on this thread, as `of` does; its run has a call from now on."""
+        tag: NodeTag | None = node.metadata.get(KEY)
+        if tag is None or tag.tags is not self:
+            return None
+        if tag.is_told_late:
+            stack = thread.stack
+            if not stack or stack[-1] is not tag.call:
+                runs = tag.runs
+                assert runs is not None, "it was set before the hooks were put on"
+                runs.runs_in(tag, thread)
+        return tag
 
     def forward_of(self, node: Any) -> int:
         """Return the forward call of a node that the engine runs and that has no call of its own; 0 unknown."""

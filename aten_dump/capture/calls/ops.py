@@ -22,7 +22,7 @@ from ..step.collectives import Flights
 from ..step.random_states import RandomStates
 from ..step.step import CALLS_PER_PAUSE, Step, text_of
 from ..step.threads import ThreadState
-from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, is_jit_tracing, len_dispatch_stack
+from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, is_jit_tracing, len_dispatch_stack, running_node
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all, encode_unless_known
 from ..values.value_ids import ValueIds
@@ -40,6 +40,7 @@ class Ops:
         self.values = values
         self.flights = flights
         self.random_states = RandomStates(config.wants_tensor, step.sink, step.interner)
+        self.tags = tags
         self.claims = tags.claims
         self.places = Places(step, tags, config.stacks)
         self.keep_inputs = config.io in ("all", "input")
@@ -60,17 +61,20 @@ class Ops:
     def start(self, thread: ThreadState, func: Any, types: Any) -> PendingOp | None:
         """Begin an op that is recorded when it has run; None where the op is to be watched closely."""
         entry = self._entries.get(id(func)) or self.entry_of(func)
-        top = thread.stack[-1] if thread.stack else None
+        node = running_node()
+        tag = None if node is None else self.tags.entered(node, thread)
         if (
             not entry.is_simple
             or (types and kind_of_types(types))
             or thread.aside
             or thread.compiled_nodes
             or self.flights.pending
-            or ((top is None or not top.is_plain) and (is_jit_tracing() or len_dispatch_stack()))
+            or is_jit_tracing()
+            or len_dispatch_stack()
         ):
             return None
         op = PendingOp()
+        op.node, op.tag = node, tag
         op.begin(self, thread, entry)
         return op
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from ..autograd.node_tags import KEY, NodeTag, NodeTags
+from ..autograd.node_tags import NodeTag, NodeTags
 from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE
 from ..step.program_frames import program_frame
 from ..step.step import Step
 from ..step.threads import ThreadState
-from ..torch_internals.engine import running_node
 
 _INT64: Final = 2**63 - 1
 
 
 class Place:
-    """Where a call belongs; set by `Places.find`."""
+    """Where a call belongs. What runs it is set when it begins, the rest by `Places.find`."""
 
-    __slots__ = ("forward", "fqn", "module", "parent", "phase", "sequence_nr", "stack")
+    __slots__ = ("forward", "fqn", "module", "node", "parent", "phase", "sequence_nr", "stack", "tag")
 
+    node: Any  # the autograd node in whose run it is made, None in none
+    tag: NodeTag | None  # of the node
     parent: int
     phase: int
     sequence_nr: int | None  # of the autograd node that it made, or that runs it
@@ -43,7 +44,7 @@ class Places:
 
         When it began, `thread.grad` was set to its grad mode.
         """
-        node = running_node()
+        node = place.node
         top = thread.stack[-1] if thread.stack else None
         if node is None and top is not None and top.kind == NODE:
             top = self._step.top(thread)
@@ -63,8 +64,8 @@ class Places:
             place.phase = RECOMPUTE  # the reader finds the original call
             return
         place.phase = BACKWARD
-        tag: NodeTag | None = node.metadata.get(KEY)
-        call = None if tag is None or tag.tags is not tags else tag.call
+        tag = place.tag
+        call = None if tag is None else tag.call
         if tag is None or call is None:
             place.sequence_nr = node._sequence_nr() & _INT64
             place.forward = tags.forward_of(node)

@@ -64,9 +64,12 @@ class PythonCalls:
         try:
             own.enter(perf_counter_ns())
             try:
+                node = running_node()
+                if node is not None:
+                    self._tags.entered(node, thread)
                 top = step.top(thread) if thread.stack else None
                 call = OpenCall(step.next_id(), API, name, top)
-                self._place(call, top, frame, thread)
+                self._place(call, top, frame, thread, node)
                 self._note_arguments(call, args, kwargs)
                 if name.op in _BACKWARD_APIS:
                     self._links.track_nodes((t.grad_fn for _, t in call.given or ()), top, thread)
@@ -90,10 +93,13 @@ class PythonCalls:
         thread = step.here.state
         try:
             with thread.own:
+                node = running_node()
+                if node is not None:
+                    self._tags.entered(node, thread)
                 top = step.top(thread) if thread.stack else None
                 call = OpenCall(step.next_id(), MODULE, name, top)
                 call.fqn, call.module = fqn, step.interner.text(fqn)
-                self._place(call, top, frame, thread)
+                self._place(call, top, frame, thread, node)
                 call.frame = frame
                 self._note_arguments(call, args, kwargs)
                 if call.recorded:
@@ -109,18 +115,20 @@ class PythonCalls:
 
     def open_remark(self, name: CallName, frame: FrameType, thread: ThreadState) -> OpenCall:
         """Return a call that the program tells of by its own words, placed where the program is."""
+        node = running_node()
+        if node is not None:
+            self._tags.entered(node, thread)
         top = self.step.top(thread) if thread.stack else None
         call = OpenCall(self.step.next_id(), API, name, top)
         call.start_ns = perf_counter_ns() - self.step.start_ns
-        self._place(call, top, frame, thread)
+        self._place(call, top, frame, thread, node)
         call.sequence_start = get_sequence_nr()
         return call
 
-    def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState) -> None:
-        """Set phase, forward link, visibility and stack of a call that begins."""
+    def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState, node: Any) -> None:
+        """Set phase, forward link, visibility and stack of a call that begins in the run of `node`, or in none."""
         if is_grad_enabled() is not thread.grad:
             self.step.tell_mode(thread, call.id)
-        node = running_node()
         if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
             node = None
         if node is not None and (self._tags.recomputes(node) or (top is not None and top.phase == RECOMPUTE)):

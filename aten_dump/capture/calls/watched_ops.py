@@ -17,6 +17,7 @@ from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
 from ..step.collectives import name_group
 from ..step.threads import ThreadState
+from ..torch_internals.engine import running_node
 from ..values.argument_encoding import encode, encode_all
 from .op_entries import OpEntry
 from .op_writes import note_writes
@@ -32,6 +33,8 @@ def watch(
     try:
         with thread.own:
             op = WatchedOp()
+            op.node = node = running_node()
+            op.tag = None if node is None else ops.tags.entered(node, thread)
             op.begin(ops, thread, entry)
             op.take(args, kwargs)
             op.start_ns = perf_counter_ns() - ops.step.start_ns

@@ -75,7 +75,7 @@ class ApiMode(TorchFunctionMode):
             func = recorder.packs.seen_in(func)
         if name is None:
             return func(*args, **kwargs)
-        thread = recorder.step.here.state
+        thread = recorder.step.threads.running()
         why_not = self._why_not_recorded(thread, args)
         if why_not is _IS_TRACED:
             recorder.step.coverage.add("traced")
@@ -145,7 +145,7 @@ class OpMode(TorchDispatchMode):
         recorder = self._watch.recorder
         if recorder is None:
             return func(*args, **kwargs)
-        thread = recorder.step.here.state
+        thread = recorder.step.threads.running()
         if thread.own.depth:
             return func(*args, **kwargs)
         op = recorder.ops.start(thread, func, types)

@@ -24,7 +24,7 @@ class OpenCall:
 
     __slots__ = (
         *("args", "backwards", "edge_paths", "end_ns", "forward", "fqn", "frame", "given", "id", "input_edges"),
-        *("inner", "is_function", "is_plain", "kind", "kwargs", "module", "n", "name", "outputs", "parent"),
+        *("inner", "is_function", "kind", "kwargs", "module", "n", "name", "outputs", "parent"),
         *("parent_id", "phase", "raw", "recorded", "sequence_nr", "sequence_start", "stack", "start_ns"),
         *("visible", "writes"),
     )
@@ -54,9 +54,6 @@ class OpenCall:
         self.writes = 0  # writes to any storage that were seen before it began
         self.backwards = 0  # how often its backward ran
         self.is_function = False  # a torch.autograd.Function of the program's
-        # A node that runs no code of the program's: what was found when it began, that nothing is traced and that no
-        # other dispatch mode is on, holds for its ops.
-        self.is_plain = False
         self.frame: FrameType | None = None
         # Of a module's call, while it is open: the frame around `forward`, where that is, its stack.
         self.inner: tuple[FrameType, int, int] | None = None

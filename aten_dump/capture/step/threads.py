@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 from ...store.records import Tree
 from ..torch_internals.engine import current_graph_task_id, get_sequence_nr
 from .open_calls import OpenCall
 from .own_code import OwnCode
 from .thread_local import ThreadLocal
+
+get_ident: Final = threading.get_ident
 
 
 class ThreadState:
@@ -94,7 +96,7 @@ def output_of(thread: ThreadState, result: Any, call: int) -> Tree:
 class Threads:
     """The threads of one step. From the second on, all of the recorder's own code takes a lock."""
 
-    __slots__ = ("_count", "_lock", "all", "here", "main")
+    __slots__ = ("_count", "_lock", "_main_ident", "all", "here", "main")
 
     def __init__(self) -> None:
         self._count = itertools.count()
@@ -102,6 +104,11 @@ class Threads:
         self.all: list[ThreadState] = []
         self.here: ThreadLocal[ThreadState] = ThreadLocal(self._new_state)  # its `state` is the running thread's
         self.main = self.here.state  # of the thread that entered the mode
+        self._main_ident: object = get_ident()
+
+    def running(self) -> ThreadState:
+        """Return `here.state`, for less on the thread that entered the mode."""
+        return self.main if get_ident() == self._main_ident else self.here.state
 
     def _new_state(self) -> ThreadState:
         """Make the state of a thread that is new to the step.

@@ -7,12 +7,15 @@ Theory of operation
     for the recorder's own hooks, with one lighter dict, and hands all others on. The program's hooks on the same node
     go into that dict as they would into torch's, and go with the node too. Both dicts of a node are found through one
     weak reference.
+
+    Most nodes need none before their run. Where the program puts a hook of its own on such a node, before its run or
+    after it, an opener goes ahead of that hook, which tells that the node runs.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from torch.autograd.function import _HookMixin
@@ -21,7 +24,10 @@ from ..collector import HIDES, HIDES_DICTS, hide
 from .patches import Patch
 
 _KEY: Final = "aten_dump"
+_OPENER: Final = "aten_dump.opener"
 _own_types: Final[set[type]] = set()  # of the recorder's hooks
+_opener: Callable[..., None] | None = None  # runs ahead of hooks of the program's
+_openers: Final[list[Any]] = []  # weak references to the dicts of the program's that it is in
 _torchs: Any = _HookMixin._register_hook  # or whose else it was when ours was installed
 _patch: Patch | None = None
 
@@ -30,7 +36,7 @@ class Hooks(dict[Any, Any]):
     """The hooks of a node before or after its run; handles of the program's refer to it weakly."""
 
     __slots__ = ("__weakref__", "after")
-    after: Hooks  # of the hooks before a run: those after it
+    after: Hooks | None  # of the hooks before a run: those after it; None of those after a run that has none before it
 
 
 def _register_hook(hooks: Any, hook: Any) -> tuple[Any, Any]:
@@ -39,13 +45,39 @@ def _register_hook(hooks: Any, hook: Any) -> tuple[Any, Any]:
         hooks[_KEY] = hook
         return hooks, hooks
     found: tuple[Any, Any] = _torchs(hooks, hook)
+    if _opener is not None and type(hook) not in _own_types:
+        _put_opener(found[0], hooks is None)
     return found
 
 
-def install(*own: type) -> None:
-    """Answer for the recorder's own hooks, which are of these types, from now on."""
-    global _torchs, _patch
-    _own_types.update(own)
+def _put_opener(hooks: Any, is_new: bool) -> None:
+    """Put the opener ahead of a hook of the program's, and ours after it."""
+    if is_new:
+        _openers.append(weakref.ref(hooks))
+        ours = None
+    elif type(hooks) is Hooks and _KEY in hooks and getattr(hooks, "after", hooks) is None:
+        ours = hooks.pop(_KEY)
+        ours.runs_python = True
+    else:
+        return
+    theirs = {key: hook for key, hook in hooks.items() if key != _OPENER}
+    hooks.clear()  # not move_to_end: the engine reads the plain dict underneath
+    hooks[_OPENER] = _opener
+    hooks.update(theirs)
+    if ours is not None:
+        hooks[_KEY] = ours
+
+
+def install(own: type, opener: Callable[..., None]) -> None:
+    """Answer for the recorder's own hooks, which are of this type, from now on.
+
+    Args:
+        own: a type with an attribute `runs_python`, which is set where the program puts a hook after the same run.
+        opener: is called in a node's run ahead of hooks of the program's with what those are called with.
+    """
+    global _torchs, _patch, _opener
+    _own_types.add(own)
+    _opener = opener
     if _patch is None:
         _torchs = _HookMixin._register_hook
         _patch = Patch(_HookMixin, "_register_hook", staticmethod(_register_hook))
@@ -53,9 +85,33 @@ def install(*own: type) -> None:
 
 def uninstall() -> None:
     """Leave it to torch again, unless somebody else has taken over."""
-    global _patch
+    global _patch, _opener
+    _opener = None
+    for found in _openers:
+        hooks = found()
+        if hooks is not None:
+            hooks.pop(_OPENER, None)
+    _openers.clear()
     if _patch is not None and _patch.undo():
         _patch = None
+
+
+def put_after(node: Any, hook: Any) -> Any:
+    """Have a hook of ours called after a node's runs; return its handle, None where hooks of the program's are there.
+
+    Those it has put before the node's run from now on it puts after an opener of ours: see `install`.
+    """
+    hooks = node.register_hook(hook)
+    if type(hooks) is not Hooks:
+        hooks.remove()
+        return None
+    hooks.after = None
+    handle = weakref.ref(hooks)
+    if HIDES_DICTS:
+        hide(hooks, handle)
+    elif HIDES:
+        hide(handle)
+    return handle
 
 
 def put(node: Any, hook: Any) -> Any:
@@ -92,8 +148,9 @@ def remove_all(handles: Iterable[Any]) -> None:
         if type(handle) is weakref.ref:
             before = handle()
             if before is not None:
-                before.pop(_KEY, None)
-                before.after.pop(_KEY, None)
+                for hooks in (before, before.after or before):
+                    hooks.pop(_KEY, None)
+                    hooks.pop(_OPENER, None)
             continue
         for one in handle:
             hooks, key = _found(one)

@@ -382,3 +382,62 @@ def test_saved_tensor_hooks(record: Record, hooks: str) -> None:
         assert added and all(c.forward is not None for c in added), (
             "what unpack hooks run belongs to the node that unpacks"
         )
+
+
+def test_what_a_tensor_s_hook_runs_is_in_the_run_of_its_node(record: Record) -> None:
+    """The engine runs it before the node's formula; on a thread of its own, where the device has one."""
+
+    def program() -> list[Tensor]:
+        x = torch.randn(4, requires_grad=True)
+        y = x.exp()
+        y.register_hook(lambda g: g.clamp(max=0.5))
+        y.sin().sum().backward()
+        return [x.grad]  # type: ignore[list-item]
+
+    rank = twice(record, program)
+    exp = only([c for c in calls(rank, kind="node") if "ExpBackward0" in c.name])
+    assert [c.op for c in exp.children if c.op != "aten::detach"] == ["aten::clamp", "aten::mul.Tensor"]
+    assert_linked(rank)
+
+
+def test_gradients_that_are_added_up_after_a_node_s_run_are_no_second_run(record: Record) -> None:
+    def program() -> list[Tensor]:
+        x = torch.randn(4, requires_grad=True)
+        y = x.exp()
+        (y.sin() + y.cos() + y).sum().backward()
+        return [x.grad]  # type: ignore[list-item]
+
+    rank = twice(record, program)
+    nodes = [c.op for c in calls(rank, kind="node")]
+    assert len(set(nodes) - {"AddBackward0"}) == len(nodes) - 2, nodes
+    added = [c for c in calls(rank, op="aten::add.Tensor") if c.phase == "backward"]
+    assert [c.parent.op for c in added] == ["CosBackward0", "SinBackward0"]
+    assert_linked(rank)
+
+
+@pytest.mark.parametrize("function", [torch.exp, lambda x: x + 1.0], ids=["runs an op", "runs none"])
+def test_a_node_that_has_failed_runs_again(record: Record, function: Callable[[Tensor], Tensor]) -> None:
+    """What a pass left that raised is no part of the next."""
+    fails = [True]
+
+    def hook(gradient: Tensor) -> None:
+        if fails[0]:
+            raise ArithmeticError(gradient.abs())
+
+    def program() -> list[Tensor]:
+        fails[0] = True
+        x = torch.randn(4, requires_grad=True)
+        y = function(x * 2)
+        y.register_hook(hook)
+        with pytest.raises(ArithmeticError):
+            y.sum().backward(retain_graph=True)
+        fails[0] = False
+        y.sum().backward()
+        return [x.grad]  # type: ignore[list-item]
+
+    rank = twice(record, program)
+    runs = [c for c in calls(rank, kind="node") if c.op in ("ExpBackward0", "AddBackward0")]
+    passes = [c for c in rank.calls if c.op == "torch.Tensor.backward"]
+    assert [c.parent.parent.name for c in runs] == [c.name for c in passes] and len(passes) == 2
+    assert [len(values(c.outputs)) for c in runs] == [0, 1]
+    assert_linked(rank)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from aten_dump import DumpConfig
 from aten_dump.capture.autograd.graph_links import note_input_edges
 from aten_dump.capture.autograd.node_runs import NodeRuns
-from aten_dump.capture.naming.call_name import API, BACKWARD, MODULE, CallName
+from aten_dump.capture.naming.call_name import API, BACKWARD, MODULE, NODE, CallName
 from aten_dump.capture.step.open_calls import OpenCall
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
@@ -162,21 +162,25 @@ def test_the_function_mode_sees_the_python_of_a_node_and_goes_again(runs: Runs, 
 
 
 @needs_saved_tensors
-def test_a_hook_of_the_program_makes_a_node_run_python(runs: Runs, x: torch.Tensor) -> None:
-    """Registered before ours it would run first; ours goes to the end, as it may replace the gradient."""
+@pytest.mark.parametrize("function", [torch.exp, lambda x: x + 1.0], ids=["runs an op", "runs none"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_hook_of_the_program_makes_a_node_run_python(runs: Runs, x: torch.Tensor, when: str, function: Any) -> None:
+    """Its calls are seen, in the node's run; and what it replaces is recorded, as ours after the run comes last."""
     depths: list[int] = []
-    for hooked in (True, False):
-        depths.clear()
-        y = runs.made(x.exp())
-        assert y.grad_fn is not None
-        if hooked:
-            y.grad_fn.register_hook(lambda sent, got: (sent[0] * 2,))
-        y.grad_fn.register_prehook(lambda gradients: depths.append(torch._C._len_torch_function_stack()))
-        x.grad = None
-        with runs.modes.dispatch:
-            y.sum().backward()
-        exp, leaf = runs.nodes()[-2:]
-        assert depths == [int(hooked)] and exp.outputs[1] == leaf.args[0]
+    y = runs.made(function(x))
+    assert y.grad_fn is not None
+
+    def hook(sent: Any, got: Any = None) -> Any:
+        depths.append(torch._C._len_torch_function_stack())
+        call = runs.recorded.thread.stack[-1]
+        assert call.kind == NODE and call.name.op == type(y.grad_fn).__name__
+        return (sent[0] * 2, *sent[1:])
+
+    y.grad_fn.register_prehook(hook) if when == "before" else y.grad_fn.register_hook(hook)
+    with runs.modes.dispatch:
+        y.sum().backward()
+    node, leaf = runs.nodes()
+    assert depths == [1] and node.outputs[1] == leaf.args[0] and torch._C._len_torch_function_stack() == 0
 
 
 def test_the_optimizer_s_thread_that_is_ours_at_the_moment_is_left_alone(runs: Runs, x: torch.Tensor) -> None:

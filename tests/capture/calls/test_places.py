@@ -44,6 +44,8 @@ class Asked:
     def __call__(self, sequence_nr: int | None = None) -> Place:
         place = Place()
         place.sequence_nr = sequence_nr
+        place.node = torch._C._current_autograd_node()
+        place.tag = None if place.node is None else self.tags.of(place.node)
         self.thread.grad = torch.is_grad_enabled()  # as an op that begins has it set
         self.places.find(place, self.thread)
         return place

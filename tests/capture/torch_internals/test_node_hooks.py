@@ -91,7 +91,7 @@ def test_nothing_stays_behind(tmp_path: Any, fails: bool) -> None:
     assert _HookMixin._register_hook is before
     y, (first, second, third) = kept
     assert [len(handle.hooks_dict_ref()) for handle in (first, second, third)] == [1, 2, 2]  # theirs alone
-    assert isinstance(first.hooks_dict_ref(), Hooks)
+    assert isinstance(second.hooks_dict_ref(), Hooks) and not isinstance(first.hooks_dict_ref(), Hooks)
     events.clear()
     y.sum().backward(retain_graph=True)
     assert [event[0] for event in events] == ["before", "after", "last"]
@@ -105,8 +105,14 @@ def test_nothing_stays_behind(tmp_path: Any, fails: bool) -> None:
 class _Ours:
     """A hook of the recorder's."""
 
+    runs_python = False
+
     def __call__(self, *gradients: Any) -> None:
         pass
+
+
+def _opener(*gradients: Any) -> None:
+    pass
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ class _Ours:
 def test_ours_are_put_and_taken_away_whoever_came_first(theirs: tuple[str, ...]) -> None:
     node: Any = (torch.ones(3, requires_grad=True) * 2).grad_fn
     handles = [getattr(node, name)(lambda *gradients: None) for name in theirs]
-    node_hooks.install(_Ours)
+    node_hooks.install(_Ours, _opener)
     try:
         handle = node_hooks.put(node, _Ours())
         assert node_hooks.let_others_first(handle) is ("register_hook" in theirs)
@@ -130,3 +136,43 @@ def test_ours_are_put_and_taken_away_whoever_came_first(theirs: tuple[str, ...])
         node_hooks.remove_all([gone])  # the node has died with its hooks
     finally:
         node_hooks.uninstall()
+
+
+def test_an_opener_goes_ahead_of_hooks_of_the_program_s_where_ours_is_after_the_run_alone() -> None:
+    y = torch.ones(3, requires_grad=True) * 2
+    node: Any = y.grad_fn
+    ran: list[str] = []
+
+    class Ours(_Ours):
+        def __call__(self, *gradients: Any) -> None:
+            ran.append(f"ours {len(gradients)}")
+
+    node_hooks.install(Ours, lambda *gradients: ran.append(f"opener {len(gradients)}"))
+    try:
+        ours = Ours()
+        handle = node_hooks.put_after(node, ours)
+        node.register_prehook(lambda gradients: ran.append("theirs 1"))
+        assert not ours.runs_python
+        theirs = [node.register_hook(lambda sent, got: ran.append("theirs 2")) for _ in range(2)]
+        assert ours.runs_python
+        y.sum().backward(retain_graph=True)
+        assert ran == ["opener 1", "theirs 1", "opener 2", "theirs 2", "theirs 2", "ours 2"]
+        ran.clear()
+        node_hooks.remove_all([handle])
+    finally:
+        node_hooks.uninstall()
+    y.sum().backward(retain_graph=True)
+    assert ran == ["theirs 1", "theirs 2", "theirs 2"]
+    assert [len(one.hooks_dict_ref()) for one in theirs] == [2, 2]
+
+
+def test_ours_is_not_put_after_a_run_alone_where_hooks_of_the_program_s_are_there_already() -> None:
+    node: Any = (torch.ones(3, requires_grad=True) * 2).grad_fn
+    node_hooks.install(_Ours, _opener)
+    try:
+        theirs = node.register_hook(lambda sent, got: None)
+        assert node_hooks.put_after(node, _Ours()) is None
+        assert not [hook for hook in theirs.hooks_dict_ref().values() if type(hook) is _Ours]
+    finally:
+        node_hooks.uninstall()
+    assert len(theirs.hooks_dict_ref()) == 1
