@@ -10,10 +10,17 @@ class Flushable(ABC):
     """Something that the program's threads fill and send, and that the sink's ticks send too.
 
     Ticks come from the writer's thread, which must never wait: whoever holds the lock may be waiting for the writer.
+
+    What is filled for each value does without the lock, which costs more than the filling: it sets `_is_filled` first,
+    and then looks whether a tick is at work; a tick sets `_is_ticking` first, and then looks whether something is being
+    filled. One of both sees the other, as Python's lock orders what they do. (Of the program's threads one fills at a
+    time: `OwnCode`.)
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._is_filled = False  # a value is being added, without the lock
+        self._is_ticking = False  # a tick is at work, with the lock held
 
     @abstractmethod
     def _has_any(self) -> bool:
@@ -31,7 +38,10 @@ class Flushable(ABC):
     def tick(self) -> None:
         """Send what was gathered unless a thread is at it."""
         if self._has_any() and self._lock.acquire(blocking=False):
+            self._is_ticking = True
             try:
-                self._send()
+                if not self._is_filled:
+                    self._send()
             finally:
+                self._is_ticking = False
                 self._lock.release()

@@ -23,6 +23,7 @@ from .blob_dtypes import blob_dtype
 from .flushing import Flushable
 from .hash_functions import HASHES
 from .statistics.many_small_tensors import compute
+from .statistics.one_pass import of_parts
 from .wanted_data import WantedData
 
 SMALL_BYTES: Final = 16 << 10
@@ -91,7 +92,9 @@ class Batch:
         facts = self._facts
         records: list[tuple[Any, ...]] = []
         if facts is not None and facts.statistics:
-            rows = compute(self.joined(), self._dtype, list(map(len, self.parts)), facts.statistics)
+            rows = of_parts(self.parts, self._dtype, facts.statistics)
+            if rows is None:
+                rows = compute(self.joined(), self._dtype, list(map(len, self.parts)), facts.statistics)
             records += zip(repeat(STATISTICS), self.values, rows, strict=False)
         if facts is not None and facts.hash:
             records += zip(repeat(HASH), self.values, map(HASHES[facts.hash], self.parts), strict=False)
@@ -115,22 +118,31 @@ class Batches(Flushable):
 
     def add(self, dtype: torch.dtype, stored: bool, facts: bool, value: int, data: bytes) -> tuple[Batch, int]:
         """Take the bytes of a value, to be stored, or for their facts, or both. Returns where they are."""
-        with self._lock:
-            alike = self._described if not stored else self._both if facts else self._stored
-            batch = alike.get(dtype)
-            if batch is None:
-                batch = alike[dtype] = Batch(dtype, stored, self._wanted if facts else None)
-            start = batch.nbytes
-            batch.nbytes = start + len(data)
-            batch.values.append(value)
-            batch.parts.append(data)
-            if stored:
-                batch.places.append((value, start))
-            self._values += 1
-            self._bytes += len(data)
-            if self._values >= self._most_values or self._bytes >= self._most_bytes:
-                self._send()
-            return batch, start
+        self._is_filled = True
+        try:
+            if not self._is_ticking:
+                return self._add(dtype, stored, facts, value, data)
+            with self._lock:  # which the tick holds
+                return self._add(dtype, stored, facts, value, data)
+        finally:
+            self._is_filled = False
+
+    def _add(self, dtype: torch.dtype, stored: bool, facts: bool, value: int, data: bytes) -> tuple[Batch, int]:
+        alike = self._described if not stored else self._both if facts else self._stored
+        batch = alike.get(dtype)
+        if batch is None:
+            batch = alike[dtype] = Batch(dtype, stored, self._wanted if facts else None)
+        start = batch.nbytes
+        batch.nbytes = start + len(data)
+        batch.values.append(value)
+        batch.parts.append(data)
+        if stored:
+            batch.places.append((value, start))
+        self._values += 1
+        self._bytes += len(data)
+        if self._values >= self._most_values or self._bytes >= self._most_bytes:
+            self._send()
+        return batch, start
 
     def place(self, value: int, batch: Batch, start: int) -> int:
         """Say where in a batch the bytes of a value are; returns the blob, if that is known already, else -1."""

@@ -274,11 +274,11 @@ def test_facts_of_a_few_bytes_are_computed_where_they_are_sent(nbytes: int, monk
     monkeypatch.setattr(batches, "compute", watched)
     sink = Late()
     waiting = batches.Batches(sink, WantedData(True, ("max",), "xxh3"), 9, 1 << 30)
-    waiting.add(torch.uint8, True, True, 5, bytes([1, 9]) * (nbytes // 2))
+    waiting.add(torch.complex64, True, True, 5, raw(torch.full((nbytes // 8,), 3 + 4j)))
     waiting.flush()
     (job,) = sink.jobs
     kinds = {record[0]: tuple(record) for record in job()}
-    assert kinds[STATISTICS_KIND] == (STATISTICS_KIND, 5, [9]) and kinds[DATA] == (DATA, 5, 1, 0, 0) and HASH in kinds
+    assert kinds[STATISTICS_KIND] == (STATISTICS_KIND, 5, [5.0]) and kinds[DATA] == (DATA, 5, 1, 0, 0) and HASH in kinds
     assert threads == [nbytes > batches.AT_ONCE_BYTES], "whether it was the job that computed"
 
 
@@ -291,7 +291,7 @@ def test_facts_that_cannot_be_computed_are_an_error_of_the_sink_not_of_the_progr
     monkeypatch.setattr(batches, "compute", fail)
     sink = Late()
     waiting = batches.Batches(sink, WantedData(False, ("max",), ""), 9, 1 << 30)
-    waiting.add(torch.uint8, False, True, 5, b"abc")
+    waiting.add(torch.complex64, False, True, 5, raw(torch.ones(3, dtype=torch.complex64)))
     waiting.flush()
     with pytest.raises(ZeroDivisionError):
         sink.jobs[0]()

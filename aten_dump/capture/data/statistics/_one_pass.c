@@ -395,18 +395,21 @@ static int measure(int code, const char *data, int64_t count, int threads, Numbe
     return 1;
 }
 
-/* Measure tensors end to end; 0 where there is no memory for a long one. */
-static int measure_many(int code, const char *data, Py_ssize_t tensors, const int64_t *counts, int threads,
-                        Numbers *numbers)
+/* The elements of a tensor. */
+typedef struct {
+    const char *data;
+    int64_t count;
+} Elements;
+
+/* Measure tensors; 0 where there is no memory for a long one. */
+static int measure_many(int code, Py_ssize_t tensors, const Elements *elements, int threads, Numbers *numbers)
 {
     int is_done = 1;
     fenv_t kept;
     fegetenv(&kept);
     fesetenv(FE_DFL_ENV);
-    for (Py_ssize_t i = 0; i < tensors && is_done; i++) {
-        is_done = measure(code, data, counts[i], threads, numbers + i);
-        data += counts[i] * ITEM_BYTES[code];
-    }
+    for (Py_ssize_t i = 0; i < tensors && is_done; i++)
+        is_done = measure(code, elements[i].data, elements[i].count, threads, numbers + i);
     fesetenv(&kept);
     return is_done;
 }
@@ -489,31 +492,33 @@ static PyObject *of_one(PyObject *self, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "a tensor without elements has no statistics");
         return NULL;
     }
-    const char *data = (const char *)(uintptr_t)address;
-    const int64_t elements = count;
+    const Elements elements = {(const char *)(uintptr_t)address, count};
     if (count <= FEW) { /* to get Python's lock back would take longer */
-        is_done = measure_many(code, data, 1, &elements, 1, &numbers);
+        is_done = measure_many(code, 1, &elements, 1, &numbers);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        is_done = measure_many(code, data, 1, &elements, threads, &numbers);
+        is_done = measure_many(code, 1, &elements, threads, &numbers);
         Py_END_ALLOW_THREADS
     }
     return is_done ? statistic_list(wanted, length, code, &numbers, count) : PyErr_NoMemory();
 }
 
-/* Read the counts of elements; their sum, or -1 with an exception set. */
-static int64_t read_counts(PyObject *list, Py_ssize_t tensors, int64_t *counts)
+/* Find the elements of tensors in a list of bytes; how many these are, or -1 with an exception set. */
+static int64_t find_elements(PyObject *list, Py_ssize_t tensors, int64_t item_bytes, Elements *elements)
 {
     int64_t all = 0;
     for (Py_ssize_t i = 0; i < tensors; i++) {
-        counts[i] = PyLong_AsLongLong(PyList_GetItem(list, i));
-        if (PyErr_Occurred())
+        char *data;
+        Py_ssize_t nbytes;
+        if (PyBytes_AsStringAndSize(PyList_GetItem(list, i), &data, &nbytes))
             return -1;
-        if (counts[i] < 1) {
-            PyErr_SetString(PyExc_ValueError, "a tensor without elements has no statistics");
+        if (nbytes < item_bytes || nbytes % item_bytes) {
+            PyErr_Format(PyExc_ValueError, "%zd bytes are not those of one element or more of %d bytes each", nbytes,
+                         (int)item_bytes);
             return -1;
         }
-        all += counts[i];
+        elements[i].data = data;
+        all += elements[i].count = nbytes / item_bytes;
     }
     return all;
 }
@@ -521,28 +526,26 @@ static int64_t read_counts(PyObject *list, Py_ssize_t tensors, int64_t *counts)
 static PyObject *of_many(PyObject *self, PyObject *args)
 {
     int code, is_done;
-    unsigned long long address;
     const char *wanted;
     Py_ssize_t length;
     PyObject *list, *found = NULL;
-    if (!PyArg_ParseTuple(args, "iKO!y#", &code, &address, &PyList_Type, &list, &wanted, &length) || !is_code(code))
+    if (!PyArg_ParseTuple(args, "iO!y#", &code, &PyList_Type, &list, &wanted, &length) || !is_code(code))
         return NULL;
     Py_ssize_t tensors = PyList_Size(list);
-    const char *data = (const char *)(uintptr_t)address;
-    int64_t *counts = malloc((size_t)(tensors + 1) * sizeof *counts);
+    Elements *elements = malloc((size_t)(tensors + 1) * sizeof *elements);
     Numbers *numbers = malloc((size_t)(tensors + 1) * sizeof *numbers);
-    if (counts == NULL || numbers == NULL) {
+    if (elements == NULL || numbers == NULL) {
         PyErr_NoMemory();
         goto done;
     }
-    int64_t all = read_counts(list, tensors, counts);
+    int64_t all = find_elements(list, tensors, ITEM_BYTES[code], elements);
     if (all < 0)
         goto done;
     if (all <= FEW) { /* to get Python's lock back would take longer */
-        is_done = measure_many(code, data, tensors, counts, 1, numbers);
+        is_done = measure_many(code, tensors, elements, 1, numbers);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        is_done = measure_many(code, data, tensors, counts, 1, numbers);
+        is_done = measure_many(code, tensors, elements, 1, numbers);
         Py_END_ALLOW_THREADS
     }
     if (!is_done) {
@@ -551,14 +554,14 @@ static PyObject *of_many(PyObject *self, PyObject *args)
     }
     found = PyList_New(tensors);
     for (Py_ssize_t i = 0; found != NULL && i < tensors; i++) {
-        PyObject *one = statistic_list(wanted, length, code, numbers + i, counts[i]);
+        PyObject *one = statistic_list(wanted, length, code, numbers + i, elements[i].count);
         if (one == NULL)
             Py_CLEAR(found);
         else
             PyList_SetItem(found, i, one);
     }
 done:
-    free(counts);
+    free(elements);
     free(numbers);
     return found;
 }
@@ -569,8 +572,8 @@ static PyMethodDef METHODS[] = {
      "Return the statistics of the `count` elements at `address` whose places in config.STATISTICS are the bytes of\n"
      "`wanted`. Nothing is checked: the memory must be there."},
     {"of_many", of_many, METH_VARARGS,
-     "of_many(code, address, counts, wanted)\n\n"
-     "Return a list for each of the tensors of so many elements, which lie end to end; see `of_one`."},
+     "of_many(code, parts, wanted)\n\n"
+     "Return a list for each of the tensors whose elements are the bytes in the list `parts`; see `of_one`."},
     USE_TEAM,
     {NULL, NULL, 0, NULL},
 };

@@ -2,9 +2,9 @@
 
 Theory of operation
     Torch needs about 2 us for each reduction of each tensor, however small. Here the elements of a few hundred
-    tensors of one dtype stand in one array, and ``ufunc.reduceat`` reduces each stretch of it, unless the one pass of
-    `one_pass` is compiled and knows the dtype. What is computed is
-    defined in `one_tensor`; floating dtypes are widened first, so that sums are float64 and nothing overflows.
+    tensors of one dtype stand in one array, and ``ufunc.reduceat`` reduces each stretch of it. (Where `one_pass` is
+    compiled and knows the dtype, it is asked instead.) What is computed is defined in `one_tensor`; floating dtypes are
+    widened first, so that sums are float64 and nothing overflows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from ...torch_internals.quiet import quiet
-from .one_pass import of_stretches
 
 Array = NDArray[Any]
 Columns = dict[str, Any]  # name -> array or list with one entry for each tensor
@@ -90,10 +89,6 @@ def compute(data: bytes, dtype: torch.dtype, sizes: list[int], names: tuple[str,
         sizes: the bytes of each tensor, none of them 0.
         names: of `config.STATISTICS`.
     """
-    itemsize = dtype.itemsize
-    in_one_pass = of_stretches(data, dtype, [size // itemsize for size in sizes], names)
-    if in_one_pass is not None:
-        return in_one_pass
     if dtype not in _NUMBERS:
         _NUMBERS[dtype] = np.uint8, _table_of(dtype)
     kind, widen = _NUMBERS[dtype]

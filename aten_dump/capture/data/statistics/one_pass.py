@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from ....config import STATISTICS
@@ -50,16 +49,10 @@ def of_memory(dtype: torch.dtype, address: int, count: int, names: tuple[str, ..
     return of_one(code, address, count, threads, _places(names))
 
 
-def of_stretches(
-    data: bytes, dtype: torch.dtype, counts: list[int], names: tuple[str, ...] = STATISTICS
-) -> list[list[Any]] | None:
-    """Return the statistics `names` of tensors of so many elements each, which lie end to end, a list for each tensor;
-    None as `of_memory`.
-    """
+def of_parts(parts: list[bytes], dtype: torch.dtype, names: tuple[str, ...] = STATISTICS) -> list[list[Any]] | None:
+    """Return the statistics `names` of tensors whose elements are these bytes, a list for each; None as `of_memory`."""
     code = CODES.get(dtype)
-    if not IS_COMPILED or code is None:
-        return None
-    return of_many(code, np.frombuffer(data, np.uint8).ctypes.data, counts, _places(names))
+    return of_many(code, parts, _places(names)) if IS_COMPILED and code is not None else None
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aten_dump.capture.data.statistics.one_pass import CODES, IS_COMPILED, of_stretches
+from aten_dump.capture.data.statistics.one_pass import CODES, IS_COMPILED, of_parts
 from aten_dump.capture.data.statistics.one_tensor import of_elements
 from aten_dump.config import STATISTICS
 from tests.capture.bits import raw
@@ -127,18 +127,25 @@ def test_integers_at_their_ends_are_exact() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", CODES, ids=str)
-def test_tensors_end_to_end_have_each_their_own(dtype: torch.dtype) -> None:
+def test_many_tensors_have_each_their_own(dtype: torch.dtype) -> None:
     tensors = [drawn(dtype, count, seed) for seed, count in enumerate((1, 700, 3, 512, 20_000))]
-    found = of_stretches(b"".join(map(raw, tensors)), dtype, [x.numel() for x in tensors])
+    found = of_parts([raw(x) for x in tensors], dtype)
     assert found is not None and len(found) == 5
     for one, x in zip(found, tensors, strict=True):
         check(one, x)
-    few = of_stretches(b"".join(map(raw, tensors)), dtype, [x.numel() for x in tensors], ("max", "count"))
+    few = of_parts([raw(x) for x in tensors], dtype, ("max", "count"))
     assert few == [[one[STATISTICS.index("max")], one[0]] for one in found]
+
+
+@needs_compiler
+@pytest.mark.parametrize("part", [b"", b"12345"])
+def test_bytes_that_are_no_elements_are_refused(part: bytes) -> None:
+    with pytest.raises(ValueError, match=f"{len(part)} bytes"):
+        of_parts([b"1234", part], torch.float32)
 
 
 def test_what_it_does_not_know_is_left_to_torch() -> None:
     assert of_elements(torch.ones(3, dtype=torch.complex64)) is None
     assert of_elements(torch.ones(3, device="meta")) is None
-    assert of_stretches(b"1234", torch.float8_e5m2, [4]) is None
+    assert of_parts([b"1234"], torch.float8_e5m2) is None
     assert (of_elements(torch.ones(3)) is not None) == IS_COMPILED
