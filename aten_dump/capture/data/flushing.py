@@ -30,6 +30,11 @@ class Flushable(ABC):
     def _send(self) -> None:
         """Send it; called with the lock held."""
 
+    def _wait_for_tick(self) -> None:
+        """Wait for the tick that is at work; with `_is_filled` set, none begins after it."""
+        with self._lock:
+            pass
+
     def flush(self) -> None:
         """Send what was gathered."""
         with self._lock:

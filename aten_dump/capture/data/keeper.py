@@ -34,7 +34,7 @@ from ...store.sink import Sink
 from ...store.writing.host_bytes import bytes_at
 from ..devices import in_plain_format, private_memory, saturates
 from ..memory.dtypes import dtype_name
-from ..memory.geometry import Elements, byte_extent, bytes_spanned, covers, has_no_gaps
+from ..memory.geometry import Elements, Row, byte_extent, bytes_spanned, covers, has_no_gaps
 from ..memory.storages import StorageState
 from ..torch_internals.quiet import quiet
 from .byte_copies import copied_to_host
@@ -95,7 +95,14 @@ class Keeper:
         if not self.keeps_nothing:
             sink.on_tick(self._tick)
 
-    def keep(self, tensor: torch.Tensor, state: StorageState, value: int, elements: Elements | None = None) -> None:
+    def keep(
+        self,
+        tensor: torch.Tensor,
+        state: StorageState,
+        value: int,
+        elements: Elements | None = None,
+        row: Row | None = None,
+    ) -> None:
         """Keep the data of a value, once for each.
 
         Args:
@@ -103,6 +110,7 @@ class Keeper:
             state: its storage.
             value: its id.
             elements: where they lie, if that is in host memory and known already.
+            row: the row that they lie in, if that is known, be it in host memory or not.
         """
         flags = self.marks[value]
         self.marks[value] = flags | KEPT
@@ -110,7 +118,7 @@ class Keeper:
             if self._observe is not None:
                 self._observe(tensor, value, state)
             if elements is None and not flags & _BITS:
-                elements = _elements_in_a_row(tensor)
+                elements = _elements_in_a_row(tensor, row)
             if elements is not None and state.format is None:
                 if elements[2] <= self._small_bytes and elements[4] is None:
                     self._keep_small(state, value, elements)
@@ -316,12 +324,15 @@ class Keeper:
         self._emit(Note(NOTE, "unreadable", f"value {value}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
 
 
-def _elements_in_a_row(tensor: torch.Tensor) -> Elements | None:
+def _elements_in_a_row(tensor: torch.Tensor, row: Row | None) -> Elements | None:
     """Return where the elements of a tensor lie, if they do so in a row in host memory; no bits of it are set."""
-    dtype = tensor.dtype
-    item_bytes = ITEM_BYTES.get(dtype)
-    if item_bytes is None or not tensor.is_cpu or not tensor.is_contiguous():
+    if not tensor.is_cpu:
         return None
-    nbytes = tensor.numel() * item_bytes
-    address = tensor.data_ptr() if nbytes else 0
-    return (dtype, int(tensor.storage_offset()) * item_bytes, nbytes, address, None) if address else None
+    if row is None:
+        dtype = tensor.dtype
+        item_bytes = ITEM_BYTES.get(dtype)
+        if item_bytes is None or not tensor.is_contiguous():
+            return None
+        row = dtype, int(tensor.storage_offset()) * item_bytes, tensor.numel() * item_bytes
+    address = tensor.data_ptr() if row[2] else 0
+    return (*row, address, None) if address else None

@@ -120,29 +120,25 @@ class Batches(Flushable):
         """Take the bytes of a value, to be stored, or for their facts, or both. Returns where they are."""
         self._is_filled = True
         try:
-            if not self._is_ticking:
-                return self._add(dtype, stored, facts, value, data)
-            with self._lock:  # which the tick holds
-                return self._add(dtype, stored, facts, value, data)
+            if self._is_ticking:
+                self._wait_for_tick()
+            alike = self._described if not stored else self._both if facts else self._stored
+            batch = alike.get(dtype)
+            if batch is None:
+                batch = alike[dtype] = Batch(dtype, stored, self._wanted if facts else None)
+            start, nbytes = batch.nbytes, len(data)
+            batch.nbytes = start + nbytes
+            batch.values.append(value)
+            batch.parts.append(data)
+            if stored:
+                batch.places.append((value, start))
+            self._values += 1
+            self._bytes += nbytes
+            if self._values >= self._most_values or self._bytes >= self._most_bytes:
+                self._send()
+            return batch, start
         finally:
             self._is_filled = False
-
-    def _add(self, dtype: torch.dtype, stored: bool, facts: bool, value: int, data: bytes) -> tuple[Batch, int]:
-        alike = self._described if not stored else self._both if facts else self._stored
-        batch = alike.get(dtype)
-        if batch is None:
-            batch = alike[dtype] = Batch(dtype, stored, self._wanted if facts else None)
-        start = batch.nbytes
-        batch.nbytes = start + len(data)
-        batch.values.append(value)
-        batch.parts.append(data)
-        if stored:
-            batch.places.append((value, start))
-        self._values += 1
-        self._bytes += len(data)
-        if self._values >= self._most_values or self._bytes >= self._most_bytes:
-            self._send()
-        return batch, start
 
     def place(self, value: int, batch: Batch, start: int) -> int:
         """Say where in a batch the bytes of a value are; returns the blob, if that is known already, else -1."""

@@ -9,6 +9,7 @@ import torch
 
 Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, neg bit)
 Layout = tuple[tuple[int, ...], tuple[int, ...]]  # shape, strides
+Row = tuple[torch.dtype, int, int]  # of elements that lie in a row: dtype, first byte in their storage, their bytes
 # Elements in host memory: dtype, first byte in their storage, their bytes, address of the first; None where they lie in
 # a row, else how they do.
 Elements = tuple[torch.dtype, int, int, int, Layout | None]
@@ -26,6 +27,16 @@ def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
 def covers(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor has each element of its extent in memory once, in whatever order."""
     return tensor.is_contiguous() or has_no_gaps(tensor.shape, tensor.stride())
+
+
+def is_a_row(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Tell whether elements lie in memory one after the other, in row-major order; True of none."""
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return 0 in shape
+        expected *= size
+    return True
 
 
 def has_no_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,8 @@ import torch
 from ...store.records import NOTE, OPAQUE, TREE_VALUE, UNDEFINED, Note, Tree
 from ...store.sink import Emit
 from ..data.keeper import KEPT, Keeper
-from ..memory.geometry import Geometry
+from ..data.statistics.many_small_tensors import ITEM_BYTES
+from ..memory.geometry import Geometry, Row, is_a_row
 from ..memory.storage_table import StorageTable
 from ..naming.interned_tables import Interner
 from ..torch_internals.engine import DISABLED_DISPATCH, is_functional_tensor
@@ -66,7 +68,8 @@ class ValueTable(ValueIds):
         self.finds_unseen_writes = unseen_writes is not None  # looks at contents for writes that dispatch does not see
         self._plain: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
         self._without_memory = TensorsWithoutMemory(self._records, coverage)
-        self._geometries: dict[Geometry, Geometry] = {}  # one of each for all values that lie so
+        # One of each for all values that lie so; with it the row, if they lie in one.
+        self._geometries: dict[Geometry, tuple[Geometry, Row | None]] = {}
 
     @property
     def count(self) -> int:
@@ -111,6 +114,7 @@ class ValueTable(ValueIds):
         if self._unseen_writes is not None:
             self._unseen_writes.check(tensor, state)
         tree = None
+        row: Row | None = None
         if geometry == state.place:
             tree = state.value
         elif state.others is not None:
@@ -118,11 +122,11 @@ class ValueTable(ValueIds):
         if tree is None:
             if is_functional_tensor(tensor):
                 return (TREE_VALUE, self._without_memory.opaque(tensor))  # it has a storage, but no memory
-            geometry = self._geometries.get(geometry) or self._keep_geometry(geometry)
+            geometry, row = self._geometries.get(geometry) or self._keep_geometry(geometry)
             tree = self._records.in_memory(tensor, state, geometry)
             state.add_value(geometry, tree)
         if keep and self._keeps_data and not self._marks[tree[1]] & _NOT_TO_KEEP:
-            self._keeper.keep(tensor, state, tree[1])
+            self._keeper.keep(tensor, state, tree[1], None, row)
         return tree
 
     def _add(self, tensor: torch.Tensor, described: tuple[Any, ...], keep: bool) -> Tree:
@@ -171,13 +175,18 @@ class ValueTable(ValueIds):
         finally:
             self.storages.clear()
 
-    def _keep_geometry(self, geometry: Geometry) -> Geometry:
+    def _keep_geometry(self, geometry: Geometry) -> tuple[Geometry, Row | None]:
         """Return a geometry to be kept: a plain tuple of plain tuples, which Python's collector need not walk."""
-        plain: Geometry = (geometry[0], tuple(geometry[1]), *geometry[2:])
+        offset, shape, strides, dtype, is_conj, is_neg = geometry
+        plain: Geometry = (offset, tuple(shape), *geometry[2:])
+        row: Row | None = None
+        item_bytes = ITEM_BYTES.get(dtype)
+        if item_bytes is not None and not is_conj and not is_neg and is_a_row(shape, strides):
+            row = dtype, offset * item_bytes, math.prod(shape) * item_bytes
         if len(self._geometries) >= _MOST_GEOMETRIES:
             self._geometries.clear()
-        self._geometries[plain] = plain
-        return plain
+        self._geometries[plain] = plain, row
+        return plain, row
 
     def _is_plain(self, kind: type) -> bool:
         """Tell whether tensors of `kind` are memory like any other: no dispatch of their own."""

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from aten_dump.capture.memory.geometry import byte_extent, bytes_spanned, covers, has_no_gaps
+from aten_dump.capture.memory.geometry import byte_extent, bytes_spanned, covers, has_no_gaps, is_a_row
 
 
 def element_places(tensor: torch.Tensor) -> list[int]:
@@ -46,3 +46,13 @@ def test_extent_and_cover_of_many_views() -> None:
 def test_no_elements_touch_no_byte(shape: tuple[int, ...]) -> None:
     assert byte_extent(torch.zeros(9)[5:].new_empty(shape)) == (0, 0)
     assert byte_extent(torch.zeros(9)[9:]) == (0, 0)
+
+
+def test_a_row_is_what_torch_calls_contiguous() -> None:
+    none = [torch.empty(shape) for shape in ((0,), (2, 0, 3))] + [
+        torch.empty(3, 0).T,
+        torch.empty(4, 2, 0).permute(2, 0, 1),
+    ]
+    found = [(is_a_row(view.shape, view.stride()), view.is_contiguous()) for view in (*some_views(600), *none)]
+    assert [ours for ours, _ in found] == [torchs for _, torchs in found]
+    assert {ours for ours, _ in found} == {True, False}
