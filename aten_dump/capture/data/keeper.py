@@ -89,7 +89,8 @@ class Keeper:
         hash_is_checksum = wanted.hash == "xxh3" and config.trigger is None
         self._stored = StoredBytes(sink, self._batches, seconds, wanted.sample, hash_is_checksum)
         self._said_no_memory = False
-        self.marks = bytearray(1)  # by the id of a value: its flags, and KEPT
+        # By the id of a value: its flags, and KEPT. (Compiled, a list of numbers is read for less than bytes are.)
+        self.marks: list[int] = [0]
         self.keeps_memory = config.wants_private_memory  # of tensors in private formats, as it lies
         self.keeps_nothing = not (wanted.bytes or wanted.facts or observe)
         if not self.keeps_nothing:

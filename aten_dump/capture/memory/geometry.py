@@ -11,8 +11,8 @@ Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, n
 Layout = tuple[tuple[int, ...], tuple[int, ...]]  # shape, strides
 Row = tuple[torch.dtype, int, int]  # of elements that lie in a row: dtype, first byte in their storage, their bytes
 # Elements in host memory: dtype, first byte in their storage, their bytes, address of the first; None where they lie in
-# a row, else how they do.
-Elements = tuple[torch.dtype, int, int, int, Layout | None]
+# a row, else their `Layout`. (Compiled, a tuple of which each type is said is taken apart whenever one is asked for.)
+Elements = tuple[Any, ...]
 
 
 def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -52,9 +52,8 @@ def has_no_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def bytes_spanned(elements: Elements) -> int:
     """Return how many bytes of memory lie from the first byte of some elements to the last."""
     dtype, _, nbytes, _, layout = elements
-    if layout is None:
-        return nbytes
-    return _elements_spanned(*layout) * dtype.itemsize
+    spanned: int = nbytes if layout is None else _elements_spanned(*layout) * dtype.itemsize
+    return spanned
 
 
 def _elements_spanned(shape: Sequence[int], strides: Sequence[int]) -> int:

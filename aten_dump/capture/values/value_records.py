@@ -16,7 +16,6 @@ from ...store.records import (
     TREE_VALUE,
     UNDEFINED,
     VALUE,
-    Tree,
     Value,
 )
 from ...store.sink import Emit
@@ -33,7 +32,7 @@ class ValueRecords:
 
     __slots__ = ("_devices", "_dtypes", "_emit", "_interner", "_keeps_memory", "_marks", "count")
 
-    def __init__(self, emit: Emit, interner: Interner, marks: bytearray, keeps_memory: bool = False) -> None:
+    def __init__(self, emit: Emit, interner: Interner, marks: list[int], keeps_memory: bool = False) -> None:
         self.count = 0  # values so far
         self._marks = marks  # their flags are added to it
         self._keeps_memory = keeps_memory  # of those in private formats, as it lies
@@ -53,7 +52,9 @@ class ValueRecords:
         """Emit a storage again, of which it is known now that it lies in the memory of another, from a byte on."""
         self._emit((STORAGE, state.id, state.nbytes, self._devices[device], whole, offset))
 
-    def in_memory(self, tensor: torch.Tensor, state: StorageState, geometry: Geometry, is_plain: bool = False) -> Tree:
+    def in_memory(
+        self, tensor: torch.Tensor, state: StorageState, geometry: Geometry, is_plain: bool = False
+    ) -> tuple[Any, ...]:
         """Emit the value of a tensor on a storage; return it as all records name it.
 
         Args:

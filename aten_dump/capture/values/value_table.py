@@ -84,7 +84,7 @@ class ValueTable(ValueIds):
         kind = type(tensor)
         if kind is not _TENSOR and not self._plain.get(kind, False) and not self._is_plain(kind):
             return (TREE_VALUE, self._without_memory.of_subclass(tensor, keep, self.value_of))
-        tree: Tree
+        tree: tuple[Any, ...] | None
         try:
             if FINDS and self._unseen_writes is None:
                 found: tuple[Any, ...] | None = look(tensor, self._states)

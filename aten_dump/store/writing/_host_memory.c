@@ -6,29 +6,41 @@
 #include <Python.h>
 #include <stdint.h>
 
-static PyObject *bytes_at(PyObject *module, PyObject *args)
+/* Read the arguments of both functions; 0 with an exception set where they are not two numbers. */
+static int two_numbers(PyObject *const *args, Py_ssize_t count, char **address, Py_ssize_t *nbytes)
 {
-    unsigned long long address;
-    Py_ssize_t nbytes;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "Kn", &address, &nbytes))
-        return NULL;
-    return PyBytes_FromStringAndSize((const char *)(uintptr_t)address, nbytes);
+    if (count != 2) {
+        PyErr_Format(PyExc_TypeError, "expected an address and a number of bytes, got %zd arguments", count);
+        return 0;
+    }
+    *address = (char *)(uintptr_t)PyLong_AsUnsignedLongLong(args[0]);
+    *nbytes = PyLong_AsSsize_t(args[1]);
+    return !PyErr_Occurred();
 }
 
-static PyObject *memory_at(PyObject *module, PyObject *args)
+static PyObject *bytes_at(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    unsigned long long address;
+    char *address;
     Py_ssize_t nbytes;
     (void)module;
-    if (!PyArg_ParseTuple(args, "Kn", &address, &nbytes))
-        return NULL;
-    return PyMemoryView_FromMemory((char *)(uintptr_t)address, nbytes, 0x100 /* PyBUF_READ */);
+    return two_numbers(args, count, &address, &nbytes) ? PyBytes_FromStringAndSize(address, nbytes) : NULL;
 }
+
+static PyObject *memory_at(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    char *address;
+    Py_ssize_t nbytes;
+    (void)module;
+    return two_numbers(args, count, &address, &nbytes) ? PyMemoryView_FromMemory(address, nbytes, 0x100 /* PyBUF_READ */)
+                                                : NULL;
+}
+
+/* A cast by way of a function without arguments: its type is the one that compilers let any other be. */
+#define FUNCTION(name) (PyCFunction)(void (*)(void))(name), METH_FASTCALL
 
 static PyMethodDef METHODS[] = {
-    {"bytes_at", bytes_at, METH_VARARGS, "bytes_at(address, nbytes)\n\nReturn a copy of memory."},
-    {"memory_at", memory_at, METH_VARARGS, "memory_at(address, nbytes)\n\nReturn a view of memory, to be read."},
+    {"bytes_at", FUNCTION(bytes_at), "bytes_at(address, nbytes)\n\nReturn a copy of memory."},
+    {"memory_at", FUNCTION(memory_at), "memory_at(address, nbytes)\n\nReturn a view of memory, to be read."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -20,7 +20,7 @@ class Records:
 
     def __init__(self) -> None:
         self.sink = MemorySink()
-        self.marks = bytearray(1)
+        self.marks = [0]
         self.records = ValueRecords(self.sink.emit, Interner(self.sink.emit), self.marks)
 
     def of(self, tensor: torch.Tensor, state: StorageState | None = None) -> r.Value:
