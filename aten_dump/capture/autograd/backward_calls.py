@@ -219,13 +219,14 @@ def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
 class BackwardTask:
     """One pass of the autograd engine: the calls whose backward it runs."""
 
-    __slots__ = ("_root", "_step", "_sums", "calls", "leaves")
+    __slots__ = ("_root", "_step", "_sums", "calls", "creates_graph", "leaves")
 
     def __init__(self, step: Step, sums: GradientSums, thread: ThreadState) -> None:
         self._step = step
         self._sums = sums
         self.calls: dict[int, BackwardCall] = {}
         self._root = thread.stack[-1].visible if thread.stack else step.main_parent()
+        self.creates_graph: bool | None = None  # None until the run of a node has told
         self.leaves: dict[int, int] = {}  # id of a leaf tensor -> its AccumulateGrad call
 
     def call_of(self, owner: OpenCall | None, thread: ThreadState) -> BackwardCall | None:

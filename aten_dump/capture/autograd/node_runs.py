@@ -19,14 +19,16 @@ from ...store.records import TREE_TUPLE, Tree
 from ..clock import perf_counter_ns
 from ..naming.call_name import BACKWARD, NODE
 from ..step.open_calls import OpenCall
+from ..step.program_frames import program_frame
 from ..step.step import Step
-from ..step.threads import ThreadState, output_of
+from ..step.threads import ThreadState, forget_last_run, output_of
 from ..torch_internals import node_hooks
 from ..torch_internals.engine import (
     current_graph_task_id,
     get_sequence_nr,
     is_grad_enabled,
     len_dispatch_stack,
+    pass_makes_graph,
     queue_callback,
     running_node,
 )
@@ -100,23 +102,17 @@ class NodeRuns(Runs):
         """Run by the engine ahead of a hook of the program's before a node's run or after it."""
         node = running_node()
         tag = None if node is None else self.tags.of(node)
-        if tag is not None and tag.is_told_late and not self._has_call(tag):
-            tag.runs_python = True
+        if tag is None or not tag.is_told_late:
+            return
+        if not self._has_call(tag):
             self.begins(tag, gradients[-1])
+        if tag.thread is not None and not tag.pushed:
+            tag.pushed = push_function_mode(self._modes.function)
 
     def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
         """An op or a call begins in the run of a node that has no hook before it."""
-        if self.closed or self._has_call(tag):
-            return
-        own = thread.own
-        try:
-            if own.lock is None:
-                self._enter(tag, thread)
-            else:
-                with own.lock:
-                    self._enter(tag, thread)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self.step.failed(error)
+        if not self.closed and not self._has_call(tag):
+            self._begin(tag, thread, None)
 
     def _has_call(self, tag: NodeTag) -> bool:
         """Tell whether the run of a node has begun in this pass: it is under way, or what it sent is added up."""
@@ -131,18 +127,7 @@ class NodeRuns(Runs):
         if own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
             return
         begun_ns = perf_counter_ns()
-        call: OpenCall | None = None
-        try:
-            if own.lock is None:
-                call = self._enter(tag, thread)
-            else:
-                with own.lock:
-                    call = self._enter(tag, thread)
-            if tag.name.op in OWN_FORMULA_NODES and computes_otherwise(tag.name.op, grad_outputs):
-                tag.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
-                self.step.coverage.add("own_formula", tag.name.op, int(tag.mode_off))
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self.step.failed(error)
+        call = self._begin(tag, thread, grad_outputs)
         now_ns = perf_counter_ns()
         own.ns += now_ns - begun_ns
         if call is not None:
@@ -166,7 +151,7 @@ class NodeRuns(Runs):
             own.enter(now_ns)
             try:
                 if not has_call:  # nothing has run in it
-                    self._enter(tag, thread)
+                    self._enter(tag, thread, grad_outputs)
                     now_ns = perf_counter_ns()
                 self._leave(tag, grad_inputs, grad_outputs, thread, now_ns - self.step.start_ns)
             finally:
@@ -174,12 +159,28 @@ class NodeRuns(Runs):
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
 
-    def _enter(self, tag: NodeTag, thread: ThreadState) -> OpenCall:
-        """A node begins to run; return the call that this is."""
+    def _begin(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients | None) -> OpenCall | None:
+        """Do what `_enter` does, with the lock; return None where the recorder failed."""
+        lock = thread.own.lock
+        try:
+            if lock is None:
+                return self._enter(tag, thread, grad_outputs)
+            with lock:
+                return self._enter(tag, thread, grad_outputs)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.step.failed(error)
+        return None
+
+    def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients | None) -> OpenCall:
+        """A node begins to run; return the call that this is.
+
+        `grad_outputs` are what it gets; None where the engine is not who tells of it but something that runs in it,
+        perhaps in a hook of the program's that has a grad mode of its own.
+        """
         if not tag.is_told_late and _let_others_first(tag.handle):
             tag.runs_python = True
         if thread.last_run is not None:
-            _forget_last_run(thread)
+            forget_last_run(thread)
         number = current_graph_task_id()
         task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
         owner = tag.owner
@@ -187,13 +188,20 @@ class NodeRuns(Runs):
         if owner is not None:
             parent = task.calls.get(owner.id) or task.call_of(owner, thread)
         call = tag.call = self._open(tag, thread, parent)
-        tag.thread, tag.creates_graph = thread, thread.grad is True
+        if task.creates_graph is None:
+            has_grad = thread.grad is True
+            task.creates_graph = pass_makes_graph(program_frame(), has_grad) if grad_outputs is None else has_grad
+        tag.thread, tag.creates_graph, tag.pushed = thread, task.creates_graph, False
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
                 thread.compiled_nodes += 1
                 thread.storages_before = self._values.storages.seen()
             else:
                 tag.pushed = push_function_mode(self._modes.function)
+        name = tag.name.op
+        if grad_outputs is not None and name in OWN_FORMULA_NODES and computes_otherwise(name, grad_outputs):
+            tag.mode_off = take_only_dispatch_mode_off(self._modes.dispatch)
+            self.step.coverage.add("own_formula", name, int(tag.mode_off))
         return call
 
     def _open(self, tag: NodeTag, thread: ThreadState, parent: BackwardCall | None) -> OpenCall:
@@ -242,9 +250,9 @@ class NodeRuns(Runs):
         call.end_ns = end_ns
         tag.thread = None
         if thread.last_run is not None:
-            _forget_last_run(thread)
+            forget_last_run(thread)
         thread.last_run = tag
-        if tag.runs_python or tag.mode_off:
+        if tag.runs_python or tag.pushed or tag.mode_off:
             self._put_modes_back(tag, thread)
         received = call.args = encode_all(grad_outputs, self._values, self._keep_inputs)
         sent = self._trees_of(call, grad_inputs, thread)
@@ -333,16 +341,8 @@ class NodeRuns(Runs):
             self._finish_task(task)
         self._tasks.clear()
         for thread in self.step.threads.all:
-            _forget_last_run(thread)  # or the step would hold what holds the step
+            forget_last_run(thread)  # or the step would hold what holds the step
         self.closed = True
         node_hooks.remove_all(self._handles)
         self._handles.clear()
         node_hooks.uninstall()
-
-
-def _forget_last_run(thread: ThreadState) -> None:
-    """Let go of the node that ran last on a thread: its gradients have been added up, and no op comes under it."""
-    last = thread.last_run
-    if last is not None:
-        last.call = None
-        thread.last_run = None

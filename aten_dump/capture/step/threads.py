@@ -86,6 +86,14 @@ class ThreadState:
         return self.optimizer_pass == current_graph_task_id()
 
 
+def forget_last_run(thread: ThreadState) -> None:
+    """Let go of the node that ran last: its gradients have been added up, and no op comes under it."""
+    last = thread.last_run
+    if last is not None:
+        last.call = None
+        thread.last_run = None
+
+
 def output_of(thread: ThreadState, result: Any, call: int) -> Tree:
     """Return the tree of what a call returned, if its last op did and nothing was run since; None if not."""
     if thread.output_call == thread.last_call and thread.output_id == id(result) and call < thread.last_call:

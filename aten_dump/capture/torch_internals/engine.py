@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -49,6 +50,25 @@ def function_of(op: Any) -> Any:
     """Return what to call to run an op: where its class only hands the arguments on, that which takes them."""
     kind = type(op)
     return op._op if _HANDS_ON and kind is OpOverload and kind.__call__ is _TORCHS_CALL else op
+
+
+_RUNS_ENGINE: Final[Any] = getattr(getattr(torch.autograd.graph, "_engine_run_backward", None), "__code__", None)
+_CREATE_GRAPH: Final = 2  # which of what that is given beside the roots
+
+
+def pass_makes_graph(frame: FrameType | None, has_grad: bool) -> bool:
+    """Tell whether the backward pass that runs makes a graph, be it told in a hook with another grad mode.
+
+    Args:
+        frame: the program's innermost.
+        has_grad: the grad mode, which is the pass's where no hook of the program's runs.
+    """
+    if frame is None or frame.f_code is _RUNS_ENGINE:
+        return has_grad
+    while frame is not None and frame.f_code is not _RUNS_ENGINE:
+        frame = frame.f_back
+    given: tuple[Any, ...] = () if frame is None else frame.f_locals.get("args", ())
+    return bool(given[_CREATE_GRAPH]) if len(given) > _CREATE_GRAPH else has_grad
 
 
 def queue_callback(action: Callable[[], None]) -> None:

@@ -57,7 +57,6 @@ def _put_opener(hooks: Any, is_new: bool) -> None:
         ours = None
     elif type(hooks) is Hooks and _KEY in hooks and getattr(hooks, "after", hooks) is None:
         ours = hooks.pop(_KEY)
-        ours.runs_python = True
     else:
         return
     theirs = {key: hook for key, hook in hooks.items() if key != _OPENER}
@@ -72,7 +71,7 @@ def install(own: type, opener: Callable[..., None]) -> None:
     """Answer for the recorder's own hooks, which are of this type, from now on.
 
     Args:
-        own: a type with an attribute `runs_python`, which is set where the program puts a hook after the same run.
+        own: the type.
         opener: is called in a node's run ahead of hooks of the program's with what those are called with.
     """
     global _torchs, _patch, _opener

@@ -441,3 +441,28 @@ def test_a_node_that_has_failed_runs_again(record: Record, function: Callable[[T
     assert [c.parent.parent.name for c in runs] == [c.name for c in passes] and len(passes) == 2
     assert [len(values(c.outputs)) for c in runs] == [0, 1]
     assert_linked(rank)
+
+
+@pytest.mark.parametrize("creates_graph", [False, True])
+def test_a_hook_s_own_grad_mode_is_not_that_of_the_pass(record: Record, creates_graph: bool) -> None:
+    """The first thing that runs in the pass is a hook's op in the other mode."""
+
+    def program() -> list[Tensor]:
+        x = torch.randn(4, requires_grad=True)
+        y = x.exp() * 2
+
+        def hook(gradient: Tensor) -> Tensor:
+            with torch.set_grad_enabled(not creates_graph):
+                return gradient * torch.ones(4, requires_grad=True).cos().detach()
+
+        y.register_hook(hook)
+        (found,) = torch.autograd.grad(y, x, torch.ones(4), create_graph=creates_graph)
+        assert found.requires_grad is creates_graph
+        return [found]
+
+    rank = twice(record, program)
+    phases = {c.op: c.phase for c in calls(rank, kind="aten") if c.op in ("aten::cos", "aten::mul.Tensor")}
+    assert phases == {"aten::cos": "backward" if creates_graph else "recompute", "aten::mul.Tensor": "backward"}
+    (found,) = [c for c in calls(rank, kind="node") if c.op == "ExpBackward0"]
+    assert {c.phase for c in found.children} == {"backward"}
+    assert_linked(rank)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 import torch
 
 from aten_dump.capture.torch_internals.engine import (
     ACCUMULATE_GRAD,
     is_grad_enabled,
+    pass_makes_graph,
     queue_callback,
     running_node,
     top_saved_hooks,
@@ -46,6 +50,28 @@ def test_a_callback_comes_when_the_last_node_has_run_and_may_queue_another() -> 
     x.register_post_accumulate_grad_hook(lambda leaf: order.append("leaf"))
     y.backward()
     assert order == ["node", "leaf", "first callback", "second callback"]
+
+
+@pytest.mark.parametrize("creates_graph", [False, True])
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_whether_a_pass_makes_a_graph_is_told_in_hooks_with_any_grad_mode(creates_graph: bool) -> None:
+    x, found = torch.ones(1, requires_grad=True), []
+
+    def hook(gradient: torch.Tensor) -> None:
+        with torch.set_grad_enabled(not creates_graph):
+            found.append(pass_makes_graph(sys._getframe(), is_grad_enabled()))
+
+    y = x.exp()
+    y.register_hook(hook)
+    y.backward(create_graph=creates_graph, retain_graph=True)
+    torch.autograd.grad(x.sin() * y, x, create_graph=creates_graph)
+    assert found == [creates_graph] * 2
+    x.grad = None
+
+
+@pytest.mark.parametrize("has_grad", [False, True])
+def test_where_no_frame_tells_whether_a_pass_makes_a_graph_the_grad_mode_does(has_grad: bool) -> None:
+    assert pass_makes_graph(None, has_grad) is pass_makes_graph(sys._getframe(), has_grad) is has_grad
 
 
 @needs_saved_hooks_told
