@@ -148,7 +148,7 @@ class GraphLinks:
         return tag
 
     def _name_of(self, node: Any) -> CallName:
-        """Return what a node is called. Its type tells, but that which functions in C++ share that have none."""
+        """Return what a node is called; its type tells, unless it is the one of all C++ functions without their own."""
         kind = type(node)
         name = self._names_by_type.get(kind)
         if name is None:

@@ -98,7 +98,7 @@ def uninstall() -> None:
 def put_after(node: Any, hook: Any) -> Any:
     """Have a hook of ours called after a node's runs; return its handle, None where hooks of the program's are there.
 
-    Those it has put before the node's run from now on it puts after an opener of ours: see `install`.
+    Hooks that the program puts on the node from now on run after an opener of ours: see `install`.
     """
     hooks = node.register_hook(hook)
     if type(hooks) is not Hooks:

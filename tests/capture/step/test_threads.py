@@ -340,3 +340,11 @@ def test_an_optimizer_runs_in_a_backward_only_while_that_very_pass_runs() -> Non
     y.backward(retain_graph=True)
     assert found == [False, True]
     assert not state.optimizer_runs_in_backward(), "the pass has ended"
+
+
+def test_the_state_of_the_running_thread_is_the_same_by_either_way() -> None:
+    threads = Threads()
+    assert threads.running() is threads.here.state is threads.main
+    found: list[ThreadState] = []
+    in_thread(lambda: found.extend((threads.running(), threads.here.state)))
+    assert found[0] is found[1] is not threads.main
