@@ -16,7 +16,7 @@ from tests.capture.bits import assert_same, calls, only, values
 from tests.capture.process_state import changes, module_hooks, picture
 from tests.capture.twice import twice
 from tests.devices import op_here
-from tests.torch_features import APPLY_TAKES_KEYWORDS
+from tests.torch_features import APPLY_TAKES_KEYWORDS, needs_saved_tensors
 
 Record = Callable[..., Any]
 
@@ -384,6 +384,7 @@ def test_saved_tensor_hooks(record: Record, hooks: str) -> None:
         )
 
 
+@needs_saved_tensors
 def test_what_a_tensor_s_hook_runs_is_in_the_run_of_its_node(record: Record) -> None:
     """The engine runs it before the node's formula; on a thread of its own, where the device has one."""
 
@@ -415,6 +416,7 @@ def test_gradients_that_are_added_up_after_a_node_s_run_are_no_second_run(record
     assert_linked(rank)
 
 
+@needs_saved_tensors
 @pytest.mark.parametrize("function", [torch.exp, lambda x: x + 1.0], ids=["runs an op", "runs none"])
 def test_a_node_that_has_failed_runs_again(record: Record, function: Callable[[Tensor], Tensor]) -> None:
     """What a pass left that raised is no part of the next."""
