@@ -64,9 +64,7 @@ class PythonCalls:
         try:
             own.enter(perf_counter_ns())
             try:
-                node = running_node()
-                if node is not None:
-                    self._tags.entered(node, thread)
+                node = self._enter_node(thread)
                 top = step.top(thread) if thread.stack else None
                 call = OpenCall(step.next_id(), API, name, top)
                 self._place(call, top, frame, thread, node)
@@ -93,9 +91,7 @@ class PythonCalls:
         thread = step.here.state
         try:
             with thread.own:
-                node = running_node()
-                if node is not None:
-                    self._tags.entered(node, thread)
+                node = self._enter_node(thread)
                 top = step.top(thread) if thread.stack else None
                 call = OpenCall(step.next_id(), MODULE, name, top)
                 call.fqn, call.module = fqn, step.interner.text(fqn)
@@ -115,15 +111,20 @@ class PythonCalls:
 
     def open_remark(self, name: CallName, frame: FrameType, thread: ThreadState) -> OpenCall:
         """Return a call that the program tells of by its own words, placed where the program is."""
-        node = running_node()
-        if node is not None:
-            self._tags.entered(node, thread)
+        node = self._enter_node(thread)
         top = self.step.top(thread) if thread.stack else None
         call = OpenCall(self.step.next_id(), API, name, top)
         call.start_ns = perf_counter_ns() - self.step.start_ns
         self._place(call, top, frame, thread, node)
         call.sequence_start = get_sequence_nr()
         return call
+
+    def _enter_node(self, thread: ThreadState) -> Any:
+        """Return the autograd node that runs on this thread, whose run has a call from now on; None where none does."""
+        node = running_node()
+        if node is not None:
+            self._tags.entered(node, thread)
+        return node
 
     def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState, node: Any) -> None:
         """Set phase, forward link, visibility and stack of a call that begins in the run of `node`, or in none."""

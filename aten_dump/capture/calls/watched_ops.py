@@ -34,7 +34,7 @@ def watch(
         with thread.own:
             op = WatchedOp()
             op.node = node = running_node()
-            op.tag = None if node is None else ops.tags.entered(node, thread)
+            op.tag = None if node is None else ops.tags.of(node)  # `Ops.start` has entered it
             op.begin(ops, thread, entry)
             op.take(args, kwargs)
             op.start_ns = perf_counter_ns() - ops.step.start_ns

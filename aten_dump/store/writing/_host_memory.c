@@ -31,8 +31,9 @@ static PyObject *memory_at(PyObject *module, PyObject *const *args, Py_ssize_t c
     char *address;
     Py_ssize_t nbytes;
     (void)module;
-    return two_numbers(args, count, &address, &nbytes) ? PyMemoryView_FromMemory(address, nbytes, 0x100 /* PyBUF_READ */)
-                                                : NULL;
+    if (!two_numbers(args, count, &address, &nbytes))
+        return NULL;
+    return PyMemoryView_FromMemory(address, nbytes, 0x100 /* PyBUF_READ */);
 }
 
 /* A cast by way of a function without arguments: its type is the one that compilers let any other be. */
