@@ -1,7 +1,8 @@
 """Elements on the host that do not lie in a row, where the C file beside this one was compiled (hatch_build.py).
 
 They are copied piece by piece into memory that is used again, and read there while a processor's cache still has them.
-Without the C file, and of tensors that it does not know, torch makes a copy of all: `tensor_bytes`.
+Without the C file torch copies them there where they are not many: into new memory that takes half as long again. Of
+all others, and of tensors that are not known here, torch makes a copy: `tensor_bytes`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from ...store.writing.host_bytes import HostBytes
 from ..memory.geometry import byte_extent
 from ..team_threads import team_threads
+from .tensor_bytes import as_integers
 
 try:
     from ._gather import copy as copy
@@ -26,7 +28,8 @@ else:
     IS_COMPILED = True
 
 _ALIGNMENT: Final = 64
-_KEPT_BYTES: Final = 1 << 19  # what `stretch` asks for, but where rows are very long
+# What `stretch` asks for, but where rows are very long. Torch is given all elements at once, as it is slow with parts.
+_KEPT_BYTES: Final = 1 << 19 if IS_COMPILED else 1 << 22
 _MOST_KEPT: Final = 4
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 T = TypeVar("T")
@@ -41,6 +44,7 @@ class _Scratch:
         self.nbytes = nbytes
         self.address = memory.ctypes.data + start
         self.view = memory.data[start : start + nbytes]
+        self.tensor = torch.from_numpy(memory[start : start + nbytes])
 
 
 _kept: Final[list[_Scratch]] = []  # what is not in use
@@ -61,10 +65,14 @@ def _give_back(scratch: _Scratch) -> None:
 
 
 def can_gather(tensor: torch.Tensor) -> bool:
-    """Tell whether the elements of a tensor do not lie in a row and can be copied here. Call inside `quiet()`."""
+    """Tell whether elements lie apart and the C file can copy them. Call inside `quiet()`."""
+    return IS_COMPILED and lie_apart(tensor)
+
+
+def lie_apart(tensor: torch.Tensor) -> bool:
+    """Tell whether the elements of a tensor do not lie in a row, and are known here. Call inside `quiet()`."""
     return (
-        IS_COMPILED
-        and not tensor.is_contiguous()
+        not tensor.is_contiguous()
         and tensor.is_cpu
         and type(tensor) in _PLAIN
         and tensor.layout == torch.strided
@@ -115,14 +123,18 @@ class GatheredBytes(HostBytes):
 
 def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:
     """Return what `read` makes of the address of a tensor's elements, in row-major order and there until it returns;
-    None where they are more than are copied at once. `can_gather` says of which tensors.
+    None where they are more than are copied at once. `lie_apart` says of which tensors. Call inside `quiet()`.
     """
     nbytes = tensor.numel() * tensor.element_size()
     if nbytes > _KEPT_BYTES:
         return None
     scratch = _scratch(nbytes)
     try:
-        GatheredBytes(tensor)(0, scratch.address, nbytes)
+        if IS_COMPILED:
+            GatheredBytes(tensor)(0, scratch.address, nbytes)
+        else:
+            bits = as_integers(tensor)
+            scratch.tensor[:nbytes].view(bits.dtype).view(bits.shape).copy_(bits)
         return read(scratch.address)
     finally:
         _give_back(scratch)

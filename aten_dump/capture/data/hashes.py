@@ -10,9 +10,10 @@ import torch
 
 from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
+from ...store.writing.host_bytes import memory_at
 from ..torch_internals.quiet import quiet
 from .byte_copies import elements_on_host
-from .gather import GatheredBytes, can_gather, read_at_once
+from .gather import GatheredBytes, can_gather, lie_apart, read_at_once
 from .hash_functions import HASHERS, HASHES, digest_of_elements
 from .host_memory import as_array
 from .statistics.one_pass import CODES, of_memory
@@ -50,6 +51,11 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
 
 
 def _digest(tensor: torch.Tensor, algorithm: str) -> bytes:
+    if lie_apart(tensor):
+        nbytes = tensor.numel() * tensor.element_size()
+        found = read_at_once(tensor, lambda address: HASHES[algorithm](memory_at(address, nbytes)))
+        if found is not None:
+            return found
     _owner, data = host_bytes(tensor)
     return HASHES[algorithm](data)
 

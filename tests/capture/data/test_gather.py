@@ -16,8 +16,9 @@ from torch import Tensor
 
 from aten_dump.capture.data import gather
 from aten_dump.capture.data.byte_copies import copy_elements
-from aten_dump.capture.data.gather import GatheredBytes, can_gather, read_at_once
+from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once
 from aten_dump.capture.data.hash_functions import HASHERS, HASHES
+from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
 from tests.capture.bits import raw
 from tests.store.recording import begin, blobs_of, writer
@@ -147,11 +148,26 @@ def test_pieces_are_of_whole_lines_of_memory_and_stay_in_cache() -> None:
     assert stretch(8, (0, 5), (5, 1)) == 0 and stretch(8, (), ()) == 1
 
 
-@needs_compiler
-def test_elements_are_read_at_once_where_they_are_few() -> None:
-    few, many = torch.randn(300, 200).t(), torch.randn(700, 500).t()
-    assert read_at_once(few, lambda address: ctypes.string_at(address, few.numel() * 4)) == raw(few)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["transposed", "from an odd place", "heads"])
+def test_elements_are_read_at_once_where_they_are_few(layout: str, dtype: torch.dtype) -> None:
+    few = LARGE[layout](drawn(70_000, dtype))[:30, :20]
+    with quiet():
+        found = read_at_once(few, lambda address: ctypes.string_at(address, few.numel() * few.element_size()))
+    assert lie_apart(few) and found == raw(few)
+
+
+def test_many_elements_are_not_read_at_once() -> None:
+    many = torch.randn(1100, 1000).t()
     assert read_at_once(many, lambda _: pytest.fail("more than the memory for them holds")) is None
+
+
+def test_a_parameter_is_read_at_once_and_knows_nothing_of_it() -> None:
+    x = torch.nn.Parameter(torch.randn(30, 20))
+    version = x._version
+    with quiet():
+        found = read_at_once(x.t(), lambda address: ctypes.string_at(address, x.numel() * 4))
+    assert found == raw(x.detach().t()) and x._version == version and x.grad_fn is None
 
 
 @needs_compiler
