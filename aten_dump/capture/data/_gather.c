@@ -1,5 +1,8 @@
 /* Elements of strided memory, copied in row-major order. No torch, no numpy: an address, the bytes of an element, a shape
  * and strides come in, a copy goes out, and the GIL is released meanwhile. Several threads take stretches in turn.
+ *
+ * A long row is written around the caches, where the processor can: nobody reads the copy soon, and what the program and
+ * the recorder are about to read stays in them.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -7,8 +10,14 @@
 #include <Python.h>
 #include <stdint.h>
 
+#if defined(__SSE2__) && defined(__GNUC__)
+#include <emmintrin.h>
+#endif
+
 #include "../_torch_threads.h"
 #include "_strided_memory.h"
+
+#define LONG_ROW (1 << 18) /* bytes */
 
 typedef struct {
     const Layout *all;
@@ -17,12 +26,38 @@ typedef struct {
     char *to;
 } Work;
 
+/* Copy a part of a long row. */
+static void copy_around_caches(const char *from, int64_t nbytes, char *to)
+{
+#if defined(__SSE2__) && defined(__GNUC__)
+    const int64_t head = least(-(intptr_t)to & (LINE - 1), nbytes);
+    memcpy(to, from, (size_t)head);
+    for (from += head, to += head, nbytes -= head; nbytes >= LINE; from += LINE, to += LINE, nbytes -= LINE)
+        for (int i = 0; i < LINE / 16; i++)
+            _mm_stream_si128((__m128i *)to + i, _mm_loadu_si128((const __m128i *)from + i));
+    _mm_sfence();
+#endif
+    memcpy(to, from, (size_t)nbytes);
+}
+
+static int is_long_row(const Work *work)
+{
+    const Layout *all = work->all;
+    return all->count == 1 && all->of[0].stride == all->item && work->past - work->first >= LONG_ROW / all->item;
+}
+
 static void copy_stretches(void *argument)
 {
     Work *work = argument;
-    for (int64_t first; (first = work->first + take_piece(&work->next) * work->stretch) < work->past;)
-        copy_range(work->all, 0, work->from, first, least(first + work->stretch, work->past),
-                   work->to + (first - work->first) * work->all->item);
+    const int item = work->all->item, is_long = is_long_row(work);
+    for (int64_t first; (first = work->first + take_piece(&work->next) * work->stretch) < work->past;) {
+        const int64_t past = least(first + work->stretch, work->past);
+        char *to = work->to + (first - work->first) * item;
+        if (is_long)
+            copy_around_caches(work->from + first * item, (past - first) * item, to);
+        else
+            copy_range(work->all, 0, work->from, first, past, to);
+    }
 }
 
 static PyObject *copy(PyObject *self, PyObject *args)

@@ -35,15 +35,15 @@ def drawn(elements: int, dtype: torch.dtype) -> Tensor:
     return torch.randint(0, 256, (elements * dtype.itemsize,), dtype=torch.uint8, generator=generator).view(dtype)
 
 
-def copied(x: Tensor, first: int = 0, past: int | None = None, threads: int = 1) -> bytes:
+def copied(x: Tensor, first: int = 0, past: int | None = None, threads: int = 1, at: int = 64) -> bytes:
     """What the compiled file copies; raises if it writes beside that."""
     past = x.numel() if past is None else past
     nbytes = (past - first) * x.element_size()
-    memory = ctypes.create_string_buffer(b"\xa5" * (nbytes + 128), nbytes + 128)
-    place = ctypes.addressof(memory) + 64
+    memory = ctypes.create_string_buffer(b"\xa5" * (nbytes + 2 * at), nbytes + 2 * at)
+    place = ctypes.addressof(memory) + at
     gather.copy(x.data_ptr(), x.element_size(), tuple(x.shape), x.stride(), first, past, place, threads)
-    assert memory.raw[:64] == memory.raw[64 + nbytes :] == b"\xa5" * 64
-    return memory.raw[64 : 64 + nbytes]
+    assert memory.raw[:at] == memory.raw[at + nbytes :] == b"\xa5" * at
+    return memory.raw[at : at + nbytes]
 
 
 def expected(x: Tensor, first: int = 0, past: int | None = None) -> bytes:
@@ -126,6 +126,15 @@ def test_several_threads_copy_the_same(name: str, threads: int) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("at", [64, 65, 79, 127])
+def test_a_long_row_is_copied_from_any_place_to_any_other(at: int, threads: int) -> None:
+    x = drawn(600_000, torch.uint8)
+    for first, past in ((0, 600_000), (1, 599_999), (17, 17 + (1 << 18)), (64, 64 + (1 << 18) - 1), (5, 399_999)):
+        assert copied(x, first, past, threads, at) == expected(x, first, past), (first, past)
+
+
+@needs_compiler
 @pytest.mark.parametrize("algorithm", HASHES)
 def test_the_hash_of_pieces_is_that_of_the_whole(algorithm: str) -> None:
     x, hasher = torch.randn(700, 500).t(), HASHERS[algorithm]()
@@ -151,7 +160,7 @@ def test_pieces_are_of_whole_lines_of_memory_and_stay_in_cache() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["transposed", "from an odd place", "heads"])
 def test_elements_are_read_at_once_where_they_are_few(layout: str, dtype: torch.dtype) -> None:
-    few = LARGE[layout](drawn(70_000, dtype))[:30, :20]
+    few = LARGE[layout](drawn(70_000, dtype))[:30, :4]
     with quiet():
         found = read_at_once(few, lambda address: ctypes.string_at(address, few.numel() * few.element_size()))
     assert lie_apart(few) and found == raw(few)
