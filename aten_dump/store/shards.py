@@ -24,6 +24,8 @@ MAX_HEADER_BYTES: Final = 64 << 20  # safetensors refuses headers above 100,000,
 HEADER_START: Final = '{"__metadata__":{"format":"pt"}'
 HEADER_END: Final = "}"
 PAD_PREFIX: Final = "pad."
+_NUMBER_BYTES: Final = 20  # of a number below 2**64 and the comma after it
+_ENTRY_BYTES: Final = 64  # of an item, but for its dtype and numbers
 
 # Bits per element of safetensors' dtypes.
 DTYPE_BITS: Final[dict[str, int]] = {
@@ -55,6 +57,11 @@ def partial_name(number: int) -> str:
 def header_entry(name: str, dtype: str, shape: Sequence[int], start: int, end: int) -> str:
     """Return one item of a shard's JSON header, with the comma before it."""
     return f',"{name}":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"data_offsets":[{start},{end}]}}'
+
+
+def most_entry_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Return how long the item of a blob can be at most, wherever it lies and whatever its number is."""
+    return _ENTRY_BYTES + len(dtype) + (len(shape) + 3) * _NUMBER_BYTES
 
 
 def pad_entry(start: int, end: int) -> str:

@@ -126,6 +126,17 @@ class WrittenBlob(NamedTuple):
     hash_of: int
 
 
+class _End(NamedTuple):
+    """The end of a blob among its bytes: its record as far as it is known before them, and `hash_of`."""
+
+    number: int
+    start: int
+    nbytes: int
+    dtype: str
+    shape: list[int]
+    hash_of: int
+
+
 def _written(blobs: list[WrittenBlob], file: GrowingFile, nbytes: int) -> list[WrittenBlob]:
     """Return the blobs whose bytes are all among the first so many of a shard's data."""
     if not (file.is_made or file.is_named):  # it could not be made: a blob of no bytes is not there
@@ -170,7 +181,7 @@ class ShardWriter:
         self._longest = 0  # most bytes of the file so far
         self._hash = xxhash.xxh3_64()
         # Bytes of blobs (views), pads between them (bytes), and the ends of blobs, whose checksums are not taken yet.
-        self._queue: list[memoryview | bytes | WrittenBlob] = []
+        self._queue: list[memoryview | bytes | _End] = []
         self._chunks: list[Chunk] = []
         self._blobs: list[WrittenBlob] = []  # whose checksums are taken
         self._file = GrowingFile(os.path.join(directory, shard_name(number)), folder)
@@ -221,15 +232,12 @@ class ShardWriter:
 
     def end(self, number: int, dtype: str, shape: list[int], hash_of: int = 0) -> None:
         """Complete the blob; `take_written` has its record after the next `flush`."""
-        entries = [pad_entry(self._end, self._start)] if self._start > self._end else []
-        for entry in (*entries, header_entry(str(number), dtype, shape, self._start, self._position)):
-            self._entries.append(entry)
-            self._header_used += len(entry)
-        self._end = self._position
-        nbytes = self._position - self._start
-        self._queue.append(
-            WrittenBlob(Blob(BLOB, number, self.record.number, self._start, nbytes, dtype, shape, b""), hash_of)
-        )
+        start, end = self._start, self._position
+        if start > self._end:
+            self._add_entry(pad_entry(self._end, start))
+        self._add_entry(header_entry(str(number), dtype, shape, start, end))
+        self._end = end
+        self._queue.append(_End(number, start, end - start, dtype, shape, hash_of))
 
     def rewind(self) -> None:
         """Forget the blob that was begun but not ended."""
@@ -295,13 +303,18 @@ class ShardWriter:
         """Close the file as it is. Idempotent."""
         self._file.close()
 
+    def _add_entry(self, entry: str) -> None:
+        self._entries.append(entry)
+        self._header_used += len(entry)
+
     def _checked(self) -> Iterator[memoryview | bytes]:
         """Yield what is queued, at most WRITE_BYTES at a time, taken into the checksum of its blob."""
         queue, self._queue = self._queue, []
         for one in queue:
-            if isinstance(one, WrittenBlob):
-                record = one.record._replace(checksum=self._hash.digest())
-                self._blobs.append(WrittenBlob(record, one.hash_of))
+            if isinstance(one, _End):
+                number, start, nbytes, dtype, shape, hash_of = one
+                record = Blob(BLOB, number, self.record.number, start, nbytes, dtype, shape, self._hash.digest())
+                self._blobs.append(WrittenBlob(record, hash_of))
                 self._hash.reset()
             elif isinstance(one, bytes):
                 yield one

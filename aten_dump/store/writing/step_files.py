@@ -22,13 +22,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...errors import AtenDumpError
 from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
 from ..regular_files import make_folder, sync_folder
-from ..shards import header_entry
+from ..shards import most_entry_bytes
 from ..threads.side_by_side import side_by_side
 from .arena import Chunk
 from .index_writer import INDEX_FILE, IndexWriter
@@ -42,8 +42,7 @@ LANES: Final = 2
 LANE_BYTES: Final = 1 << 20  # that wait for one shard before the next blob goes to another
 
 
-@dataclass(frozen=True, slots=True)
-class BlobStart:
+class BlobStart(NamedTuple):
     """What is known of a blob before its bytes."""
 
     id: int
@@ -53,8 +52,7 @@ class BlobStart:
     hash_of: int = 0  # value whose xxh3 hash is that of the bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Consecutive bytes of a blob in arena memory; `chunk` is None for a blob of no bytes."""
 
     blob: BlobStart
@@ -245,8 +243,7 @@ class StepFiles:
 
     def _shard_for(self, blob: BlobStart) -> ShardWriter:
         """Return the shard that takes the blob, a new one if need be."""
-        longest = 2 * self._settings.shard_bytes + blob.nbytes  # an offset at least as long as the true one
-        entry_bytes = len(header_entry(str(blob.id), blob.dtype, blob.shape, longest, longest))
+        entry_bytes = most_entry_bytes(blob.dtype, blob.shape)
         if self._storing is not None and self._storing.is_inside_blob:  # its fill raised: the last piece never came
             self._storing.rewind()
         lane = self._shortest_lane()
@@ -266,8 +263,11 @@ class StepFiles:
 
     def _shortest_lane(self) -> int:
         """Return the lane for which the fewest bytes wait; the first one where it has little to do."""
+        first = self._lanes[0]
+        if first is None or first.queued_bytes < LANE_BYTES:
+            return 0
         waiting = [shard.queued_bytes if shard is not None else 0 for shard in self._lanes]
-        return waiting.index(min(waiting)) if waiting[0] >= LANE_BYTES else 0
+        return waiting.index(min(waiting))
 
     def _begin_shard(self, entry_bytes: int, nbytes: int) -> ShardWriter:
         self._handed_on.free_space.check(self._directory.parent.parent, nbytes)

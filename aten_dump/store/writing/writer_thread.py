@@ -190,14 +190,14 @@ class WriterThread:
 
     def _work(self) -> bool:
         """Do what is queued; True when it is the end of all."""
-        flushed = time.monotonic()
+        flushed, interrupt = time.monotonic(), self._steps.interrupt
         self.queue.drain()
         while (job := self.queue.pop()) is not None:
             action, argument = job
             self._try(action, argument)
             self.queue.done()
             self._thread.progress += 1
-            if action == self._steps.interrupt:
+            if action == interrupt:
                 return True
             del argument, job
             if time.monotonic() - flushed >= INTERVAL_SECONDS:
