@@ -8,7 +8,8 @@
  *     sums of blocks, in any order, and one of them then adds and scrambles, which is a sixteenth of the bytes.
  *
  *     Elements that do not lie in a row are copied, a stretch at a time, into memory of the thread's own, and read from
- *     there while its cache still has them.
+ *     there while its cache still has them. Those that do may be copied elsewhere while they are read, around the caches
+ *     (`_gather.c` says why): each byte is loaded once, so that the hash is that of the copy, whoever writes meanwhile.
  *
  *     Compilers do not find the one instruction that multiplies halves of lanes, so it is named: for x86-64 with AVX2.
  *     On other processors the module cannot be imported, and xxhash hashes as without it.
@@ -87,13 +88,19 @@ INLINE WITH_AVX2 __m256i multiply_halves(__m256i lanes)
     return _mm256_mul_epu32(lanes, _mm256_srli_epi64(lanes, 32));
 }
 
-/* Return what stripes add to the lanes, the first of them with the secret from byte `place` on. */
-INLINE WITH_AVX2 Sum sum_stripes(const char *from, int stripes, int place)
+/* Return what stripes add to the lanes, the first of them with the secret from byte `place` on; where `to` is not NULL,
+ * it is a place in memory that whole vectors fit, and they are copied there.
+ */
+INLINE WITH_AVX2 Sum sum_stripes(const char *from, int stripes, int place, char *to)
 {
     Sum products = {_mm256_setzero_si256(), _mm256_setzero_si256()}, data = products;
     for (int i = 0; i < stripes; i++) {
         const uint8_t *key = SECRET + place + i * 8;
         const __m256i low = load(from + i * STRIPE), high = load(from + i * STRIPE + STRIPE / 2);
+        if (to != NULL) {
+            _mm256_stream_si256((__m256i *)(to + i * STRIPE), low);
+            _mm256_stream_si256((__m256i *)(to + i * STRIPE + STRIPE / 2), high);
+        }
         data.low = _mm256_add_epi64(data.low, low);
         data.high = _mm256_add_epi64(data.high, high);
         products.low = _mm256_add_epi64(products.low, multiply_halves(_mm256_xor_si256(low, load(key))));
@@ -109,13 +116,20 @@ static WITH_AVX2 void sum_blocks(const char *from, int64_t blocks, Lanes *sums)
     for (int64_t block = 0; block < blocks; block++, from += BLOCK) {
         for (int ahead = 4 * BLOCK; ahead < 5 * BLOCK; ahead += LINE)
             FETCH(from + ahead);
-        store(sum_stripes(from, STRIPES, 0), sums[block]);
+        store(sum_stripes(from, STRIPES, 0, NULL), sums[block]);
     }
+}
+
+static WITH_AVX2 void copy_and_sum_blocks(const char *from, int64_t blocks, Lanes *sums, char *to)
+{
+    for (int64_t block = 0; block < blocks; block++, from += BLOCK, to += BLOCK)
+        store(sum_stripes(from, STRIPES, 0, to), sums[block]);
+    _mm_sfence();
 }
 
 static WITH_AVX2 void add(const char *from, int stripes, int place, uint64_t *lanes)
 {
-    const Sum sum = sum_stripes(from, stripes, place);
+    const Sum sum = sum_stripes(from, stripes, place, NULL);
     store((Sum){_mm256_add_epi64(load(lanes), sum.low), _mm256_add_epi64(load(lanes + 4), sum.high)}, lanes);
 }
 
@@ -161,6 +175,7 @@ static uint64_t merged(const uint64_t *lanes, uint64_t nbytes)
 typedef struct {
     const Layout *all;
     const char *from;
+    char *to; /* where a row is copied to; NULL for nowhere */
     int64_t first, past, piece, next; /* blocks of this round; blocks that are copied at once; the next piece */
     Lanes *sums;
     int lacks_memory;
@@ -191,15 +206,22 @@ static void sum_pieces(void *argument)
     }
     for (int64_t first; (first = work->first + take_piece(&work->next) * work->piece) < work->past;) {
         const int64_t past = least(first + work->piece, work->past);
+        Lanes *sums = work->sums + (first - work->first);
+        if (work->to != NULL) {
+            copy_and_sum_blocks(work->from + first * BLOCK, past - first, sums, work->to + first * BLOCK);
+            continue;
+        }
         if (!is_row)
             copy_bytes(work->all, work->from, first * BLOCK, past * BLOCK, copy);
-        sum_blocks(is_row ? work->from + first * BLOCK : copy, past - first, work->sums + (first - work->first));
+        sum_blocks(is_row ? work->from + first * BLOCK : copy, past - first, sums);
     }
     free(copy);
 }
 
-/* Take the hash of `nbytes` bytes; return 0 where there is no memory for it. */
-static int take_hash(const Layout *all, const char *from, int64_t nbytes, int threads, uint64_t *hash)
+/* Take the hash of `nbytes` bytes, which are copied to `to` if they lie in a row and that is not NULL; return 0 where
+ * there is no memory for it.
+ */
+static int take_hash(const Layout *all, const char *from, int64_t nbytes, char *to, int threads, uint64_t *hash)
 {
     Lanes lanes = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
     const int64_t blocks = (nbytes - 1) / BLOCK, stretch = best_stretch(all) * all->item / BLOCK;
@@ -208,7 +230,7 @@ static int take_hash(const Layout *all, const char *from, int64_t nbytes, int th
     Lanes *sums = blocks ? malloc((size_t)round * sizeof(Lanes)) : NULL;
     if (blocks && sums == NULL)
         return 0;
-    Work work = {all, from, 0, 0, piece, 0, sums, 0};
+    Work work = {all, from, to, 0, 0, piece, 0, sums, 0};
     for (; work.first < blocks && !work.lacks_memory; work.first = work.past) {
         work.past = least(work.first + round, blocks);
         work.next = 0;
@@ -218,7 +240,11 @@ static int take_hash(const Layout *all, const char *from, int64_t nbytes, int th
     free(sums);
     char rest[BLOCK], last[STRIPE];
     copy_bytes(all, from, blocks * BLOCK, nbytes, rest);
-    copy_bytes(all, from, nbytes - STRIPE, nbytes, last);
+    if (to != NULL) {
+        memcpy(to + blocks * BLOCK, rest, (size_t)(nbytes - blocks * BLOCK));
+        memcpy(last, to + nbytes - STRIPE, STRIPE);
+    } else
+        copy_bytes(all, from, nbytes - STRIPE, nbytes, last);
     add(rest, (int)((nbytes - 1 - blocks * BLOCK) / STRIPE), 0, lanes);
     add(last, 1, (int)sizeof SECRET - STRIPE - 7, lanes);
     *hash = merged(lanes, (uint64_t)nbytes);
@@ -227,30 +253,23 @@ static int take_hash(const Layout *all, const char *from, int64_t nbytes, int th
 
 /* -- Python's side */
 
-static PyObject *digest(PyObject *self, PyObject *args)
+/* Return the hash as xxhash's digest; `to` as for `take_hash`. */
+static PyObject *new_digest(const Layout *all, unsigned long long from, int64_t nbytes, unsigned long long to, int threads)
 {
-    unsigned long long from;
-    int item, threads = 1, has_memory;
-    PyObject *shape, *strides;
-    Layout all;
+    const char *memory = (const char *)(uintptr_t)from;
+    char *copy = (char *)(uintptr_t)to;
+    int has_memory;
     uint64_t hash;
     uint8_t bytes[8];
-    (void)self;
-    if (!PyArg_ParseTuple(args, "KiO!O!|i", &from, &item, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &threads))
-        return NULL;
-    const int64_t elements = read_layout(item, shape, strides, &all), nbytes = elements * item;
-    if (elements < 0)
-        return NULL;
     if (nbytes < LEAST) {
         PyErr_Format(PyExc_ValueError, "%lld bytes are hashed here, at least %d must be", (long long)nbytes, LEAST);
         return NULL;
     }
-    merge(&all);
     if (nbytes < UNLOCKED)
-        has_memory = take_hash(&all, (const char *)(uintptr_t)from, nbytes, 1, &hash);
+        has_memory = take_hash(all, memory, nbytes, copy, 1, &hash);
     else {
         Py_BEGIN_ALLOW_THREADS
-        has_memory = take_hash(&all, (const char *)(uintptr_t)from, nbytes, threads, &hash);
+        has_memory = take_hash(all, memory, nbytes, copy, threads, &hash);
         Py_END_ALLOW_THREADS
     }
     if (!has_memory)
@@ -260,11 +279,47 @@ static PyObject *digest(PyObject *self, PyObject *args)
     return PyBytes_FromStringAndSize((const char *)bytes, sizeof bytes);
 }
 
+static PyObject *digest(PyObject *self, PyObject *args)
+{
+    unsigned long long from;
+    int item, threads = 1;
+    PyObject *shape, *strides;
+    Layout all;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KiO!O!|i", &from, &item, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &threads))
+        return NULL;
+    const int64_t elements = read_layout(item, shape, strides, &all);
+    if (elements < 0)
+        return NULL;
+    merge(&all);
+    return new_digest(&all, from, elements * item, 0, threads);
+}
+
+static PyObject *copy_and_digest(PyObject *self, PyObject *args)
+{
+    unsigned long long from, to;
+    long long nbytes;
+    int threads = 1;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KLK|i", &from, &nbytes, &to, &threads))
+        return NULL;
+    if (to == 0 || to % sizeof(__m256i)) {
+        PyErr_Format(PyExc_ValueError, "a copy to %llu was asked for; the address must be a multiple of %d", to,
+                     (int)sizeof(__m256i));
+        return NULL;
+    }
+    const Layout row = {1, 1, {{nbytes, 1, 1}}};
+    return new_digest(&row, from, nbytes, to, threads);
+}
+
 static PyMethodDef METHODS[] = {
     {"digest", digest, METH_VARARGS,
      "digest(address, item, shape, strides, threads=1)\n\n"
      "Return xxh3_64 of the elements of a tensor in row-major order, big endian as xxhash's digest. An element has\n"
      "`item` bytes; strides count elements; at least 241 bytes. No memory is checked: it must be there."},
+    {"copy_and_digest", copy_and_digest, METH_VARARGS,
+     "copy_and_digest(address, nbytes, to, threads=1)\n\n"
+     "Copy bytes to the memory at `to`, a multiple of 32, and return xxh3_64 of the copy as `digest` does."},
     USE_TEAM,
     {NULL, NULL, 0, NULL},
 };

@@ -14,7 +14,7 @@ from ...torch_names import without_bits
 from ..memory.geometry import byte_extent
 from ..team_threads import TEAM_BYTES, team_threads
 from ..torch_internals.quiet import quiet
-from . import gather
+from . import gather, hash_functions
 from .device_copies import Copier, Wait, copier_of
 from .gather import GatheredBytes, can_gather
 from .host_memory import host_tensor, tensor_at
@@ -24,14 +24,17 @@ GATHERED_BYTES: Final = 8 << 20  # at a time, of elements that do not lie in a r
 
 
 class BytesInARow(HostBytes):
-    """A `Fill` with bytes of host memory, which torch's threads copy where the C file is compiled."""
+    """A `Fill` with bytes of host memory, copied by torch's threads, and the checksum taken, where that is compiled."""
 
     __slots__ = ()
 
     def _copy(self, offset: int, address: int, nbytes: int) -> None:
         if gather.IS_COMPILED and nbytes >= TEAM_BYTES:
             start, threads = self._address + offset, team_threads(nbytes)
-            gather.copy(start, 1, (nbytes,), (1,), 0, nbytes, address, threads)
+            if hash_functions.IS_COMPILED and offset == 0 and address % hash_functions.COPY_ALIGNMENT == 0:
+                self.checksum = hash_functions.copy_and_digest(start, nbytes, address, threads)
+            else:
+                gather.copy(start, 1, (nbytes,), (1,), 0, nbytes, address, threads)
         else:  # not by an op of torch's: in a forked child it may wait for threads that are not there
             super()._copy(offset, address, nbytes)
 

@@ -18,6 +18,7 @@ from ..memory.geometry import Elements
 from ..team_threads import team_threads
 
 try:
+    from ._xxh3 import copy_and_digest as copy_and_digest
     from ._xxh3 import digest as xxh3_of_elements
     from ._xxh3 import use_team as use_team
 except ImportError:
@@ -26,6 +27,7 @@ else:
     IS_COMPILED = True
 
 LEAST_BYTES: Final = 241  # that the C file hashes
+COPY_ALIGNMENT: Final = 32  # of the memory that it copies to
 
 
 class Hasher(Protocol):

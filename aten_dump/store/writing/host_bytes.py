@@ -50,7 +50,7 @@ except ImportError:
 class HostBytes:
     """A `Fill` that copies bytes which are in host memory: nobody waits for a device."""
 
-    __slots__ = ("_address", "_owner", "_seconds")
+    __slots__ = ("_address", "_owner", "_seconds", "checksum")
 
     def __init__(self, address: int, owner: object = None, seconds: dict[str, float] | None = None) -> None:
         """Take the bytes from `address` on.
@@ -63,6 +63,7 @@ class HostBytes:
         self._address = address
         self._owner = owner
         self._seconds = seconds
+        self.checksum = b""  # xxh3_64 of what was copied last, where that was taken on the way
 
     @classmethod
     def of(cls, data: bytes) -> HostBytes:

@@ -126,14 +126,21 @@ class WrittenBlob(NamedTuple):
     hash_of: int
 
 
+class _Checked(NamedTuple):
+    """Bytes of a blob whose checksum is known."""
+
+    view: memoryview
+
+
 class _End(NamedTuple):
-    """The end of a blob among its bytes: its record as far as it is known before them, and `hash_of`."""
+    """The end of a blob among its bytes: its record, its checksum where that is known before, and `hash_of`."""
 
     number: int
     start: int
     nbytes: int
     dtype: str
     shape: list[int]
+    checksum: bytes
     hash_of: int
 
 
@@ -180,8 +187,8 @@ class ShardWriter:
         self._taken = 0  # bytes of blobs that `take_written` has told of
         self._longest = 0  # most bytes of the file so far
         self._hash = xxhash.xxh3_64()
-        # Bytes of blobs (views), pads between them (bytes), and the ends of blobs, whose checksums are not taken yet.
-        self._queue: list[memoryview | bytes | _End] = []
+        # Bytes of blobs (views), those whose checksums are known, pads between them (bytes), and the ends of blobs.
+        self._queue: list[memoryview | _Checked | bytes | _End] = []
         self._chunks: list[Chunk] = []
         self._blobs: list[WrittenBlob] = []  # whose checksums are taken
         self._file = GrowingFile(os.path.join(directory, shard_name(number)), folder)
@@ -223,21 +230,23 @@ class ShardWriter:
             self._queue.append(_ZEROS[:pad])
         self._start = self._position = self._end + pad
 
-    def add(self, chunk: Chunk | None, view: memoryview) -> None:
-        """Queue bytes of the blob; `chunk` is given back by `flush`."""
-        self._queue.append(view)
+    def add(self, chunk: Chunk | None, view: memoryview, is_checked: bool = False) -> None:
+        """Queue bytes of the blob, which are all of it if `is_checked`; `chunk` is given back by `flush`."""
+        self._queue.append(_Checked(view) if is_checked else view)
         if chunk is not None:
             self._chunks.append(chunk)
         self._position += len(view)
 
-    def end(self, number: int, dtype: str, shape: list[int], hash_of: int = 0) -> None:
-        """Complete the blob; `take_written` has its record after the next `flush`."""
+    def end(self, number: int, dtype: str, shape: list[int], hash_of: int = 0, checksum: bytes = b"") -> None:
+        """Complete the blob; `take_written` has its record after the next `flush`. Its checksum is that of the bytes
+        that were added, and is taken of them unless it is known.
+        """
         start, end = self._start, self._position
         if start > self._end:
             self._add_entry(pad_entry(self._end, start))
         self._add_entry(header_entry(str(number), dtype, shape, start, end))
         self._end = end
-        self._queue.append(_End(number, start, end - start, dtype, shape, hash_of))
+        self._queue.append(_End(number, start, end - start, dtype, shape, checksum, hash_of))
 
     def rewind(self) -> None:
         """Forget the blob that was begun but not ended."""
@@ -308,20 +317,25 @@ class ShardWriter:
         self._header_used += len(entry)
 
     def _checked(self) -> Iterator[memoryview | bytes]:
-        """Yield what is queued, at most WRITE_BYTES at a time, taken into the checksum of its blob."""
+        """Yield what is queued, at most WRITE_BYTES at a time; checksums that are not known are taken."""
         queue, self._queue = self._queue, []
         for one in queue:
             if isinstance(one, _End):
-                number, start, nbytes, dtype, shape, hash_of = one
-                record = Blob(BLOB, number, self.record.number, start, nbytes, dtype, shape, self._hash.digest())
+                number, start, nbytes, dtype, shape, checksum, hash_of = one
+                if not checksum:
+                    checksum = self._hash.digest()
+                    self._hash.reset()
+                record = Blob(BLOB, number, self.record.number, start, nbytes, dtype, shape, checksum)
                 self._blobs.append(WrittenBlob(record, hash_of))
-                self._hash.reset()
             elif isinstance(one, bytes):
                 yield one
             else:
-                for start in range(0, len(one), WRITE_BYTES):
-                    part = one[start : start + WRITE_BYTES]
-                    add_to_hash(self._hash, part)
+                is_checked = isinstance(one, _Checked)
+                view = one.view if isinstance(one, _Checked) else one
+                for start in range(0, len(view), WRITE_BYTES):
+                    part = view[start : start + WRITE_BYTES]
+                    if not is_checked:
+                        add_to_hash(self._hash, part)
                     yield part
 
     def _write(self, parts: list[memoryview | bytes], header_bytes: int = 0, are_all: bool = False) -> bool:

@@ -63,6 +63,7 @@ class Piece(NamedTuple):
     is_last: bool
     ready: Callable[[], None] | None
     get: Callable[[], bytes] | None = None  # all bytes of the blob, where they are not in arena memory
+    checksum: bytes = b""  # of all bytes of the blob, where that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,13 @@ class StepFiles:
         shard = self._storing
         assert shard is not None, "a blob's first piece opens a shard"
         if piece.chunk is not None:
-            shard.add(piece.chunk, piece.chunk.view[piece.start : piece.start + piece.nbytes])
+            view = piece.chunk.view[piece.start : piece.start + piece.nbytes]
+            shard.add(piece.chunk, view, is_checked=bool(piece.checksum))
         elif piece.get is not None:
             shard.add(None, memoryview(piece.get()))
         self.queued_bytes += piece.nbytes
         if piece.is_last:
-            shard.end(blob.id, blob.dtype, blob.shape, blob.hash_of)
+            shard.end(blob.id, blob.dtype, blob.shape, blob.hash_of, piece.checksum)
             self._blobs += 1
             self._blob_bytes += blob.nbytes
         if self.queued_bytes >= min(QUEUED_BYTES, self._settings.queue_bytes // 2):

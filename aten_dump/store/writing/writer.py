@@ -233,8 +233,9 @@ class Writer:
             while offset < blob.nbytes:
                 chunk, start, nbytes = self._arena.reserve(blob.nbytes - offset)
                 ready = fill(offset, chunk.address + start, nbytes)
-                is_last = offset + nbytes == blob.nbytes
-                piece = Piece(blob, chunk, start, nbytes, offset == 0, is_last, ready)
+                is_first, is_last = offset == 0, offset + nbytes == blob.nbytes
+                checksum = fill.checksum if is_first and is_last and isinstance(fill, HostBytes) else b""
+                piece = Piece(blob, chunk, start, nbytes, is_first, is_last, ready, None, checksum)
                 chunk = None
                 add(self._steps.piece, piece)
                 offset += nbytes

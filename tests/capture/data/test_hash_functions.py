@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
+import numpy as np
 import pytest
 import torch
 import xxhash
@@ -94,6 +95,53 @@ def test_several_threads_of_python_at_once() -> None:
 def test_fewer_bytes_than_it_knows_are_refused() -> None:
     with pytest.raises(ValueError, match="240 bytes are hashed here, at least 241 must be"):
         found(drawn(240, torch.uint8), 1)
+
+
+def copied_and_hashed(x: Tensor, threads: int) -> tuple[bytes, bytes]:
+    """The copy of some bytes and what is said to be its hash; raises if anything is written beside it."""
+    memory = np.full(x.numel() + 192, 0xA5, np.uint8)
+    start = 64 + -memory.ctypes.data % 64
+    digest = hash_functions.copy_and_digest(x.data_ptr(), x.numel(), memory.ctypes.data + start, threads)
+    assert (memory[:start] == 0xA5).all() and (memory[start + x.numel() :] == 0xA5).all()
+    return memory[start : start + x.numel()].tobytes(), digest
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("start", [0, 1, 37])
+@pytest.mark.parametrize(
+    "nbytes", [241, 255, 1023, 1024, 1025, 1087, 1088, 1089, 2048, 65_535, 65_537, 300_001, (4 << 20) + 1]
+)
+def test_a_copy_is_whole_and_has_the_hash_that_is_told(nbytes: int, start: int, threads: int) -> None:
+    x = drawn(nbytes + start, torch.uint8)[start:]
+    copy, digest = copied_and_hashed(x, threads)
+    assert copy == raw(x) and digest == xxhash.xxh3_64_digest(copy)
+
+
+@needs_compiler
+def test_of_memory_that_is_written_meanwhile_the_hash_is_that_of_the_copy() -> None:
+    x, is_over = torch.zeros(3_000_001, dtype=torch.uint8), threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            x.random_(0, 256)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        copies = [copied_and_hashed(x, 2) for _ in range(40)]
+    finally:
+        is_over.set()
+        writing.join()
+    assert len({copy for copy, _ in copies}) > 1, "it was written"
+    assert all(xxhash.xxh3_64_digest(copy) == digest for copy, digest in copies)
+
+
+@needs_compiler
+@pytest.mark.parametrize("to", [0, 8, 48])
+def test_a_copy_to_a_place_that_vectors_do_not_fit_is_refused(to: int) -> None:
+    with pytest.raises(ValueError, match=f"a copy to {to} was asked for; the address must be a multiple of 32"):
+        hash_functions.copy_and_digest(drawn(300, torch.uint8).data_ptr(), 300, to)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 240, 241, 5000, 300_000, 5_000_001])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import pytest
 import safetensors.torch
 import torch
+import xxhash
 from torch import Tensor
 
+from aten_dump.capture.data import hash_functions
 from aten_dump.capture.data.blob_dtypes import blob_dtype
 from aten_dump.capture.data.byte_copies import copy_bytes
 from aten_dump.capture.data.tensor_bytes import copied_bytes, gathered, host_bytes, row_major
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
+from aten_dump.store.writing.host_bytes import HostBytes
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -99,6 +103,21 @@ def test_a_copy_of_bytes_begins_where_it_is_told() -> None:
     x, sink = torch.arange(64, dtype=torch.uint8), MemorySink(piece_bytes=16)
     sink.store("U8", [40], 40, copy_bytes(x[3:], 10, {"copy": 0.0}))
     assert sink.blobs[1] == bytes(range(10, 50))
+
+
+@pytest.mark.parametrize("shift", [0, 1, 16, 32])  # of the memory that it is copied to
+@pytest.mark.parametrize("nbytes", [100, 300_000, 1_000_001])
+def test_a_checksum_that_is_told_of_a_copy_is_that_of_its_bytes(nbytes: int, shift: int) -> None:
+    x = torch.randint(0, 256, (nbytes + 5,), dtype=torch.uint8)
+    fill = copy_bytes(x, 5, {"copy": 0.0})
+    assert isinstance(fill, HostBytes)
+    memory = ctypes.create_string_buffer(nbytes + 96)
+    place = -(-ctypes.addressof(memory) // 64) * 64 + shift
+    fill(0, place, nbytes)
+    copied = ctypes.string_at(place, nbytes)
+    assert copied == bytes(x[5:].tolist()) and fill.checksum in (b"", xxhash.xxh3_64_digest(copied))
+    is_taken = hash_functions.IS_COMPILED and nbytes > 300 and shift % 32 == 0
+    assert bool(fill.checksum) == is_taken
 
 
 LAYOUTS: list[Callable[[Tensor], Tensor]] = [

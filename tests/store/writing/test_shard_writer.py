@@ -109,6 +109,21 @@ def test_long_blobs_are_written_in_parts_that_stay_in_cache(
     assert (tmp_path / shard_name(0)).read_bytes()[4096:] == content + b"abc"
 
 
+def test_a_checksum_that_is_known_is_not_taken_again_nor_mixed_with_others(tmp_path: Path) -> None:
+    shard = ShardWriter(tmp_path, 0, 4096, lambda chunks: None)
+    contents = [b"abc", bytes(3 * WRITE_BYTES), b"defg"]
+    for number, content in enumerate(contents, 1):
+        shard.begin("U8")
+        is_known = number == 2
+        shard.add(None, memoryview(content), is_checked=is_known)
+        shard.end(number, "U8", [len(content)], 0, b"as known" if is_known else b"")
+    shard.flush()
+    found = [blob.record.checksum for blob in shard.take_written()]
+    assert found == [xxhash.xxh3_64_digest(b"abc"), b"as known", xxhash.xxh3_64_digest(b"defg")]
+    assert shard.finish() == 4096 + sum(map(len, contents))
+    assert (tmp_path / shard_name(0)).read_bytes()[4096:] == b"".join(contents)
+
+
 def test_any_number_of_pieces_can_be_written(tmp_path: Path) -> None:
     shard = ShardWriter(tmp_path, 0, 1 << 20, lambda chunks: None)
     for number in range(1, 4 * WRITE_PIECES):  # more than the system takes at once

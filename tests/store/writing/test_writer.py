@@ -13,6 +13,7 @@ from pathlib import Path
 import msgpack
 import numpy as np
 import pytest
+import xxhash
 from safetensors import safe_open
 
 from aten_dump.errors import FormatError, StoreError
@@ -21,6 +22,7 @@ from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.threads import bounded_thread
+from aten_dump.store.writing.host_bytes import HostBytes
 from tests.checkout import ROOT
 from tests.store.recording import (
     RANK,
@@ -174,6 +176,27 @@ def test_a_blob_longer_than_the_queue_streams_through_it(tmp_path: Path) -> None
     sink.end_step(0, 0, {})
     sink.close()
     assert blobs_of(tmp_path / RANK) == {seed + 1: noise(size, seed).tobytes() for seed, size in enumerate(sizes)}
+
+
+class _Checked(HostBytes):
+    """Says that it knows the checksum of what it has copied."""
+
+    def __call__(self, offset: int, address: int, nbytes: int) -> None:
+        super().__call__(offset, address, nbytes)
+        self.checksum = b"of piece"
+
+
+def test_a_checksum_that_comes_with_all_bytes_of_a_blob_is_its_own_and_one_of_a_part_is_not(tmp_path: Path) -> None:
+    sink = writer(tmp_path, queue_bytes=64 << 10)
+    sink.begin_step(header())
+    contents = [noise(size, size).tobytes() for size in (500, 100_000)]  # the second in pieces
+    for content in contents:
+        sink.store("U8", [len(content)], len(content), _Checked(HostBytes.of(content)._address, content))
+    sink.end_step(0, 0, {})
+    sink.close()
+    found = [blob.checksum for blob in read_index(tmp_path / RANK).records(r.BLOB)]
+    assert found == [b"of piece", xxhash.xxh3_64_digest(contents[1])]
+    assert blobs_of(tmp_path / RANK) == dict(enumerate(contents, 1))
 
 
 def test_store_waits_when_the_disk_is_slow_and_counts_the_seconds(tmp_path: Path) -> None:
