@@ -196,7 +196,7 @@ def test_a_checksum_that_comes_with_all_bytes_of_a_blob_is_its_own_and_one_of_a_
     sink.close()
     found = [blob.checksum for blob in read_index(tmp_path / RANK).records(r.BLOB)]
     assert found == [b"of piece", xxhash.xxh3_64_digest(contents[1])]
-    assert blobs_of(tmp_path / RANK) == dict(enumerate(contents, 1))
+    assert (tmp_path / RANK / "shard-00000.safetensors").read_bytes().endswith(b"".join(contents))
 
 
 def test_store_waits_when_the_disk_is_slow_and_counts_the_seconds(tmp_path: Path) -> None:
