@@ -142,6 +142,17 @@ def open_inside(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o666, f
     return fd
 
 
+def write_vector(fd: int, parts: list[memoryview | bytes], offset: int) -> None:
+    """Write all parts at `offset`; os.pwritev may write a part of them."""
+    while parts:
+        written = os.pwritev(fd, parts, offset)
+        offset += written
+        while parts and written >= len(parts[0]):
+            written -= len(parts.pop(0))
+        if parts and written:
+            parts[0] = memoryview(parts[0])[written:]
+
+
 class GrowingFile:
     """A file that is made when something is first written to it, and gets its name when what is in it can be read."""
 

@@ -28,6 +28,7 @@ from aten_dump.store.regular_files import (
     make_folder,
     numbered_folders,
     open_inside,
+    write_vector,
 )
 from tests.store.recording import RANK, begin, call, noise, small_step, store, writer
 
@@ -279,3 +280,12 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_vector_that_the_system_writes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: real(fd, [b"".join(parts)[:3]], offset))
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    write_vector(fd, [b"ab", memoryview(b"cdefg"), b"", b"h"], 2)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"\0\0abcdefgh"

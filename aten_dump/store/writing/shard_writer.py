@@ -18,7 +18,7 @@ import xxhash
 
 from ...errors import StoreError
 from ..records import BLOB, SHARD, Blob, Shard
-from ..regular_files import SMALL_BYTES, GrowingFile
+from ..regular_files import SMALL_BYTES, GrowingFile, write_vector
 from ..shards import (
     ALIGNMENT,
     DTYPE_BITS,
@@ -106,17 +106,6 @@ class FreeSpace:
                 "there is",
             )
         self._trusted_until = now + TRUSTED_SECONDS if free >= PLENTY_BYTES else 0.0
-
-
-def write_vector(fd: int, parts: list[memoryview | bytes], offset: int) -> None:
-    """Write all parts at `offset`; os.pwritev may write a part of them."""
-    while parts:
-        written = os.pwritev(fd, parts, offset)
-        offset += written
-        while parts and written >= len(parts[0]):
-            written -= len(parts.pop(0))
-        if parts and written:
-            parts[0] = memoryview(parts[0])[written:]
 
 
 class WrittenBlob(NamedTuple):
@@ -242,9 +231,10 @@ class ShardWriter:
         that were added, and is taken of them unless it is known.
         """
         start, end = self._start, self._position
-        if start > self._end:
-            self._add_entry(pad_entry(self._end, start))
-        self._add_entry(header_entry(str(number), dtype, shape, start, end))
+        pads = (pad_entry(self._end, start),) if start > self._end else ()
+        for entry in (*pads, header_entry(str(number), dtype, shape, start, end)):
+            self._entries.append(entry)
+            self._header_used += len(entry)
         self._end = end
         self._queue.append(_End(number, start, end - start, dtype, shape, checksum, hash_of))
 
@@ -311,10 +301,6 @@ class ShardWriter:
     def close(self) -> None:
         """Close the file as it is. Idempotent."""
         self._file.close()
-
-    def _add_entry(self, entry: str) -> None:
-        self._entries.append(entry)
-        self._header_used += len(entry)
 
     def _checked(self) -> Iterator[memoryview | bytes]:
         """Yield what is queued, at most WRITE_BYTES at a time; checksums that are not known are taken."""

@@ -25,7 +25,6 @@ from aten_dump.store.writing.shard_writer import (
     FreeSpace,
     HeaderBudget,
     ShardWriter,
-    write_vector,
 )
 
 
@@ -234,12 +233,3 @@ def test_a_disk_with_plenty_of_room_is_asked_once_a_second(tmp_path: Path, monke
     for _ in range(3):
         space.check(tmp_path, 100)
     assert disk.asked == 5, "of less than plenty each shard asks"
-
-
-def test_a_vector_that_the_system_writes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.pwritev
-    monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: real(fd, [b"".join(parts)[:3]], offset))
-    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    write_vector(fd, [b"ab", memoryview(b"cdefg"), b"", b"h"], 2)
-    os.close(fd)
-    assert (tmp_path / "file").read_bytes() == b"\0\0abcdefgh"
