@@ -96,8 +96,9 @@ INLINE WITH_AVX2 Sum sum_stripes(const char *from, int stripes, int place, char 
     Sum products = {_mm256_setzero_si256(), _mm256_setzero_si256()}, data = products;
     for (int i = 0; i < stripes; i++) {
         const uint8_t *key = SECRET + place + i * 8;
-        const __m256i low = load(from + i * STRIPE), high = load(from + i * STRIPE + STRIPE / 2);
+        __m256i low = load(from + i * STRIPE), high = load(from + i * STRIPE + STRIPE / 2);
         if (to != NULL) {
+            __asm__("" : "+x"(low), "+x"(high)); /* so that no compiler loads them twice */
             _mm256_stream_si256((__m256i *)(to + i * STRIPE), low);
             _mm256_stream_si256((__m256i *)(to + i * STRIPE + STRIPE / 2), high);
         }

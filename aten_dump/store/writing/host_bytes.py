@@ -72,6 +72,7 @@ class HostBytes:
 
     def __call__(self, offset: int, address: int, nbytes: int) -> None:
         begun = perf_counter()
+        self.checksum = b""
         self._copy(offset, address, nbytes)
         if self._seconds is not None:
             self._seconds["copy"] += perf_counter() - begun

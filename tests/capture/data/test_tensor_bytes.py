@@ -118,6 +118,8 @@ def test_a_checksum_that_is_told_of_a_copy_is_that_of_its_bytes(nbytes: int, shi
     assert copied == bytes(x[5:].tolist()) and fill.checksum in (b"", xxhash.xxh3_64_digest(copied))
     is_taken = hash_functions.IS_COMPILED and nbytes > 300 and shift % 32 == 0
     assert bool(fill.checksum) == is_taken
+    fill(64, place, nbytes - 64)
+    assert fill.checksum == b"", "it is not that of a part"
 
 
 LAYOUTS: list[Callable[[Tensor], Tensor]] = [
