@@ -15,7 +15,14 @@ from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.shard_reader import ShardReader
-from aten_dump.store.shards import MAX_HEADER_BYTES, partial_name, shard_name
+from aten_dump.store.shards import (
+    DTYPE_BITS,
+    MAX_HEADER_BYTES,
+    header_entry,
+    most_entry_bytes,
+    partial_name,
+    shard_name,
+)
 from aten_dump.store.writing.shard_writer import FIRST_HEADER_BYTES, HeaderBudget
 from aten_dump.store.writing.step_files import LANES
 from tests.store.recording import RANK, header, noise, store, writer
@@ -242,3 +249,11 @@ def test_the_reader_says_which_shard_is_missing_or_foreign(tmp_path: Path) -> No
     path.rename(path.with_name(path.name + ".partial"))
     with pytest.raises(MissingDataError, match="they were lost when the run or its machine was cut short"):
         ShardReader(folder, shards).read(blob)
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BITS)
+@pytest.mark.parametrize("shape", [[], [0], [1, 2, 3], [2**63 - 1] * 64])
+def test_no_item_of_a_header_is_longer_than_is_said_before_it_is_written(dtype: str, shape: list[int]) -> None:
+    greatest = 2**64 - 1
+    longest = header_entry(str(greatest), dtype, shape, greatest, greatest)
+    assert len(header_entry("1", dtype, shape, 0, 8)) < len(longest) <= most_entry_bytes(dtype, shape)

@@ -12,6 +12,7 @@ from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
 from ...store.writing.host_bytes import memory_at
 from ..torch_internals.quiet import quiet
+from . import gather
 from .byte_copies import elements_on_host
 from .gather import GatheredBytes, can_gather, lie_apart, read_at_once
 from .hash_functions import HASHERS, HASHES, digest_of_elements
@@ -45,23 +46,20 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
     """Compute and emit the hash of a value's elements in row-major order (conj and neg bits applied)."""
     start = perf_counter()
     with quiet():
-        digest = _digest_of_gathered(tensor, algorithm) if can_gather(tensor) else _digest(tensor, algorithm)
+        digest = _digest_of_apart(tensor, algorithm) if lie_apart(tensor) else None
+        if digest is None:
+            _owner, data = host_bytes(tensor)
+            digest = HASHES[algorithm](data)
     emit(Hash(HASH, value, digest))
     seconds["hash"] += perf_counter() - start
 
 
-def _digest(tensor: torch.Tensor, algorithm: str) -> bytes:
-    if lie_apart(tensor):
-        nbytes = tensor.numel() * tensor.element_size()
-        found = read_at_once(tensor, lambda address: HASHES[algorithm](memory_at(address, nbytes)))
-        if found is not None:
-            return found
-    _owner, data = host_bytes(tensor)
-    return HASHES[algorithm](data)
-
-
-def _digest_of_gathered(tensor: torch.Tensor, algorithm: str) -> bytes:
-    nbytes, layout = tensor.numel() * tensor.element_size(), (tuple(tensor.shape), tensor.stride())
+def _digest_of_apart(tensor: torch.Tensor, algorithm: str) -> bytes | None:
+    """Return the hash of elements that do not lie in a row; None where torch is to copy all of them first."""
+    nbytes = tensor.numel() * tensor.element_size()
+    if not gather.IS_COMPILED:
+        return read_at_once(tensor, lambda address: HASHES[algorithm](memory_at(address, nbytes)))
+    layout = tuple(tensor.shape), tensor.stride()
     at_once = digest_of_elements(algorithm, (tensor.dtype, 0, nbytes, tensor.data_ptr(), layout))
     if at_once is not None:
         return at_once

@@ -316,11 +316,10 @@ class ShardWriter:
             elif isinstance(one, bytes):
                 yield one
             else:
-                is_checked = isinstance(one, _Checked)
                 view = one.view if isinstance(one, _Checked) else one
                 for start in range(0, len(view), WRITE_BYTES):
                     part = view[start : start + WRITE_BYTES]
-                    if not is_checked:
+                    if view is one:
                         add_to_hash(self._hash, part)
                     yield part
 
