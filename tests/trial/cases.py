@@ -139,6 +139,6 @@ def cases(
                 yield case
 
 
-def sample_of(program: str, count: int) -> list[Case]:
-    """Return some of the cases of a program, drawn by a seed."""
-    return _lot(program, "ci", 8).sample(list(of_program(program)), count)
+def drawn_of(program: str) -> Case:
+    """Return one of the cases of a program, drawn by a seed."""
+    return _lot(program, "ci", 8).choice(list(of_program(program)))
