@@ -11,6 +11,7 @@ _PLAYS: Final = "plays the device on the CPU; tests/npu has the same on one"
 _STREAMS: Final = "what reads on a device is ordered by its streams: a transfer on it counts as complete at once"
 _NO_SPARSE: Final = "torch_npu has no sparse tensors without its own kernels"
 _NO_INDUCTOR: Final = "inductor has no NPU without Ascend's own triton: the bare program raises"
+_RECORDS_NO_OPS: Final = "has no ops recorded, of which the first tells what a thread of the device's has made by then"
 _FORKED: Final = "torch refuses autograd in a forked process once the engine has a thread for a device"
 _NUMPY: Final = "about writes through numpy, which takes tensors in host memory only"
 _GLOO: Final = (
@@ -50,6 +51,7 @@ _ANY: Final[dict[str, str]] = {
     f"{_STACK}test_the_function_mode_is_put_on": _IS_A_MODE,
     f"{_STACK}test_the_dispatch_mode": _IS_A_MODE,
     f"{_INTERCEPT}test_interception.py::": _IS_A_MODE,
+    "tests/capture/autograd/test_node_runs.py::test_nodes_made_in_a_run": _RECORDS_NO_OPS,
     "tests/capture/step/test_collectives.py::test_an_op_that_reads_lands_only_what_is_complete": _STREAMS,
     "tests/capture/step/test_threads.py::test_data_loader_workers[fork]": _FORKED,
     "tests/capture/trigger/test_decisions.py::test_on_the_cpu": _HOST,

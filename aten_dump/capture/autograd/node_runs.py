@@ -12,6 +12,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final
 
 from ...config import DumpConfig
@@ -31,6 +32,7 @@ from ..torch_internals.engine import (
     pass_makes_graph,
     queue_callback,
     running_node,
+    runs_hook,
 )
 from ..torch_internals.formulas_without_mode import OWN_FORMULA_NODES, computes_otherwise
 from ..torch_internals.mode_stack import (
@@ -48,6 +50,7 @@ from .node_tags import Gradients, NodeTag, NodeTags, Runs
 from .saved_packs import SavedPacks
 
 # Of a module that is not compiled, by names that are final here: found without a look into a dict.
+_NO_LOCK: Final = nullcontext()
 _put: Final = node_hooks.put
 _put_after: Final = node_hooks.put_after
 _let_others_first: Final = node_hooks.let_others_first
@@ -104,19 +107,26 @@ class NodeRuns(Runs):
         tag = None if node is None else self.tags.of(node)
         if tag is None or not tag.is_told_late:
             return
-        if not self._has_call(tag):
-            self.begins(tag, gradients[-1])
-        if tag.thread is not None and not tag.pushed:
-            tag.pushed = push_function_mode(self._modes.function)
+        with self.step.here.state.own.lock or _NO_LOCK:
+            if not tag.has_call():
+                self.begins(tag, gradients[-1])
+            if tag.thread is not None and not tag.pushed:
+                tag.pushed = push_function_mode(self._modes.function)
 
     def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
         """An op or a call begins in the run of a node that has no hook before it."""
-        if not self.closed and not self._has_call(tag):
-            self._begin(tag, thread, None)
-
-    def _has_call(self, tag: NodeTag) -> bool:
-        """Tell whether the run of a node has begun in this pass: it is under way, or what it sent is added up."""
-        return tag.call is not None and tag.task is self._tasks.get(current_graph_task_id())
+        if self.closed:
+            return
+        try:
+            with thread.own.lock or _NO_LOCK:
+                has_call, stack, number = tag.has_call(), thread.stack, current_graph_task_id()
+                if stack and stack[-1].kind == NODE and stack[-1] is not tag.call:
+                    self.step.end_nodes(thread, number + (has_call and tag.thread is not None))
+                has_run = thread.last_run is tag and thread.last_run_pass == number  # though another thread runs it now
+                if not has_call and not has_run and not runs_hook(program_frame(), thread.number == 0):
+                    self._enter(tag, thread, None)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.step.failed(error)
 
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
         """A node is about to run; it gets `grad_outputs`."""
@@ -124,52 +134,45 @@ class NodeRuns(Runs):
             return
         thread = self.step.here.state
         own = thread.own
-        if own.depth or not len_dispatch_stack():  # without a mode on its stack the thread is not recorded
+        if own.depth or not self.step.is_on or not len_dispatch_stack():  # without a mode it is not recorded
             return
         begun_ns = perf_counter_ns()
-        call = self._begin(tag, thread, grad_outputs)
+        try:
+            with own.lock or _NO_LOCK:
+                call = self._enter(tag, thread, grad_outputs)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self.step.failed(error)
+            return
         now_ns = perf_counter_ns()
         own.ns += now_ns - begun_ns
-        if call is not None:
-            call.start_ns = now_ns - self.step.start_ns
+        call.start_ns = now_ns - self.step.start_ns
 
     def has_run(self, tag: NodeTag, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         """A node has run; it got `grad_outputs` and sends `grad_inputs` on."""
         if self.closed:
             return
         thread: ThreadState | None = tag.thread
-        has_call = True
-        if tag.is_told_late and (thread is None or not thread.stack or thread.stack[-1] is not tag.call):
-            thread, has_call = self.step.here.state, self._has_call(tag)
-        if thread is None:
-            return
+        # Where there is one thread and it has called no hook of the program's, it cannot run again within its run.
+        is_this_run = thread is not None and not tag.pushed and thread.own.lock is None
+        if thread is None or not is_this_run or not thread.stack or thread.stack[-1] is not tag.call:
+            thread, is_this_run = self.step.here.state, False
         own = thread.own
-        if own.depth or not (has_call or len_dispatch_stack()):
+        if own.depth:
             return
+        may_begin = not is_this_run and tag.is_told_late and self.step.is_on and len_dispatch_stack() > 0
         now_ns = perf_counter_ns()
         try:
             own.enter(now_ns)
             try:
-                if not has_call:  # nothing has run in it
+                if may_begin and not tag.has_call():  # nothing has run in it
                     self._enter(tag, thread, grad_outputs)
                     now_ns = perf_counter_ns()
-                self._leave(tag, grad_inputs, grad_outputs, thread, now_ns - self.step.start_ns)
+                if is_this_run or (tag.has_call() and tag.thread is not None):
+                    self._leave(tag, grad_inputs, grad_outputs, thread, now_ns - self.step.start_ns)
             finally:
                 own.leave()
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
-
-    def _begin(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients | None) -> OpenCall | None:
-        """Do what `_enter` does, with the lock; return None where the recorder failed."""
-        lock = thread.own.lock
-        try:
-            if lock is None:
-                return self._enter(tag, thread, grad_outputs)
-            with lock:
-                return self._enter(tag, thread, grad_outputs)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
-            self.step.failed(error)
-        return None
 
     def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients | None) -> OpenCall:
         """A node begins to run; return the call that this is.
@@ -181,13 +184,15 @@ class NodeRuns(Runs):
             tag.runs_python = True
         if thread.last_run is not None:
             forget_last_run(thread)
+        if tag.thread is not None or tag.others:
+            tag.set_aside()
         number = current_graph_task_id()
         task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
         owner = tag.owner
         parent = None
         if owner is not None:
             parent = task.calls.get(owner.id) or task.call_of(owner, thread)
-        call = tag.call = self._open(tag, thread, parent)
+        call = tag.call = self._open(tag, thread, parent, number)
         if task.creates_graph is None:
             has_grad = thread.grad is True
             task.creates_graph = pass_makes_graph(program_frame(), has_grad) if grad_outputs is None else has_grad
@@ -204,11 +209,12 @@ class NodeRuns(Runs):
             self.step.coverage.add("own_formula", name, int(tag.mode_off))
         return call
 
-    def _open(self, tag: NodeTag, thread: ThreadState, parent: BackwardCall | None) -> OpenCall:
-        """Open the run of a node as a call."""
+    def _open(self, tag: NodeTag, thread: ThreadState, parent: BackwardCall | None, number: int) -> OpenCall:
+        """Open the run of a node in the pass of this number as a call."""
         step = self.step
         top = thread.stack[-1] if thread.stack else None
         call = OpenCall(step.next_id(), NODE, tag.name, top)
+        call.graph_task = number
         if is_grad_enabled() is not thread.grad:
             step.tell_mode(thread, call.id)
         if parent is not None:
@@ -251,7 +257,7 @@ class NodeRuns(Runs):
         tag.thread = None
         if thread.last_run is not None:
             forget_last_run(thread)
-        thread.last_run = tag
+        thread.last_run, thread.last_run_pass = tag, call.graph_task
         if tag.runs_python or tag.pushed or tag.mode_off:
             self._put_modes_back(tag, thread)
         received = call.args = encode_all(grad_outputs, self._values, self._keep_inputs)
@@ -310,23 +316,17 @@ class NodeRuns(Runs):
     def _new_task(self, number: int, thread: ThreadState) -> BackwardTask:
         """Begin the record of a backward pass, and have it ended when the engine has run its last node."""
         task = self._tasks[number] = BackwardTask(self.step, self._sums, thread)
-        queue_callback(lambda: self._finish(number))
+        # DDP and FSDP reduce what is left in callbacks like this one, some of them queued after it: so it goes to the
+        # end of the queue once more, and sees the gradients as the program will.
+        queue_callback(lambda: queue_callback(lambda: self._finish(number)))
         return task
 
     def _finish(self, number: int) -> None:
-        """The engine has run the last node of a backward pass.
-
-        DDP and FSDP reduce what is left in callbacks like this one, some of them queued after it: so it goes to the end
-        of the queue once more, and sees the gradients as the program will.
-        """
-        queue_callback(lambda: self._finish_last(number))
-
-    def _finish_last(self, number: int) -> None:
+        """The engine has run the last node of a backward pass, and what was to be called after it."""
         task = self._tasks.pop(number, None)
-        thread = self.step.here.state
         if task is not None and not self.closed:
             try:
-                with thread.own:
+                with self.step.here.state.own:
                     self._finish_task(task)
             except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
                 self.step.failed(error)

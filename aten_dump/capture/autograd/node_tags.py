@@ -12,8 +12,15 @@ import torch.utils.checkpoint
 
 from ..naming.call_name import CallName
 from ..step.open_calls import OpenCall
+from ..step.program_frames import program_frame
 from ..step.threads import Threads, ThreadState
-from ..torch_internals.engine import ACCUMULATE_GRAD, is_grad_enabled
+from ..torch_internals.engine import (
+    ACCUMULATE_GRAD,
+    asked_for_graph,
+    current_graph_task_id,
+    is_grad_enabled,
+    runs_hook,
+)
 from .sequence_claims import SequenceClaims
 
 Gradients = tuple["torch.Tensor | None", ...]
@@ -39,11 +46,14 @@ class Runs(ABC):
 
 
 class NodeTag:
-    """What the recorder knows of one autograd node, and of its present or last run. It is both hooks of that run."""
+    """What the recorder knows of one autograd node, and of its present or last run. It is both hooks of that run.
+
+    It has more than fifteen attributes as each node has one: a second object for a run is more for Python's collector.
+    """
 
     __slots__ = (
-        *("call", "creates_graph", "forward", "handle", "is_told_late", "leaf", "maker", "mode_off", "name", "owner"),
-        *("pushed", "receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
+        *("call", "creates_graph", "forward", "handle", "is_told_late", "leaf", "maker", "mode_off", "name", "others"),
+        *("owner", "pushed", "receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
     )
 
     def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
@@ -68,6 +78,7 @@ class NodeTag:
         self.thread: ThreadState | None = None  # runs it now
         self.mode_off = False  # our dispatch mode is off the stack
         self.pushed = False  # the function mode was put back on the stack
+        self.others: tuple[tuple[Any, ...], ...] = ()  # all that, of runs under way in other passes
 
     def __call__(self, first: Gradients, second: Gradients | None = None) -> None:
         """Run by the engine before the node, with the gradients that it gets; after it, with those it sends and got."""
@@ -77,6 +88,32 @@ class NodeTag:
             runs.begins(self, first)
         else:
             runs.has_run(self, first, second)
+
+    def has_call(self) -> bool:
+        """Tell whether the node's run in the present pass has begun: it is under way, or what it sent is added up. From
+        then on the tag is about that run.
+        """
+        number = current_graph_task_id()
+        call = self.call
+        if call is not None and call.graph_task == number:
+            return True
+        for run in self.others:
+            if run[0].graph_task == number:
+                self.set_aside(run)
+                self.call, self.task, self.thread, self.creates_graph, self.mode_off, self.pushed = run
+                return True
+        return False
+
+    def set_aside(self, other: tuple[Any, ...] | None = None) -> None:
+        """Be about another run from now on: a new one, or one that was set aside."""
+        runs = (self.call, self.task, self.thread, self.creates_graph, self.mode_off, self.pushed), *self.others
+        self.others = tuple(run for run in runs if run is not other and _is_under_way(run))
+        self.mode_off = self.pushed = False
+
+
+def _is_under_way(run: tuple[Any, ...]) -> bool:
+    call, _, thread = run[:3]
+    return thread is not None and call in thread.stack
 
 
 class NodeTags:
@@ -94,13 +131,13 @@ class NodeTags:
         return tag if tag is not None and tag.tags is self else None
 
     def entered(self, node: Any, thread: ThreadState) -> NodeTag | None:
-        """Return the tag of a node that runs on this thread, as `of` does; its run has a call from now on."""
+        """Return the tag of a node that runs on this thread, as `of` does; its formula's run has a call from now on."""
         tag: NodeTag | None = node.metadata.get(KEY)
         if tag is None or tag.tags is not self:
             return None
         if tag.is_told_late:
             stack = thread.stack
-            if not stack or stack[-1] is not tag.call:
+            if not stack or stack[-1] is not tag.call or tag.pushed:
                 runs = tag.runs
                 assert runs is not None, "it was set before the hooks were put on"
                 runs.runs_in(tag, thread)
@@ -116,12 +153,20 @@ class NodeTags:
             return 0
         return self.claims.made_by(number, node.name(), self._threads.here.state, None) or 0
 
-    def recomputes(self, node: Any) -> bool:
+    def recomputes(self, node: Any, thread: ThreadState) -> bool:
         """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
         if not is_grad_enabled():
             return False
         tag = self.of(node)
-        return (tag is not None and not tag.creates_graph) or _checkpoint_runs()
+        if tag is None:
+            return _checkpoint_runs()
+        if not tag.is_told_late:
+            return not tag.creates_graph or _checkpoint_runs()
+        frame = program_frame()
+        if not runs_hook(frame, thread.number == 0):
+            return False
+        waiting = None if thread.number == 0 else self._threads.main_frame()  # for a device's thread
+        return not asked_for_graph(frame, asked_for_graph(waiting, True)) or _checkpoint_runs()
 
 
 def _checkpoint_runs() -> bool:

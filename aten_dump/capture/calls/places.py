@@ -9,6 +9,7 @@ from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RE
 from ..step.program_frames import program_frame
 from ..step.step import Step
 from ..step.threads import ThreadState
+from ..torch_internals.engine import current_graph_task_id
 
 _INT64: Final = 2**63 - 1
 
@@ -46,11 +47,15 @@ class Places:
         """
         node = place.node
         top = thread.stack[-1] if thread.stack else None
-        if node is None and top is not None and top.kind == NODE:
+        tag = place.tag
+        call = None if tag is None else tag.call
+        if top is not None and top is not call and top.kind == NODE:
             top = self._step.top(thread)
         place.forward = 0
         if top is None:
-            place.parent = place.module = place.stack = 0
+            # On a device's thread, what the engine runs hooks for is the program's that waits for it.
+            place.parent = 0 if node is None else self._step.main_parent()
+            place.module = place.stack = 0
             place.fqn = ""
         else:
             place.parent, place.module, place.fqn, place.stack = top.visible, top.module, top.fqn, top.stack
@@ -60,12 +65,12 @@ class Places:
             place.phase = OPTIMIZER if thread.optimizer_depth and not thread.grad else FORWARD
             return
         tags = self._tags
-        if (top is not None and top.phase == RECOMPUTE) or (thread.grad and tags.recomputes(node)):
+        if (top is not None and top.phase == RECOMPUTE) or (thread.grad and tags.recomputes(node, thread)):
             place.phase = RECOMPUTE  # the reader finds the original call
             return
         place.phase = BACKWARD
-        tag = place.tag
-        call = None if tag is None else tag.call
+        if call is not None and call is not top and call.graph_task != current_graph_task_id():
+            call = None  # of an earlier pass: a hook goes before the run
         if tag is None or call is None:
             place.sequence_nr = node._sequence_nr() & _INT64
             place.forward = tags.forward_of(node)

@@ -23,8 +23,8 @@ class OpenCall:
     """
 
     __slots__ = (
-        *("args", "backwards", "edge_paths", "end_ns", "forward", "fqn", "frame", "given", "id", "input_edges"),
-        *("inner", "is_function", "kind", "kwargs", "module", "n", "name", "outputs", "parent"),
+        *("args", "backwards", "edge_paths", "end_ns", "forward", "fqn", "frame", "given", "graph_task", "id"),
+        *("inner", "input_edges", "is_function", "kind", "kwargs", "module", "n", "name", "outputs", "parent"),
         *("parent_id", "phase", "raw", "recorded", "sequence_nr", "sequence_start", "stack", "start_ns"),
         *("visible", "writes"),
     )
@@ -49,6 +49,7 @@ class OpenCall:
         self.phase = FORWARD
         self.stack = 0
         self.forward = 0
+        self.graph_task = -1  # number of the backward pass that a node runs in
         self.start_ns = 0
         self.sequence_start = 0
         self.writes = 0  # writes to any storage that were seen before it began

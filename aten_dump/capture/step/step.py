@@ -21,7 +21,7 @@ from ..collector import note_long_step
 from ..naming.call_name import NODE, REMARKS, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
-from ..torch_internals.engine import is_grad_enabled, running_node
+from ..torch_internals.engine import current_graph_task_id, is_grad_enabled, running_node
 from ..torch_internals.module_hooks import CALLS_FORWARD
 from ..unseen import Coverage
 from .call_counters import CallCounters, Counter
@@ -157,12 +157,22 @@ class Step:
     # -- stacks of open calls
 
     def top(self, thread: ThreadState) -> OpenCall | None:
-        """Return the innermost open call, after dropping nodes that raised: no node runs outside a backward pass."""
+        """Return the innermost open call, after ending nodes whose pass has failed: those of passes within the one that
+        is under way have greater numbers, and outside of a pass no node runs.
+        """
         stack = thread.stack
-        if stack and stack[-1].kind == NODE and running_node() is None:
-            first = next(i for i, c in enumerate(stack) if c.kind == NODE)
-            self.take_off(thread, stack[first])
+        if stack and stack[-1].kind == NODE:
+            self.end_nodes(thread, -1 if running_node() is None else current_graph_task_id() + 1)
         return stack[-1] if stack else None
+
+    def end_nodes(self, thread: ThreadState, least: int) -> None:
+        """Take nodes off the stack that run in the backward pass `least` or a later one, with what was begun in them:
+        they have ended without our being told.
+        """
+        stack = thread.stack
+        first = next((i for i, c in enumerate(stack) if c.kind == NODE and c.graph_task >= least), len(stack))
+        while len(stack) > first:
+            self._end_untold(thread, stack.pop())
 
     def drop(self, thread: ThreadState, call: OpenCall) -> None:
         """Take `call` off the stack without a record, and end what was left above it."""
@@ -184,10 +194,15 @@ class Step:
         if call not in stack:
             return
         while (top := stack.pop()) is not call:
-            top.given = top.frame = top.inner = None
-            if top.recorded:
-                top.end_ns = self.now_ns()
-                self.emit_open(thread, top, None, None, "ended by an error in or around it")
+            self._end_untold(thread, top)
+
+    def _end_untold(self, thread: ThreadState, call: OpenCall) -> None:
+        """Record a call that was taken off the stack, and of whose end we were not told."""
+        call.given = call.frame = call.inner = None
+        if call.recorded:
+            call.end_ns = self.now_ns()
+            self.emit_open(thread, call, None, None, "ended by an error in or around it")
+            call.recorded = False  # once
 
     # -- records
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
+from types import FrameType
 from typing import Any, Final
 
 from ...store.records import Tree
@@ -30,6 +32,7 @@ class ThreadState:
         "last_call",
         "last_clone",
         "last_run",
+        "last_run_pass",
         "made",
         "made_around",
         "made_before",
@@ -69,6 +72,7 @@ class ThreadState:
         self.output_id = 0
         self.output: Tree = None
         self.last_run: Any = None  # tag of the autograd node that ran last, while ops may come under it
+        self.last_run_pass = -1  # number of the backward pass that it ran in
         self.unpacked = 0  # id() of a saved tensor that autograd is about to detach; see `SavedPacks`
         self.grad: bool | None = None  # grad mode, as the last `Mode` record has it; None: the next call tells
         self.training: bool | None = None  # of the innermost module
@@ -90,7 +94,8 @@ def forget_last_run(thread: ThreadState) -> None:
     """Let go of the node that ran last: its gradients have been added up, and no op comes under it."""
     last = thread.last_run
     if last is not None:
-        last.call = None
+        if last.thread is None:  # or another run of it is under way
+            last.call = None
         thread.last_run = None
 
 
@@ -112,11 +117,15 @@ class Threads:
         self.all: list[ThreadState] = []
         self.here: ThreadLocal[ThreadState] = ThreadLocal(self._new_state)  # its `state` is the running thread's
         self.main = self.here.state  # of the thread that entered the mode
-        self._main_ident: object = get_ident()
+        self._main_ident: Any = get_ident()
 
     def running(self) -> ThreadState:
         """Return `here.state`, for less on the thread that entered the mode."""
         return self.main if get_ident() == self._main_ident else self.here.state
+
+    def main_frame(self) -> FrameType | None:
+        """Return the innermost frame of the thread that entered the mode."""
+        return sys._current_frames().get(self._main_ident)
 
     def _new_state(self) -> ThreadState:
         """Make the state of a thread that is new to the step.

@@ -63,12 +63,34 @@ def pass_makes_graph(frame: FrameType | None, has_grad: bool) -> bool:
         frame: the program's innermost.
         has_grad: the grad mode, which is the pass's where no hook of the program's runs.
     """
-    if frame is None or frame.f_code is _RUNS_ENGINE:
-        return has_grad
+    return has_grad if frame is None or frame.f_code is _RUNS_ENGINE else asked_for_graph(frame, has_grad)
+
+
+def asked_for_graph(frame: FrameType | None, otherwise: bool) -> bool:
+    """Tell whether the innermost backward pass below a frame was asked to make a graph; `otherwise` where none is."""
     while frame is not None and frame.f_code is not _RUNS_ENGINE:
         frame = frame.f_back
     given: tuple[Any, ...] = () if frame is None else frame.f_locals.get("args", ())
-    return bool(given[_CREATE_GRAPH]) if len(given) > _CREATE_GRAPH else has_grad
+    return bool(given[_CREATE_GRAPH]) if len(given) > _CREATE_GRAPH else otherwise
+
+
+def runs_hook(frame: FrameType | None, is_main: bool) -> bool:
+    """Tell whether what runs on this thread was called by a hook of the program's, not by the formula of a node.
+
+    Args:
+        frame: the program's innermost. Where a dispatch mode of the program's passes an op on, that is its frame, and
+            who has called the op is not known: False.
+        is_main: the thread is one that the program has begun itself, for all that is known.
+    """
+    if frame is None or frame.f_code is _RUNS_ENGINE:
+        return False
+    while frame.f_code is not _RUNS_ENGINE:
+        if frame.f_code.co_name == "__torch_dispatch__":
+            return False
+        if frame.f_back is None:  # a thread of the engine's, or one whose program calls the engine in another way
+            return not is_main and frame.f_code.co_name != "_bootstrap"
+        frame = frame.f_back
+    return True
 
 
 def queue_callback(action: Callable[[], None]) -> None:

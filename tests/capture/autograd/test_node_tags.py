@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,13 +73,13 @@ def in_backward(tags: NodeTags, tag: bool, question: Callable[[Any], bool], crea
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
-def test_a_graph_made_in_a_pass_that_makes_none_is_forward_again(tags: NodeTags) -> None:
+def test_a_graph_made_in_a_pass_that_makes_none_is_forward_again(threads: Threads, tags: NodeTags) -> None:
     def with_gradient(node: Any) -> bool:
         with torch.enable_grad():
-            return tags.recomputes(node)
+            return tags.recomputes(node, threads.main)
 
     assert in_backward(tags, True, with_gradient)
-    assert not in_backward(tags, True, tags.recomputes), "the backward itself"
+    assert not in_backward(tags, True, partial(tags.recomputes, thread=threads.main)), "the backward itself"
     assert not in_backward(tags, True, with_gradient, create_graph=True), "the pass is itself differentiated"
     assert not in_backward(tags, False, with_gradient), "of a node that nobody knows nothing tells"
 
@@ -86,7 +87,7 @@ def test_a_graph_made_in_a_pass_that_makes_none_is_forward_again(tags: NodeTags)
 @pytest.mark.filterwarnings("ignore:Using backward")
 @pytest.mark.parametrize("create_graph", [True, False])
 def test_torch_s_checkpoint_is_known_by_its_frame_where_the_pass_is_differentiated(
-    tags: NodeTags, create_graph: bool
+    threads: Threads, tags: NodeTags, create_graph: bool
 ) -> None:
     found: list[bool] = []
 
@@ -95,10 +96,11 @@ def test_torch_s_checkpoint_is_known_by_its_frame_where_the_pass_is_differentiat
         if node is not None:
             if tags.of(node) is None:
                 put(tags, node).creates_graph = create_graph
-            found.append(tags.recomputes(node))
+            found.append(tags.recomputes(node, threads.main))
         return x.exp().sin()
 
     y = checkpoint(function, torch.ones(1, requires_grad=True), use_reentrant=False)
     y.backward(create_graph=create_graph)
     assert found == [True]
-    assert not in_backward(tags, True, tags.recomputes, create_graph=True), "a pass outside of any checkpoint"
+    asked = partial(tags.recomputes, thread=threads.main)
+    assert not in_backward(tags, True, asked, create_graph=True), "a pass outside of any checkpoint"

@@ -21,6 +21,7 @@ from aten_dump.capture.naming.call_name import (
 )
 from aten_dump.capture.step.open_calls import OpenCall
 from aten_dump.capture.step.step import Step
+from aten_dump.capture.torch_internals.engine import current_graph_task_id
 from tests.capture.step.steps import new_step
 
 ADD, EXP = CallName("torch.add", "Torch", "add"), CallName("ExpBackward0", "Node", "ExpBackward0")
@@ -58,12 +59,15 @@ class Asked:
         if tagged:
             tag: Any = NodeTag(self.tags, EXP, y.grad_fn._sequence_nr(), 17, None)
             tag.call, tag.thread = fields.pop("call", None), self.thread if running else None
+            pass_of_call = fields.pop("graph_task", None)
             for name, value in fields.items():
                 setattr(tag, name, value)
             y.grad_fn.metadata[KEY] = tag
         self.number = y.grad_fn._sequence_nr()
 
         def before(gradients: Any) -> None:
+            if tagged and tag.call is not None:
+                tag.call.graph_task = current_graph_task_id() if pass_of_call is None else pass_of_call
             with torch.set_grad_enabled(grad):
                 found.append(self())
 
@@ -144,6 +148,14 @@ def test_on_a_thread_without_open_calls_the_node_is_the_parent() -> None:
     asked = Asked()
     node = OpenCall(5, NODE, EXP, None)
     assert asked.in_backward(call=node).parent == 5
+
+
+def test_a_node_s_call_of_an_earlier_pass_is_nobody_s_parent() -> None:
+    asked = Asked()
+    outer = asked.open()
+    node = OpenCall(asked.step.next_id(), NODE, EXP, None)
+    place = asked.in_backward(call=node, running=False, graph_task=-2)
+    assert (place.parent, place.sequence_nr, place.forward) == (outer.id, asked.number, 17)
 
 
 def test_a_node_without_a_call_of_its_own_gives_number_and_forward_call() -> None:

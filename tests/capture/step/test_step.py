@@ -117,8 +117,25 @@ def test_nodes_that_raised_are_no_parents_of_what_comes_after_the_backward() -> 
     opened(step, NODE, CallName("SinBackward0", "Node", "SinBackward0"))
     assert torch._C._current_autograd_node() is None
     assert step.top(step.threads.main) is module
-    assert [call.error for call in sink.of(r.CALL)] == ["ended by an error in or around it"]
+    assert [call.error for call in sink.of(r.CALL)] == ["ended by an error in or around it"] * 2
     assert node not in step.threads.main.stack
+
+
+def test_nodes_of_passes_that_have_failed_within_one_are_no_parents_in_it() -> None:
+    """Of those that are open, which run in the pass that is under way, or in one around it, tell their numbers."""
+    step, sink, _ = new_step()
+    thread, found = step.threads.main, []
+    y = torch.ones(2, requires_grad=True).exp()
+
+    def hook(gradient: torch.Tensor) -> None:
+        for offset in (-1, 0, 1, 2):
+            node = opened(step, NODE, CallName("ExpBackward0", "Node", "ExpBackward0"))
+            node.graph_task = torch._C._current_graph_task_id() + offset
+        found.append(step.top(thread) is thread.stack[1])
+
+    y.register_hook(hook)
+    y.sin().sum().backward()
+    assert found == [True] and len(sink.of(r.CALL)) == 2
 
 
 def test_a_node_that_runs_is_the_parent() -> None:

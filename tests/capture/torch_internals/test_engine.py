@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump.capture.torch_internals.engine import (
     ACCUMULATE_GRAD,
@@ -13,6 +18,7 @@ from aten_dump.capture.torch_internals.engine import (
     pass_makes_graph,
     queue_callback,
     running_node,
+    runs_hook,
     top_saved_hooks,
 )
 from tests.torch_features import needs_saved_hooks_told
@@ -72,6 +78,79 @@ def test_whether_a_pass_makes_a_graph_is_told_in_hooks_with_any_grad_mode(create
 @pytest.mark.parametrize("has_grad", [False, True])
 def test_where_no_frame_tells_whether_a_pass_makes_a_graph_the_grad_mode_does(has_grad: bool) -> None:
     assert pass_makes_graph(None, has_grad) is pass_makes_graph(sys._getframe(), has_grad) is has_grad
+
+
+GRAPH = torch.autograd.graph.__file__
+
+
+class Asking(TorchDispatchMode):
+    """Asks about each op, and about those that it is itself asked for."""
+
+    def __init__(self, question: Callable[[], bool]) -> None:
+        super().__init__()
+        self.question = question
+        self.found: list[tuple[str, bool]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if running_node() is not None:
+            self.found.append((func.__name__.partition(".")[0], self.question()))
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_a_hook_runs_is_told_from_a_formula_by_the_frames_below() -> None:
+    x = torch.ones(1, requires_grad=True)
+    y = x.exp()
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.abs()
+
+    y.register_hook(hook)
+
+    def asked() -> bool:
+        frame = sys._getframe()
+        while frame.f_code.co_filename != GRAPH and frame.f_code.co_name != "hook":  # what calls modes, and they
+            assert frame.f_back is not None
+            frame = frame.f_back
+        return runs_hook(frame, True)
+
+    with Asking(asked) as mode:
+        y.cos().backward()
+    assert ("abs", True) in mode.found
+    assert {found for found in mode.found if found[0] != "abs"} == {
+        ("sin", False),
+        ("neg", False),
+        ("mul", False),
+        ("detach", False),
+    }
+
+
+def test_where_the_program_s_mode_hands_an_op_on_nobody_knows_who_called_it() -> None:
+    found: list[bool] = []
+
+    class Handing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if running_node() is not None:
+                found.append(runs_hook(sys._getframe(), True))
+            return func(*args, **(kwargs or {}))
+
+    with Handing():
+        torch.ones(1, requires_grad=True).exp().backward()
+    assert found and not any(found)
+
+
+def test_on_a_thread_of_the_engine_s_all_frames_are_a_hook_s() -> None:
+    def hook() -> tuple[bool, bool]:
+        return runs_hook(sys._getframe(), False), runs_hook(sys._getframe(), True)
+
+    found: list[tuple[bool, bool]] = []
+    done = threading.Event()
+    _thread.start_new_thread(lambda: (found.append(hook()), done.set()), ())  # as the engine's: with no frame below
+    assert done.wait(10) and found == [(True, False)]
+    thread = threading.Thread(target=lambda: found.append(hook()))
+    thread.start()
+    thread.join()
+    assert found[1] == (False, False), "a thread of the program's"
+    assert not runs_hook(None, False)
 
 
 @needs_saved_hooks_told
