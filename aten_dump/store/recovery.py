@@ -142,8 +142,8 @@ def _complete_shard(directory: Path, shard: Shard, blobs: list[Blob]) -> _ShardR
     is_partial = size is None and size_inside(partial) is not None
     if is_partial:
         size = size_inside(partial)
-    if size is None:
-        return _ShardResult(0, False, True, [blob.id for blob in blobs])
+    if size is None:  # where nothing of it is journaled, nothing was to be written to it
+        return _ShardResult(0, False, bool(blobs), [blob.id for blob in blobs])
     available = max(size - shard.header_bytes, 0)
     whole = [blob for blob in blobs if blob.offset + blob.nbytes <= available]
     lost = [blob.id for blob in blobs if blob.offset + blob.nbytes > available]

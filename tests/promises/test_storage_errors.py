@@ -14,6 +14,8 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.errors import StoreError
+from aten_dump.store.checking.verification import verify
+from aten_dump.store.recovery import recover
 from tests.checkout import ROOT
 from tests.devices import here
 
@@ -70,6 +72,38 @@ def test_what_was_written_before_the_disk_was_full_can_be_read(tmp_path: Path) -
     assert rank.missing
     assert sum(value.has_data for value in rank.values) > 20
     assert sum(value.tensor().numel() for value in list(rank.values)[:40] if value.has_data) > 0
+
+
+CUT_SHORT = """
+import resource, signal, sys, torch
+from aten_dump import DumpConfig, DumpMode
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+large = [torch.full((500_000,), float(i)) for i in range(5)]
+try:
+    with DumpMode(DumpConfig(path=sys.argv[1], data="tensor")) as dump:
+        large[0] + 1
+        dump.step()
+        dump.flush()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, -1))
+        for tensor in large:
+            tensor.view(-1)
+        dump.step()
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def test_what_a_disk_error_has_cut_short_is_fine_once_recovered(tmp_path: Path) -> None:
+    """The write of the first shard fails, and a second one, which the index names by then, was never made."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_SHORT, str(tmp_path / "dump")], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "StoreError\n", done.stdout + done.stderr
+    folder = tmp_path / "dump" / "step1" / "rank0"
+    found = recover(folder)
+    assert found.changed and found.missing_shards == found.lost_blobs == verify(folder) == []
+    assert not (folder / "shard-00001.safetensors").exists(), "else this test shows nothing"
+    assert open_dump(tmp_path / "dump").step(1).rank(0).calls
 
 
 def small_dump(path: str | Path, **config: Any) -> None:
