@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+import torch.utils._device
 from torch import Tensor
 
 DEVICES: Final = ("cpu", "cuda", "npu")

@@ -268,6 +268,7 @@ class DumpMode:
                 if self in _entered:
                     _entered.remove(self)
                 self._signals.remove()
+                self._interception.remove()
             deliver()
 
 

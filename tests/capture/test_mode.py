@@ -175,3 +175,23 @@ def test_models_in_a_list_have_numbers(tmp_path: Path) -> None:
         models[1](models[0](torch.ones(1, 1)))
     calls = open_dump(tmp_path / "dump").step(0).rank(0).calls.filter(kind="module")
     assert [call.module for call in calls] == ["0", "1", "1.0"]
+
+
+@pytest.mark.parametrize("how", ["pause", "close"])
+def test_modes_that_the_engine_has_put_back_after_a_hook_are_there_once_and_go_in_the_end(
+    tmp_path: Path, how: str
+) -> None:
+    """Autograd's engine restores the stacks of modes as they were before a pass, whatever a hook in it took off."""
+    around = modes_on_the_stacks()
+    x = torch.randn(4, requires_grad=True)
+    with DumpMode(DumpConfig(path=tmp_path, data="structure")) as dump:
+        y = x.exp()
+        y.register_hook(lambda gradient: getattr(dump, how)())
+        y.sin().sum().backward()
+        if how == "pause":
+            dump.resume()
+            assert modes_on_the_stacks() == (around[0] + 1, around[1] + 1)
+            x.tan()
+    assert modes_on_the_stacks() == around
+    ops = [call.op for call in open_dump(tmp_path).step(0).rank(0).calls if call.kind == "aten"]
+    assert ops.count("aten::tan") == (1 if how == "pause" else 0) and "aten::exp" in ops

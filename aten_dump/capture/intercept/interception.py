@@ -59,11 +59,13 @@ class Interception:
         self.modes.push()
 
     def remove(self) -> None:
-        """Take everything away but what lasts."""
+        """Take everything away but what lasts. The modes may be there again: what a hook in a backward pass took off,
+        autograd's engine has put back after it.
+        """
+        self.modes.take_off()
         if not self._is_installed:
             return
         self._is_installed = False
-        self.modes.take_off()
         for one in (*self._traced, *self._others):
             one.remove()
 

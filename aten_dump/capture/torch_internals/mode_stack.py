@@ -32,7 +32,8 @@ class Modes(NamedTuple):
     outermost: bool = False  # below all that are there: a program that leaves a mode takes the top one off, whose ever
 
     def push(self) -> None:
-        """Put both on the stacks of this thread."""
+        """Put both on the stacks of this thread, once."""
+        self.take_off()
         if self.outermost:
             put_function_mode_back(self.function, 0)
             push_dispatch_mode_below(self.dispatch)
