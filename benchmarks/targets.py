@@ -113,7 +113,7 @@ TARGETS = (
 )
 _MEMORY_TEXT, _MEMORY_MOST = "peak bytes above bare per op of 100,000, structure", 2048
 GROUPS = tuple(dict.fromkeys(target.group for target in TARGETS))
-_SHORT, _SHORT_ROUNDS = ("chain", "resnet"), 3  # groups whose rounds take a second or two have three times as many
+_SHORT, _SHORT_ROUNDS = ("chain", "resnet"), 8  # groups whose rounds take a second or two have eight times as many
 Found = dict[str, Any]  # what `measure` writes
 
 

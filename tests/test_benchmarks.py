@@ -114,6 +114,6 @@ def test_what_is_aimed_at_is_measured_in_turn(tmp_path):
     )
     assert found.returncode == 0, found.stderr
     rounds = json.loads(result.read_text())["rounds"]["resnet"]
-    assert [[row for row, _ in one] for one in rounds] == [[["resnet", "debugmode"], ["resnet", "structure"]]] * 3
+    assert [[row for row, _ in one] for one in rounds] == [[["resnet", "debugmode"], ["resnet", "structure"]]] * 8
     assert all(bare_s > 0 and on_file_s >= wall_s > 0 for one in rounds for _, (bare_s, wall_s, on_file_s, _) in one)
     assert list(disk.iterdir()) == []  # and cleans up
