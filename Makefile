@@ -49,10 +49,9 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 	@cp -R tests benchmarks examples README.md pyproject.toml build/compiled
 	cd build/compiled && ../../$(RUN) -c 'import aten_dump; assert aten_dump.IS_COMPILED, aten_dump.__file__'
 
-# Of what writes little is compiled, of what reads nothing: tests of full disks, of thousands of steps, of restarts and of comparing
-# layouts add nothing here.
+# Of what writes little is compiled, of what reads nothing: tests of full disks, of thousands of steps, of restarts, of comparing
+# layouts and of the examples (`make wheel` runs one) add nothing here.
 COMPILED_TESTS := tests/capture tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, host_bytes.py index_writer.py packed_records.py) \
-  tests/test_examples.py \
   $(filter-out $(addprefix tests/distributed/test_, layouts.py restarts.py), $(wildcard tests/distributed/test_*.py)) \
   $(filter-out $(addprefix tests/promises/test_, minimal_reader.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
 
@@ -83,7 +82,8 @@ bench-targets: compiled ## Measure pure and compiled, and print what is aimed at
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 # Suites that name no device run on one by the option --device; tests/cpu_only.py says which of their tests cannot, and why.
 NPU_SUITES := $(addprefix tests/, capture distributed integrations promises sweep)
-NPU_SAMPLE := $(addprefix tests/capture/, autograd/test_backward_calls.py autograd/test_checkpoint.py intercept/test_mixed_precision.py \
+NPU_SAMPLE := $(addprefix tests/capture/, autograd/test_backward_calls.py autograd/test_checkpoint.py \
+  autograd/test_hooks_of_the_program.py autograd/test_node_runs.py autograd/test_passes_within_passes.py intercept/test_mixed_precision.py \
   step/test_random_states.py trigger/test_windows.py) tests/sweep/test_sweep.py \
   "tests/promises/test_zoo.py::test_every_op_of_a_training_step_is_recorded_and_linked[bert]"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.checkout import ROOT
 from tests.devices import here
 
-PARTS = 4
+PARTS = 2
 
 
 @pytest.mark.parametrize("part", range(PARTS))

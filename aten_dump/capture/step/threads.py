@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import time
 from types import FrameType
 from typing import Any, Final
 
 from ...store.records import Tree
-from ..torch_internals.engine import current_graph_task_id, get_sequence_nr
+from ..torch_internals.engine import current_graph_task_id, frame_of_thread, get_sequence_nr
 from .open_calls import OpenCall
 from .own_code import OwnCode
 from .thread_local import ThreadLocal
@@ -125,7 +124,7 @@ class Threads:
 
     def main_frame(self) -> FrameType | None:
         """Return the innermost frame of the thread that entered the mode."""
-        return sys._current_frames().get(self._main_ident)
+        return frame_of_thread(self._main_ident)
 
     def _new_state(self) -> ThreadState:
         """Make the state of a thread that is new to the step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
@@ -91,6 +92,11 @@ def runs_hook(frame: FrameType | None, is_main: bool) -> bool:
             return not is_main and frame.f_code.co_name != "_bootstrap"
         frame = frame.f_back
     return True
+
+
+def frame_of_thread(ident: int) -> FrameType | None:
+    """Return the innermost frame of a thread, by the number that `threading.get_ident` gives in it."""
+    return sys._current_frames().get(ident)
 
 
 def queue_callback(action: Callable[[], None]) -> None:
