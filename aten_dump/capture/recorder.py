@@ -107,6 +107,8 @@ class StepRecorder:
             self.remarks.close()
             if thread.stack:
                 self.step.take_off(thread, thread.stack[0])
+            for one in self.step.threads.all:  # of a device too: its last pass may have failed
+                self.step.end_nodes(one, 0)
             self.flights.close()
             if self._callbacks:
                 message = "callbacks of futures ran on threads of torch's own: the ops in them were not seen"

@@ -11,14 +11,14 @@ Theory of operation
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Final
 
 from ...config import DumpConfig
 from ...store.records import TREE_TUPLE, Tree
 from ..clock import perf_counter_ns
-from ..naming.call_name import BACKWARD, NODE
+from ..naming.call_name import ATEN, BACKWARD, NODE
 from ..step.open_calls import OpenCall
 from ..step.program_frames import program_frame
 from ..step.step import Step
@@ -49,8 +49,8 @@ from .graph_links import COMPILED_NODE, GraphLinks
 from .node_tags import Gradients, NodeTag, NodeTags, Runs
 from .saved_packs import SavedPacks
 
+_NO_LOCK: Final = threading.RLock()  # of a thread that is the only one
 # Of a module that is not compiled, by names that are final here: found without a look into a dict.
-_NO_LOCK: Final = nullcontext()
 _put: Final = node_hooks.put
 _put_after: Final = node_hooks.put_after
 _let_others_first: Final = node_hooks.let_others_first
@@ -82,6 +82,7 @@ class NodeRuns(Runs):
         self._reached = reached
         self._keep_inputs = config.io in ("all", "input")
         self._keep_outputs = config.io in ("all", "output")
+        self._sees_passes = config.level in ("api", "mix")
         self._sums = GradientSums(values, config.data != "structure", self._keep_outputs)
         self._handles: list[Any] = []
         self._tasks: dict[int, BackwardTask] = {}
@@ -110,7 +111,7 @@ class NodeRuns(Runs):
         with self.step.here.state.own.lock or _NO_LOCK:
             if not tag.has_call():
                 self.begins(tag, gradients[-1])
-            if tag.thread is not None and not tag.pushed:
+            if tag.has_call() and tag.thread is not None and not tag.pushed:
                 tag.pushed = push_function_mode(self._modes.function)
 
     def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
@@ -119,22 +120,22 @@ class NodeRuns(Runs):
             return
         try:
             with thread.own.lock or _NO_LOCK:
-                has_call, stack, number = tag.has_call(), thread.stack, current_graph_task_id()
-                if stack and stack[-1].kind == NODE and stack[-1] is not tag.call:
-                    self.step.end_nodes(thread, number + (has_call and tag.thread is not None))
-                has_run = thread.last_run is tag and thread.last_run_pass == number  # though another thread runs it now
-                if not has_call and not has_run and not runs_hook(program_frame(), thread.number == 0):
+                if tag.has_call():
+                    self.step.top(thread)  # without nodes of passes that have failed within the run
+                    return
+                was_last = thread.last_run is tag and thread.last_run_pass == current_graph_task_id()  # others run it
+                is_within = bool(thread.stack) and thread.stack[-1].kind == ATEN  # which has opened it, or has not
+                if tag.is_told_late and not (is_within or was_last or runs_hook(program_frame(), thread.number == 0)):
                     self._enter(tag, thread, None)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             self.step.failed(error)
 
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
         """A node is about to run; it gets `grad_outputs`."""
-        if self.closed:
-            return
         thread = self.step.here.state
         own = thread.own
-        if own.depth or not self.step.is_on or not len_dispatch_stack():  # without a mode it is not recorded
+        # Without a mode on its stack the thread is not recorded.
+        if self.closed or own.depth or not self.step.is_on or not len_dispatch_stack():
             return
         begun_ns = perf_counter_ns()
         try:
@@ -164,10 +165,11 @@ class NodeRuns(Runs):
         try:
             own.enter(now_ns)
             try:
-                if may_begin and not tag.has_call():  # nothing has run in it
+                has_call = is_this_run or tag.has_call()
+                if not has_call and may_begin:  # nothing has run in it
                     self._enter(tag, thread, grad_outputs)
-                    now_ns = perf_counter_ns()
-                if is_this_run or (tag.has_call() and tag.thread is not None):
+                    now_ns, has_call = perf_counter_ns(), True
+                if has_call and tag.thread is not None:
                     self._leave(tag, grad_inputs, grad_outputs, thread, now_ns - self.step.start_ns)
             finally:
                 own.leave()
@@ -177,21 +179,21 @@ class NodeRuns(Runs):
     def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients | None) -> OpenCall:
         """A node begins to run; return the call that this is.
 
-        `grad_outputs` are what it gets; None where the engine is not who tells of it but something that runs in it,
-        perhaps in a hook of the program's that has a grad mode of its own.
+        `grad_outputs` are what it gets; None where an op of its formula tells of it, perhaps with a grad mode of its own.
         """
         if not tag.is_told_late and _let_others_first(tag.handle):
             tag.runs_python = True
         if thread.last_run is not None:
             forget_last_run(thread)
+        number = current_graph_task_id()
+        stack = thread.stack
+        if stack and stack[-1].kind == NODE:  # within the run of another, a pass is in the call that has begun it
+            self.step.end_nodes(thread, 0 if self._sees_passes else number)
         if tag.thread is not None or tag.others:
             tag.set_aside()
-        number = current_graph_task_id()
         task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
         owner = tag.owner
-        parent = None
-        if owner is not None:
-            parent = task.calls.get(owner.id) or task.call_of(owner, thread)
+        parent = None if owner is None else task.calls.get(owner.id) or task.call_of(owner, thread)
         call = tag.call = self._open(tag, thread, parent, number)
         if task.creates_graph is None:
             has_grad = thread.grad is True
@@ -254,9 +256,9 @@ class NodeRuns(Runs):
         assert call is not None, "_enter has set it"
         assert task is not None, "_enter has set it"
         call.end_ns = end_ns
-        tag.thread = None
         if thread.last_run is not None:
             forget_last_run(thread)
+        tag.thread = None
         thread.last_run, thread.last_run_pass = tag, call.graph_task
         if tag.runs_python or tag.pushed or tag.mode_off:
             self._put_modes_back(tag, thread)

@@ -135,9 +135,9 @@ class NodeTags:
         tag: NodeTag | None = node.metadata.get(KEY)
         if tag is None or tag.tags is not self:
             return None
-        if tag.is_told_late:
+        if tag.is_told_late or tag.others:
             stack = thread.stack
-            if not stack or stack[-1] is not tag.call or tag.pushed:
+            if not stack or stack[-1] is not tag.call or stack[-1].graph_task != current_graph_task_id():
                 runs = tag.runs
                 assert runs is not None, "it was set before the hooks were put on"
                 runs.runs_in(tag, thread)
@@ -165,8 +165,10 @@ class NodeTags:
         frame = program_frame()
         if not runs_hook(frame, thread.number == 0):
             return False
-        waiting = None if thread.number == 0 else self._threads.main_frame()  # for a device's thread
-        return not asked_for_graph(frame, asked_for_graph(waiting, True)) or _checkpoint_runs()
+        makes_graph = asked_for_graph(frame)
+        if makes_graph is None:  # a device's thread: who waits for it tells
+            makes_graph = asked_for_graph(self._threads.main_frame())
+        return makes_graph is False or _checkpoint_runs()
 
 
 def _checkpoint_runs() -> bool:

@@ -126,7 +126,7 @@ class SavedPacks:
     def _note_fetched(self, packed: PackedTensor) -> None:
         node = running_node()
         tag = None if node is None else self._tags.of(node)
-        call = 0 if tag is None or tag.call is None else tag.call.visible
+        call = 0 if tag is None or not tag.has_call() or tag.call is None else tag.call.visible
         self.step.emit(Fetched(FETCHED, packed.id, call, self.step.now_ns()))
         if tag is None or tag.owner is None or packed.owner is None:
             return

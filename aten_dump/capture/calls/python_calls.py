@@ -132,7 +132,7 @@ class PythonCalls:
             self.step.tell_mode(thread, call.id)
         if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
             node = None
-        if node is not None and (self._tags.recomputes(node, thread) or (top is not None and top.phase == RECOMPUTE)):
+        if node is not None and ((top is not None and top.phase == RECOMPUTE) or self._tags.recomputes(node, thread)):
             call.phase = RECOMPUTE
         elif node is not None:
             call.forward = self._tags.forward_of(node)

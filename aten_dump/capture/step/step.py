@@ -157,21 +157,23 @@ class Step:
     # -- stacks of open calls
 
     def top(self, thread: ThreadState) -> OpenCall | None:
-        """Return the innermost open call, after ending nodes whose pass has failed: those of passes within the one that
-        is under way have greater numbers, and outside of a pass no node runs.
+        """Return the innermost open call, after ending nodes whose pass has failed: outside of a pass no node runs, and
+        those of passes that have begun within the one under way have greater numbers.
         """
         stack = thread.stack
         if stack and stack[-1].kind == NODE:
-            self.end_nodes(thread, -1 if running_node() is None else current_graph_task_id() + 1)
+            if running_node() is None:
+                first = next(i for i, c in enumerate(stack) if c.kind == NODE)
+                while len(stack) > first:
+                    self._end_untold(thread, stack.pop())
+            else:
+                self.end_nodes(thread, current_graph_task_id() + 1)
         return stack[-1] if stack else None
 
     def end_nodes(self, thread: ThreadState, least: int) -> None:
-        """Take nodes off the stack that run in the backward pass `least` or a later one, with what was begun in them:
-        they have ended without our being told.
-        """
+        """End nodes that are innermost and run in the backward pass `least` or a later one: nobody has told of it."""
         stack = thread.stack
-        first = next((i for i, c in enumerate(stack) if c.kind == NODE and c.graph_task >= least), len(stack))
-        while len(stack) > first:
+        while stack and stack[-1].kind == NODE and stack[-1].graph_task >= least:
             self._end_untold(thread, stack.pop())
 
     def drop(self, thread: ThreadState, call: OpenCall) -> None:
@@ -202,7 +204,8 @@ class Step:
         if call.recorded:
             call.end_ns = self.now_ns()
             self.emit_open(thread, call, None, None, "ended by an error in or around it")
-            call.recorded = False  # once
+            if call.kind == NODE:
+                call.recorded = False  # should its end be told all the same
 
     # -- records
 

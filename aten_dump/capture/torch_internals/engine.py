@@ -64,15 +64,16 @@ def pass_makes_graph(frame: FrameType | None, has_grad: bool) -> bool:
         frame: the program's innermost.
         has_grad: the grad mode, which is the pass's where no hook of the program's runs.
     """
-    return has_grad if frame is None or frame.f_code is _RUNS_ENGINE else asked_for_graph(frame, has_grad)
+    found = None if frame is None or frame.f_code is _RUNS_ENGINE else asked_for_graph(frame)
+    return has_grad if found is None else found
 
 
-def asked_for_graph(frame: FrameType | None, otherwise: bool) -> bool:
-    """Tell whether the innermost backward pass below a frame was asked to make a graph; `otherwise` where none is."""
+def asked_for_graph(frame: FrameType | None) -> bool | None:
+    """Tell whether the innermost backward pass below a frame was asked to make a graph; None where there is none."""
     while frame is not None and frame.f_code is not _RUNS_ENGINE:
         frame = frame.f_back
     given: tuple[Any, ...] = () if frame is None else frame.f_locals.get("args", ())
-    return bool(given[_CREATE_GRAPH]) if len(given) > _CREATE_GRAPH else otherwise
+    return bool(given[_CREATE_GRAPH]) if len(given) > _CREATE_GRAPH else None
 
 
 def runs_hook(frame: FrameType | None, is_main: bool) -> bool:

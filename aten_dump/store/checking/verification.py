@@ -22,7 +22,7 @@ from ..shard_reader import ShardReader
 from ..shards import DTYPE_BYTES, encode_header, header_entries, read_header, shard_name
 from .references import check_references
 
-_NBYTES: Final = Blob._fields.index("nbytes")
+_NBYTES, _SHARD = (Blob._fields.index(name) for name in ("nbytes", "shard"))
 _VALUE_FIELDS: Final = len(Value._fields)
 _MOST_PROBLEMS: Final = 100  # of records, after which one more tells nothing new
 
@@ -109,7 +109,7 @@ def _sizes(directory: Path, data: IndexData) -> Iterable[str]:
     """Compare the counts and file sizes in the commit with what is there."""
     if data.commit is None:
         return
-    written = {blob.shard for blob in data.records(BLOB)}
+    written = set(data.rows[BLOB].column(_SHARD).tolist())
     for number, expected in enumerate(data.commit.shards):
         path = directory / shard_name(number)
         found = size_inside(path)
