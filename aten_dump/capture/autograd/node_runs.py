@@ -179,7 +179,7 @@ class NodeRuns(Runs):
     def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients | None) -> OpenCall:
         """A node begins to run; return the call that this is.
 
-        `grad_outputs` are what it gets; None where an op of its formula tells of it, perhaps with a grad mode of its own.
+        `grad_outputs` are what it gets; None where an op in it tells of it, perhaps one with a grad mode of its own.
         """
         if not tag.is_told_late and _let_others_first(tag.handle):
             tag.runs_python = True
