@@ -53,7 +53,7 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 # layouts and of the examples (`make wheel` runs one) add nothing here.
 COMPILED_TESTS := tests/capture tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, host_bytes.py index_writer.py packed_records.py) \
   $(filter-out $(addprefix tests/distributed/test_, layouts.py restarts.py), $(wildcard tests/distributed/test_*.py)) \
-  $(filter-out $(addprefix tests/promises/test_, minimal_reader.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
+  $(filter-out $(addprefix tests/promises/test_, minimal_reader.py other_processors.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
 
 test-compiled: compiled ## Run the tests that record with the compiled modules
 	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" $(COMPILED_TESTS)

@@ -75,7 +75,7 @@ def test_every_rank_is_recorded(tmp_path: Path, launcher: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("program", "launcher", "module", "steps"),
     [
-        ("accelerated", ACCELERATE, "3", 2),
+        pytest.param("accelerated", ACCELERATE, "3", 2, marks=pytest.mark.slow),
         pytest.param("trainer", PYTHON, "body.3", 3, marks=pytest.mark.slow),
         pytest.param("lightning", PYTHON, "body.3", 3, marks=pytest.mark.slow),
     ],
