@@ -115,7 +115,7 @@ class NodeRuns(Runs):
                 tag.pushed = push_function_mode(self._modes.function)
 
     def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
-        """An op or a call begins in the run of a node that has no hook before it."""
+        """An op or a call begins in the run of a node that has no hook before it, or is about another run of its."""
         if self.closed:
             return
         try:
@@ -191,7 +191,7 @@ class NodeRuns(Runs):
             self.step.end_nodes(thread, 0 if self._sees_passes else number)
         if tag.thread is not None or tag.others:
             tag.set_aside()
-        task = tag.task = self._tasks.get(number) or self._new_task(number, thread)
+        task = self._tasks.get(number) or self._new_task(number, thread)
         owner = tag.owner
         parent = None if owner is None else task.calls.get(owner.id) or task.call_of(owner, thread)
         call = tag.call = self._open(tag, thread, parent, number)
@@ -252,9 +252,8 @@ class NodeRuns(Runs):
         """A node has run until `end_ns` and sends these gradients on."""
         step = self.step
         call: OpenCall | None = tag.call
-        task: BackwardTask | None = tag.task
         assert call is not None, "_enter has set it"
-        assert task is not None, "_enter has set it"
+        task = self._tasks[call.graph_task]
         call.end_ns = end_ns
         if thread.last_run is not None:
             forget_last_run(thread)

@@ -34,7 +34,7 @@ class Runs(ABC):
 
     @abstractmethod
     def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
-        """An op or a call begins in the run of a node that has no hook before it."""
+        """An op or a call begins in the run of a node that has no hook before it, or is about another run of its."""
 
     @abstractmethod
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
@@ -53,7 +53,7 @@ class NodeTag:
 
     __slots__ = (
         *("call", "creates_graph", "forward", "handle", "is_told_late", "leaf", "maker", "mode_off", "name", "others"),
-        *("owner", "pushed", "receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "task", "thread"),
+        *("owner", "pushed", "receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "thread"),
     )
 
     def __init__(self, tags: NodeTags, name: CallName, sequence_nr: int, forward: int, owner: OpenCall | None) -> None:
@@ -74,7 +74,6 @@ class NodeTag:
         self.handle: Any = None  # of the hooks
         self.is_told_late = False  # it has no hook before its run: what runs in it tells that it runs
         # What only a run needs.
-        self.task: Any = None  # the pass
         self.thread: ThreadState | None = None  # runs it now
         self.mode_off = False  # our dispatch mode is off the stack
         self.pushed = False  # the function mode was put back on the stack
@@ -100,19 +99,19 @@ class NodeTag:
         for run in self.others:
             if run[0].graph_task == number:
                 self.set_aside(run)
-                self.call, self.task, self.thread, self.creates_graph, self.mode_off, self.pushed = run
+                self.call, self.thread, self.creates_graph, self.mode_off, self.pushed = run
                 return True
         return False
 
     def set_aside(self, other: tuple[Any, ...] | None = None) -> None:
         """Be about another run from now on: a new one, or one that was set aside."""
-        runs = (self.call, self.task, self.thread, self.creates_graph, self.mode_off, self.pushed), *self.others
+        runs = (self.call, self.thread, self.creates_graph, self.mode_off, self.pushed), *self.others
         self.others = tuple(run for run in runs if run is not other and _is_under_way(run))
         self.mode_off = self.pushed = False
 
 
 def _is_under_way(run: tuple[Any, ...]) -> bool:
-    call, _, thread = run[:3]
+    call, thread = run[:2]
     return thread is not None and call in thread.stack
 
 

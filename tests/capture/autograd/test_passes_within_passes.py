@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from aten_dump import DumpConfig, DumpMode, open_dump
 from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import calls, only
+from tests.capture.intercept.modes import Passing, Scaled
 from tests.capture.twice import twice
 from tests.torch_features import needs_saved_tensors
 
@@ -96,28 +97,12 @@ def test_a_node_that_a_pass_stops_at_has_no_call_though_its_hook_runs(record: Re
     assert later.parent.op == only(calls(rank, op="aten::clamp")).parent.op == "torch.autograd.grad"
 
 
-class Wrapped(Tensor):
-    """A tensor whose ops run in Python."""
-
-    inner: Tensor
-
-    @staticmethod
-    def __new__(cls, inner: Tensor) -> Any:
-        made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
-        made.inner = inner
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*[a.inner if isinstance(a, Wrapped) else a for a in args], **(kwargs or {}))
-
-
 @needs_saved_tensors
 def test_what_a_hook_computes_on_a_subclass_opens_no_node_either(record: Record) -> None:
     def program() -> list[Tensor]:
         x = torch.randn(4, requires_grad=True)
         y = x.exp()
-        y.register_hook(lambda g: torch.ops.aten.clamp.default(Wrapped(g), None, 0.5))
+        y.register_hook(lambda g: torch.ops.aten.clamp.default(Scaled(g), None, 0.5))
         y.sin().sum().backward()
         return [x.grad]  # type: ignore[list-item]
 
@@ -241,18 +226,11 @@ def test_a_formula_is_backward_though_a_hook_has_left_gradients_on(record: Recor
     assert {(c.phase, c.forward.op) for c in formula} == {("backward", "aten::exp")}
 
 
-class Doing(TorchDispatchMode):
-    """A mode of the program's that hands ops on."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
 @needs_saved_tensors
 def test_under_a_mode_of_the_program_s_formulas_are_in_their_nodes(record: Record) -> None:
     def program() -> list[Tensor]:
         x = torch.randn(4, requires_grad=True)
-        with Doing():
+        with Passing():
             x.exp().sin().sum().backward()
         return [x.grad]  # type: ignore[list-item]
 
@@ -268,7 +246,7 @@ def test_nothing_is_recorded_while_paused_under_a_mode_of_the_program_s(tmp_path
     with DumpMode(DumpConfig(path=tmp_path, data="structure")) as dump:
         y = x.exp() + 1
         dump.pause()
-        with Doing():
+        with Passing():
             y.sum().backward()
         dump.resume()
         x.cos()

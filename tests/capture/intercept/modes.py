@@ -1,9 +1,10 @@
-"""Modes that let everything pass, and count it."""
+"""Modes that let everything pass, and count it; a tensor that hands its ops on."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,3 +38,19 @@ class Asked(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.calls.append(func)
         return func(*args, **(kwargs or {}))
+
+
+class Scaled(torch.Tensor):
+    """A tensor subclass whose ops run in Python."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*[a.inner if isinstance(a, Scaled) else a for a in args], **(kwargs or {}))

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aten_dump.capture.intercept.torch_modes import ApiMode, OpMode
 from aten_dump.store import records as r
-from tests.capture.intercept.modes import Passing
+from tests.capture.intercept.modes import Passing, Scaled
 from tests.capture.intercept.watched import Watched
 
 
@@ -144,22 +144,6 @@ def test_a_failure_of_ours_before_a_call_lets_it_run_unrecorded(both: Both) -> N
     y = both.run(lambda: x.add_(1))
     assert y is x and x.tolist() == [2, 2]
     assert {type(error) for error in both.watched.told.aloud} == {ZeroDivisionError}
-
-
-class Scaled(torch.Tensor):
-    """A tensor subclass whose ops run in Python."""
-
-    inner: torch.Tensor
-
-    @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-        made.inner = inner
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*[a.inner if isinstance(a, Scaled) else a for a in args], **(kwargs or {}))
 
 
 def test_the_inner_ops_of_a_subclass_are_children_of_its_op(both: Both) -> None:
