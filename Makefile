@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compare bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-compiled test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all torture fuzz trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compare bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-browser-all test-compiled test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -40,7 +40,10 @@ test-slow: $(READY) ## Run those that take longest (ten minutes on two cores)
 	$(RUN) -m pytest $(PYTEST_ARGS) -m slow
 
 # The wheel and what is run with it lie in one folder, so that child processes too import that package.
-compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (needs gcc)
+compiled: build/compiled/.ready ## Compile the recorder's hot modules into build/compiled (needs gcc)
+
+build/compiled/.ready: $(READY) hatch_build.py README.md pyproject.toml \
+  $(shell find aten_dump tests benchmarks examples -type f ! -path '*/__pycache__/*')
 	@rm -rf build/compiled
 	@mkdir -p build/compiled
 	ATEN_DUMP_COMPILE=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip wheel \
@@ -48,6 +51,7 @@ compiled: $(READY) ## Compile the recorder's hot modules into build/compiled (ne
 	$(RUN) -m pip install --disable-pip-version-check --quiet --no-deps --target build/compiled build/compiled/*.whl
 	@cp -R tests benchmarks examples README.md pyproject.toml build/compiled
 	cd build/compiled && ../../$(RUN) -c 'import aten_dump; assert aten_dump.IS_COMPILED, aten_dump.__file__'
+	@touch $@
 
 # Of what writes little is compiled, of what reads nothing: tests of full disks, of thousands of steps, of restarts, of comparing
 # layouts and of the examples (`make wheel` runs one) add nothing here.
@@ -127,30 +131,32 @@ FUZZ_SECONDS ?= 600
 trial: $(READY) ## Compare programs with bugs and honest variants of themselves; who is named? (docs/trial.md; TRIAL_ARGS="--sample 10")
 	nice -n 15 $(RUN) -m tests.trial $(TRIAL_ARGS)
 
-test-browser: $(READY) ## Run the tests of the report in Chromium (installs it where it can)
+browser: $(VENV)/.playwright
 	@tests/browser/setup.sh browser
+
+$(VENV)/.playwright: $(READY)
+	ATEN_DUMP_COMPILE=0 $(RUN) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[browser]"
+	@touch $@
+
+.page-tools/ready: tests/browser/package.json
 	@tests/browser/setup.sh tools
-	@$(RUN) -c 'import playwright' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check --quiet \
-	  --constraint constraints.txt '.[browser]'
+
+test-browser: browser .page-tools/ready ## Run the tests of the report in Chromium, but those that take longest (installs it where it can)
+	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" tests/browser
+
+test-browser-all: browser .page-tools/ready ## Run all of them
 	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) tests/browser
 
-types-page: ## Check the types of the report's page (needs npm)
-	@tests/browser/setup.sh tools
+types-page: .page-tools/ready ## Check the types of the report's page (needs npm)
 	.page-tools/node_modules/.bin/tsc -p aten_dump/report/html/page/jsconfig.json
 
 vendor: $(READY) ## Fetch the third-party scripts of the report from npm, and check their checksums
 	$(RUN) tests/browser/fetch_vendored.py
 
-pictures: $(READY) ## Take the pictures of the README and of docs/report.md (needs Chromium; minutes)
-	@tests/browser/setup.sh browser
-	@$(RUN) -c 'import playwright' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check --quiet \
-	  --constraint constraints.txt '.[browser]'
+pictures: browser ## Take the pictures of the README and of docs/report.md (needs Chromium; minutes)
 	$(RUN) -m tests.browser.pictures $(PICTURES_FOLDER)
 
-bench-report: $(READY) ## Measure the report in Chromium: size, first view, keystrokes in the search, scrolling
-	@tests/browser/setup.sh browser
-	@$(RUN) -c 'import playwright' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check --quiet \
-	  --constraint constraints.txt '.[browser]'
+bench-report: browser ## Measure the report in Chromium: size, first view, keystrokes in the search, scrolling
 	$(RUN) -m benchmarks.report_in_browser $(BENCH_REPORT_ARGS)
 
 # Another torch, or another Python (`make PYTHON=python3.13 test-torch TORCH=2.13.0`), has an environment of its own: six
@@ -177,6 +183,9 @@ $(TORCH_ENVS)/%/.ready: pyproject.toml constraints.txt
 	ATEN_DUMP_COMPILE=0 "$(@D)/bin/uv" pip install --quiet --python "$(@D)/bin/python" --system-certs \
 	  --constraint "$(@D)/constraints.txt" torch==$(TORCH) --editable ".[dev]"
 	@touch "$@"
+
+# Most of it waits for the network, for the disk, or for one core.
+test-ready: compiled browser .page-tools/ready .npu/acl/env $(TORCH_ENV)/.ready ## Install and build what these suites need: make -j4 test-ready TORCH=2.6.0
 
 test-ops: $(READY) .npu/acl/env ## Run all of PyTorch's op database under the dump, on the CPU and on the simulated NPU (forty minutes on two cores)
 	$(RUN) -m tests.sweep --processes 2

@@ -105,6 +105,7 @@ def test_what_is_aimed_at_stands_beside_what_was_measured(tmp_path):
     assert cells_of(table.stdout, 2)["chain, structure, x - 1, x D"] == "2.5 ± 0.75 (≤ 0.9, missed)"
 
 
+@pytest.mark.slow
 def test_what_is_aimed_at_is_measured_in_turn(tmp_path):
     result, disk = tmp_path / "found.json", tmp_path / "disk"
     disk.mkdir()

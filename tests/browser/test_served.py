@@ -17,6 +17,7 @@ from tests.browser.opened import Opened
 from tests.browser.test_every_view import LOOKS, violations, visit_all
 from tests.browser.test_hostile_strings import STRINGS, build
 from tests.report.serve.server_process import Served
+from tests.sampling import every_second
 
 Open = Callable[..., Opened]
 Serve = Callable[..., Served]
@@ -120,7 +121,7 @@ def test_the_map_is_drawn_and_leads_to_elements(recorded: Path, serve: Serve, op
     wait_for(report, shown(tensor[0, 0, last[0] :, last[1] :]))
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", every_second(LOOKS))
 def test_axe_finds_nothing_in_a_tensor(
     look: str, recorded: Path, serve: Serve, open_report: Open, axe: str, artifacts: Path
 ) -> None:
@@ -173,7 +174,7 @@ FAILING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("view", FAILING)
+@pytest.mark.parametrize("view", every_second(FAILING))
 def test_a_view_that_could_not_be_shown_is_asked_for_again(
     view: str, recorded: Path, serve: Serve, open_report: Open
 ) -> None:
@@ -240,7 +241,7 @@ def test_the_end_of_the_server_is_told(recorded: Path, serve: Serve, browser: ob
     report.close()
 
 
-@pytest.mark.parametrize("name", STRINGS)
+@pytest.mark.parametrize("name", every_second(STRINGS))
 def test_no_string_becomes_markup(name: str, tmp_path: Path, serve: Serve, open_report: Open) -> None:
     report = open_report(serve(build(tmp_path / "dump", STRINGS[name])).url)
     visit_all(report)

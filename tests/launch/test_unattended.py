@@ -57,7 +57,9 @@ def test_optimizers_that_step_one_after_the_other_share_a_step(tmp_path: Path) -
     assert len(optimizer) == 6  # 4 parameters of one, 2 of the other
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, PYTHON], ids=["torchrun", "spawn"])
+@pytest.mark.parametrize(
+    "launcher", [TORCHRUN, pytest.param(PYTHON, marks=pytest.mark.slow)], ids=["torchrun", "spawn"]
+)
 def test_every_rank_is_recorded(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     bare, recorded = run("ddp" if launcher is TORCHRUN else "spawn", tmp_path, launcher, steps="0-1", data="full")
     assert recorded.done.returncode == bare.done.returncode == 0, recorded.done.stderr

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from aten_dump import compare
 from tests.checkout import ROOT
 
@@ -18,6 +20,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.slow
 def test_runs_on_other_processors_agree(tmp_path: Path) -> None:
     for name, environment in PROCESSORS.items():
         command = [sys.executable, "-m", "tests.promises.other_processor", tmp_path / name, tmp_path / "weights.pt"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -26,6 +27,7 @@ def small_model() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 16), nn.BatchNorm1d(16))
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_with_the_dump_on_every_tenth(tmp_path: Path) -> None:
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
