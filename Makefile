@@ -86,7 +86,7 @@ bench-targets: compiled ## Measure pure and compiled, and print what is aimed at
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 # Suites that name no device run on one by the option --device; tests/cpu_only.py says which of their tests cannot, and why.
 NPU_SUITES := $(addprefix tests/, capture distributed integrations promises sweep)
-NPU_SAMPLE := $(addprefix tests/capture/, autograd/test_backward_calls.py autograd/test_checkpoint.py \
+NPU_SAMPLE := $(addprefix tests/capture/, test_calling_frame.py autograd/test_backward_calls.py autograd/test_checkpoint.py \
   autograd/test_hooks_of_the_program.py autograd/test_node_runs.py autograd/test_passes_within_passes.py intercept/test_mixed_precision.py \
   step/test_random_states.py trigger/test_windows.py) tests/sweep/test_sweep.py \
   "tests/promises/test_zoo.py::test_every_op_of_a_training_step_is_recorded_and_linked[bert]"

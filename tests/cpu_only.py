@@ -17,6 +17,7 @@ _NUMPY: Final = "about writes through numpy, which takes tensors in host memory 
 _GLOO: Final = (
     "its processes compute on the CPU, over gloo; those of tests/npu/trust and tests/npu/migration do over HCCL"
 )
+_ONE_THREAD: Final = "about hooks on the thread that called the pass; those of a device's tensors are called on another"
 _TOLD: Final = "its trainer is told to compute on the CPU"
 _NO_QUANTIZED: Final = "the simulated device has no quantized tensors"
 _NO_PROFILER: Final = "torch_npu's profiler needs libmspti.so of the CANN toolkit"
@@ -59,16 +60,25 @@ _ANY: Final[dict[str, str]] = {
     "tests/capture/data/test_host_memory.py::test_without_a_device_in_use": _HOST,
     "tests/capture/data/test_keeper.py::test_views_of_a_small_tensor": _HOST,
     "tests/capture/data/test_small_tensor_batches.py::test_small_values_share_blobs": _HOST,
+    "tests/capture/data/test_keeper.py::test_small_tensors_whose_elements_do_not_lie_in_a_row": _HOST,
+    "tests/capture/data/test_hash_functions.py::test_memory_in_a_row": _HOST,
+    "tests/capture/data/test_tensor_bytes.py::test_a_checksum_that_is_told_of_a_copy": _HOST,
+    "tests/capture/data/test_tensor_bytes.py::test_copied_bytes_are": _HOST,
     "tests/capture/data/test_gather.py::": _HOST,
     "tests/capture/data/statistics/test_large_tensors.py::": _HOST,
     "tests/capture/data/statistics/test_many_small_tensors.py::": _HOST,
     "tests/capture/data/statistics/test_one_pass.py::": _HOST,
     "tests/capture/data/statistics/test_one_tensor.py::": _HOST,
     "tests/capture/data/statistics/test_triton_kernel.py::": _PLAYS,
+    "tests/capture/test_mode.py::test_modes_that_the_engine_has_put_back": _ONE_THREAD,
+    "tests/capture/torch_internals/test_engine.py::test_whether_a_pass_makes_a_graph_is_told_in_hooks": _ONE_THREAD,
+    "tests/capture/torch_internals/test_engine.py::test_what_a_hook_runs_is_told": _ONE_THREAD,
+    "tests/capture/values/test_known_values.py::": _HOST,
     f"{_TABLE}test_what_is_as_it_was_after_unseen_code_is_as_undefined_as_it_was": _HOST,
 }
 _NPU: Final[dict[str, str]] = {
     f"{_DTYPES}every_geometry[channels_last": _NO_CHANNELS_LAST,
+    "tests/capture/data/test_keeper.py::test_facts_are_of_the_elements_however_they_lie[channels last": _NO_CHANNELS_LAST,
     f"{_DTYPES}nested_tensors": "PyTorch has no kernels for nested tensors of an NPU: the bare program raises",
     f"{_DTYPES}quantized": _NO_QUANTIZED,
     f"{_DTYPES}sparse": _NO_SPARSE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.util import Finalize
@@ -17,6 +16,7 @@ from torch import nn
 from ..config import DumpConfig
 from ..errors import AtenDumpError, ConfigError
 from ..store.sink import Sink
+from .calling_frame import calling_frame
 from .intercept.compiled_functions import CompiledCalls
 from .intercept.custom_functions import FunctionCalls, run_as_call
 from .intercept.interception import Interception
@@ -186,13 +186,13 @@ class DumpMode:
             raise ConfigError(f"DumpMode.save({name!r}) got a {type(tensor).__name__}; allowed: a torch.Tensor")
         recorder = self._watch.recorder
         if recorder is not None:
-            recorder.remarks.save(name, tensor, sys._getframe(1))
+            recorder.remarks.save(name, tensor, calling_frame())
 
     def mark(self, text: str) -> None:
         """Record a text where the program is: ``rank.marks`` has it, and the tree of calls."""
         recorder = self._watch.recorder
         if recorder is not None:
-            recorder.remarks.mark(text, sys._getframe(1))
+            recorder.remarks.mark(text, calling_frame())
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -203,7 +203,7 @@ class DumpMode:
             ...     scores = (q @ k.mT).softmax(-1) @ v
         """
         recorder = self._watch.recorder
-        call = None if recorder is None else recorder.remarks.begin_scope(name, sys._getframe(2))
+        call = None if recorder is None else recorder.remarks.begin_scope(name, calling_frame(2))
         if recorder is None or call is None:
             yield
             return

@@ -72,7 +72,10 @@ def saved_tensors(calls: Calls) -> dict[str, SavedTensor]:
 def _saved(calls: Calls) -> Iterator[SavedTensor]:
     for call in calls.filter(op="aten_dump.save", kind="api"):
         values = call.input_values()
-        if call.phase != "backward" and values:
+        is_gradient = (
+            call.forward is not None and call.forward.op == call.op
+        )  # of a saved tensor, not what a hook saves
+        if values and not is_gradient:
             name = call.api.removeprefix("Saved.")
             gradients = tuple(value for backward in call.backward for _, value in backward.input_values())
             yield SavedTensor(f"{name}.{call.n}" if call.n else name, call, values[0][1], gradients)

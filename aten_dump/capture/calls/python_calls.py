@@ -56,7 +56,12 @@ class PythonCalls:
     # -- begin
 
     def begin(
-        self, thread: ThreadState, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+        self,
+        thread: ThreadState,
+        name: CallName,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType | None,
     ) -> OpenCall | None:
         """Open a call that the program makes in `frame`, on the running thread; None where the recorder failed."""
         step = self.step
@@ -84,7 +89,7 @@ class PythonCalls:
         return call
 
     def begin_module(
-        self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType, fqn: str
+        self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None, fqn: str
     ) -> OpenCall | None:
         """Open a call of the module whose path is `fqn`; see `begin`."""
         step = self.step
@@ -109,7 +114,7 @@ class PythonCalls:
         call.start_ns = thread.own.left_ns - step.start_ns
         return call
 
-    def open_remark(self, name: CallName, frame: FrameType, thread: ThreadState) -> OpenCall:
+    def open_remark(self, name: CallName, frame: FrameType | None, thread: ThreadState) -> OpenCall:
         """Return a call that the program tells of by its own words, placed where the program is."""
         node = self._enter_node(thread)
         top = self.step.top(thread) if thread.stack else None
@@ -126,7 +131,9 @@ class PythonCalls:
             self._tags.entered(node, thread)
         return node
 
-    def _place(self, call: OpenCall, top: OpenCall | None, frame: FrameType, thread: ThreadState, node: Any) -> None:
+    def _place(
+        self, call: OpenCall, top: OpenCall | None, frame: FrameType | None, thread: ThreadState, node: Any
+    ) -> None:
         """Set phase, forward link, visibility and stack of a call that begins in the run of `node`, or in none."""
         if is_grad_enabled() is not thread.grad:
             self.step.tell_mode(thread, call.id)

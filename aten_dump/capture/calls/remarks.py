@@ -31,7 +31,7 @@ class Opener(Protocol):
 
     def sees(self, name: str) -> bool: ...
 
-    def open_remark(self, name: CallName, frame: FrameType, thread: ThreadState) -> OpenCall: ...
+    def open_remark(self, name: CallName, frame: FrameType | None, thread: ThreadState) -> OpenCall: ...
 
     def emit_begun(self, call: OpenCall, thread: ThreadState) -> None: ...
 
@@ -45,7 +45,7 @@ class Remarks:
         self._calls = calls
         self._hooks: list[Any] = []
 
-    def save(self, name: str, tensor: torch.Tensor, frame: FrameType) -> None:
+    def save(self, name: str, tensor: torch.Tensor, frame: FrameType | None) -> None:
         """Record a tensor as `name`, and its gradient whenever backward computes it."""
         call = self._tell(CallName("aten_dump.save", "Saved", name), frame, tensor)
         if call is None:
@@ -63,11 +63,11 @@ class Remarks:
         hook = _GradientHook(self, call, None if node is None else tensor.output_nr)
         self._hooks.append(tensor.register_hook(hook) if node is None else node.register_prehook(hook))
 
-    def mark(self, text: str, frame: FrameType) -> None:
+    def mark(self, text: str, frame: FrameType | None) -> None:
         """Record a text where the program is."""
         self._tell(CallName("aten_dump.mark", "Mark", text), frame, None)
 
-    def _tell(self, name: CallName, frame: FrameType, tensor: torch.Tensor | None) -> OpenCall | None:
+    def _tell(self, name: CallName, frame: FrameType | None, tensor: torch.Tensor | None) -> OpenCall | None:
         step = self._step
         if not self._calls.sees(name.api):
             return None
@@ -104,7 +104,7 @@ class Remarks:
 
     # -- scopes
 
-    def begin_scope(self, name: str, frame: FrameType) -> OpenCall | None:
+    def begin_scope(self, name: str, frame: FrameType | None) -> OpenCall | None:
         """Open a level of the tree."""
         named = CallName("aten_dump.scope", "Scope", name)
         if not self._calls.sees(name):

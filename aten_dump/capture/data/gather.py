@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import numpy as np
 import torch
 
-from ...store.writing.host_bytes import HostBytes
-from ..memory.geometry import byte_extent
+from ...store.writing.host_bytes import HostBytes, bytes_at
+from ..memory.geometry import Elements, byte_extent
 from ..team_threads import team_threads
 from .tensor_bytes import as_integers
 
@@ -119,6 +119,20 @@ class GatheredBytes(HostBytes):
         item = self._item
         first, past = offset // item, (offset + nbytes) // item
         copy(self._address, item, self._shape, self._strides, first, past, address, threads)
+
+
+def bytes_of_elements(elements: Elements) -> bytes:
+    """Return a copy of some elements in host memory, in row-major order; needs the C file."""
+    dtype, _, nbytes, address, layout = elements
+    if layout is None:
+        return bytes_at(address, nbytes)
+    shape, strides = layout
+    scratch = _scratch(nbytes)
+    try:
+        copy(address, dtype.itemsize, shape, strides, 0, nbytes // dtype.itemsize, scratch.address, 1)
+        return bytes_at(scratch.address, nbytes)
+    finally:
+        _give_back(scratch)
 
 
 def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:

@@ -37,6 +37,7 @@ from ..memory.dtypes import dtype_name
 from ..memory.geometry import Elements, Row, byte_extent, bytes_spanned, covers, has_no_gaps
 from ..memory.storages import StorageState
 from ..torch_internals.quiet import quiet
+from . import gather
 from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
@@ -121,7 +122,8 @@ class Keeper:
             if elements is None and not flags & _BITS:
                 elements = _elements_in_a_row(tensor, row)
             if elements is not None and state.format is None:
-                if elements[2] <= self._small_bytes and elements[4] is None:
+                nbytes: int = elements[2]
+                if nbytes <= self._small_bytes and elements[4] is None:
                     self._keep_small(state, value, elements)
                 else:
                     self._keep_in_memory(tensor, state, value, elements)
@@ -158,7 +160,9 @@ class Keeper:
 
     def _keep_small(self, state: StorageState, value: int, elements: Elements) -> None:
         """Keep a tensor with the next batch."""
-        dtype, low, nbytes, address, _ = elements
+        dtype = elements[0]
+        low: int = elements[1]  # compiled, numbers of C's from here on
+        nbytes: int = elements[2]
         high = low + nbytes
         if high > state.nbytes:  # the storage was shrunk under the tensor: nothing to read
             return
@@ -180,19 +184,22 @@ class Keeper:
                     stored = False
                     break
         if stored or facts:
-            batch, start = self._batches.add(dtype, stored, facts, value, bytes_at(address, nbytes))
+            batch, start = self._batches.add(dtype, stored, facts, value, bytes_at(elements[3], nbytes))
             if stored:
                 state.add_blob(low, high, batch, start)
 
-    def _keep_small_apart(self, tensor: torch.Tensor, value: int) -> bool:
+    def _keep_small_apart(self, tensor: torch.Tensor, value: int, elements: Elements | None) -> bool:
         """Keep the facts of a small tensor with the next batch, though its elements do not lie in a row: alone, they
         take a dozen ops. False where that cannot be.
         """
         dtype = tensor.dtype
         if dtype not in ITEM_BYTES or not tensor.is_cpu or not tensor.numel() or self.marks[value] & _BITS:
             return False
-        with quiet():
-            data = copied_bytes(tensor)
+        if elements is not None and gather.IS_COMPILED:
+            data = gather.bytes_of_elements(elements)
+        else:
+            with quiet():
+                data = copied_bytes(tensor)
         self._batches.add(dtype, False, True, value, data)
         return True
 
@@ -239,7 +246,8 @@ class Keeper:
         else:
             nbytes, in_a_row = elements[2], elements[4] is None
         whole = is_dense and nbytes == state.nbytes
-        if nbytes <= self._small_bytes and self._keeps_facts and not whole and self._keep_small_apart(tensor, value):
+        is_small = nbytes <= self._small_bytes and self._keeps_facts and not whole
+        if is_small and self._keep_small_apart(tensor, value, elements):
             if wanted.bytes:
                 self._stored.keep(tensor, state, value, False, elements)
             return

@@ -13,13 +13,13 @@ Theory of operation
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
+from ..calling_frame import calling_frame
 from ..interrupts import deliver, held, runs_program
 from ..naming.call_name import CallName
 from ..recorder import StepRecorder, Watch
@@ -54,7 +54,7 @@ class FunctionCalls:
             bound = original.__get__(None, cls)
             if issubclass(cls, BackwardHookFunction):
                 return bound(*args, **kwargs)
-            return _run(watch.recorder, _Called(bound, name_of_function(cls), sys._getframe(1), True), args, kwargs)
+            return _run(watch.recorder, _Called(bound, name_of_function(cls), calling_frame(), True), args, kwargs)
 
         self._patch = Patch(torch.autograd.Function, "apply", classmethod(apply))
 
@@ -70,7 +70,7 @@ class _Called(NamedTuple):
 
     function: Callable[..., Any]
     name: CallName
-    frame: FrameType  # that calls it
+    frame: FrameType | None  # that calls it
     is_autograd: bool  # the `apply` of an autograd function
 
 
@@ -79,7 +79,7 @@ def run_as_call(
     watch: Watch, function: Callable[..., Any], name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run a function that the program has called two frames above this one, as a call of this name."""
-    return _run(watch.recorder, _Called(function, name, sys._getframe(2), False), args, kwargs)
+    return _run(watch.recorder, _Called(function, name, calling_frame(2), False), args, kwargs)
 
 
 @runs_program

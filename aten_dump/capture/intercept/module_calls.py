@@ -7,7 +7,6 @@ hooks for all modules see neither keyword arguments nor what later hooks replace
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
@@ -17,6 +16,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
+from ..calling_frame import calling_frame
 from ..interrupts import deliver, held, runs_program
 from ..naming.call_name import CallName
 from ..recorder import StepRecorder, Watch
@@ -82,7 +82,7 @@ class ModuleCalls:
         def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # True to dynamo, where it traces this: what it compiles is not recorded
                 return original(self, *args, **kwargs)
-            return run(original, self, args, kwargs, sys._getframe(1))
+            return run(original, self, args, kwargs, calling_frame())
 
         self._patch = Patch(nn.Module, "__call__", __call__)
 
@@ -99,7 +99,7 @@ class ModuleCalls:
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        frame: FrameType,
+        frame: FrameType | None,
     ) -> Any:
         recorder = self._watch.recorder
         kind = type(module)
@@ -131,7 +131,7 @@ class ModuleCalls:
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        frame: FrameType,
+        frame: FrameType | None,
     ) -> OpenCall | None:
         kind = type(module)
         try:

@@ -6,13 +6,13 @@ passes through untouched; an error of the recorder's own is raised, or lets the 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
+from ..calling_frame import calling_frame
 from ..calls.ops import PendingOp
 from ..calls.watched_ops import watch
 from ..interrupts import deliver, held, runs_program
@@ -79,7 +79,7 @@ class ApiMode(TorchFunctionMode):
         why_not = self._why_not_recorded(thread, args)
         if why_not is _IS_TRACED:
             recorder.step.coverage.add("traced")
-        call = recorder.calls.begin(thread, name, args, kwargs, sys._getframe(1)) if why_not is None else None
+        call = recorder.calls.begin(thread, name, args, kwargs, calling_frame()) if why_not is None else None
         if call is None:
             return func(*args, **kwargs)
         try:

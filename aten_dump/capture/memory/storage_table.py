@@ -79,6 +79,8 @@ class StorageTable:
                 state.format = private_format(on)
         self._announce(state, device)
         self._shared.add(state, storage.data_ptr(), device)
+        if HIDES:
+            hide(state, storage)
         return state
 
     def add_plain(self, storage: torch.UntypedStorage, address: int, nbytes: int, device: torch.device) -> StorageState:

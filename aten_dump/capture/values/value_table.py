@@ -91,8 +91,10 @@ class ValueTable(ValueIds):
                 if found is not None:
                     if len(found) == _DESCRIBED:
                         return self._add(tensor, found, keep)
-                    if keep and self._keeps_data and not self._marks[found[1]] & _NOT_TO_KEEP:
-                        self._keep_known(tensor, found[1])
+                    if keep and self._keeps_data:
+                        number: int = found[1]  # compiled, a number of C's
+                        if not self._marks[number] & _NOT_TO_KEEP:
+                            self._keep_known(tensor, number)
                     return found
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
@@ -139,8 +141,10 @@ class ValueTable(ValueIds):
             self.storages.take_size(state, storage, state.nbytes)
         tree = self._records.in_memory(tensor, state, geometry, is_plain=True)
         state.add_value(key, tree)
-        if keep and self._keeps_data and not self._marks[tree[1]] & _NOT_TO_KEEP:
-            self._keeper.keep(tensor, state, tree[1], elements)
+        if keep and self._keeps_data:
+            number: int = tree[1]  # compiled, a number of C's
+            if not self._marks[number] & _NOT_TO_KEEP:
+                self._keeper.keep(tensor, state, number, elements)
         return tree
 
     def _keep_known(self, tensor: torch.Tensor, number: int) -> None:

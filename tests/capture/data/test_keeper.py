@@ -13,6 +13,7 @@ from aten_dump import DumpConfig
 from aten_dump.capture.data.keeper import KEPT, Keeper
 from aten_dump.capture.data.small_tensor_batches import SMALL_BYTES
 from aten_dump.capture.data.stored_bytes import COMPACT, SAMPLE, STRIDED
+from aten_dump.capture.memory.geometry import Elements
 from aten_dump.capture.memory.storages import StorageState
 from aten_dump.config import STATISTICS
 from aten_dump.store import records as r
@@ -33,12 +34,12 @@ class Kept:
         self.states: dict[int, StorageState] = {}
         self.count = 0
 
-    def keep(self, tensor: torch.Tensor, flags: int = 0) -> None:
+    def keep(self, tensor: torch.Tensor, flags: int = 0, elements: Elements | None = None) -> None:
         storage = tensor.untyped_storage()
         state = self.states.setdefault(storage._cdata, StorageState(len(self.states) + 1, storage.nbytes(), 0))
         self.count += 1
         self.keeper.marks.append(flags)
-        self.keeper.keep(tensor, state, self.count)
+        self.keeper.keep(tensor, state, self.count, elements)
 
     def of(self, kind: int) -> list[Any]:
         self.keeper.flush()
@@ -49,11 +50,14 @@ class Kept:
         return {record.value: record[2:] for record in self.of(r.DATA)}
 
 
-def test_small_tensors_whose_elements_do_not_lie_in_a_row_go_with_the_batch() -> None:
+@pytest.mark.parametrize("is_known_where", [False, True])
+def test_small_tensors_whose_elements_do_not_lie_in_a_row_go_with_the_batch(is_known_where: bool) -> None:
     base = torch.arange(-24.0, 24.0).view(6, 8)
-    for x in (base[1:].t(), base[:, ::3], base[:1, :1].expand(4, 5), base.double()[2:].t()):
+    for x in (base[1:].t(), base[:, ::3], base[:1, :1].expand(4, 5), base.double()[2:].t(), base.bfloat16()[1:].t()):
         kept = Kept(data="full", statistics=("count", "min", "max", "negative"))
-        kept.keep(x)
+        first, nbytes = x.storage_offset() * x.element_size(), x.numel() * x.element_size()
+        elements = x.dtype, first, nbytes, x.data_ptr(), (tuple(x.shape), x.stride())
+        kept.keep(x, 0, elements if is_known_where else None)
         assert kept.sink.of(r.STATISTICS) == kept.sink.of(r.HASH) == [], "they wait"
         expected = [x.numel(), x.min().item(), x.max().item(), int((x < 0).sum())]
         assert [record[2] for record in kept.of(r.STATISTICS)] == [expected]
