@@ -104,6 +104,20 @@ def test_nor_are_the_storages_of_numbers_that_nodes_save(mode: DumpMode) -> None
     assert found == set()
 
 
+def test_nor_where_the_bytes_of_values_are_stored(tmp_path: Path) -> None:
+    parameters = [torch.ones(4) for _ in range(300)]
+    with DumpMode(DumpConfig(path=tmp_path / "tensors", data="tensor")) as mode:
+        torch._foreach_add_(parameters, 1.0)
+        mode.step()
+        gc.collect()
+        before = len(gc.get_objects())
+        parameters[0].exp()  # of a step without any call nothing is hidden yet, where nothing is compiled
+        torch._foreach_add_(parameters, 1.0)
+        gc.collect()  # which looks no more through tuples of numbers
+        kept = len(gc.get_objects()) - before
+    assert kept < 100
+
+
 def _tracked_storages() -> set[int]:
     return {id(one) for one in gc.get_objects() if type(one) is torch.UntypedStorage}
 

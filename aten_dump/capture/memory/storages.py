@@ -14,6 +14,7 @@ import xxhash
 from ...store.records import Tree
 from ...store.writing.host_bytes import memory_at
 from ...torch_names import referred_storage
+from ..collector import HIDES, hide
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
 
@@ -121,9 +122,12 @@ class StorageState:
 
     def add_blob(self, first: int, past: int, blob: Any, start: int) -> None:
         """Note that the bytes [first, past) are stored."""
+        stored: Any = (first, past, blob, start)  # one object where it is compiled, too
         if isinstance(self.blobs, tuple):
             self.blobs = []
-        self.blobs.append((first, past, blob, start))
+        self.blobs.append(stored)
+        if HIDES:
+            hide(self.blobs, stored)
 
     def copy(self, tensor: torch.Tensor, other: WrittenRanges, source: torch.Tensor, geometry: Geometry) -> None:
         """Begin a new version after `source`, on memory of which `other` was written, was copied to `tensor`."""
