@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.calling_frame import calling_frame
 
 
 class Cubed(torch.autograd.Function):
@@ -29,6 +31,16 @@ class Cubed(torch.autograd.Function):
 class Halved(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x / 2
+
+
+def test_frames_are_counted_from_who_asks() -> None:
+    here = sys._getframe()
+
+    def asks(above: int) -> Any:
+        return calling_frame(above)
+
+    assert asks(1) is here and asks(2) is here.f_back and asks(0).f_code is asks.__code__
+    assert asks(10**6) is None
 
 
 HOOKS: dict[str, Callable[[DumpMode], Callable[[torch.Tensor], Any]]] = {
