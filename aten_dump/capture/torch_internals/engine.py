@@ -31,6 +31,7 @@ NativeFuture: Final[Any] = torch._C.Future  # what C++ hands out, below torch.fu
 
 # -- tensors
 is_functional_tensor: Final[Callable[[torch.Tensor], bool]] = torch._is_functional_tensor
+has_storage: Final[Callable[[torch.Tensor], bool]] = torch._C._has_storage
 is_functorch_wrapper: Final[Callable[[torch.Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
 negative_view: Final[Callable[[torch.Tensor], torch.Tensor]] = torch._neg_view
 DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a class without a dispatch of its own

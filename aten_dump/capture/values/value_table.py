@@ -21,7 +21,7 @@ from ..data.statistics.many_small_tensors import ITEM_BYTES
 from ..memory.geometry import Geometry, Row, is_a_row
 from ..memory.storage_table import StorageTable
 from ..naming.interned_tables import Interner
-from ..torch_internals.engine import DISABLED_DISPATCH, is_functional_tensor
+from ..torch_internals.engine import DISABLED_DISPATCH, has_storage, is_functional_tensor
 from ..unseen import Coverage
 from .known_values import FINDS, look
 from .tensors_without_memory import TensorsWithoutMemory
@@ -96,6 +96,8 @@ class ValueTable(ValueIds):
                         if not self._marks[number] & _NOT_TO_KEEP:
                             self._keep_known(tensor, number)
                     return found
+            if not has_storage(tensor):  # to say so itself takes torch 25 us, as it looks at the stack of C++
+                raise NotImplementedError
             storage = tensor.untyped_storage()
             dtype = tensor.dtype
             geometry: Geometry = (
