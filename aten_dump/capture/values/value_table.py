@@ -92,9 +92,7 @@ class ValueTable(ValueIds):
                     if len(found) == _DESCRIBED:
                         return self._add(tensor, found, keep)
                     if keep and self._keeps_data:
-                        number: int = found[1]  # compiled, a number of C's
-                        if not self._marks[number] & _NOT_TO_KEEP:
-                            self._keep_known(tensor, number)
+                        self._keep_known(tensor, found[1])
                     return found
             if not has_storage(tensor):  # to say so itself takes torch 25 us, as it looks at the stack of C++
                 raise NotImplementedError
@@ -150,7 +148,9 @@ class ValueTable(ValueIds):
         return tree
 
     def _keep_known(self, tensor: torch.Tensor, number: int) -> None:
-        """Keep the data of a value that was seen when they were not asked for."""
+        """Keep the data of a value that was seen before, unless they are kept, or cannot be."""
+        if self._marks[number] & _NOT_TO_KEEP:
+            return
         state = self.storages.state_of(tensor)
         assert state is not None, "it is where the value was found"
         self._keeper.keep(tensor, state, number)
