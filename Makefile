@@ -42,7 +42,8 @@ test-slow: $(READY) ## Run those that take longest (ten minutes on two cores)
 # The wheel and what is run with it lie in one folder, so that child processes too import that package.
 compiled: build/compiled/.ready ## Compile the recorder's hot modules into build/compiled (needs gcc)
 
-build/compiled/.ready: $(READY) hatch_build.py README.md pyproject.toml \
+# Folders too: one is newer when a file in it is gone.
+build/compiled/.ready: $(READY) hatch_build.py README.md pyproject.toml $(shell find aten_dump -type d ! -name __pycache__) \
   $(shell find aten_dump tests benchmarks examples -type f ! -path '*/__pycache__/*')
 	@rm -rf build/compiled
 	@mkdir -p build/compiled

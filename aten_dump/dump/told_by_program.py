@@ -72,9 +72,8 @@ def saved_tensors(calls: Calls) -> dict[str, SavedTensor]:
 def _saved(calls: Calls) -> Iterator[SavedTensor]:
     for call in calls.filter(op="aten_dump.save", kind="api"):
         values = call.input_values()
-        is_gradient = (
-            call.forward is not None and call.forward.op == call.op
-        )  # of a saved tensor, not what a hook saves
+        # Of a saved tensor; what a hook saves in a backward pass belongs to the call of another op.
+        is_gradient = call.forward is not None and call.forward.op == call.op
         if values and not is_gradient:
             name = call.api.removeprefix("Saved.")
             gradients = tuple(value for backward in call.backward for _, value in backward.input_values())

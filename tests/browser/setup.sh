@@ -12,7 +12,6 @@ missing() {
 }
 
 tools() {
-  [ .page-tools/ready -nt tests/browser/package.json ] && return
   command -v npm >/dev/null || missing "npm" "install Node.js 18 or newer (Debian: apt-get install npm)"
   mkdir -p .page-tools
   cp tests/browser/package.json .page-tools/

@@ -82,7 +82,7 @@ def test_reading_in_the_process_that_writes_leaves_the_step_its_own(tmp_path: Pa
     assert not (tmp_path / RANK / LOCK_FILE).exists()
 
 
-@pytest.mark.parametrize("attempt", every_second(range(2)))
+@pytest.mark.parametrize("attempt", every_second(range(3)))
 def test_recoveries_at_once_make_one_whole_step(tmp_path: Path, attempt: int) -> None:
     import time
 

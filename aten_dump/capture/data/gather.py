@@ -122,11 +122,8 @@ class GatheredBytes(HostBytes):
 
 
 def bytes_of_elements(elements: Elements) -> bytes:
-    """Return a copy of some elements in host memory, in row-major order; needs the C file."""
-    dtype, _, nbytes, address, layout = elements
-    if layout is None:
-        return bytes_at(address, nbytes)
-    shape, strides = layout
+    """Return a copy of elements in host memory that do not lie in a row, in row-major order; needs the C file."""
+    dtype, _, nbytes, address, (shape, strides) = elements
     scratch = _scratch(nbytes)
     try:
         copy(address, dtype.itemsize, shape, strides, 0, nbytes // dtype.itemsize, scratch.address, 1)

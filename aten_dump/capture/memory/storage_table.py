@@ -79,16 +79,12 @@ class StorageTable:
                 state.format = private_format(on)
         self._announce(state, device)
         self._shared.add(state, storage.data_ptr(), device)
-        if HIDES:
-            hide(state, storage)
         return state
 
     def add_plain(self, storage: torch.UntypedStorage, address: int, nbytes: int, device: torch.device) -> StorageState:
         """Take in a storage at `address` that is not in `states`, on a device that has no formats of its own."""
         state = self._new_state(storage, address, nbytes)
         self._announce(state, device)
-        if HIDES:
-            hide(state, storage)
         return state
 
     def _new_state(self, storage: torch.UntypedStorage, address: int, nbytes: int) -> StorageState:
@@ -97,6 +93,8 @@ class StorageTable:
         self._count += 1
         weak: Any = storage._weak_ref()
         state = self.states[address] = StorageState(self._count, nbytes, weak)
+        if HIDES:
+            hide(state, storage)
         return state
 
     def state_of(self, tensor: torch.Tensor) -> StorageState | None:

@@ -172,9 +172,8 @@ def test_elements_are_read_at_once_where_they_are_few(layout: str, dtype: torch.
 def test_elements_of_which_is_known_where_they_lie_are_copied(layout: str, dtype: torch.dtype) -> None:
     base = drawn(70_000, dtype)
     x = base[5:405] if layout == "in a row" else LARGE[layout](base)[:30, :4]
-    places = None if layout == "in a row" else (tuple(x.shape), x.stride())
     nbytes = x.numel() * x.element_size()
-    assert gather.bytes_of_elements((dtype, 0, nbytes, x.data_ptr(), places)) == raw(x)
+    assert gather.bytes_of_elements((dtype, 0, nbytes, x.data_ptr(), (tuple(x.shape), x.stride()))) == raw(x)
 
 
 def test_many_elements_are_not_read_at_once() -> None:
