@@ -70,6 +70,7 @@ _ANY: Final[dict[str, str]] = {
     "tests/capture/data/statistics/test_one_pass.py::": _HOST,
     "tests/capture/data/statistics/test_one_tensor.py::": _HOST,
     "tests/capture/data/statistics/test_triton_kernel.py::": _PLAYS,
+    "tests/capture/test_collector.py::test_nor_where_the_bytes_of_values_are_stored": _HOST,
     "tests/capture/test_mode.py::test_modes_that_the_engine_has_put_back": _ONE_THREAD,
     "tests/capture/torch_internals/test_engine.py::test_whether_a_pass_makes_a_graph_is_told_in_hooks": _ONE_THREAD,
     "tests/capture/torch_internals/test_engine.py::test_what_a_hook_runs_is_told": _ONE_THREAD,
