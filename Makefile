@@ -21,7 +21,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compare bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-browser-all test-compiled test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -86,8 +86,8 @@ bench-targets: compiled ## Measure pure and compiled, and print what is aimed at
 # The device is built once, and again when its source changes; -n 2 would share no more than two cores.
 NPU_TESTS := . .npu/acl/env && PYTHONPATH=.:.npu/site $(RUN) -m pytest
 # Suites that name no device run on one by the option --device; tests/cpu_only.py says which of their tests cannot, and why.
-NPU_SUITES := $(addprefix tests/, capture distributed integrations promises sweep)
-NPU_SAMPLE := $(addprefix tests/capture/, test_calling_frame.py autograd/test_backward_calls.py autograd/test_checkpoint.py \
+DEVICE_SUITES := $(addprefix tests/, accelerator capture distributed integrations promises sweep)
+NPU_SAMPLE := tests/accelerator $(addprefix tests/capture/, test_calling_frame.py autograd/test_backward_calls.py autograd/test_checkpoint.py \
   autograd/test_hooks_of_the_program.py autograd/test_node_runs.py autograd/test_passes_within_passes.py intercept/test_mixed_precision.py \
   step/test_random_states.py trigger/test_windows.py) tests/sweep/test_sweep.py \
   "tests/promises/test_zoo.py::test_every_op_of_a_training_step_is_recorded_and_linked[bert]"
@@ -98,7 +98,10 @@ test-npu: $(READY) .npu/acl/env ## Run tests on the real torch_npu over a simula
 
 test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (a quarter of an hour on two cores)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu
-	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SUITES)
+	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(DEVICE_SUITES)
+
+test-cuda: $(READY) ## Run the tests that can run on a GPU on one
+	$(RUN) -m pytest $(PYTEST_ARGS) --device cuda tests/cuda $(DEVICE_SUITES)
 
 .npu/site/.ready: $(READY)
 	@rm -rf .npu/site
@@ -196,6 +199,9 @@ test-ops: $(READY) .npu/acl/env ## Run all of PyTorch's op database under the du
 
 bench: $(READY) ## Measure what recording costs, against the bare step
 	$(RUN) -m benchmarks $(BENCH_ARGS)
+
+bench-gpu: $(READY) ## Measure what recording costs on a GPU, and how often it makes the host wait
+	$(RUN) -m benchmarks.on_gpu $(BENCH_ARGS)
 
 bench-compare: $(READY) ## Measure what comparing costs, against recording
 	$(RUN) -m benchmarks.comparing $(BENCH_ARGS)

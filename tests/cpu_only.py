@@ -22,6 +22,10 @@ _TOLD: Final = "its trainer is told to compute on the CPU"
 _NO_QUANTIZED: Final = "the simulated device has no quantized tensors"
 _NO_PROFILER: Final = "torch_npu's profiler needs libmspti.so of the CANN toolkit"
 _GROWS: Final = "the bare program's memory grows on the simulated device, by five kilobytes a step"
+_LENGTHS_ON_CPU: Final = "takes lengths from a list, and torch wants those in host memory: the bare program raises"
+_NO_FUSED_ADAGRAD: Final = "torch has no fused Adagrad for a GPU: the bare program raises"
+_FUSED_BY_TORCHSCRIPT: Final = "TorchScript makes one kernel of these ops on a GPU, which no mode sees"
+_NO_FORK: Final = "CUDA cannot be used in a process that was forked from one that uses it"
 _NO_PACKED_GRU: Final = "torch_npu packs with the padding left in, and has no GRU for that: the bare program raises"
 
 _STACK: Final = "tests/capture/torch_internals/test_mode_stack.py::"
@@ -58,6 +62,7 @@ _ANY: Final[dict[str, str]] = {
     "tests/capture/trigger/test_decisions.py::test_on_the_cpu": _HOST,
     "tests/capture/trigger/measured/test_extremes.py::test_no_number_is_read_for_each_op": _PLAYS,
     "tests/capture/data/test_host_memory.py::test_without_a_device_in_use": _HOST,
+    "tests/capture/data/test_keeper.py::test_bytes_are_those_at_the_moment_of_keeping": _HOST,
     "tests/capture/data/test_keeper.py::test_views_of_a_small_tensor": _HOST,
     "tests/capture/data/test_small_tensor_batches.py::test_small_values_share_blobs": _HOST,
     "tests/capture/data/test_keeper.py::test_small_tensors_whose_elements_do_not_lie_in_a_row": _HOST,
@@ -100,9 +105,17 @@ _NPU: Final[dict[str, str]] = {
     "tests/promises/test_bitwise.py::test_models_and_optimizers_pairwise[resnet_channels_last-": _NO_CHANNELS_LAST,
     "tests/capture/values/test_value_table.py::test_structure_of_arguments": _NO_CHANNELS_LAST,
 }
+_CUDA: Final[dict[str, str]] = {
+    "tests/capture/memory/test_storages.py::test_optimizer_writes_are_recorded[fused-Adagrad": _NO_FUSED_ADAGRAD,
+    "tests/capture/step/test_threads.py::test_a_forked_child": _NO_FORK,
+    "tests/capture/torch_internals/test_tracing.py::test_a_scripted_function": _FUSED_BY_TORCHSCRIPT,
+    "tests/promises/test_storage_errors.py::test_what_a_disk_error_has_cut_short": _HOST,
+    f"{_REAL_PROGRAMS}same_bits[packed_sequence-": _LENGTHS_ON_CPU,
+    f"{_REAL_PROGRAMS}recorded_tensors_are_those_that_an_oracle_sees[packed_sequence]": _LENGTHS_ON_CPU,
+}
 
 
 def reason_of(test: str, device: str) -> str | None:
     """Return why a test does not run on a device; None where it does."""
-    found = _ANY | (_NPU if device == "npu" else {})
+    found = _ANY | {"npu": _NPU, "cuda": _CUDA}.get(device, {})
     return next((reason for name, reason in found.items() if test.startswith(name)), None)

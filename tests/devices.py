@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -17,13 +20,26 @@ def start(device: str) -> None:
         from tests.npu.simulator import device as simulated
 
         simulated.start()
+    if device == "cuda":  # two bare runs must have the same bits
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.deterministic = True
+
+
+_used = "cpu"
 
 
 def use(device: str) -> None:
     """Make tensors on the device where nothing else is said, from now on."""
+    global _used
     start(device)
+    _used = device
     if device != "cpu":
         torch.set_default_device(device)
+
+
+def kind(index: int | None = None) -> str:
+    """Return the device that the tests run on, whatever the default is now: "npu", or "npu:1" with an index."""
+    return _used if index is None else f"{_used}:{index}"
 
 
 def here() -> torch.device:
@@ -69,3 +85,37 @@ def drawn(*shape: int, seed: int, draw: Any = torch.randn) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     numbers: Tensor = draw(*shape, generator=generator, device="cpu")
     return numbers.to(here())
+
+
+@contextlib.contextmanager
+def held(stream: Any) -> Iterator[None]:
+    """Stop a stream of the device: what is put in it runs afterwards. A GPU's goes on by itself, after a second or so."""
+    if kind() == "npu":
+        from tests.npu.simulator import device as simulated
+
+        with simulated.held(stream):
+            yield
+        return
+    current = torch.accelerator.current_stream()
+    torch.accelerator.set_stream(stream)
+    torch.cuda._sleep(2_000_000_000)  # cycles
+    torch.accelerator.set_stream(current)
+    yield
+
+
+@contextlib.contextmanager
+def no_memory_given() -> Iterator[None]:
+    """Let the device give out no more memory than torch's allocator has of it."""
+    if kind() == "npu":
+        from tests.npu.simulator import device as simulated
+
+        simulated.limit_memory(0, 1)
+    else:
+        torch.cuda.set_per_process_memory_fraction(0.0)
+    try:
+        yield
+    finally:
+        if kind() == "npu":
+            simulated.limit_memory(0, 0)
+        else:
+            torch.cuda.set_per_process_memory_fraction(1.0)

@@ -21,6 +21,7 @@ from .evidence.answer import cause_sentences, counts, let_through, travel
 from .evidence.findings import Finding, RankEvidence, Row
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .given_dumps import Given, Path, chosen, opened
+from .host_default import made_on_the_host
 from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
 from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
@@ -182,6 +183,7 @@ def _where(evidence: RankEvidence) -> str:
     return f"step {step} rank {rank}"
 
 
+@made_on_the_host
 def compare(
     target: Given,
     baseline: Given,
@@ -274,6 +276,7 @@ class _Plan:
         self._before = steps
 
 
+@made_on_the_host
 def compare_recompute(
     dump: Path | Dump,
     *,

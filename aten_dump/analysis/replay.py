@@ -24,6 +24,7 @@ from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from .executors import each_rank
 from .given_device import usable_device
 from .given_dumps import Given, rank_of
+from .host_default import made_on_the_host
 from .replay_result import Replay, ReplayedOp, ReplayResult, Skipped
 from .rerun.allowed_ops import allowed_patterns, allowing
 from .rerun.graft import Graft, graft
@@ -37,6 +38,7 @@ Dtype = torch.dtype | None | Literal["auto"]
 Progress = Callable[[int, int], None]
 
 
+@made_on_the_host
 def replay_call(
     call: Call,
     dtype: torch.dtype | None = torch.float64,
@@ -63,6 +65,7 @@ def replay_call(
     return ReplayResult(call, run.outputs, run.mutated, None)
 
 
+@made_on_the_host
 def replay(
     target: Call | Sequence[Call] | Given,
     *,
@@ -128,6 +131,7 @@ def _calls_of(target: Call | Sequence[Call] | Given) -> tuple[RankDump, list[Cal
     return rank, calls
 
 
+@made_on_the_host
 def replay_all(
     path: str | Path | Dump,
     executor: Executor | None = None,

@@ -11,7 +11,8 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,6 +101,22 @@ def device_in_use() -> torch.device | None:
     if device is None or not getattr(torch.get_device_module(device), "is_initialized", bool)():
         return None
     return torch.device(device.type, torch.accelerator.current_device_index())
+
+
+@contextmanager
+def made_current(device: torch.device) -> Iterator[None]:
+    """Make a device the thread's current one meanwhile; does nothing to one that has no index."""
+    import torch
+
+    before = torch.accelerator.current_device_index() if device.index is not None else None
+    if before == device.index:
+        yield
+        return
+    torch.accelerator.set_device_index(device.index)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_device_index(before)
 
 
 def private_format(tensor: torch.Tensor) -> str | None:

@@ -1,19 +1,10 @@
-"""The recorder waits where it must, and nowhere else. Run with `make test-npu`.
-
-Each wait of the copies to the host is taken out in turn: on a device whose streams run later and whose memory is
-poisoned, what is recorded must then be wrong. And no op makes the host wait, or moves data, on the recorder's account.
-"""
+"""No op makes the host wait, or moves data, on the recorder's account. Run with `make test-npu`."""
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
-import time
-import types
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,99 +12,15 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture.data import device_copies, keeper
+from aten_dump.capture.data import device_batches, keeper
+from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.capture.trigger.measured import extremes
 from aten_dump.store.writing import writer_thread
 from tests.models import build, train_step
 from tests.npu.simulator import device
 
-COUNT = 4096
-
-
-def copy_without(line: str) -> Callable[..., Any]:
-    """Return `Copier.copy` with one line less."""
-    source = inspect.getsource(device_copies)
-    assert source.count(line) == 1, line
-    module = types.ModuleType("device_copies_with_a_fault")
-    module.__package__ = device_copies.__package__
-    exec(compile(source.replace(line, "pass"), "device_copies.py", "exec"), vars(module))
-    copy: Callable[..., Any] = module.Copier.copy
-    return copy
-
-
-def copies_stream() -> Any:
-    copier = device_copies.copier_of(torch.device("npu:0"))
-    assert copier is not None
-    return copier._stream
-
-
-@contextmanager
-def held_a_while(stream: Any) -> Iterator[None]:
-    """Stop a stream for so long that the writer's thread gets to what waits for it."""
-    with device.held(stream):
-        yield
-        time.sleep(0.5)
-
-
-def the_program_s_stream_is_late(x: torch.Tensor) -> torch.Tensor:
-    with held_a_while(torch.accelerator.current_stream()):
-        return x.neg()
-
-
-def the_copies_stream_is_late(x: torch.Tensor) -> torch.Tensor:
-    with held_a_while(copies_stream()):
-        return x.neg()
-
-
-def the_program_writes_in_place(x: torch.Tensor) -> torch.Tensor:
-    y = torch.empty_like(x)
-    with held_a_while(copies_stream()):
-        torch.neg(x, out=y)
-        y.fill_(7)
-    return y
-
-
-def memory_is_used_again(x: torch.Tensor) -> torch.Tensor:
-    with held_a_while(copies_stream()):
-        y = x.neg()
-        again = [torch.full_like(x, 9) for _ in range(8)]
-    return y + 0 * again[0]
-
-
-WAITS = {  # the line, how the device behaves, whether copies are staged on the device
-    "for the program's stream": (
-        "self._stream.wait_event(current.record_event())", the_program_s_stream_is_late, True,
-    ),
-    "for the copy, on the writer's thread": ("done.synchronize()", the_copies_stream_is_late, True),
-    "of the program's stream for the copy": ("current.wait_event(done)", the_program_writes_in_place, False),
-    "of the allocator": ("source.record_stream(self._stream)", memory_is_used_again, True),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("taken_out", [False, True])
-@pytest.mark.parametrize("wait", WAITS)
-def test_each_wait_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: str, taken_out: bool) -> None:
-    line, program, staged = WAITS[wait]
-    if not staged:
-        monkeypatch.setattr(device_copies, "STAGING_BYTES", 0)
-    copies_stream()  # made before
-    if taken_out:
-        monkeypatch.setattr(device_copies.Copier, "copy", copy_without(line))
-        if not staged:  # the copy has its own module's constant
-            monkeypatch.setitem(device_copies.Copier.copy.__globals__, "STAGING_BYTES", 0)
-    # Numbers of its own: pinned memory that is used again holds those of the test before, which would look right.
-    numbers = torch.arange(float(COUNT)) + COUNT * (2 * list(WAITS).index(wait) + taken_out)
-    x = numbers.to("npu")
-    torch.accelerator.synchronize()
-    # Where the writer does not wait, the stream may stand still until all is on file: however late the writer's thread is.
-    stands = taken_out and line == "done.synchronize()"
-    still = device.held(copies_stream()) if stands else nullcontext()
-    with still, DumpMode(DumpConfig(path=tmp_path / "dump", data="tensor", level="aten", io="output")):
-        (torch.neg if stands else program)(x)
-    rank = open_dump(tmp_path / "dump").step(0).rank(0)
-    (call,) = [call for call in rank.calls if call.op.startswith("aten::neg")]
-    is_right = torch.equal(call.outputs.tensor(), -numbers)
-    assert is_right is not taken_out
+FEW = ("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")
+COUNT = 200
 
 
 def caller() -> str:
@@ -162,3 +69,27 @@ def test_a_trigger_waits_once_for_a_step(tmp_path: Path, monkeypatch: pytest.Mon
     copies = {"capture/data/device_copies.py"} if data == "statistic" else set()
     assert {name.partition(" by ")[2] for name in counts} == {"capture/trigger/measured/extremes.py"} | copies, counts
     assert max(counts.values()) <= 4
+
+
+@pytest.mark.parametrize("std", [False, True])
+def test_a_batch_of_values_is_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, std: bool) -> None:
+    """400 values: one copy to the host, and no number is read on the program's thread."""
+    # Nothing else may send the batch meanwhile.
+    monkeypatch.setattr(device_batches.DeviceBatches, "tick", lambda self: None)
+    xs = [torch.randn(50).to("npu") for _ in range(COUNT)]  # fewer values than a batch
+    names = (*FEW, "std") if std else FEW
+    with device.counted() as counts:
+        config = DumpConfig(path=tmp_path / "dump", level="aten", stacks=False, data="statistic", statistics=names)
+        with DumpMode(config) as dump:
+            for x in xs:
+                x.neg()
+            dump.step()
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert {what: counts[what, ""] for what in ("device to host", "kernel that needs the host")} == {
+        "device to host": 1,
+        "kernel that needs the host": 0,
+    }
+    for x, call in zip(xs, [c for c in rank.calls if c.op == "aten::neg"], strict=True):
+        for tensor, value in ((x.cpu(), call.inputs[0][0]), (-x.cpu(), call.outputs)):
+            expected = dict(zip(names, compute(tensor, names), strict=True))
+            assert {name: pytest.approx(n, rel=1e-5, abs=1e-6) for name, n in expected.items()} == dict(value.stats)

@@ -12,7 +12,7 @@ import torch
 
 from tests import devices
 
-from .exclusions import EXCLUDED, SPECIAL
+from .exclusions import EXCLUDED, SPECIAL, UNDETERMINED, UNDETERMINED_ON_CUDA
 from .runner import Report, Settings, sweep_op
 from .samples import full_name
 
@@ -33,6 +33,8 @@ def run_part(options: argparse.Namespace, part: str) -> Report:
     """Sweep over one part of the ops."""
     torch.set_num_threads(1)
     devices.start(options.device)
+    if options.device == "cuda":
+        UNDETERMINED.update(UNDETERMINED_ON_CUDA)
     warnings.simplefilter("ignore")
     settings = Settings(options.limit, options.device, options.data, options.level)
     number, parts = map(int, part.split("/"))

@@ -23,6 +23,7 @@ from typing import Final, Literal
 from ...dump import Call, RankDump, Value
 from ...errors import MissingDataError
 from ...store.op_names import LIFT_FRESH
+from ..host_default import made_on_the_host
 from .explanations import Slot, explain, explain_scaled, greatest_of, numbers_given
 from .value_range import ContentsTable
 
@@ -83,6 +84,7 @@ class NonFinite:
         return min((*self.producers, *self.outside), key=lambda event: event.call_id, default=None)
 
 
+@made_on_the_host
 def find_nonfinite(rank: RankDump, near: float = NEAR) -> NonFinite:
     """Find what made elements of one step and rank NaN or infinite.
 

@@ -19,6 +19,8 @@ _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten::batch_norm_gather_stats": ((3, 4), None),
     "aten::batch_norm_gather_stats_with_counts": ((3, 4), None),
     "aten::rrelu_with_noise": ((1,), 4),  # declared, but it writes the noise in training only
+    "aten::_cudnn_rnn": ((15,), 12),  # the state of its generator of dropout
+    "aten::_cudnn_rnn_backward": ((20,), None),  # the reserve buffer of the forward
     "npu::npu_change_data_ptr": ((0,), None),
 }
 

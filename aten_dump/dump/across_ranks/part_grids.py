@@ -134,9 +134,9 @@ class Grid:
     def owners(self, part: Callable[[int], torch.Size], variant: int = 0) -> torch.Tensor:
         """Return the rank that each element of a tensor comes from; -1 where it is a sum of several ranks'."""
         if any(placement.kind in _REDUCE for placement in self.placements):
-            return torch.full((1,), -1)
+            return torch.full((1,), -1, device="cpu")
         plain = Grid(self.shape, self.ranks, self.placements)
-        return plain.join(lambda rank: torch.full(part(rank), rank, dtype=torch.int32), variant)
+        return plain.join(lambda rank: torch.full(part(rank), rank, dtype=torch.int32, device="cpu"), variant)
 
     def _order(self) -> Iterator[int]:
         """Yield the mesh dimensions in the order in which they are undone."""

@@ -46,7 +46,7 @@ class _Elements:
         at_once = 1 if step_bytes > _GAP_BYTES else _STRETCH_BYTES // step_bytes
         if 1 < sizes[widest] <= at_once:
             return self.read(first, sizes, steps)
-        found = torch.empty(tuple(sizes), dtype=self.dtype)
+        found = torch.empty(tuple(sizes), dtype=self.dtype, device="cpu")
         integers = found.view(SAME_SIZE.get(self.dtype.itemsize, self.dtype))  # not every dtype can copy
         for start in range(0, sizes[widest], at_once):
             fewer = [*sizes[:widest], min(at_once, sizes[widest] - start), *sizes[widest + 1 :]]

@@ -105,7 +105,7 @@ def _read(stored: Stored) -> torch.Tensor:
         count = min(value.numel, (stored.blob.nbytes - data.offset) // dtype.itemsize)
         return stored_elements(stored, count, dtype)
     if value.numel == 0:
-        return torch.empty_strided(value.shape, value.stride, dtype=dtype)
+        return torch.empty_strided(value.shape, value.stride, dtype=dtype, device="cpu")
     if layout == "strided":
         flat = stored_elements(stored, reach(value.shape, value.stride), dtype)
         return flat.as_strided(value.shape, value.stride, 0)
@@ -145,7 +145,7 @@ def stored_elements(stored: Stored, count: int, dtype: torch.dtype) -> torch.Ten
             "the index is damaged; run `aten-dump verify`"
         )
     if count == 0:
-        return torch.empty(0, dtype=dtype)
+        return torch.empty(0, dtype=dtype, device="cpu")
     raw = stored.source.read(stored.tables, blob, data.offset, stop)
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype)
 
@@ -158,11 +158,13 @@ def _restride(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     as_integer = SAME_SIZE.get(dense.dtype.itemsize, dense.dtype)
     source = dense.view(as_integer)
     if not _overlaps(dense.shape, stride):
-        return torch.empty_strided(dense.shape, stride, dtype=as_integer).copy_(source).view(dense.dtype)
-    places = torch.zeros(dense.shape, dtype=torch.int64)
+        return torch.empty_strided(dense.shape, stride, dtype=as_integer, device="cpu").copy_(source).view(dense.dtype)
+    places = torch.zeros(dense.shape, dtype=torch.int64, device="cpu")
     for dim, (size, step) in enumerate(zip(dense.shape, stride, strict=False)):
-        places += (torch.arange(size) * step).reshape([size if d == dim else 1 for d in range(dense.dim())])
-    flat = torch.empty(int(places.max()) + 1, dtype=as_integer)
+        places += (torch.arange(size, device="cpu") * step).reshape(
+            [size if d == dim else 1 for d in range(dense.dim())]
+        )
+    flat = torch.empty(int(places.max()) + 1, dtype=as_integer, device="cpu")
     flat[places.reshape(-1)] = source.reshape(-1)
     return flat.view(dense.dtype).as_strided(dense.shape, stride)
 
@@ -185,8 +187,8 @@ def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor
     if str(scheme["scheme"]).startswith("per_tensor"):
         return quantized_per_tensor(integers, float(scheme["scale"]), int(scheme["zero_point"]))
     points_dtype = getattr(torch, str(scheme.get("points_dtype", "int64")), torch.int64)
-    scales = torch.tensor(scheme["scales"], dtype=torch.float64)
-    zero_points = torch.tensor(scheme["zero_points"], dtype=points_dtype)
+    scales = torch.tensor(scheme["scales"], dtype=torch.float64, device="cpu")
+    zero_points = torch.tensor(scheme["zero_points"], dtype=points_dtype, device="cpu")
     if not scales.numel() == zero_points.numel() == integers.shape[int(scheme["axis"])]:
         raise ValueError(f"{scales.numel()} scales and {zero_points.numel()} zero points")
     return quantized_per_channel(integers, scales, zero_points, int(scheme["axis"]))
@@ -197,10 +199,12 @@ _Build = Callable[[ValueFacts, Parts], torch.Tensor]
 
 def _sparse_coo(value: ValueFacts, parts: Parts) -> torch.Tensor:
     coalesced = value.extra.get("coalesced")
+    values = _part(value, parts, "values")
     return torch.sparse_coo_tensor(
         _part(value, parts, "indices"),
-        _part(value, parts, "values"),
+        values,
         value.shape,
+        device=values.device,
         is_coalesced=None if coalesced is None else bool(coalesced),
         check_invariants=True,
     )
@@ -210,11 +214,13 @@ def _compressed(layout: torch.layout, outer: str, inner: str) -> _Build:
     """Return the builder of a compressed sparse layout, whose index tensors are named `outer` and `inner`."""
 
     def build(value: ValueFacts, parts: Parts) -> torch.Tensor:
+        values = _part(value, parts, "values")
         return torch.sparse_compressed_tensor(
             _part(value, parts, outer),
             _part(value, parts, inner),
-            _part(value, parts, "values"),
+            values,
             size=value.shape,
+            device=values.device,
             layout=layout,
             check_invariants=True,
         )

@@ -25,7 +25,9 @@ def save_pt(value: Value, path: Path) -> None:
         return
     stride = torch.empty(value.shape, device="meta").stride()
     # Memory that nothing touches is none.
-    whole = torch.empty(0, dtype=value.dtype).set_(torch.UntypedStorage(value.nbytes), 0, value.shape, stride)
+    whole = torch.empty(0, dtype=value.dtype, device="cpu").set_(
+        torch.UntypedStorage(value.nbytes), 0, value.shape, stride
+    )
     with torch.serialization.skip_data():
         torch.save(whole, path)
     with open(path, "r+b") as file:

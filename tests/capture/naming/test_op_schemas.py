@@ -28,6 +28,8 @@ def test_names_are_parts_of_the_op() -> None:
         (aten._foreach_add_.Scalar, ((0, "self"),)),
         (aten.native_batch_norm.default, ((3, "running_mean"), (4, "running_var"))),
         (aten.rrelu_with_noise.default, ((1, "noise"),)),
+        (aten._cudnn_rnn.default, ((15, "dropout_state"),)),
+        (aten._cudnn_rnn_backward.default, ((20, "reserve"),)),
     ],
 )
 def test_what_an_op_writes(op: torch._ops.OpOverload, writes: tuple[tuple[int, str], ...]) -> None:
@@ -39,6 +41,8 @@ def test_writes_that_a_flag_enables() -> None:
     assert plan.enabled_by is not None
     assert plan.arguments[plan.enabled_by] == "training"
     assert plan_of(aten.add_.Tensor).enabled_by is None
+    plan = plan_of(aten._cudnn_rnn.default)
+    assert plan.enabled_by is not None and plan.arguments[plan.enabled_by] == "train"
 
 
 @pytest.mark.parametrize(

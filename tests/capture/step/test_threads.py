@@ -166,7 +166,7 @@ def test_many_threads_at_once(tmp_path: Path) -> None:
     addmm = calls(rank, kind="aten", op="aten::addmm")
     assert len(addmm) == 100
     for call in addmm:
-        a, b, c = (value.tensor() for value in values(call.inputs))
+        a, b, c = (value.tensor().to(device) for value in values(call.inputs))
         assert_same(torch.addmm(a, b, c), call.outputs.tensor(), call.name)
         assert (only_node(call).thread == call.thread) == (here().type == "cpu"), "a device has one for all backwards"
     ids = [value.id for value in rank.values]

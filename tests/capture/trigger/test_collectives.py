@@ -19,7 +19,7 @@ def gather(request: pytest.FixtureRequest) -> Iterator[torch._ops.OpOverload]:
     namespace, name = request.param, "aten_dump_test_gather"
     library = torch.library.Library(namespace, "FRAGMENT")
     library.define(f"{name}(Tensor x) -> Tensor")
-    library.impl(name, lambda x: torch.full_like(x, float("nan")), "CPU")
+    library.impl(name, lambda x: torch.full_like(x, float("nan")), "CompositeExplicitAutograd")
     yield getattr(getattr(torch.ops, namespace), name).default
     library._destroy()
 

@@ -256,7 +256,7 @@ def test_producer_of_a_written_value(record: Record) -> None:
 
 def test_structure_of_arguments(record: Record) -> None:
     """Lists, tuples, dicts, keywords, None, scalars, dtypes, devices, memory formats, generators."""
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator(here()).manual_seed(5)
 
     def body() -> None:
         torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last)

@@ -7,7 +7,7 @@ Theory of operation
 
     Sums are float64 on devices that have it; else they are float32 within a row, as accurate as `one_tensor` is for
     large tensors, but without another way for elements whose squares float32 cannot hold: their l2norm is inf.
-    Integers beyond 2**31 have their mean from such sums. std is put together of the rows' means and variances.
+    Sums of integers are exact. std is put together of the rows' means and variances.
 
     Masks, wider copies and elements put in a row take memory of the device. A large tensor is therefore reduced piece
     by piece, and what that takes does not grow with it.
@@ -31,7 +31,7 @@ MOST_ELEMENTS: Final = 2 << 20  # of a piece: up to 8 bytes each to put them in 
 FLOATS: Final = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 FUSED: Final = FLOATS - {torch.float64}
 INTS: Final = frozenset((torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool))
-_EXACT_IN_INT64: Final = 1 << 31
+_WRAP: Final = 1 << 64
 _COUNTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "nan": lambda x: x != x,
     "posinf": lambda x: x == math.inf,
@@ -134,8 +134,9 @@ def _finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...
     found: dict[str, Any] = {"count": count, "min": low, "max": high, "nan": 0, "posinf": 0, "neginf": 0}
     if "sum" in reduced:
         total: float = reduced["sum"].astype(np.float64).sum().item()
-        if "total" in reduced and max(-low, high) < _EXACT_IN_INT64:
-            total = reduced["total"].sum().item()
+        if "total" in reduced:  # exact, but for whole multiples of 2**64, of which the other sum knows how many
+            wrapped = reduced["total"].sum().item()
+            total = wrapped + round((total - wrapped) / _WRAP) * _WRAP
         found["mean"] = total / count
     if "norm" in reduced:
         found["l2norm"] = math.sqrt(np.square(reduced["norm"].astype(np.float64)).sum().item())

@@ -186,7 +186,10 @@ class ExtremesOfValues:
 def _parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
     """Return a tensor in pieces where finding its extremes takes a copy of its elements."""
     takes_copy = tensor.element_size() == 1 or tensor.is_neg() or (tensor.is_complex() and tensor.is_conj())
-    return pieces(tensor, MOST_ELEMENTS) if takes_copy else [tensor]
+    if takes_copy or not covers(tensor):
+        return pieces(tensor, MOST_ELEMENTS)
+    # `aminmax` copies what is not contiguous, in whatever order its elements lie.
+    return [tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))]
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What recording takes of a device's memory, and what happens where there is none left. Run with `make test-npu`."""
+"""What recording takes of a device's memory, and what happens where there is none left."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.data import byte_copies, device_batches, device_copies
 from aten_dump.capture.data.statistics import on_device
 from aten_dump.capture.trigger.measured import extremes
-from tests.npu.simulator import device
+from tests import devices
 
 MIB = 1 << 20
 MOST = 64 * MIB
-NPU: Any = torch.get_device_module("npu")
+DEVICE: Any = torch.get_device_module(devices.kind())
 
 
 def recorded(path: Path, body: Callable[[], object], **config: Any) -> Any:
@@ -32,17 +32,17 @@ def recorded(path: Path, body: Callable[[], object], **config: Any) -> Any:
 
 def peak_of(body: Callable[[], object]) -> int:
     """Return how many bytes were in use at most, beyond those before: also what was freed and a copy still reads."""
-    NPU.synchronize()
-    NPU.empty_cache()
-    NPU.reset_peak_memory_stats()
-    allocated, active = NPU.memory_allocated(), NPU.memory_stats()["active_bytes.all.current"]
+    DEVICE.synchronize()
+    DEVICE.empty_cache()
+    DEVICE.reset_peak_memory_stats()
+    allocated, active = DEVICE.memory_allocated(), DEVICE.memory_stats()["active_bytes.all.current"]
     body()
-    peak = NPU.memory_stats()["active_bytes.all.peak"] - active
-    return max(int(NPU.max_memory_allocated() - allocated), int(peak))
+    peak = DEVICE.memory_stats()["active_bytes.all.peak"] - active
+    return max(int(DEVICE.max_memory_allocated() - allocated), int(peak))
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.ones(*shape, dtype=dtype, device="npu")
+    return torch.ones(*shape, dtype=dtype, device=devices.kind())
 
 
 KINDS: dict[str, Callable[[], Tensor]] = {  # of 8 MiB or more
@@ -58,7 +58,7 @@ KINDS: dict[str, Callable[[], Tensor]] = {  # of 8 MiB or more
     "complex": lambda: ones(2048, 512, dtype=torch.complex64),
     "conjugate": lambda: ones(2048, 512, dtype=torch.complex64).conj(),
     "negative": lambda: ones(4096, 512, dtype=torch.complex64).conj().imag,
-    "zeros without memory": lambda: torch._efficientzerotensor((2048, 1024), device="npu"),
+    "zeros without memory": lambda: torch._efficientzerotensor((2048, 1024), device=devices.kind()),
 }
 ASKED: dict[str, dict[str, Any]] = {
     **{data: {"data": data} for data in ("structure", "hash", "statistic", "tensor", "full")},
@@ -102,7 +102,7 @@ def test_what_comes_over_in_pieces_is_whole(tmp_path: Path, kind: str) -> None:
     x = KINDS[kind]()
     if not x._is_zerotensor():
         numbers = torch.arange(x.untyped_storage().nbytes() // x.element_size())
-        torch.empty(0, dtype=x.dtype, device="npu").set_(x.untyped_storage()).copy_(numbers)
+        torch.empty(0, dtype=x.dtype, device=devices.kind()).set_(x.untyped_storage()).copy_(numbers)
     rank = recorded(tmp_path / "dump", lambda: torch.ops.aten.alias(x), data="full")
     value = rank["Aten.alias.0.forward"].inputs[0][0]
     expected = torch.zeros(x.shape) if x._is_zerotensor() else x.cpu()
@@ -138,25 +138,22 @@ def test_results_of_a_batch_are_sent_before_they_are_many(tmp_path: Path, monkey
 @contextmanager
 def no_memory_left() -> Iterator[None]:
     """Let the device give out nothing more, not from what the allocator has in store either."""
-    NPU.synchronize()
-    NPU.empty_cache()
-    device.limit_memory(0, 1)
-    taken: list[torch.Tensor] = []
-    for nbytes in (MIB, 4096, 512):
-        with suppress(torch.OutOfMemoryError):
-            while True:
-                taken.append(torch.empty(nbytes, dtype=torch.uint8, device="npu"))
-    try:
+    DEVICE.synchronize()
+    DEVICE.empty_cache()
+    with devices.no_memory_given():
+        taken: list[torch.Tensor] = []
+        for nbytes in (MIB, 4096, 512):
+            with suppress(torch.OutOfMemoryError):
+                while True:
+                    taken.append(torch.empty(nbytes, dtype=torch.uint8, device=devices.kind()))
         yield
-    finally:
-        device.limit_memory(0, 0)
-        taken.clear()
+    taken.clear()
 
 
 def test_data_are_kept_by_way_of_the_host(tmp_path: Path) -> None:
     """The program writes in place and allocates nothing, so that it needs no memory itself."""
-    x = torch.arange(1_000_000.0, device="npu")
-    y = torch.arange(24.0, device="npu").reshape(4, 6)[:, ::2]
+    x = torch.arange(1_000_000.0, device=devices.kind())
+    y = torch.arange(24.0, device=devices.kind()).reshape(4, 6)[:, ::2]
     kept = [x.cpu(), y.cpu()]
 
     def body() -> None:
@@ -166,7 +163,7 @@ def test_data_are_kept_by_way_of_the_host(tmp_path: Path) -> None:
     with no_memory_left():
         rank = recorded(tmp_path / "dump", body)
     assert [note.message for note in rank.notes if note.code == "device_memory"] == [
-        "npu:0 has no memory left for what the recorder computes there: some data was copied to the host first, and the "
+        f"{devices.kind(0)} has no memory left for what the recorder computes there: some data was copied to the host first, and the "
         "program waited for it"
     ]
     assert [note for note in rank.notes if note.code == "unreadable"] == []
@@ -182,7 +179,7 @@ def test_data_are_kept_by_way_of_the_host(tmp_path: Path) -> None:
 
 
 def test_the_trigger_sees_nonfinite_numbers_then_too(tmp_path: Path) -> None:
-    x = torch.zeros(1000, device="npu")
+    x = torch.zeros(1000, device=devices.kind())
 
     with no_memory_left():
         rank = recorded(tmp_path / "dump", lambda: x.reciprocal_(), data="structure", trigger="nonfinite")

@@ -1,4 +1,4 @@
-"""Data of tensors on a device: no host sync for an op, one copy for a batch. Run with `make test-npu`."""
+"""Data of tensors on a device are those of the moment, in batches, on streams, and of two devices."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import xxhash
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.data import device_batches, device_copies
 from aten_dump.capture.data.statistics.one_tensor import compute
+from aten_dump.capture.devices import made_current
 from aten_dump.config import STATISTICS
-from tests.npu.simulator import device
+from tests import devices
 
 FEW = ("count", "min", "max", "mean", "l2norm", "nan", "posinf", "neginf")
-COUNT = 200
 
 
 def record(path: Path, body: Callable[[], object], **config: Any) -> Any:
@@ -28,38 +28,11 @@ def record(path: Path, body: Callable[[], object], **config: Any) -> Any:
     return open_dump(path).step(0).rank(0)
 
 
-def negated(xs: list[torch.Tensor]) -> Callable[[], None]:
-    def body() -> None:
-        for x in xs:
-            x.neg()
-
-    return body
-
-
-@pytest.mark.parametrize("std", [False, True])
-def test_a_batch_of_values_is_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, std: bool) -> None:
-    """400 values: one copy to the host, and no number is read on the program's thread."""
-    # Nothing else may send the batch meanwhile.
-    monkeypatch.setattr(device_batches.DeviceBatches, "tick", lambda self: None)
-    xs = [torch.randn(50).to("npu") for _ in range(COUNT)]  # fewer values than a batch
-    names = (*FEW, "std") if std else FEW
-    with device.counted() as counts:
-        rank = record(tmp_path / "dump", negated(xs), data="statistic", statistics=names)
-    assert {what: counts[what, ""] for what in ("device to host", "kernel that needs the host")} == {
-        "device to host": 1,
-        "kernel that needs the host": 0,
-    }
-    for x, call in zip(xs, [c for c in rank.calls if c.op == "aten::neg"], strict=True):
-        for tensor, value in ((x.cpu(), call.inputs[0][0]), (-x.cpu(), call.outputs)):
-            expected = dict(zip(names, compute(tensor, names), strict=True))
-            assert {name: pytest.approx(n, rel=1e-5, abs=1e-6) for name, n in expected.items()} == dict(value.stats)
-
-
 def test_kinds_of_numbers_in_one_batch(tmp_path: Path) -> None:
     xs = [torch.tensor([1.0, math.nan]), torch.tensor([math.inf, -1.0]), torch.arange(5), torch.tensor([True, False])]
     xs += [torch.randn(3000).half(), torch.randn(7).bfloat16(), torch.randn(2049).double(), torch.tensor(2.5)]
     xs += [torch.randn(4, 6).t(), torch.randn(9)[::2], torch.empty(0), torch.tensor([2**62, -(2**62), 5])]
-    on_device = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="npu").copy_(x) for x in xs]
+    on_device = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=devices.kind()).copy_(x) for x in xs]
     rank = record(tmp_path / "dump", lambda: [x.clone() for x in on_device], data="full")
     clones = [c for c in rank.calls if c.op == "aten::clone"]
     for x, call in zip(xs, clones, strict=True):
@@ -75,7 +48,7 @@ def test_kinds_of_numbers_in_one_batch(tmp_path: Path) -> None:
 def test_bytes_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staging: int) -> None:
     """The program writes in place while copies may be under way."""
     monkeypatch.setattr(device_copies, "STAGING_BYTES", staging)
-    x = torch.zeros(10_000).to("npu")
+    x = torch.zeros(10_000).to(devices.kind())
 
     def body() -> None:
         for i in range(20):
@@ -95,8 +68,8 @@ def test_bytes_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_values_of_two_streams(tmp_path: Path) -> None:
     """Results are fetched on the stream that made them, and the program's current stream stays what it was."""
-    side = torch.Stream(device="npu")
-    x = torch.ones(10).to("npu")
+    side = torch.Stream(device=devices.kind())
+    x = torch.ones(10).to(devices.kind())
     after = []
 
     def body() -> None:
@@ -115,7 +88,7 @@ def test_values_of_two_streams(tmp_path: Path) -> None:
 def test_a_batch_that_nobody_fills_is_sent_by_a_tick(tmp_path: Path) -> None:
     import time
 
-    x = torch.ones(10).to("npu")
+    x = torch.ones(10).to(devices.kind())
     with DumpMode(DumpConfig(path=tmp_path / "dump", data="statistic", level="aten")):
         x.neg()
         time.sleep(0.5)
@@ -123,6 +96,7 @@ def test_a_batch_that_nobody_fills_is_sent_by_a_tick(tmp_path: Path) -> None:
         assert [call.outputs.stats.max for call in rank.calls if call.op == "aten::neg"] == [-1]
 
 
+@pytest.mark.skipif(torch.accelerator.device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize(
     "config",
     [{"data": "hash"}, {"data": "statistic"}, {"data": "tensor"}, {"data": "full"}, {"data": "full", "trigger": "nonfinite"}],
@@ -132,22 +106,32 @@ def test_a_program_on_two_devices_keeps_its_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(device_batches, "BATCH_VALUES", 2)
-    weight, found = torch.randn(64, 64, device="npu:0", requires_grad=True), []
+    weight, found = torch.randn(64, 64, device=devices.kind(0), requires_grad=True), []
 
     def body() -> None:
         for _ in range(5):
-            there = (weight * 2).to("npu:1").tanh()
-            found.append(torch.npu.current_device())
-            there.sum().to("npu:0").backward()
-            found.append(torch.npu.current_device())
+            there = (weight * 2).to(devices.kind(1)).tanh()
+            found.append(torch.accelerator.current_device_index())
+            there.sum().to(devices.kind(0)).backward()
+            found.append(torch.accelerator.current_device_index())
 
     with DumpMode(DumpConfig(path=tmp_path / "dump", **config)) as dump:
         body()
         dump.step()
-        found.append(torch.npu.current_device())
-    found.append(torch.npu.current_device())
+        found.append(torch.accelerator.current_device_index())
+    found.append(torch.accelerator.current_device_index())
     assert set(found) == {0}
     if config == {"data": "full"}:
         tanh = open_dump(tmp_path / "dump").step(0).rank(0)["Aten.tanh.0.forward"].outputs
-        assert str(tanh.device) == "npu:1"
+        assert str(tanh.device) == devices.kind(1)
         torch.testing.assert_close(tanh.tensor(), (weight.detach().cpu() * 2).tanh())
+
+
+def test_a_device_is_the_current_one_only_meanwhile() -> None:
+    last = torch.accelerator.device_count() - 1
+    for index in (0, last):
+        with made_current(torch.device(devices.kind(index))):
+            assert torch.accelerator.current_device_index() == index
+        assert torch.accelerator.current_device_index() == 0
+    with made_current(torch.device("cpu")):
+        assert torch.accelerator.current_device_index() == 0

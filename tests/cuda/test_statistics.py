@@ -1,0 +1,55 @@
+"""Statistics that the Triton kernel takes on a GPU are those of the definition, and nothing falls back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.data import device_batches
+from aten_dump.capture.data.statistics import triton_kernel
+from aten_dump.capture.data.statistics.one_tensor import compute
+from aten_dump.config import STATISTICS
+
+NAMES = tuple(name for name in STATISTICS if name != "std")  # with std, several passes of torch's are taken
+SPECIALS = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 2.0])
+
+
+def agree(mine: float, defined: float, near: float) -> bool:
+    return (
+        mine == defined
+        or (mine != mine and defined != defined)
+        or math.isclose(mine, defined, rel_tol=2e-6, abs_tol=near)
+    )
+
+
+@pytest.mark.parametrize("names", [NAMES, STATISTICS], ids=["fused", "std"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize("count", [1, 7, 2047, 2048, 2049, 1_000_003, 5_000_000])
+def test_they_agree_with_the_definition(tmp_path: Path, dtype: torch.dtype, count: int, names: tuple[str, ...]) -> None:
+    numbers = torch.randn(count) if dtype.is_floating_point else torch.randint(-9, 9, (count,))
+    numbers = numbers.to(dtype)
+    with_specials = numbers.clone()
+    if dtype.is_floating_point:
+        with_specials[-7:] = SPECIALS[-count:].to(dtype)
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="statistic", statistics=names, level="aten")):
+        for x in (numbers, with_specials):
+            torch.ops.aten.alias(x.to("cuda"))
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert [note.message for note in rank.notes if note.code == "triton"] == []
+    aliases = [call for call in rank.calls if call.op == "aten::alias"]
+    for x, call in zip((numbers, with_specials), aliases, strict=True):
+        near = 2e-6 * x.double().abs().mean().nan_to_num(0, 0, 0).item()
+        for name, defined in zip(names, compute(x, names), strict=True):
+            mine = getattr(call.inputs[0][0].stats, name)
+            assert agree(mine, defined, near), (name, mine, defined)
+    assert not device_batches._triton_failed
+
+
+@pytest.mark.parametrize("count", [3, 2048 * triton_kernel.MOST_PROGRAMS + 5])
+def test_the_kernel_gives_the_same_bits_each_time(count: int) -> None:
+    x = torch.randn(count, device="cuda")
+    assert torch.equal(triton_kernel.reduce(x), triton_kernel.reduce(x))
