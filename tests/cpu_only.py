@@ -106,6 +106,7 @@ _NPU: Final[dict[str, str]] = {
     "tests/capture/values/test_value_table.py::test_structure_of_arguments": _NO_CHANNELS_LAST,
 }
 _CUDA: Final[dict[str, str]] = {
+    "tests/capture/data/test_device_batches.py::test_where_triton_fails": "a GPU has Triton, which does not fail there",
     "tests/capture/memory/test_storages.py::test_optimizer_writes_are_recorded[fused-Adagrad": _NO_FUSED_ADAGRAD,
     "tests/capture/step/test_threads.py::test_a_forked_child": _NO_FORK,
     "tests/capture/torch_internals/test_tracing.py::test_a_scripted_function": _FUSED_BY_TORCHSCRIPT,

@@ -221,6 +221,7 @@ def has_float64(device_type: str) -> bool:
     return device_type in ("cpu", "cuda")
 
 
+@functools.cache
 def has_triton(device_type: str) -> bool:
     """Tell whether kernels in Triton can be had for a device."""
     return device_type == "cuda" and importlib.util.find_spec("triton") is not None

@@ -50,7 +50,7 @@ def test_no_op_makes_the_host_wait(tmp_path: Path, data: str) -> None:
     assert bare, "the program waits itself, so that what torch says is heard"
     assert len(recorded) == len(bare)
     rank = open_dump(tmp_path / "dump").step(1).rank(0)
-    assert rank.is_complete and [note for note in rank.notes if note.code in ("error", "unreadable")] == []
+    assert rank.complete and [note for note in rank.notes if note.code in ("error", "unreadable")] == []
 
 
 def asked_by(run: Callable[[], object]) -> Counter[str]:

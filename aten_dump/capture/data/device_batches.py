@@ -17,7 +17,6 @@ import torch
 from ...store.records import NOTE, STATISTICS, Note, Statistics
 from ...store.sink import Sink
 from ..devices import has_triton
-from ..memory.geometry import covers
 from ..torch_internals.quiet import quiet
 from .device_copies import Copier, copier_of, on_stream
 from .flushing import Flushable
@@ -34,9 +33,9 @@ from .statistics.on_device import (
     reduce_floats,
     reduce_fused,
     reduce_ints,
-    row_lengths,
     together,
 )
+from .statistics.rows import row_lengths
 
 BATCH_VALUES: Final = 512
 BATCH_BYTES: Final = 4 << 20  # of results: a value of a gigabyte has half a megabyte
@@ -160,8 +159,8 @@ class DeviceBatches(Flushable):
         """Reduce a tensor that is not empty where it is; return the lengths of its rows, and the results."""
         dtype, count = tensor.dtype, tensor.numel()
         with quiet():
-            if dtype in FUSED and (count <= MOST_ELEMENTS or covers(tensor)):
-                fused = self._fused(next(pieces(tensor, count)).resolve_neg())
+            if dtype in FUSED and not tensor.is_neg():
+                fused = self._fused(tensor)
                 if fused is not None:
                     return [count], fused
             rows, parts = [], []
@@ -170,12 +169,12 @@ class DeviceBatches(Flushable):
                 rows += row_lengths(flat.numel())
             return rows, together(parts)
 
-    def _fused(self, flat: torch.Tensor) -> Reduced | None:
-        kind = flat.device.type
+    def _fused(self, tensor: torch.Tensor) -> Reduced | None:
+        kind = tensor.device.type
         if "std" in self._names or kind in _triton_failed or not has_triton(kind):
             return None
         try:
-            return reduce_fused(flat)
+            return reduce_fused(tensor, self._names)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a compiler raises: the dump says so, and there is another way

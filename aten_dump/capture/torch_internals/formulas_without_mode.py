@@ -16,8 +16,8 @@ from typing import Final
 import torch
 
 # Autograd nodes, and full names of Python-level calls, that the op sweep found to compute otherwise.
-_OF_COMPLEX: Final = frozenset(("CumprodBackward0",))  # divides by another kernel, which rounds real numbers alike
-OWN_FORMULA_NODES: Final = _OF_COMPLEX | frozenset(
+_ALIKE: Final = frozenset(("CumprodBackward0",))  # divides by another kernel, which rounds real numbers alike on a CPU
+OWN_FORMULA_NODES: Final = _ALIKE | frozenset(
     ("ProdBackward0", "ProdBackward1", "MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 )
 OWN_FORMULA_APIS: Final = frozenset(("torch.linalg.pinv", "torch.pinverse", "torch.Tensor.pinverse"))
@@ -25,4 +25,4 @@ OWN_FORMULA_APIS: Final = frozenset(("torch.linalg.pinv", "torch.pinverse", "tor
 
 def computes_otherwise(node: str, gradients: tuple[torch.Tensor | None, ...]) -> bool:
     """Tell whether one of OWN_FORMULA_NODES computes otherwise under a mode with what it is given."""
-    return node not in _OF_COMPLEX or any(grad is not None and grad.is_complex() for grad in gradients)
+    return node not in _ALIKE or any(grad is not None and (grad.is_complex() or not grad.is_cpu) for grad in gradients)

@@ -15,7 +15,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -25,8 +24,8 @@ import torch
 
 from ...devices import has_float64
 from ...memory.geometry import covers
+from .rows import rows_of
 
-MOST_ROWS: Final = 256
 MOST_ELEMENTS: Final = 2 << 20  # of a piece: up to 8 bytes each to put them in a row, 4 to widen them and 1 for a mask
 FLOATS: Final = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 FUSED: Final = FLOATS - {torch.float64}
@@ -40,15 +39,9 @@ _COUNTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "negative": lambda x: x < 0,
     "positive": lambda x: x > 0,
 }
+_SIGNS: Final = frozenset(("zero", "negative", "positive"))
 Reduced = dict[str, torch.Tensor]  # name of a result -> one or more numbers, on the device
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-
-@functools.lru_cache(maxsize=4096)
-def rows_of(count: int) -> int:
-    """Return in how many rows of the same length to cut so many elements."""
-    most = min(MOST_ROWS, max(1, count // 1024))
-    return next(n for n in range(most, 0, -1) if count % n == 0)
 
 
 def pieces(tensor: torch.Tensor, most_elements: int) -> Iterator[torch.Tensor]:
@@ -68,12 +61,6 @@ def together(parts: list[Reduced]) -> Reduced:
     if len(parts) == 1:
         return parts[0]
     return {name: torch.cat([part[name].reshape(-1) for part in parts]) for name in parts[0]}
-
-
-def row_lengths(count: int) -> list[int]:
-    """Return the lengths of the rows that a piece of so many elements is cut in."""
-    rows = rows_of(count)
-    return [count // rows] * rows
 
 
 def reduce_floats(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:
@@ -101,31 +88,44 @@ def reduce_ints(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:
         found["var"] = torch.var(rows, dim=1, correction=0)
         found["sum"] = rows.sum(dim=1)
         found["norm"] = torch.linalg.vector_norm(rows, dim=1)
-    signs = ("zero", "negative", "positive")
-    return found | {name: _COUNTS[name](flat).sum() for name in signs if name in names}
+    return found | {name: _COUNTS[name](flat).sum() for name in _COUNTS if name in names and name in _SIGNS}
 
 
-def reduce_fused(flat: torch.Tensor) -> Reduced:
-    """Reduce floating elements in one pass, all names at once."""
+def reduce_fused(tensor: torch.Tensor, names: tuple[str, ...]) -> Reduced | None:
+    """Reduce floating elements in one pass, all names but std at once; None where they lie so that it cannot be."""
     from . import triton_kernel  # imports Triton
 
-    return {"fused": triton_kernel.reduce(flat.contiguous())}
+    found = triton_kernel.reduce(tensor, not _SIGNS.isdisjoint(names))
+    return None if found is None else {"fused": found}
 
 
-def _unfused(count: int, columns: Array) -> dict[str, Array]:
-    from .triton_kernel import RESULTS
-
-    reduced: dict[str, Array] = dict(zip(RESULTS, columns.reshape(len(RESULTS), -1), strict=True))
-    others = reduced["nan"].sum() + reduced["zero"].sum() + reduced["negative"].sum()
-    reduced["positive"] = np.array([count - others])
-    return reduced
+def _finish_fused(count: int, columns: Array, names: tuple[str, ...]) -> list[Any]:
+    """Put together f64[9, programs] of `triton_kernel.reduce`."""
+    columns = columns.reshape(9, -1)
+    total, squares, *counts = columns[2:].sum(axis=1).tolist()
+    nan, posinf, neginf, zero, negative = map(int, counts)
+    found = {
+        "count": count,
+        "min": math.nan if nan else columns[0].min().item(),
+        "max": math.nan if nan else columns[1].max().item(),
+        "mean": total / count,
+        "l2norm": math.sqrt(squares),
+        "nan": nan,
+        "posinf": posinf,
+        "neginf": neginf,
+        "zero": zero,
+        "negative": negative,
+        "positive": count - nan - zero - negative,
+    }
+    return [found.get(name) for name in names]
 
 
 def finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:
     """Return the statistics `names` from what elements were reduced to, in rows of these lengths."""
     with np.errstate(all="ignore"):
-        known = reduced if "fused" not in reduced else _unfused(sum(lengths), reduced["fused"])
-        return _finish(lengths, known, names)
+        if "fused" in reduced:
+            return _finish_fused(sum(lengths), reduced["fused"], names)
+        return _finish(lengths, reduced, names)
 
 
 def _finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:

@@ -1,12 +1,21 @@
-"""All statistics of a floating tensor in one pass over its memory, with Triton; importing this imports Triton.
+"""All statistics of a floating tensor but std in one pass over its memory, with Triton; importing this imports Triton.
 
-Tests run the kernel on a GPU where there is one (tests/cuda), and in Triton's interpreter where Triton is installed.
-`on_device` uses it where `devices.has_triton` says so, for dtypes of 32 bits and less.
+Tests run the kernels on a GPU where there is one (tests/cuda); without one they run in Triton's interpreter and are
+compiled for GPUs, where Triton is installed. `on_device` uses them where `devices.has_triton` says so, for dtypes of 32
+bits and less.
 
 Theory of operation
     Each program reduces one stretch of the elements into its own column of the result, f64[9, programs]: no atomics,
     so the result is the same in every run. Sums are float64 throughout. NaN are left out of min and max here, and
     counted; `on_device.finish` puts the columns together.
+
+    Statistics do not depend on the order of the elements. So the dimensions of a view are put in the order of their
+    strides, and merged where one goes on where the other ends (`rows_and_columns`): queries that were split off a
+    projection and transposed are rows again, each of them in one piece. Views of more than three dimensions then are
+    not reduced here.
+
+    What Triton knows of an argument, that it is 1 or a multiple of 16, is compiled in, while the program waits. So it
+    is told of those alone by which it can load many elements at a time.
 """
 
 from __future__ import annotations
@@ -18,17 +27,30 @@ import triton  # type: ignore[import-not-found,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 
 from ...devices import made_current
+from ...memory.geometry import covers
+from .rows import rows_and_columns
 
-RESULTS: Final = ("low", "high", "sum", "norm", "nan", "posinf", "neginf", "zero", "negative")
+RESULTS: Final = ("low", "high", "sum", "squares", "nan", "posinf", "neginf", "zero", "negative")
 MOST_PROGRAMS: Final = 512
-_BLOCK: Final = 2048
+_BLOCK: Final = 1024
+_COLUMNS: Final = 128  # of a block of _BLOCK elements that lie in rows
 _WARPS: Final = 8
 
 
 # Triton reads annotations, and knows no others than its own.
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _with(x, here, low, high, total, squares, nan, posinf, neginf, zero, negative):  # type: ignore[no-untyped-def]
-    """Return all results with one block more, of which the elements `here` count."""
+def _none(SHAPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the results of no elements, SHAPE of them."""
+    low = tl.full(SHAPE, float("inf"), tl.float32)
+    high = tl.full(SHAPE, -float("inf"), tl.float32)
+    real = tl.zeros(SHAPE, tl.float64)
+    count = tl.zeros(SHAPE, tl.int32)
+    return low, high, real, real, count, count, count, count, count
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _with(x, here, SIGNS: tl.constexpr, low, high, total, squares, nan, posinf, neginf, zero, negative):  # type: ignore[no-untyped-def]
+    """Return all results with more elements, of which those `here` count; the others are 0."""
     infinity = float("inf")
     is_number = here & (x == x)
     low = tl.minimum(low, tl.where(is_number, x, infinity))
@@ -39,46 +61,20 @@ def _with(x, here, low, high, total, squares, nan, posinf, neginf, zero, negativ
     nan += (x != x).to(tl.int32)
     posinf += (x == infinity).to(tl.int32)
     neginf += (x == -infinity).to(tl.int32)
-    zero += (here & (x == 0.0)).to(tl.int32)
-    negative += (x < 0.0).to(tl.int32)
+    if SIGNS:
+        zero += (here & (x == 0.0)).to(tl.int32)
+        negative += (x < 0.0).to(tl.int32)
     return low, high, total, squares, nan, posinf, neginf, zero, negative
 
 
-# Each combination of what Triton knows of the arguments is compiled for itself, while the program waits.
-@triton.jit(do_not_specialize=["count", "programs", "blocks"])  # type: ignore[untyped-decorator,unused-ignore]
-def _reduce(elements, result, count, programs, blocks, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    program = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    first = program.to(tl.int64) * blocks * BLOCK
-    infinity = float("inf")
-    low = tl.full((BLOCK,), infinity, tl.float32)
-    high = tl.full((BLOCK,), -infinity, tl.float32)
-    total = tl.zeros((BLOCK,), tl.float64)
-    squares = tl.zeros((BLOCK,), tl.float64)
-    nan = tl.zeros((BLOCK,), tl.int32)
-    posinf = tl.zeros((BLOCK,), tl.int32)
-    neginf = tl.zeros((BLOCK,), tl.int32)
-    zero = tl.zeros((BLOCK,), tl.int32)
-    negative = tl.zeros((BLOCK,), tl.int32)
-    # Loads without a mask are of many elements at a time.
-    whole = tl.minimum(blocks, (count - first) // BLOCK)
-    for block in range(whole):
-        x = tl.load(elements + first + block * BLOCK + lane).to(tl.float32)
-        low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
-            x, x == x, low, high, total, squares, nan, posinf, neginf, zero, negative
-        )
-    if whole < blocks:
-        place = first + whole * BLOCK + lane
-        here = place < count
-        x = tl.load(elements + place, mask=here, other=0.0).to(tl.float32)
-        low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
-            x, here, low, high, total, squares, nan, posinf, neginf, zero, negative
-        )
-    column = result + program
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _store(result, programs, low, high, total, squares, nan, posinf, neginf, zero, negative):  # type: ignore[no-untyped-def]
+    """Write this program's column of the results."""
+    column = result + tl.program_id(0)
     tl.store(column, tl.min(low, axis=0).to(tl.float64))
     tl.store(column + programs, tl.max(high, axis=0).to(tl.float64))
     tl.store(column + 2 * programs, tl.sum(total, axis=0))
-    tl.store(column + 3 * programs, tl.sqrt(tl.sum(squares, axis=0)))
+    tl.store(column + 3 * programs, tl.sum(squares, axis=0))
     tl.store(column + 4 * programs, tl.sum(nan, axis=0).to(tl.float64))
     tl.store(column + 5 * programs, tl.sum(posinf, axis=0).to(tl.float64))
     tl.store(column + 6 * programs, tl.sum(neginf, axis=0).to(tl.float64))
@@ -86,13 +82,98 @@ def _reduce(elements, result, count, programs, blocks, BLOCK: tl.constexpr):  # 
     tl.store(column + 8 * programs, tl.sum(negative, axis=0).to(tl.float64))
 
 
-def reduce(flat: torch.Tensor) -> torch.Tensor:
-    """Return f64[9, programs] of a contiguous 1-D tensor of 16 or 32 bit floats, not empty."""
-    count = flat.numel()
-    all_blocks = triton.cdiv(count, _BLOCK)
-    blocks = triton.cdiv(all_blocks, MOST_PROGRAMS)
-    programs = triton.cdiv(all_blocks, blocks)
-    result = torch.empty(len(RESULTS), programs, dtype=torch.float64, device=flat.device)
-    with made_current(flat.device):  # Triton launches on the current device, wherever the elements are
-        _reduce[(programs,)](flat, result, count, programs, blocks, BLOCK=_BLOCK, num_warps=_WARPS)
+@triton.jit(do_not_specialize=["count", "programs", "blocks"])  # type: ignore[untyped-decorator,unused-ignore]
+def _reduce(elements, result, count, programs, blocks, SIGNS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Reduce elements that lie in a row: so many blocks for each program."""
+    lane = tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64) * blocks * BLOCK
+    low, high, total, squares, nan, posinf, neginf, zero, negative = _none([BLOCK])
+    whole = tl.minimum(blocks, (count - first) // BLOCK)
+    for block in range(whole):  # without a mask, by which loads would be of an element each
+        x = tl.load(elements + first + block * BLOCK + lane).to(tl.float32)
+        low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
+            x, lane >= 0, SIGNS, low, high, total, squares, nan, posinf, neginf, zero, negative
+        )
+    if whole < blocks:
+        place = first + whole * BLOCK + lane
+        here = place < count
+        x = tl.load(elements + place, mask=here, other=0.0).to(tl.float32)
+        low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
+            x, here, SIGNS, low, high, total, squares, nan, posinf, neginf, zero, negative
+        )
+    _store(result, programs, low, high, total, squares, nan, posinf, neginf, zero, negative)
+
+
+@triton.jit(do_not_specialize=["rows", "in_group", "programs", "rows_each"])  # type: ignore[untyped-decorator,unused-ignore]
+def _reduce_rows(  # type: ignore[no-untyped-def]
+    elements,
+    result,
+    rows,
+    in_group,  # rows
+    group_stride,
+    row_stride,
+    columns,
+    column_stride,
+    programs,
+    rows_each,
+    SIGNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Reduce elements that lie in groups of rows of columns: so many rows for each program."""
+    first = tl.program_id(0) * rows_each
+    past = tl.minimum(rows, first + rows_each)
+    low, high, total, squares, nan, posinf, neginf, zero, negative = _none([ROWS * COLUMNS])
+    for top in range(first, past, ROWS):
+        row = (top + tl.arange(0, ROWS)).to(tl.int64)
+        start = row // in_group * group_stride + row % in_group * row_stride
+        for left in range(0, columns, COLUMNS):
+            column = (left + tl.arange(0, COLUMNS)).to(tl.int64)
+            here = (row < past)[:, None] & (column < columns)[None, :]
+            place = start[:, None] + column[None, :] * column_stride
+            x = tl.load(elements + place, mask=here, other=0.0).to(tl.float32)
+            x, here = tl.reshape(x, [ROWS * COLUMNS]), tl.reshape(here, [ROWS * COLUMNS])
+            low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
+                x, here, SIGNS, low, high, total, squares, nan, posinf, neginf, zero, negative
+            )
+    _store(result, programs, low, high, total, squares, nan, posinf, neginf, zero, negative)
+
+
+def reduce(tensor: torch.Tensor, signs: bool) -> torch.Tensor | None:
+    """Return f64[9, programs] of a tensor of 16 or 32 bit floats, not empty, without the bit of a negative view.
+
+    Args:
+        tensor: its elements may lie in any order.
+        signs: count zeros and negative numbers, too; else these results are 0.
+
+    Returns:
+        The results, on its device; None where its elements lie in too many dimensions.
+    """
+    count = tensor.numel()
+    if covers(tensor):
+        all_blocks = -(-count // _BLOCK)
+        blocks = -(-all_blocks // MOST_PROGRAMS)
+        programs = -(-all_blocks // blocks)
+        result = _results(programs, tensor.device)
+        with made_current(tensor.device):  # Triton launches on the current device, wherever the elements are
+            _reduce[(programs,)](tensor, result, count, programs, blocks, signs, _BLOCK, num_warps=_WARPS)
+        return result
+    found = rows_and_columns(tuple(tensor.shape), tensor.stride())
+    if found is None:
+        return None
+    groups, group_stride, in_group, row_stride, columns, column_stride = found
+    height = _BLOCK // _COLUMNS
+    rows = groups * in_group
+    rows_each = -(-rows // MOST_PROGRAMS)
+    programs = -(-rows // rows_each)
+    result = _results(programs, tensor.device)
+    strides = (group_stride, row_stride, columns, column_stride)
+    with made_current(tensor.device):
+        _reduce_rows[(programs,)](
+            tensor, result, rows, in_group, *strides, programs, rows_each, signs, height, _COLUMNS, num_warps=_WARPS
+        )
     return result
+
+
+def _results(programs: int, device: torch.device) -> torch.Tensor:
+    return torch.empty(len(RESULTS), programs, dtype=torch.float64, device=device)

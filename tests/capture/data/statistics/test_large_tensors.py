@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aten_dump.capture.data.statistics import on_device
+from aten_dump.capture.data.statistics import on_device, rows
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 
@@ -89,9 +89,7 @@ def test_what_a_device_reduces_is_put_together_again(name: str) -> None:
     tensor = TENSORS[name]()
     reduced = on_device.reduce_floats(tensor.reshape(-1), STATISTICS)
     arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-    found = dict(
-        zip(STATISTICS, on_device.finish(on_device.row_lengths(tensor.numel()), arrays, STATISTICS), strict=True)
-    )
+    found = dict(zip(STATISTICS, on_device.finish(rows.row_lengths(tensor.numel()), arrays, STATISTICS), strict=True))
     check(found, tensor)
     assert found["std"] == pytest.approx(reference(tensor)["std"], rel=1e-4, abs=1e-9)
 
@@ -103,7 +101,7 @@ def test_integers_of_a_device(dtype: torch.dtype, size: int) -> None:
     x = torch.randint(max(ends.min, -(1 << 40)), min(ends.max, 1 << 40), (size,), dtype=dtype)
     reduced = on_device.reduce_ints(x, STATISTICS)
     arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-    found = on_device.finish(on_device.row_lengths(size), arrays, STATISTICS)
+    found = on_device.finish(rows.row_lengths(size), arrays, STATISTICS)
     for name, mine, alone in zip(STATISTICS, found, compute(x, STATISTICS), strict=True):
         assert mine == alone or mine == pytest.approx(alone, rel=1e-9), name
 
@@ -113,7 +111,7 @@ def test_special_numbers_of_a_device() -> None:
     for chosen in (x, x[1:], x[3:], x[:1]):
         reduced = on_device.reduce_floats(chosen, STATISTICS)
         arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-        found = on_device.finish(on_device.row_lengths(chosen.numel()), arrays, STATISTICS)
+        found = on_device.finish(rows.row_lengths(chosen.numel()), arrays, STATISTICS)
         for name, mine, alone in zip(STATISTICS, found, compute(chosen, STATISTICS), strict=True):
             both_nan = isinstance(alone, float) and math.isnan(alone) and math.isnan(mine)
             assert both_nan or mine == alone or mine == pytest.approx(alone), name

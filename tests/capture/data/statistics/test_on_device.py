@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aten_dump.capture.data.statistics import on_device, one_tensor
+from aten_dump.capture.data.statistics import on_device, one_tensor, rows
 from aten_dump.capture.devices import has_float64
 from aten_dump.capture.torch_internals.quiet import quiet
 
@@ -23,17 +23,9 @@ def test_each_choice_is_that_of_one_tensor(dtype: torch.dtype, count: int) -> No
         with quiet():
             reduced = {name: part.cpu().numpy().reshape(-1) for name, part in reduce(x, names).items()}
             expected = one_tensor.compute(x.cpu(), names)
-        found = on_device.finish(on_device.row_lengths(count), reduced, names)
+        found = on_device.finish(rows.row_lengths(count), reduced, names)
         for name, one, other in zip(names, found, expected, strict=True):
             assert one == (None if other is None else pytest.approx(other, rel=within)), (names, name)
-
-
-def test_rows_are_of_the_same_length() -> None:
-    for count in (1, 1000, 1023, 2000, 2047, 2048, 100_003, 1 << 20):
-        rows = on_device.rows_of(count)
-        assert count % rows == 0
-        assert rows == 1 or count // rows >= 1024, "rows that are too short cost more than they save"
-    assert on_device.rows_of(1 << 20) == 256
 
 
 TENSORS = {
@@ -58,7 +50,7 @@ def test_results_of_pieces_are_those_of_the_whole(dtype: torch.dtype) -> None:
         parts = list(on_device.pieces(x, 4000))
         reduced = on_device.together([reduce(part, NAMES) for part in parts])
         expected = one_tensor.compute(x, NAMES)
-    lengths = [length for part in parts for length in on_device.row_lengths(part.numel())]
+    lengths = [length for part in parts for length in rows.row_lengths(part.numel())]
     found = on_device.finish(lengths, {name: part.cpu().numpy().reshape(-1) for name, part in reduced.items()}, NAMES)
     assert len(set(lengths)) > 1, lengths
     for name, one, other in zip(NAMES, found, expected, strict=True):

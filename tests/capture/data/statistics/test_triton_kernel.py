@@ -1,4 +1,4 @@
-"""The Triton kernel of statistics, run by Triton's interpreter on the CPU, in a process of its own.
+"""The Triton kernels of statistics, run by Triton's interpreter and compiled for GPUs, in processes of their own.
 
 Triton decides when it is imported whether it interprets, so this process must not import it.
 """
@@ -8,13 +8,19 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.checkout import ROOT
+
+
+def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return torch.equal(one.view(torch.int64), two.view(torch.int64))
 
 
 def check_kernel() -> None:
@@ -36,10 +42,18 @@ def check_kernel() -> None:
     ]
     tensors += [specials, specials[1:], specials[3:], torch.full((5000,), 1e30), torch.zeros(7000)]
     tensors += [torch.cat([torch.ones(9000), specials[:1]]), torch.full((3000,), -2.5)]
+    rows = torch.randn(3, 5, 7, 24)
+    tensors += [rows[..., 5:17].transpose(1, 2), rows[:, 1:4].permute(3, 0, 2, 1), rows[..., ::3], rows[1, :, 2, 0]]
+    tensors += [torch.randn(9, 1).expand(9, 500), torch.randn(300).expand(70, 300), torch.randn(4096)[::2]]
+    tensors += [torch.randn(200, 9)[:, 1:3].half(), torch.randn(50, 40).t()[3:], rows.permute(0, 3, 1, 2)]
+    tensors += [torch.cat([specials, torch.randn(293)]).view(3, 100)[:, :90]]
     for x in tensors:
-        reduced = on_device.reduce_fused(x)
+        reduced = on_device.reduce_fused(x, names)
+        assert reduced is not None
         columns = reduced["fused"].shape
         assert columns[0] == len(triton_kernel.RESULTS) and 1 <= columns[1] <= 3, columns
+        unsigned = on_device.reduce_fused(x, ("min", "mean"))
+        assert unsigned is not None and _same_bits(unsigned["fused"][:7], reduced["fused"][:7])
         arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
         found = on_device.finish([x.numel()], arrays, names)
         for name, mine, alone in zip(names, found, compute(x, names), strict=True):
@@ -47,6 +61,33 @@ def check_kernel() -> None:
             same = mine == alone or (math.isnan(alone) and math.isnan(mine))
             same = same or math.isclose(mine, alone, rel_tol=1e-6, abs_tol=near)
             assert same, (name, x, mine, alone)
+    assert on_device.reduce_fused(torch.randn(3, 4, 5, 6)[::2, ::2, ::2, ::2], names) is None, "too many dimensions"
+
+
+def check_that_gpus_can_have_them() -> None:
+    """Compile the kernels as for elements that lie well and that do not. Runs in the child."""
+    from triton import compile as compiled  # type: ignore[import-not-found,unused-ignore]
+    from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found,unused-ignore]
+    from triton.compiler import ASTSource  # type: ignore[import-not-found,unused-ignore]
+
+    from aten_dump.capture.data.statistics import triton_kernel
+
+    numbers = ("count", "programs", "blocks", "rows", "in_group", "rows_each")
+    strides = ("group_stride", "row_stride", "columns", "column_stride")
+    constants = {"SIGNS": True, "BLOCK": 1024, "ROWS": 8, "COLUMNS": 128, "column_stride": 1}  # as it is where it is 1
+    for kernel in (triton_kernel._reduce, triton_kernel._reduce_rows):
+        for dtype, integer, divisor in (("fp32", "i32", 16), ("bf16", "i64", 16), ("fp16", "i64", 1)):
+            types = {"elements": f"*{dtype}", "result": "*fp64"} | dict.fromkeys((*numbers, *strides), integer)
+            given = {name: constants[name] for name in kernel.arg_names if name in constants}
+            signature = {name: "constexpr" if name in given else types[name] for name in kernel.arg_names}
+            aligned = [(i,) for i, n in enumerate(kernel.arg_names) if n in {"elements", "result", *strides} - {*given}]
+            attributes = dict.fromkeys(aligned, [["tt.divisibility", 16]] if divisor == 16 else [])
+            source = ASTSource(fn=kernel, signature=signature, constexprs=given, attrs=attributes)
+            for capability in (80, 90):
+                made = compiled(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8})
+                assert made.asm["cubin"]
+                if divisor == 16:
+                    assert re.search(r"ld\.global\S*\.v\d\.b32", made.asm["ptx"]), "loads are of an element each"
 
 
 @pytest.mark.skipif(
@@ -61,10 +102,23 @@ def test_the_kernel_agrees_with_the_definition() -> None:
     assert done.stdout == "same\n", done.stderr
 
 
+@pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="Triton has no wheels for this machine"
+)
+def test_the_kernels_compile_for_gpus(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", __spec__.name, "gpus"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.stdout == "compiled\n", done.stdout + done.stderr
+
+
 if __name__ == "__main__":
     from tests.capture.data.statistics.triton_loop import counts
 
-    if counts():
+    if sys.argv[1:] == ["gpus"]:
+        check_that_gpus_can_have_them()
+        print("compiled")
+    elif counts():
         check_kernel()
         print("same")
     else:
