@@ -23,6 +23,7 @@ from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
+from .torch_internals.quiet import without_torch_functions
 from .torch_threads import bell_for_program, end_team_before_forks
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
@@ -92,22 +93,23 @@ class Run:
 
 def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict[str, Any]:
     """Return what run.json holds."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "world_size": world_size,
-        "ranks": ranges_of(rank for rank in range(world_size) if rank in config.rank_selection),
-        "restarts": restarts,
-        "started_unix_ns": time.time_ns(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "recorder": "compiled" if IS_COMPILED else "pure Python",
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
-        "devices": _devices(),
-        "computing": how_devices_compute(),
-        "threads": torch.get_num_threads(),
-        "command": sys.argv,
-        "config": config.as_dict(),
-    }
+    with without_torch_functions():  # torch asks itself by calls that the program's modes would see
+        return {
+            "format_version": FORMAT_VERSION,
+            "world_size": world_size,
+            "ranks": ranges_of(rank for rank in range(world_size) if rank in config.rank_selection),
+            "restarts": restarts,
+            "started_unix_ns": time.time_ns(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "recorder": "compiled" if IS_COMPILED else "pure Python",
+            "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+            "devices": _devices(),
+            "computing": how_devices_compute(),
+            "threads": torch.get_num_threads(),
+            "command": sys.argv,
+            "config": config.as_dict(),
+        }
 
 
 def _version(name: str) -> str | None:

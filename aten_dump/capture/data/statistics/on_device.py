@@ -15,6 +15,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -93,10 +94,15 @@ def reduce_ints(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:
 
 def reduce_fused(tensor: torch.Tensor, names: tuple[str, ...]) -> Reduced | None:
     """Reduce floating elements in one pass, all names but std at once; None where they lie so that it cannot be."""
+    found = _kernels().reduce(tensor, not _SIGNS.isdisjoint(names))
+    return None if found is None else {"fused": found}
+
+
+@functools.cache
+def _kernels() -> Any:
     from . import triton_kernel  # imports Triton
 
-    found = triton_kernel.reduce(tensor, not _SIGNS.isdisjoint(names))
-    return None if found is None else {"fused": found}
+    return triton_kernel
 
 
 def _finish_fused(count: int, columns: Array, names: tuple[str, ...]) -> list[Any]:

@@ -22,6 +22,7 @@ def row_lengths(count: int) -> list[int]:
     return [count // rows] * rows
 
 
+@functools.lru_cache(maxsize=4096)
 def rows_and_columns(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, int, int, int, int, int] | None:
     """Return where the elements of a tensor lie, none twice but those that an expanded dimension repeats.
 

@@ -20,7 +20,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton  # type: ignore[import-not-found,unused-ignore]
@@ -155,8 +155,7 @@ def reduce(tensor: torch.Tensor, signs: bool) -> torch.Tensor | None:
         blocks = -(-all_blocks // MOST_PROGRAMS)
         programs = -(-all_blocks // blocks)
         result = _results(programs, tensor.device)
-        with made_current(tensor.device):  # Triton launches on the current device, wherever the elements are
-            _reduce[(programs,)](tensor, result, count, programs, blocks, signs, _BLOCK, num_warps=_WARPS)
+        _launch(_reduce, programs, (tensor, result, count, programs, blocks, signs, _BLOCK))
         return result
     found = rows_and_columns(tuple(tensor.shape), tensor.stride())
     if found is None:
@@ -168,11 +167,19 @@ def reduce(tensor: torch.Tensor, signs: bool) -> torch.Tensor | None:
     programs = -(-rows // rows_each)
     result = _results(programs, tensor.device)
     strides = (group_stride, row_stride, columns, column_stride)
-    with made_current(tensor.device):
-        _reduce_rows[(programs,)](
-            tensor, result, rows, in_group, *strides, programs, rows_each, signs, height, _COLUMNS, num_warps=_WARPS
-        )
+    arguments = (tensor, result, rows, in_group, *strides, programs, rows_each, signs, height, _COLUMNS)
+    _launch(_reduce_rows, programs, arguments)
     return result
+
+
+def _launch(kernel: Any, programs: int, arguments: tuple[Any, ...]) -> None:
+    """Run a kernel on the device of its first argument: Triton launches on the current one, wherever that lies."""
+    device = arguments[0].device
+    if device.index is None or device.index == torch.accelerator.current_device_index():
+        kernel[(programs,)](*arguments, num_warps=_WARPS)
+        return
+    with made_current(device):
+        kernel[(programs,)](*arguments, num_warps=_WARPS)
 
 
 def _results(programs: int, device: torch.device) -> torch.Tensor:
