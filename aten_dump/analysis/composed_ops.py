@@ -1,4 +1,4 @@
-"""Ops that only some devices have as one op, such as NPUs, composed of others for the CPU."""
+"""Ops that only some devices have as one op, such as NPUs or GPUs, composed of others for the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..torch_names import has_kernel_for
 from .fused_ops.schemas import FusedOp
-from .fused_references import FUSED
+from .fused_references import FUSED, ON_GPU
 
 
 def composed(op: Any, device: torch.device) -> Callable[..., Any]:
@@ -46,4 +46,5 @@ _COMPOSED: Final[dict[str, Callable[..., Any]]] = {
     "aten::matmul_backward": _matmul_backward,
     "aten::linear_backward": _linear_backward,
     **FUSED,
+    **ON_GPU,
 }

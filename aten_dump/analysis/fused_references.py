@@ -1,11 +1,11 @@
-"""What the fused ops of NPUs compute, by name."""
+"""What the fused ops of NPUs and GPUs compute, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from .fused_ops import attention, experts, gradients, norms, pointwise
+from .fused_ops import attention, cudnn_norms, experts, gpu_attention, gradients, norms, pointwise
 
 _ATTENTION: Final[dict[str, Callable[..., Any]]] = {
     "npu_fusion_attention": attention.attention,
@@ -76,4 +76,15 @@ FUSED: Final[dict[str, Callable[..., Any]]] = {
     f"npu::{name}": reference
     for table in (_ATTENTION, _EXPERTS, _NORMS, _POINTWISE, _GRADIENTS)
     for name, reference in table.items()
+}
+# Ops of torch's own that have no kernel for a CPU.
+ON_GPU: Final[dict[str, Callable[..., Any]]] = {
+    "aten::_scaled_dot_product_flash_attention": gpu_attention.flash,
+    "aten::_scaled_dot_product_flash_attention_backward": gpu_attention.flash_backward,
+    "aten::_scaled_dot_product_efficient_attention": gpu_attention.efficient,
+    "aten::_scaled_dot_product_efficient_attention_backward": gpu_attention.efficient_backward,
+    "aten::_scaled_dot_product_cudnn_attention": gpu_attention.cudnn,
+    "aten::_scaled_dot_product_cudnn_attention_backward": gpu_attention.cudnn_backward,
+    "aten::cudnn_batch_norm": cudnn_norms.batch_norm,
+    "aten::cudnn_batch_norm_backward": cudnn_norms.batch_norm_backward,
 }
