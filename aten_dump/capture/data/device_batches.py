@@ -171,7 +171,7 @@ class DeviceBatches(Flushable):
 
     def _fused(self, tensor: torch.Tensor) -> Reduced | None:
         kind = tensor.device.type
-        if "std" in self._names or kind in _triton_failed or not has_triton(kind):
+        if kind in _triton_failed or not has_triton(kind):
             return None
         try:
             return reduce_fused(tensor, self._names)

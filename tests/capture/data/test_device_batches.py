@@ -108,10 +108,3 @@ def test_where_triton_fails_the_dump_says_so_once_and_it_is_not_tried_again() ->
     assert (note.code, note.count) == ("triton", 1)
     assert note.message.startswith(f"no Triton for {here().type}, statistics take several passes: ")
     assert "\n" not in note.message
-
-
-@pytest.mark.usefixtures("triton_on_the_host")
-def test_triton_is_not_asked_for_std() -> None:
-    sink = MemorySink()
-    assert DeviceBatches(sink, ("min", "std"))._fused(torch.ones(3)) is None
-    assert sink.records == [] and device_batches._triton_failed == set()

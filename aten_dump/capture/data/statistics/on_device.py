@@ -93,8 +93,8 @@ def reduce_ints(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:
 
 
 def reduce_fused(tensor: torch.Tensor, names: tuple[str, ...]) -> Reduced | None:
-    """Reduce floating elements in one pass, all names but std at once; None where they lie so that it cannot be."""
-    found = _kernels().reduce(tensor, not _SIGNS.isdisjoint(names))
+    """Reduce floating elements in one pass, all names at once; None where they lie so that it cannot be."""
+    found = _kernels().reduce(tensor, not _SIGNS.isdisjoint(names), "std" in names)
     return None if found is None else {"fused": found}
 
 
@@ -106,9 +106,9 @@ def _kernels() -> Any:
 
 
 def _finish_fused(count: int, columns: Array, names: tuple[str, ...]) -> list[Any]:
-    """Put together f64[9, programs] of `triton_kernel.reduce`."""
-    columns = columns.reshape(9, -1)
-    total, squares, *counts = columns[2:].sum(axis=1).tolist()
+    """Put together what `triton_kernel.reduce` returns, f64[9, programs], or f64[12, programs] for std."""
+    columns = columns.reshape(12 if "std" in names else 9, -1)
+    total, squares, *counts = columns[2:9].sum(axis=1).tolist()
     nan, posinf, neginf, zero, negative = map(int, counts)
     found = {
         "count": count,
@@ -123,7 +123,17 @@ def _finish_fused(count: int, columns: Array, names: tuple[str, ...]) -> list[An
         "negative": negative,
         "positive": count - nan - zero - negative,
     }
+    if "std" in names and count > 1:
+        found["std"] = _spread_fused(count, total, columns[2], *columns[9:])
     return [found.get(name) for name in names]
+
+
+def _spread_fused(count: int, total: float, sums: Array, around: Array, centres: Array, sizes: Array) -> float:
+    """Return std of squares around a centre for each program."""
+    means = sums / sizes
+    within = (around - sizes * np.square(means - centres)).sum().item()
+    between = (sizes * np.square(means - total / count)).sum().item()
+    return math.sqrt(max(within, 0.0) + between) / math.sqrt(count - 1) if within == within else math.nan
 
 
 def finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:

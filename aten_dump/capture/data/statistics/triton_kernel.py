@@ -1,13 +1,15 @@
-"""All statistics of a floating tensor but std in one pass over its memory, with Triton; importing this imports Triton.
+"""All statistics of a floating tensor in one pass over its memory, with Triton; importing this imports Triton.
 
 Tests run the kernels on a GPU where there is one (tests/cuda); without one they run in Triton's interpreter and are
 compiled for GPUs, where Triton is installed. `on_device` uses them where `devices.has_triton` says so, for dtypes of 32
 bits and less.
 
 Theory of operation
-    Each program reduces one stretch of the elements into its own column of the result, f64[9, programs]: no atomics,
-    so the result is the same in every run. Sums are float64 throughout. NaN are left out of min and max here, and
-    counted; `on_device.finish` puts the columns together.
+    Each program reduces one stretch of the elements into its own column of the result: no atomics, so the result is the
+    same in every run. Sums are float64 throughout. NaN are left out of min and max here, and counted. For std a program
+    adds up squares around the mean of its first block, its centre, so that of numbers far from zero little is lost.
+    `on_device.finish` puts the columns together; spreads as in Chan, Golub and LeVeque 1983, "Algorithms for Computing
+    the Sample Variance".
 
     Statistics do not depend on the order of the elements. So the dimensions of a view are put in the order of their
     strides, and merged where one goes on where the other ends (`rows_and_columns`): queries that were split off a
@@ -31,9 +33,11 @@ from ...memory.geometry import covers
 from .rows import rows_and_columns
 
 RESULTS: Final = ("low", "high", "sum", "squares", "nan", "posinf", "neginf", "zero", "negative")
+OF_SPREAD: Final = ("around", "centre", "size")  # the rows after these, where they are asked for
 MOST_PROGRAMS: Final = 512
-_BLOCK: Final = 1024
-_COLUMNS: Final = 128  # of a block of _BLOCK elements that lie in rows
+_BLOCK: Final = 512
+_ROWS: Final = 8  # of a block of elements that lie in rows
+_COLUMNS: Final = 128
 _WARPS: Final = 8
 
 
@@ -45,11 +49,14 @@ def _none(SHAPE: tl.constexpr):  # type: ignore[no-untyped-def]
     high = tl.full(SHAPE, -float("inf"), tl.float32)
     real = tl.zeros(SHAPE, tl.float64)
     count = tl.zeros(SHAPE, tl.int32)
-    return low, high, real, real, count, count, count, count, count
+    return low, high, real, real, real, count, count, count, count, count
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _with(x, here, SIGNS: tl.constexpr, low, high, total, squares, nan, posinf, neginf, zero, negative):  # type: ignore[no-untyped-def]
+def _with(  # type: ignore[no-untyped-def]
+    x, here, centre, SIGNS: tl.constexpr, SPREAD: tl.constexpr,
+    low, high, total, squares, around, nan, posinf, neginf, zero, negative,
+):  # fmt: skip
     """Return all results with more elements, of which those `here` count; the others are 0."""
     infinity = float("inf")
     is_number = here & (x == x)
@@ -58,17 +65,23 @@ def _with(x, here, SIGNS: tl.constexpr, low, high, total, squares, nan, posinf, 
     wide = x.to(tl.float64)
     total += wide
     squares += wide * wide
+    if SPREAD:
+        away = tl.where(here, wide - centre, 0.0)
+        around += away * away
     nan += (x != x).to(tl.int32)
     posinf += (x == infinity).to(tl.int32)
     neginf += (x == -infinity).to(tl.int32)
     if SIGNS:
         zero += (here & (x == 0.0)).to(tl.int32)
         negative += (x < 0.0).to(tl.int32)
-    return low, high, total, squares, nan, posinf, neginf, zero, negative
+    return low, high, total, squares, around, nan, posinf, neginf, zero, negative
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _store(result, programs, low, high, total, squares, nan, posinf, neginf, zero, negative):  # type: ignore[no-untyped-def]
+def _store(  # type: ignore[no-untyped-def]
+    result, programs, size, centre, SPREAD: tl.constexpr,
+    low, high, total, squares, around, nan, posinf, neginf, zero, negative,
+):  # fmt: skip
     """Write this program's column of the results."""
     column = result + tl.program_id(0)
     tl.store(column, tl.min(low, axis=0).to(tl.float64))
@@ -80,94 +93,124 @@ def _store(result, programs, low, high, total, squares, nan, posinf, neginf, zer
     tl.store(column + 6 * programs, tl.sum(neginf, axis=0).to(tl.float64))
     tl.store(column + 7 * programs, tl.sum(zero, axis=0).to(tl.float64))
     tl.store(column + 8 * programs, tl.sum(negative, axis=0).to(tl.float64))
+    if SPREAD:
+        tl.store(column + 9 * programs, tl.sum(around, axis=0))
+        tl.store(column + 10 * programs, centre)
+        tl.store(column + 11 * programs, size.to(tl.float64))
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _mean(x, here):  # type: ignore[no-untyped-def]
+    """Return the mean of the elements `here`, of which there is one at least; the others are 0."""
+    return tl.sum(x.to(tl.float64), axis=0) / tl.sum(here.to(tl.float64), axis=0)
 
 
 @triton.jit(do_not_specialize=["count", "programs", "blocks"])  # type: ignore[untyped-decorator,unused-ignore]
-def _reduce(elements, result, count, programs, blocks, SIGNS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _reduce(  # type: ignore[no-untyped-def]
+    elements, result, count, programs, blocks, SIGNS: tl.constexpr, SPREAD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """Reduce elements that lie in a row: so many blocks for each program."""
     lane = tl.arange(0, BLOCK)
     first = tl.program_id(0).to(tl.int64) * blocks * BLOCK
-    low, high, total, squares, nan, posinf, neginf, zero, negative = _none([BLOCK])
+    low, high, total, squares, around, nan, posinf, neginf, zero, negative = _none([BLOCK])
+    centre = 0.0
+    if SPREAD:
+        begins = first + lane < count
+        centre = _mean(tl.load(elements + first + lane, mask=begins, other=0.0).to(tl.float32), begins)
     whole = tl.minimum(blocks, (count - first) // BLOCK)
     for block in range(whole):  # without a mask, by which loads would be of an element each
         x = tl.load(elements + first + block * BLOCK + lane).to(tl.float32)
-        low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
-            x, lane >= 0, SIGNS, low, high, total, squares, nan, posinf, neginf, zero, negative
-        )
+        low, high, total, squares, around, nan, posinf, neginf, zero, negative = _with(
+            x, lane >= 0, centre, SIGNS, SPREAD,
+            low, high, total, squares, around, nan, posinf, neginf, zero, negative,
+        )  # fmt: skip
     if whole < blocks:
         place = first + whole * BLOCK + lane
         here = place < count
-        x = tl.load(elements + place, mask=here, other=0.0).to(tl.float32)
-        low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
-            x, here, SIGNS, low, high, total, squares, nan, posinf, neginf, zero, negative
-        )
-    _store(result, programs, low, high, total, squares, nan, posinf, neginf, zero, negative)
+        rest = tl.load(elements + place, mask=here, other=0.0).to(tl.float32)
+        low, high, total, squares, around, nan, posinf, neginf, zero, negative = _with(
+            rest, here, centre, SIGNS, SPREAD,
+            low, high, total, squares, around, nan, posinf, neginf, zero, negative,
+        )  # fmt: skip
+    size = tl.minimum(count - first, blocks * BLOCK)
+    _store(
+        result, programs, size, centre, SPREAD, low, high, total, squares, around, nan, posinf, neginf, zero, negative
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _block(  # type: ignore[no-untyped-def]
+    elements, top, left, past, in_group, group_stride, row_stride, columns, column_stride,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Return elements from a row and a column on, and which of them there are; the others are 0."""
+    row, column = (top + tl.arange(0, ROWS)).to(tl.int64), (left + tl.arange(0, COLUMNS)).to(tl.int64)
+    start = row // in_group * group_stride + row % in_group * row_stride
+    here = (row < past)[:, None] & (column < columns)[None, :]
+    x = tl.load(elements + start[:, None] + column[None, :] * column_stride, mask=here, other=0.0).to(tl.float32)
+    return tl.reshape(x, [ROWS * COLUMNS]), tl.reshape(here, [ROWS * COLUMNS])
 
 
 @triton.jit(do_not_specialize=["rows", "in_group", "programs", "rows_each"])  # type: ignore[untyped-decorator,unused-ignore]
 def _reduce_rows(  # type: ignore[no-untyped-def]
-    elements,
-    result,
-    rows,
-    in_group,  # rows
-    group_stride,
-    row_stride,
-    columns,
-    column_stride,
-    programs,
-    rows_each,
-    SIGNS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """Reduce elements that lie in groups of rows of columns: so many rows for each program."""
+    elements, result, rows, in_group, group_stride, row_stride, columns, column_stride, programs, rows_each,
+    SIGNS: tl.constexpr, SPREAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Reduce elements that lie in groups of so many rows of columns: so many rows for each program."""
     first = tl.program_id(0) * rows_each
     past = tl.minimum(rows, first + rows_each)
-    low, high, total, squares, nan, posinf, neginf, zero, negative = _none([ROWS * COLUMNS])
+    low, high, total, squares, around, nan, posinf, neginf, zero, negative = _none([ROWS * COLUMNS])
+    centre = 0.0
+    if SPREAD:
+        begin, begins = _block(
+            elements, first, 0, past, in_group, group_stride, row_stride, columns, column_stride, ROWS, COLUMNS
+        )
+        centre = _mean(begin, begins)
     for top in range(first, past, ROWS):
-        row = (top + tl.arange(0, ROWS)).to(tl.int64)
-        start = row // in_group * group_stride + row % in_group * row_stride
         for left in range(0, columns, COLUMNS):
-            column = (left + tl.arange(0, COLUMNS)).to(tl.int64)
-            here = (row < past)[:, None] & (column < columns)[None, :]
-            place = start[:, None] + column[None, :] * column_stride
-            x = tl.load(elements + place, mask=here, other=0.0).to(tl.float32)
-            x, here = tl.reshape(x, [ROWS * COLUMNS]), tl.reshape(here, [ROWS * COLUMNS])
-            low, high, total, squares, nan, posinf, neginf, zero, negative = _with(
-                x, here, SIGNS, low, high, total, squares, nan, posinf, neginf, zero, negative
+            x, here = _block(
+                elements, top, left, past, in_group, group_stride, row_stride, columns, column_stride, ROWS, COLUMNS
             )
-    _store(result, programs, low, high, total, squares, nan, posinf, neginf, zero, negative)
+            low, high, total, squares, around, nan, posinf, neginf, zero, negative = _with(
+                x, here, centre, SIGNS, SPREAD,
+                low, high, total, squares, around, nan, posinf, neginf, zero, negative,
+            )  # fmt: skip
+    size = (past - first).to(tl.int64) * columns
+    _store(
+        result, programs, size, centre, SPREAD, low, high, total, squares, around, nan, posinf, neginf, zero, negative
+    )
 
 
-def reduce(tensor: torch.Tensor, signs: bool) -> torch.Tensor | None:
-    """Return f64[9, programs] of a tensor of 16 or 32 bit floats, not empty, without the bit of a negative view.
+def reduce(tensor: torch.Tensor, signs: bool, spread: bool) -> torch.Tensor | None:
+    """Reduce a tensor of 16 or 32 bit floats, not empty, without the bit of a negative view.
 
     Args:
         tensor: its elements may lie in any order.
         signs: count zeros and negative numbers, too; else these results are 0.
+        spread: what std is made of, too.
 
     Returns:
-        The results, on its device; None where its elements lie in too many dimensions.
+        f64[rows, programs] on its device, a row for each of RESULTS and, with `spread`, of OF_SPREAD; None where its
+        elements lie in too many dimensions.
     """
     count = tensor.numel()
     if covers(tensor):
         all_blocks = -(-count // _BLOCK)
         blocks = -(-all_blocks // MOST_PROGRAMS)
         programs = -(-all_blocks // blocks)
-        result = _results(programs, tensor.device)
-        _launch(_reduce, programs, (tensor, result, count, programs, blocks, signs, _BLOCK))
+        result = _results(programs, spread, tensor.device)
+        _launch(_reduce, programs, (tensor, result, count, programs, blocks, signs, spread, _BLOCK))
         return result
     found = rows_and_columns(tuple(tensor.shape), tensor.stride())
     if found is None:
         return None
     groups, group_stride, in_group, row_stride, columns, column_stride = found
-    height = _BLOCK // _COLUMNS
     rows = groups * in_group
     rows_each = -(-rows // MOST_PROGRAMS)
     programs = -(-rows // rows_each)
-    result = _results(programs, tensor.device)
+    result = _results(programs, spread, tensor.device)
     strides = (group_stride, row_stride, columns, column_stride)
-    arguments = (tensor, result, rows, in_group, *strides, programs, rows_each, signs, height, _COLUMNS)
+    arguments = (tensor, result, rows, in_group, *strides, programs, rows_each, signs, spread, _ROWS, _COLUMNS)
     _launch(_reduce_rows, programs, arguments)
     return result
 
@@ -182,5 +225,6 @@ def _launch(kernel: Any, programs: int, arguments: tuple[Any, ...]) -> None:
         kernel[(programs,)](*arguments, num_warps=_WARPS)
 
 
-def _results(programs: int, device: torch.device) -> torch.Tensor:
-    return torch.empty(len(RESULTS), programs, dtype=torch.float64, device=device)
+def _results(programs: int, spread: bool, device: torch.device) -> torch.Tensor:
+    rows = len(RESULTS) + len(OF_SPREAD) if spread else len(RESULTS)
+    return torch.empty(rows, programs, dtype=torch.float64, device=device)

@@ -5,6 +5,7 @@ Triton decides when it is imported whether it interprets, so this process must n
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import platform
@@ -30,7 +31,7 @@ def check_kernel() -> None:
     from aten_dump.config import STATISTICS
 
     triton_kernel.MOST_PROGRAMS = 3  # so that one program takes several blocks
-    names = tuple(name for name in STATISTICS if name != "std")
+    names = STATISTICS
     torch.manual_seed(0)
     specials = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 2.0])
     tensors = [
@@ -47,13 +48,16 @@ def check_kernel() -> None:
     tensors += [torch.randn(9, 1).expand(9, 500), torch.randn(300).expand(70, 300), torch.randn(4096)[::2]]
     tensors += [torch.randn(200, 9)[:, 1:3].half(), torch.randn(50, 40).t()[3:], rows.permute(0, 3, 1, 2)]
     tensors += [torch.cat([specials, torch.randn(293)]).view(3, 100)[:, :90]]
+    tensors += [torch.randn(9000) * 1e-3 + 1000, torch.cat([torch.full((1,), 1e30), torch.randn(9000)])]
+    tensors += [torch.arange(9000.0) + 1e6, torch.randn(9000) * 1e-38, torch.randn(9000) * 1e37]
     for x in tensors:
         reduced = on_device.reduce_fused(x, names)
         assert reduced is not None
         columns = reduced["fused"].shape
-        assert columns[0] == len(triton_kernel.RESULTS) and 1 <= columns[1] <= 3, columns
+        assert columns[0] == len(triton_kernel.RESULTS + triton_kernel.OF_SPREAD) and 1 <= columns[1] <= 3, columns
         unsigned = on_device.reduce_fused(x, ("min", "mean"))
         assert unsigned is not None and _same_bits(unsigned["fused"][:7], reduced["fused"][:7])
+        assert unsigned["fused"].shape[0] == len(triton_kernel.RESULTS)
         arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
         found = on_device.finish([x.numel()], arrays, names)
         for name, mine, alone in zip(names, found, compute(x, names), strict=True):
@@ -72,9 +76,13 @@ def check_that_gpus_can_have_them() -> None:
 
     from aten_dump.capture.data.statistics import triton_kernel
 
+    if "constexprs" not in inspect.signature(ASTSource).parameters:
+        print("another compiler")
+        return
     numbers = ("count", "programs", "blocks", "rows", "in_group", "rows_each")
     strides = ("group_stride", "row_stride", "columns", "column_stride")
-    constants = {"SIGNS": True, "BLOCK": 1024, "ROWS": 8, "COLUMNS": 128, "column_stride": 1}  # as it is where it is 1
+    constants = {name: getattr(triton_kernel, f"_{name}") for name in ("BLOCK", "ROWS", "COLUMNS")}
+    constants |= {"SIGNS": True, "SPREAD": True, "column_stride": 1}  # as it is where it is 1
     for kernel in (triton_kernel._reduce, triton_kernel._reduce_rows):
         for dtype, integer, divisor in (("fp32", "i32", 16), ("bf16", "i64", 16), ("fp16", "i64", 1)):
             types = {"elements": f"*{dtype}", "result": "*fp64"} | dict.fromkeys((*numbers, *strides), integer)
@@ -87,7 +95,9 @@ def check_that_gpus_can_have_them() -> None:
                 made = compiled(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8})
                 assert made.asm["cubin"]
                 if divisor == 16:
-                    assert re.search(r"ld\.global\S*\.v\d\.b32", made.asm["ptx"]), "loads are of an element each"
+                    loads = r"ld\.global\S*\.v\d\.b32" if dtype == "fp32" else r"ld\.global\S*\.b32"
+                    assert re.search(loads, made.asm["ptx"]), "loads are of an element each"
+    print("compiled")
 
 
 @pytest.mark.skipif(
@@ -109,6 +119,8 @@ def test_the_kernels_compile_for_gpus(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", __spec__.name, "gpus"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    if done.stdout == "another compiler\n":
+        pytest.skip("the compiler of this Triton takes other arguments")
     assert done.stdout == "compiled\n", done.stdout + done.stderr
 
 
@@ -117,7 +129,6 @@ if __name__ == "__main__":
 
     if sys.argv[1:] == ["gpus"]:
         check_that_gpus_can_have_them()
-        print("compiled")
     elif counts():
         check_kernel()
         print("same")
