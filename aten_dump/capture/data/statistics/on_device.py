@@ -124,15 +124,16 @@ def _finish_fused(count: int, columns: Array, names: tuple[str, ...]) -> list[An
         "positive": count - nan - zero - negative,
     }
     if "std" in names and count > 1:
-        found["std"] = _spread_fused(count, total, columns[2], *columns[9:])
+        found["std"] = _spread_fused(count, total / count, columns)
     return [found.get(name) for name in names]
 
 
-def _spread_fused(count: int, total: float, sums: Array, around: Array, centres: Array, sizes: Array) -> float:
+def _spread_fused(count: int, mean: float, columns: Array) -> float:
     """Return std of squares around a centre for each program."""
+    sums, around, centres, sizes = columns[[2, 9, 10, 11]]
     means = sums / sizes
     within = (around - sizes * np.square(means - centres)).sum().item()
-    between = (sizes * np.square(means - total / count)).sum().item()
+    between = (sizes * np.square(means - mean)).sum().item()
     return math.sqrt(max(within, 0.0) + between) / math.sqrt(count - 1) if within == within else math.nan
 
 
