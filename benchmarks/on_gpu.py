@@ -34,7 +34,12 @@ from .workloads import Workload
 
 _LENGTH = 1024
 _VOCABULARY = 50257
-_ASKED = {"launches": "LaunchKernel", "copies": "MemcpyAsync", "waits": "Synchronize"}  # part of the driver's names
+_ASKED = {  # parts of the driver's names; events are what the writer's thread waits for
+    "launches": ("LaunchKernel",),
+    "copies": ("MemcpyAsync",),
+    "waits": ("StreamSynchronize", "DeviceSynchronize"),
+    "waits for events": ("EventSynchronize",),
+}
 _COLUMNS = (
     *("program", "mode", "wall x", "on file x", "us/op above bare", "GB per step"),
     *("of the driver, above bare", "GB/s of copies"),
@@ -133,7 +138,7 @@ def asked_by(run: Callable[[], object]) -> Asked:
     copies_us = 0.0
     for event in profiler.key_averages():
         if event.key.startswith("cu"):
-            counts.update({what: event.count for what, part in _ASKED.items() if part in event.key})
+            counts.update({w: event.count for w, parts in _ASKED.items() if any(part in event.key for part in parts)})
         if event.key.startswith("Memcpy DtoH"):
             copies_us += event.self_device_time_total
     return Asked(counts, copies_us / 1e6)

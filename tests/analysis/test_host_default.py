@@ -12,6 +12,7 @@ from torch import nn
 from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
 from aten_dump.analysis.host_default import made_on_the_host
 from aten_dump.analysis.nonfinite.search import find_nonfinite
+from aten_dump.dump.shown.short_texts import format_exactly
 
 
 def recorded(path: Path, scale: float) -> Path:
@@ -68,3 +69,4 @@ def test_compare_replay_and_nonfinite_find_the_same(dumps: list[Path]) -> None:
 def test_only_what_runs_within_is_made_there() -> None:
     assert made_on_the_host(lambda: torch.ones(2))().device.type == "cpu"
     assert torch.ones(2).device.type == "meta"
+    assert format_exactly(1.5, "float32") == "1.5", "what messages and pages show is"

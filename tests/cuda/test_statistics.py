@@ -49,6 +49,32 @@ def test_they_agree_with_the_definition(tmp_path: Path, dtype: torch.dtype, coun
     assert not device_batches._triton_failed
 
 
+LAYOUTS = {
+    "every second": lambda x: x[:, ::2],
+    "queries": lambda x: x[:, 100:700].view(40, 25, 12, 50).transpose(1, 2),
+    "expanded": lambda x: x[:1].expand(500, 3000),
+    "transposed": lambda x: x.t()[3:],
+    "a row": lambda x: x[7],
+    "many dimensions": lambda x: x.view(10, 100, 30, 100)[::2, ::3, ::2, ::3],  # takes several launches
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_wherever_the_elements_lie(tmp_path: Path, layout: str, dtype: torch.dtype) -> None:
+    whole = (torch.randn(1000, 3000) + 10).to(dtype)
+    x, there = (LAYOUTS[layout](tensor) for tensor in (whole, whole.to("cuda")))
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="statistic", level="aten")):
+        torch.ops.aten.alias(there)
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert not device_batches._triton_failed and [note for note in rank.notes if note.code == "triton"] == []
+    assert (triton_kernel.reduce(there, signs=True, spread=True) is None) == (layout == "many dimensions")
+    (call,) = [call for call in rank.calls if call.op == "aten::alias"]
+    for name, defined in zip(STATISTICS, compute(x, STATISTICS), strict=True):
+        mine = getattr(call.inputs[0][0].stats, name)
+        assert agree(mine, defined, 2e-5), (name, mine, defined)
+
+
 @pytest.mark.parametrize("count", [3, 2048 * triton_kernel.MOST_PROGRAMS + 5])
 def test_the_kernel_gives_the_same_bits_each_time(count: int) -> None:
     x = torch.randn(count, device="cuda")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.data.device_copies import Copier
 from aten_dump.store.writing import writer_thread
 from tests.models import build, train_step
 
@@ -35,7 +38,15 @@ def waits_counted() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("data", ["structure", "statistic", "hash", "tensor", "full"])
-def test_no_op_makes_the_host_wait(tmp_path: Path, data: str) -> None:
+def test_no_op_makes_the_host_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str) -> None:
+    waiting: list[str] = []  # threads that wait for copies, of which torch says nothing
+    copy = Copier.copy
+
+    def watched(*args: Any, **kwargs: Any) -> Callable[[], None]:
+        wait = copy(*args, **kwargs)
+        return lambda: (waiting.append(threading.current_thread().name), wait())[1]
+
+    monkeypatch.setattr(Copier, "copy", watched)
     with torch.device("cuda"):
         program = build("gpt2", "adamw_foreach")
         train_step(program)
@@ -49,6 +60,7 @@ def test_no_op_makes_the_host_wait(tmp_path: Path, data: str) -> None:
                 dump.step()
     assert bare, "the program waits itself, so that what torch says is heard"
     assert len(recorded) == len(bare)
+    assert bool(waiting) == (data != "structure") and all(name.startswith("aten_dump") for name in waiting), waiting
     rank = open_dump(tmp_path / "dump").step(1).rank(0)
     assert rank.complete and [note for note in rank.notes if note.code in ("error", "unreadable")] == []
 

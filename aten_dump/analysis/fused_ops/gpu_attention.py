@@ -1,7 +1,10 @@
 """Attention as GPUs have it, forward and backward, of [batch, heads, sequence, dim].
 
 Three kernels compute the same and keep the logarithm of each row's sum of exponentials in shapes of their own, which
-are those of torch's meta kernels. Scores are held in float32 at least, as the kernels do.
+are those of torch's meta kernels. Scores are held in float32 at least, as the kernels do; what their backward
+multiplies again is rounded to the dtype of the queries before. Where there are more keys than queries, flash attention
+takes the last query to see the last key, the others the first one to see the first
+(`torch.nn.attention.bias.causal_lower_right`).
 """
 
 from __future__ import annotations
@@ -21,14 +24,18 @@ class _Asked(NamedTuple):
     is_causal: bool  # a query sees no later key
     scale: float | None  # of the scores; None is one over the root of dim
     bias: Tensor | None = None  # which is added to the scaled scores
+    is_last_aligned: bool = False  # the last query sees the last key, else the first one the first
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         scores = _wide(query) @ _wide(key).transpose(-1, -2) * self.scale_of(query)
         if self.bias is not None:
             scores = scores + self.bias
         if self.is_causal:
-            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            later = 1 + (scores.shape[-1] - scores.shape[-2] if self.is_last_aligned else 0)
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(later)
             scores = scores.masked_fill(hidden, -math.inf)
+        if bool((scores.amax(-1) == -math.inf).any()):
+            raise NotImplementedError("a query that sees no key")
         return scores
 
     def scale_of(self, query: Tensor) -> float:
@@ -40,7 +47,7 @@ def flash(
 ) -> tuple[Any, ...]:
     """Return the result, logsumexp, and what an attention that is packed or drops some would have beside them."""
     _check(dropout_p)
-    out, logsumexp = _forward(query, key, value, _Asked(is_causal, options.get("scale")))
+    out, logsumexp = _forward(query, key, value, _Asked(is_causal, options.get("scale"), None, True))
     return out, logsumexp, None, None, query.shape[2], key.shape[2], *_seed(), query.new_empty(0)
 
 
@@ -70,28 +77,29 @@ def cudnn(
     *others: Any,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """Return what `flash` does; logsumexp is [batch, heads, queries, 1]."""
+    """Return what `flash` does; logsumexp is [batch, heads, queries, 1], and None where it is not asked for."""
     asked = _Asked(_causal(others, options), options.get("scale"), attn_bias)
     out, logsumexp = _forward(query, key, value, asked)
-    return out, logsumexp.unsqueeze(-1), None, None, query.shape[2], key.shape[2], *_seed(), None
+    kept = logsumexp.unsqueeze(-1) if compute_log_sumexp else None
+    return out, kept, None, None, query.shape[2], key.shape[2], *_seed(), None
 
 
 def flash_backward(*args: Any, **options: Any) -> tuple[Tensor, ...]:
     """Return the gradients of queries, keys and values."""
     grad, query, key, value, out, logsumexp, _, _, _, _, dropout_p, is_causal = args[:12]
     _check(dropout_p)
-    asked = _Asked(is_causal, options.get("scale"))
+    asked = _Asked(is_causal, options.get("scale"), None, True)
     return _backward(grad, (query, key, value), (out, logsumexp), asked)[:3]
 
 
 def efficient_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
-    """Return the gradients of queries, keys, values and bias that are asked for."""
+    """Return the gradients of queries, keys and values, asked for or not, and that of the bias if it is."""
     grad, query, key, value, attn_bias, out, logsumexp, _, _, dropout_p, mask = args[:11]
     _check(dropout_p)
     is_causal = args[11] if len(args) > 11 else options.get("is_causal", False)
     asked = _Asked(is_causal, options.get("scale"), attn_bias)
-    found = _backward(grad, (query, key, value), (out, logsumexp[..., : query.shape[2]]), asked)
-    return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
+    *found, to_bias = _backward(grad, (query, key, value), (out, logsumexp[..., : query.shape[2]]), asked)
+    return *found, to_bias if mask[3] else None
 
 
 def cudnn_backward(*args: Any, **options: Any) -> tuple[Tensor, ...]:
@@ -99,7 +107,7 @@ def cudnn_backward(*args: Any, **options: Any) -> tuple[Tensor, ...]:
     grad, query, key, value, out, logsumexp, _, _, attn_bias, _, _, _, _, dropout_p, is_causal = args[:15]
     _check(dropout_p)
     asked = _Asked(is_causal, options.get("scale"), attn_bias)
-    return _backward(grad, (query, key, value), (out, logsumexp.squeeze(-1)), asked)[:3]
+    return _backward(grad, (query, key, value), (out, logsumexp.reshape(logsumexp.shape[:3])), asked)[:3]
 
 
 def _check(dropout_p: float) -> None:
@@ -125,8 +133,6 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, asked: _Asked) -> tuple[
     """Return the result and its logsumexp, [batch, heads, queries]."""
     keys, values = (_repeated(x, query.shape[1]) for x in (key, value))
     scores = asked.scores(query, keys)
-    if bool((scores.amax(-1) == -math.inf).any()):
-        raise NotImplementedError("a query that sees no key")
     logsumexp = scores.logsumexp(-1)
     weights = torch.exp(scores - logsumexp.unsqueeze(-1))
     return (weights @ _wide(values)).to(query.dtype), logsumexp
@@ -147,13 +153,19 @@ def _backward(
     keys, values = (_repeated(x, query.shape[1]) for x in (key, value))
     wide_grad, out, scale = _wide(grad), _wide(kept[0]), asked.scale_of(query)
     weights = torch.exp(asked.scores(query, keys) - kept[1].unsqueeze(-1))
-    to_value = weights.transpose(-1, -2) @ wide_grad
+    to_value = _rounded(weights, query).transpose(-1, -2) @ wide_grad
     to_scores = weights * (wide_grad @ _wide(values).transpose(-1, -2) - (wide_grad * out).sum(-1, keepdim=True))
-    to_query = to_scores @ _wide(keys) * scale
-    to_key = to_scores.transpose(-1, -2) @ _wide(query) * scale
+    rounded = _rounded(to_scores, query)
+    to_query = rounded @ _wide(keys) * scale
+    to_key = rounded.transpose(-1, -2) @ _wide(query) * scale
     bias = asked.bias
     to_bias = None if bias is None else to_scores.sum_to_size(bias.shape).to(bias.dtype)
     return to_query.to(query.dtype), _gathered(to_key, key), _gathered(to_value, value), to_bias
+
+
+def _rounded(x: Tensor, like: Tensor) -> Tensor:
+    """Return it as rounded to the dtype of the queries: what the kernels multiply again is of that."""
+    return _wide(x.to(like.dtype))
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:

@@ -154,7 +154,8 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     except AtenDumpError:
         raise
     except NotImplementedError as error:
-        raise ReplayError(f"{around.device.type} has no kernel for it") from error
+        why = "" if run is op else f", and it is not composed of others: {error}"
+        raise ReplayError(f"{around.device.type} has no kernel for it{why}") from error
     except RUN_ERRORS as error:
         text = str(error).strip().partition("\n")[0]
         raise ReplayError(f"it raised when replayed: {type(error).__name__}: {text}") from error

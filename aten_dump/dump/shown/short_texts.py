@@ -57,7 +57,9 @@ def format_exactly(number: float, dtype_name: str) -> str:
     """Return a number of a dtype in six digits, or in as many as tell it from its neighbours: ``"1.0000002"``."""
     dtype = getattr(torch, dtype_name, torch.float64)
     texts = (f"{number:.{digits}g}" for digits in range(6, 17))
-    return next((text for text in texts if torch.tensor(float(text), dtype=dtype).item() == number), repr(number))
+    return next(
+        (text for text in texts if torch.tensor(float(text), dtype=dtype, device="cpu").item() == number), repr(number)
+    )
 
 
 def tensor_type(value: ValueFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
@@ -70,11 +71,11 @@ def _facts(part: Tensor, finite: Tensor) -> dict[str, Any]:
 def _codes(part: Tensor, limit: float, is_distance: bool) -> Tensor:
     """Return codes of colours, of each cell that of the element of greatest size in it; NaN and Inf come first."""
     if part.numel() == 0:
-        return torch.zeros(part.shape, dtype=torch.int64)
+        return torch.zeros(part.shape, dtype=torch.int64, device=part.device)
     is_finite = part.isfinite()
     scaled = torch.where(is_finite, part.double(), 0.0)
     if is_distance:
-        scaled = scaled.abs().log1p() / torch.tensor(limit, dtype=torch.float64).log1p()
+        scaled = scaled.abs().log1p() / math.log1p(limit)
     else:
         scaled = scaled / limit
     size = torch.where(is_finite, scaled.abs().clamp(max=1.0), 2.0)

@@ -25,6 +25,7 @@ def test_nodes_by_what_they_are_given(make: Callable[[Tensor], Tensor], of_real:
         made = make(torch.ones(3, dtype=dtype, requires_grad=True))
         assert made.grad_fn is not None
         node = made.grad_fn.name()
+        expected = expected or (node == "CumprodBackward0" and not made.is_cpu)
         found = node in OWN_FORMULA_NODES and computes_otherwise(node, (torch.ones_like(made),))
         assert found == expected, dtype
 

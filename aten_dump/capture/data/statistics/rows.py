@@ -7,6 +7,7 @@ from typing import Final
 
 MOST_ROWS: Final = 256
 _FEW_ROWS: Final = 64
+_LONGEST_ROW: Final = 1 << 20  # elements, where there are few rows: a row is reduced by one program
 
 
 @functools.lru_cache(maxsize=4096)
@@ -42,6 +43,8 @@ def rows_and_columns(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[i
     if len(dims) > 3:
         return None
     (groups, group_stride), (rows, row_stride), (columns, column_stride) = [(1, 0)] * (3 - len(dims)) + dims
+    if columns > _LONGEST_ROW and groups * rows < _FEW_ROWS:
+        return None
     return groups, group_stride, rows, row_stride, columns, column_stride
 
 

@@ -157,7 +157,7 @@ def _reduce_rows(  # type: ignore[no-untyped-def]
     SIGNS: tl.constexpr, SPREAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Reduce elements that lie in groups of so many rows of columns: so many rows for each program."""
-    first = tl.program_id(0) * rows_each
+    first = tl.program_id(0).to(tl.int64) * rows_each
     past = tl.minimum(rows, first + rows_each)
     low, high, total, squares, around, nan, posinf, neginf, zero, negative = _none([ROWS * COLUMNS])
     centre = 0.0

@@ -21,6 +21,11 @@ def test_rows_have_one_length_and_are_few() -> None:
     assert rows_of(1 << 20) == 256
 
 
+def test_a_few_long_rows_that_no_number_divides_are_left_to_others() -> None:
+    assert rows_and_columns((10_000_019,), (2,)) is None
+    assert rows_and_columns((10_000_019, 3), (4, 1)) == (1, 0, 10_000_019, 4, 3, 1)
+
+
 def places(shape: tuple[int, ...], stride: tuple[int, ...]) -> list[int]:
     """Return where each element of a tensor lies, in order."""
     indices = itertools.product(*map(range, shape))

@@ -84,9 +84,13 @@ def check_that_gpus_can_have_them() -> None:
     constants = {name: getattr(triton_kernel, f"_{name}") for name in ("BLOCK", "ROWS", "COLUMNS")}
     constants |= {"SIGNS": True, "SPREAD": True, "column_stride": 1}  # as it is where it is 1
     for kernel in (triton_kernel._reduce, triton_kernel._reduce_rows):
-        for dtype, integer, divisor in (("fp32", "i32", 16), ("bf16", "i64", 16), ("fp16", "i64", 1)):
-            types = {"elements": f"*{dtype}", "result": "*fp64"} | dict.fromkeys((*numbers, *strides), integer)
+        cases = (("fp32", "i32", 16), ("bf16", "i64", 16), ("fp16", "i64", 1), ("fp32", "some i64", 1))
+        for dtype, integer, divisor in cases:
+            types = {"elements": f"*{dtype}", "result": "*fp64"} | dict.fromkeys((*numbers, *strides), integer[-3:])
             given = {name: constants[name] for name in kernel.arg_names if name in constants}
+            if integer.startswith("some"):  # as Triton takes numbers by their size, and what is 1 as a constant
+                types |= dict.fromkeys(("programs", "blocks", "rows_each", "in_group"), "i32")
+                given |= {name: 1 for name in kernel.arg_names if name in ("columns", "row_stride")}
             signature = {name: "constexpr" if name in given else types[name] for name in kernel.arg_names}
             aligned = [(i,) for i, n in enumerate(kernel.arg_names) if n in {"elements", "result", *strides} - {*given}]
             attributes = dict.fromkeys(aligned, [["tt.divisibility", 16]] if divisor == 16 else [])
