@@ -30,7 +30,7 @@ from .measure import Measurement, Mode, discard, measure
 from .rows import ROWS
 from .spawn import TMPFS
 from .table import header
-from .workloads import Workload
+from .workloads import Workload, language_model
 
 _LENGTH = 1024
 _VOCABULARY = 50257
@@ -81,15 +81,7 @@ def gpt2(batch: int, length: int, layers: int = 12, width: int = 768) -> Workloa
     torch.manual_seed(0)
     config = GPT2Config(n_layer=layers, n_embd=width, bos_token_id=0, eos_token_id=0)
     model = GPT2LMHeadModel(config).to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    tokens = torch.randint(0, _VOCABULARY, (batch, length))
-
-    def step() -> None:
-        model(tokens, labels=tokens).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Workload(step, model)
+    return language_model(model, _VOCABULARY, length, batch, torch.optim.AdamW(model.parameters(), lr=1e-4))
 
 
 def filling(share: float) -> int:

@@ -29,7 +29,7 @@ def gpt2() -> Workload:
         n_embd=256, n_layer=4, n_head=4, vocab_size=8192, n_positions=128, bos_token_id=0, eos_token_id=0
     )
     model = GPT2LMHeadModel(config)
-    return _language_model(model, 8192, 128)
+    return language_model(model, 8192, 128)
 
 
 def llama() -> Workload:
@@ -40,11 +40,14 @@ def llama() -> Workload:
     config = LlamaConfig(
         hidden_size=512, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=8, vocab_size=8192
     )
-    return _language_model(LlamaForCausalLM(config), 8192, 128, batch=2)
+    return language_model(LlamaForCausalLM(config), 8192, 128, batch=2)
 
 
-def _language_model(model: nn.Module, vocabulary: int, length: int, batch: int = 4) -> Workload:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+def language_model(
+    model: nn.Module, vocabulary: int, length: int, batch: int = 4, optimizer: torch.optim.Optimizer | None = None
+) -> Workload:
+    """Return steps of a model of transformers on i64[batch, length]: forward, backward, and SGD if nothing else."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1e-3)
     tokens = torch.randint(0, vocabulary, (batch, length))
 
     def step() -> None:

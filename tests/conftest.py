@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from pathlib import Path
 
 # Before torch is imported: several workers on few cores must not spin, and no test may reach for a model hub.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -32,18 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make tensors on the device of ``--device`` where a test, or a file of tests, names none."""
-    devices.use(config.getoption("device"))
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the suites of devices that these tests do not run on."""
     device = config.getoption("device")
-    folders = {"accelerator": device != "cpu", "cuda": device == "cuda"}
-    return (
-        True
-        if collection_path.parent == Path(__file__).parent and not folders.get(collection_path.name, True)
-        else None
-    )
+    devices.use(device)
+    collect_ignore.extend(["accelerator"] if device == "cpu" else [])
+    collect_ignore.extend(["cuda"] if device != "cuda" else [])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

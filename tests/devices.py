@@ -106,16 +106,17 @@ def held(stream: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def no_memory_given() -> Iterator[None]:
     """Let the device give out no more memory than torch's allocator has of it."""
-    if kind() == "npu":
-        from tests.npu.simulator import device as simulated
-
-        simulated.limit_memory(0, 1)
-    else:
-        torch.cuda.set_per_process_memory_fraction(0.0)
+    _give_memory(False)
     try:
         yield
     finally:
-        if kind() == "npu":
-            simulated.limit_memory(0, 0)
-        else:
-            torch.cuda.set_per_process_memory_fraction(1.0)
+        _give_memory(True)
+
+
+def _give_memory(does: bool) -> None:
+    if kind() == "npu":
+        from tests.npu.simulator import device as simulated
+
+        simulated.limit_memory(0, 0 if does else 1)
+    else:
+        torch.cuda.set_per_process_memory_fraction(1.0 if does else 0.0)

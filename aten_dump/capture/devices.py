@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,16 +103,20 @@ def device_in_use() -> torch.device | None:
     return torch.device(device.type, torch.accelerator.current_device_index())
 
 
-@contextmanager
-def made_current(device: torch.device) -> Iterator[None]:
-    """Make a device the thread's current one meanwhile; does nothing to one that has no index."""
+def made_current(device: torch.device) -> AbstractContextManager[None]:
+    """Make a device the thread's current one meanwhile; does nothing to one that is, or that has no index."""
     import torch
 
-    before = torch.accelerator.current_device_index() if device.index is not None else None
-    if before == device.index:
-        yield
-        return
-    torch.accelerator.set_device_index(device.index)
+    if device.index is None or device.index == (before := torch.accelerator.current_device_index()):
+        return nullcontext()
+    return _switched(before, device.index)
+
+
+@contextmanager
+def _switched(before: int, index: int) -> Iterator[None]:
+    import torch
+
+    torch.accelerator.set_device_index(index)
     try:
         yield
     finally:

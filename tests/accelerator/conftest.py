@@ -11,7 +11,7 @@ from tests import devices
 
 
 @pytest.fixture(autouse=True)
-def _no_default_device() -> Iterator[None]:
+def no_default_device() -> Iterator[None]:
     torch.set_default_device(None)
     yield
     torch.set_default_device(devices.kind())

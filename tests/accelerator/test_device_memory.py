@@ -146,8 +146,10 @@ def no_memory_left() -> Iterator[None]:
             with suppress(torch.OutOfMemoryError):
                 while True:
                     taken.append(torch.empty(nbytes, dtype=torch.uint8, device=devices.kind()))
-        yield
-    taken.clear()
+        try:
+            yield
+        finally:
+            taken.clear()
 
 
 def test_data_are_kept_by_way_of_the_host(tmp_path: Path) -> None:

@@ -51,24 +51,23 @@ def flash(
     return out, logsumexp, None, None, query.shape[2], key.shape[2], *_seed(), query.new_empty(0)
 
 
-def efficient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    *others: Any,
-    **options: Any,
-) -> tuple[Any, ...]:
+def efficient(*args: Any, **options: Any) -> tuple[Any, ...]:
     """Return the result and logsumexp, if that is asked for, then seed and offset."""
-    asked = _Asked(_causal(others, options), options.get("scale"), attn_bias)
-    out, logsumexp = _forward(query, key, value, asked)
-    if not compute_log_sumexp:
+    out, logsumexp, is_kept = _with_bias(*args, **options)
+    if not is_kept:
         return out, logsumexp[..., :0], *_seed()
     return out, torch.nn.functional.pad(logsumexp, (0, -logsumexp.shape[-1] % _PADDED_TO), value=math.inf), *_seed()
 
 
-def cudnn(
+def cudnn(*args: Any, **options: Any) -> tuple[Any, ...]:
+    """Return what `flash` does; logsumexp is [batch, heads, queries, 1], and None where it is not asked for."""
+    out, logsumexp, is_kept = _with_bias(*args, **options)
+    query, key = args[:2]
+    kept = logsumexp.unsqueeze(-1) if is_kept else None
+    return out, kept, None, None, query.shape[2], key.shape[2], *_seed(), None
+
+
+def _with_bias(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -76,12 +75,12 @@ def cudnn(
     compute_log_sumexp: bool,
     *others: Any,
     **options: Any,
-) -> tuple[Any, ...]:
-    """Return what `flash` does; logsumexp is [batch, heads, queries, 1], and None where it is not asked for."""
-    asked = _Asked(_causal(others, options), options.get("scale"), attn_bias)
-    out, logsumexp = _forward(query, key, value, asked)
-    kept = logsumexp.unsqueeze(-1) if compute_log_sumexp else None
-    return out, kept, None, None, query.shape[2], key.shape[2], *_seed(), None
+) -> tuple[Tensor, Tensor, bool]:
+    """Return the result and logsumexp, and whether that is asked for; `others` begin with dropout_p."""
+    _check(others[0] if others else options.get("dropout_p", 0.0))
+    is_causal = bool(others[1] if len(others) > 1 else options.get("is_causal", False))
+    asked = _Asked(is_causal, options.get("scale"), attn_bias)
+    return *_forward(query, key, value, asked), compute_log_sumexp
 
 
 def flash_backward(*args: Any, **options: Any) -> tuple[Tensor, ...]:
@@ -113,12 +112,6 @@ def cudnn_backward(*args: Any, **options: Any) -> tuple[Tensor, ...]:
 def _check(dropout_p: float) -> None:
     if dropout_p:
         raise NotImplementedError(f"dropout of {dropout_p}: a GPU draws other numbers than a CPU")
-
-
-def _causal(others: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Return whether a call is causal; `others` are what it was given from dropout_p on."""
-    _check(others[0] if others else options.get("dropout_p", 0.0))
-    return bool(others[1] if len(others) > 1 else options.get("is_causal", False))
 
 
 def _seed() -> tuple[Tensor, Tensor]:

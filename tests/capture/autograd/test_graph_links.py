@@ -21,7 +21,7 @@ from tests.capture.autograd.links import Cube, assert_linked, is_accumulation
 from tests.capture.bits import assert_same, calls, only, values
 from tests.capture.calls.recorded_ops import Recorded
 from tests.capture.oracle import run
-from tests.devices import op_here
+from tests.devices import here, op_here
 from tests.models import build, train_step
 from tests.torch_features import needs_saved_tensors
 
@@ -89,7 +89,7 @@ def test_nodes_belong_to_an_op_of_their_family_with_the_same_shapes(record: Reco
                 f"{node.name}: gradients do not fit {node.forward.name}"
             )
             assert node.sequence_nr == node.forward.sequence_nr
-    assert families > 30
+    assert families > (30 if here().type == "cuda" else 40)  # cuDNN has nodes of its own names
 
 
 @pytest.mark.parametrize("model", ["gpt2", "resnet"])

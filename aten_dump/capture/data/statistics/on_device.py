@@ -106,33 +106,32 @@ def _kernels() -> Any:
 
 
 def _finish_fused(count: int, columns: Array, names: tuple[str, ...]) -> list[Any]:
-    """Put together what `triton_kernel.reduce` returns, f64[9, programs], or f64[12, programs] for std."""
-    columns = columns.reshape(12 if "std" in names else 9, -1)
-    total, squares, *counts = columns[2:9].sum(axis=1).tolist()
-    nan, posinf, neginf, zero, negative = map(int, counts)
+    """Put together what `triton_kernel.reduce` returns, which is told by name there."""
+    kernels = _kernels()
+    titles = (*kernels.RESULTS, *kernels.OF_SPREAD) if "std" in names else kernels.RESULTS
+    columns = columns.reshape(len(titles), -1)
+    of = dict(zip(titles, columns, strict=True))
+    sums = dict(zip(titles, columns.sum(axis=1).tolist(), strict=True))
+    counts = {name: int(sums[name]) for name in ("nan", "posinf", "neginf", "zero", "negative")}
     found = {
         "count": count,
-        "min": math.nan if nan else columns[0].min().item(),
-        "max": math.nan if nan else columns[1].max().item(),
-        "mean": total / count,
-        "l2norm": math.sqrt(squares),
-        "nan": nan,
-        "posinf": posinf,
-        "neginf": neginf,
-        "zero": zero,
-        "negative": negative,
-        "positive": count - nan - zero - negative,
+        "min": math.nan if counts["nan"] else of["low"].min().item(),
+        "max": math.nan if counts["nan"] else of["high"].max().item(),
+        "mean": sums["sum"] / count,
+        "l2norm": math.sqrt(sums["squares"]),
+        **counts,
+        "positive": count - counts["nan"] - counts["zero"] - counts["negative"],
     }
     if "std" in names and count > 1:
-        found["std"] = _spread_fused(count, total / count, columns)
+        found["std"] = _spread_fused(count, found["mean"], of)
     return [found.get(name) for name in names]
 
 
-def _spread_fused(count: int, mean: float, columns: Array) -> float:
+def _spread_fused(count: int, mean: float, of: dict[str, Array]) -> float:
     """Return std of squares around a centre for each program."""
-    sums, around, centres, sizes = columns[[2, 9, 10, 11]]
-    means = sums / sizes
-    within = (around - sizes * np.square(means - centres)).sum().item()
+    sizes = of["size"]
+    means = of["sum"] / sizes
+    within = (of["around"] - sizes * np.square(means - of["centre"])).sum().item()
     between = (sizes * np.square(means - mean)).sum().item()
     return math.sqrt(max(within, 0.0) + between) / math.sqrt(count - 1) if within == within else math.nan
 

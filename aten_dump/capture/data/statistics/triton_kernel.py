@@ -217,11 +217,7 @@ def reduce(tensor: torch.Tensor, signs: bool, spread: bool) -> torch.Tensor | No
 
 def _launch(kernel: Any, programs: int, arguments: tuple[Any, ...]) -> None:
     """Run a kernel on the device of its first argument: Triton launches on the current one, wherever that lies."""
-    device = arguments[0].device
-    if device.index is None or device.index == torch.accelerator.current_device_index():
-        kernel[(programs,)](*arguments, num_warps=_WARPS)
-        return
-    with made_current(device):
+    with made_current(arguments[0].device):
         kernel[(programs,)](*arguments, num_warps=_WARPS)
 
 
