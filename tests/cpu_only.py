@@ -71,6 +71,7 @@ _ANY: Final[dict[str, str]] = {
     "tests/capture/data/test_tensor_bytes.py::test_a_checksum_that_is_told_of_a_copy": _HOST,
     "tests/capture/data/test_tensor_bytes.py::test_copied_bytes_are": _HOST,
     "tests/capture/data/test_gather.py::": _HOST,
+    "tests/capture/data/statistics/test_fused_results.py::": _PLAYS,
     "tests/capture/data/statistics/test_large_tensors.py::": _HOST,
     "tests/capture/data/statistics/test_many_small_tensors.py::": _HOST,
     "tests/capture/data/statistics/test_one_pass.py::": _HOST,

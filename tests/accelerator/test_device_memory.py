@@ -72,6 +72,7 @@ def limits_of_a_32nd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_copies, "STAGING_BYTES", device_copies.STAGING_BYTES // 32)
     monkeypatch.setattr(byte_copies, "GATHERED_BYTES", byte_copies.GATHERED_BYTES // 32)
     monkeypatch.setattr(device_batches, "MOST_ELEMENTS", on_device.MOST_ELEMENTS // 32)
+    monkeypatch.setattr(device_batches, "BATCH_BYTES", device_batches.BATCH_BYTES // 32)
     monkeypatch.setattr(extremes, "MOST_ELEMENTS", on_device.MOST_ELEMENTS // 32)
 
 

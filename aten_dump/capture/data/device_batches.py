@@ -1,131 +1,45 @@
 """Statistics of tensors on a device, brought over many at a time: no host sync, and one copy for a batch.
 
 Theory of operation
-    A tensor is reduced on its device, on the program's stream (`statistics/on_device`). These results stay there, a few
-    hundred bytes for a value. When enough values have come, the results are put end to end, copied in one go
-    (`device_copies`), and the writer's thread makes the statistics of them.
+    A tensor is reduced on its device, on the program's stream: by one kernel where there is Triton
+    (`statistics/fused_results`), or else by torch's ops (`statistics/on_device`). These results stay there, a few
+    hundred bytes for a value. When enough values have come, the results are copied in one go (`device_copies`), and
+    the writer's thread makes the statistics of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
 
-import numpy as np
 import torch
 
 from ...store.records import NOTE, STATISTICS, Note, Statistics
 from ...store.sink import Sink
 from ..devices import has_triton
 from ..torch_internals.quiet import quiet
-from .device_copies import Copier, copier_of, on_stream
+from .device_copies import copier_of, on_stream
 from .flushing import Flushable
 from .host_memory import as_array, host_tensor
+from .statistics.fused_results import FusedResults
+from .statistics.joined_results import JoinedResults
 from .statistics.on_device import (
     FLOATS,
     FUSED,
     INTS,
     MOST_ELEMENTS,
-    Array,
     Reduced,
-    finish,
     pieces,
     reduce_floats,
-    reduce_fused,
     reduce_ints,
     together,
 )
 from .statistics.rows import row_lengths
 
 BATCH_VALUES: Final = 512
-BATCH_BYTES: Final = 4 << 20  # of results: a value of a gigabyte has half a megabyte
+BATCH_BYTES: Final = 4 << 20  # of results: a value of a gigabyte has some 40 KB of Triton's, or half a megabyte
 _triton_failed: Final[set[str]] = set()  # device types
-
-
-Entry = tuple[int, list[int], Reduced]  # value, lengths of its rows, results
-
-
-def join(
-    entries: list[Entry],
-) -> tuple[torch.Tensor, Callable[[Array], Iterator[tuple[int, list[int], dict[str, Array]]]]]:
-    """Put the results of all entries end to end. Call inside `quiet()`.
-
-    Returns:
-        All of them as uint8[n] on their device, and what makes the same entries, of arrays, of a copy in host memory.
-    """
-    kinds: dict[torch.dtype, list[torch.Tensor]] = {}
-    for _, _, reduced in entries:
-        for tensor in reduced.values():
-            kinds.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
-    order = sorted(kinds, key=lambda dtype: -dtype.itemsize)  # 8-byte dtypes first, so that all are aligned
-    parts = [torch.cat(kinds[dtype]).view(torch.uint8) for dtype in order]
-    layout = [(value, rows, [(k, t.dtype, t.numel()) for k, t in r.items()]) for value, rows, r in entries]
-    lengths = [(dtype, sum(t.numel() for t in kinds[dtype])) for dtype in order]
-
-    def separate(memory: Array) -> Iterator[tuple[int, list[int], dict[str, Array]]]:
-        arrays = _cut(memory, lengths)
-        position = dict.fromkeys(arrays, 0)
-        for value, rows, results in layout:
-            reduced = {}
-            for name, dtype, length in results:
-                start = position[dtype]
-                position[dtype] = start + length
-                reduced[name] = arrays[dtype][start : start + length]
-            yield value, rows, reduced
-
-    return parts[0] if len(parts) == 1 else torch.cat(parts), separate
-
-
-def _cut(memory: Array, lengths: list[tuple[torch.dtype, int]]) -> dict[torch.dtype, Array]:
-    kinds = {torch.float64: np.float64, torch.int64: np.int64, torch.float32: np.float32}
-    arrays, start = {}, 0
-    for dtype, length in lengths:
-        past = start + length * dtype.itemsize
-        arrays[dtype] = memory[start:past].view(kinds[dtype])
-        start = past
-    return arrays
-
-
-def _no_wait() -> None:
-    """The results are on the host already."""
-
-
-class _Batch:
-    """Reduced values of one device and stream."""
-
-    def __init__(self, stream: Any, copier: Copier, names: tuple[str, ...]) -> None:
-        self._stream = stream
-        self._copier = copier
-        self._names = names
-        self._entries: list[Entry] = []
-        self._nbytes = 0
-
-    def is_full(self, most_values: int) -> bool:
-        return len(self._entries) >= most_values or self._nbytes >= BATCH_BYTES
-
-    def add(self, entry: Entry) -> None:
-        self._entries.append(entry)
-        self._nbytes += sum(tensor.nbytes for tensor in entry[2].values())
-
-    def send(self, sink: Sink) -> None:
-        """Begin the one copy of all results, and have the statistics made when it is done."""
-        with quiet(), on_stream(self._stream):
-            try:
-                together, separate = join(self._entries)
-            except torch.OutOfMemoryError:  # then one by one
-                together, separate = join([(v, n, {k: t.cpu() for k, t in r.items()}) for v, n, r in self._entries])
-                host, wait = together, _no_wait
-            else:
-                host = host_tensor(together.numel())
-                wait = self._copier.copy(together, host, private=True)
-        names = self._names
-
-        def records() -> Iterator[Statistics]:
-            wait()
-            for value, rows, reduced in separate(as_array(host)):
-                yield Statistics(STATISTICS, value, finish(rows, reduced, names))
-
-        sink.later(records, together.numel())
+_Results = TypeVar("_Results", FusedResults, JoinedResults)
 
 
 class DeviceBatches(Flushable):
@@ -136,57 +50,96 @@ class DeviceBatches(Flushable):
         self._sink = sink
         self._names = names
         self._most_values = most_values
-        self._open: dict[Any, _Batch] = {}
+        self._fused: dict[Any, FusedResults] = {}  # by stream
+        self._joined: dict[Any, JoinedResults] = {}
 
     def add(self, value: int, tensor: torch.Tensor) -> bool:
         """Reduce a tensor on its device; returns False if it is none that can be."""
         dtype = tensor.dtype
-        copier = copier_of(tensor.device) if dtype in FLOATS or dtype in INTS else None
-        if copier is None or not tensor.numel():
+        if not (dtype in FLOATS or dtype in INTS) or not tensor.numel() or copier_of(tensor.device) is None:
             return False
-        rows, reduced = self.reduce(tensor)
         stream = torch.accelerator.current_stream(tensor.device)
+        if dtype in FUSED and self._add_fused(value, tensor, stream):
+            return True
+        entry = (value, *self.reduce(tensor))
         with self._lock:
-            batch = self._open.get(stream)
-            if batch is None:
-                batch = self._open[stream] = _Batch(stream, copier, self._names)
-            batch.add((value, rows, reduced))
-            if batch.is_full(self._most_values):
-                self._open.pop(stream).send(self._sink)
+            results = self._joined.get(stream) or JoinedResults(self._names, self._most_values, BATCH_BYTES)
+            results.add(entry)
+            self._send_or_keep(stream, results, self._joined)
         return True
 
     def reduce(self, tensor: torch.Tensor) -> tuple[list[int], Reduced]:
         """Reduce a tensor that is not empty where it is; return the lengths of its rows, and the results."""
-        dtype, count = tensor.dtype, tensor.numel()
+        dtype = tensor.dtype
         with quiet():
-            if dtype in FUSED and not tensor.is_neg():
-                fused = self._fused(tensor)
-                if fused is not None:
-                    return [count], fused
             rows, parts = [], []
             for flat in pieces(tensor.view(torch.uint8) if dtype == torch.bool else tensor, MOST_ELEMENTS):
                 parts.append((reduce_floats if dtype in FLOATS else reduce_ints)(flat.resolve_neg(), self._names))
                 rows += row_lengths(flat.numel())
             return rows, together(parts)
 
-    def _fused(self, tensor: torch.Tensor) -> Reduced | None:
-        kind = tensor.device.type
-        if kind in _triton_failed or not has_triton(kind):
-            return None
-        try:
-            return reduce_fused(tensor, self._names)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a compiler raises: the dump says so, and there is another way
-            _triton_failed.add(kind)
-            message = f"no Triton for {kind}, statistics take several passes: {type(error).__name__}: {error}"
-            self._sink.emit(Note(NOTE, "triton", message.partition("\n")[0], 1))
-            return None
+    def _add_fused(self, value: int, tensor: torch.Tensor, stream: Any) -> bool:
+        """Reduce a tensor in one pass; False where it cannot be."""
+        device = tensor.device
+        if device.type in _triton_failed or not has_triton(device.type):
+            return False
+        with self._lock, quiet():
+            results = self._fused.get(stream)
+            try:
+                if results is None:
+                    results = FusedResults(device, self._names, self._most_values, BATCH_BYTES)
+                if tensor.is_neg() or not results.add(value, tensor):
+                    return False
+            except torch.OutOfMemoryError:  # the other way may do with less
+                return False
+            except Exception as error:  # noqa: BLE001 - whatever a compiler raises: the dump says so, and there is another way
+                self._give_up_triton(device.type, error)
+                return False
+            self._send_or_keep(stream, results, self._fused)
+            return True
+
+    def _give_up_triton(self, kind: str, error: Exception) -> None:
+        _triton_failed.add(kind)
+        message = f"no Triton for {kind}, statistics take several passes: {type(error).__name__}: {error}"
+        self._sink.emit(Note(NOTE, "triton", message.partition("\n")[0], 1))
+
+    def _send_or_keep(self, stream: Any, results: _Results, kept: dict[Any, _Results]) -> None:
+        """Send results that are full, and keep others for more to come; called with the lock held."""
+        if results.is_full():
+            kept.pop(stream, None)
+            self._send_results(stream, results)
+        else:
+            kept[stream] = results
+
+    def _send_results(self, stream: Any, results: FusedResults | JoinedResults) -> None:
+        """Begin the one copy of all results, and have the statistics made when it is done."""
+        copier = copier_of(stream.device)
+        assert copier is not None  # or nothing had been added
+        wait = None
+        with quiet(), on_stream(stream):
+            try:
+                source = results.together()
+            except torch.OutOfMemoryError:
+                host = results.together_on_host()
+            else:
+                host = host_tensor(source.numel())
+                wait = copier.copy(source, host, private=True)
+
+        def records() -> Iterator[Statistics]:
+            if wait is not None:
+                wait()
+            for value, numbers in results.statistics(as_array(host)):
+                yield Statistics(STATISTICS, value, numbers)
+
+        self._sink.later(records, host.numel())
 
     def _has_any(self) -> bool:
-        return bool(self._open)
+        return bool(self._fused or self._joined)
 
     def _send(self) -> None:
-        batches, self._open = self._open, {}
-        for batch in batches.values():
-            batch.send(self._sink)
+        fused, joined = self._fused, self._joined
+        self._fused, self._joined = {}, {}
+        for stream, columns in fused.items():
+            self._send_results(stream, columns)
+        for stream, results in joined.items():
+            self._send_results(stream, results)

@@ -1,4 +1,4 @@
-"""Reduced values are joined for one copy and told apart again; who is reduced on a device. On a device: tests/npu."""
+"""Who is reduced on a device, and by what. On a device: tests/accelerator, tests/cuda."""
 
 from __future__ import annotations
 
@@ -8,50 +8,15 @@ import pytest
 import torch
 
 from aten_dump.capture.data import device_batches
-from aten_dump.capture.data.device_batches import DeviceBatches, join
+from aten_dump.capture.data.device_batches import DeviceBatches
 from aten_dump.capture.data.host_memory import as_array
-from aten_dump.capture.data.statistics.on_device import Reduced, finish
+from aten_dump.capture.data.statistics.joined_results import join
+from aten_dump.capture.data.statistics.on_device import finish
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import NOTE
 from tests.devices import here
-
-
-def separated(
-    entries: list[tuple[int, list[int], Reduced]],
-) -> list[tuple[int, list[int], dict[str, list[float]]]]:
-    together, separate = join(entries)
-    assert together.dtype == torch.uint8
-    return [
-        (value, rows, {k: a.tolist() for k, a in found.items()})
-        for value, rows, found in separate(as_array(together.cpu()))
-    ]
-
-
-def test_results_of_several_dtypes_come_back_each_to_its_value() -> None:
-    """An odd number of float32 comes before the others: cut without care, 8-byte numbers would not be aligned."""
-    entries = [
-        (7, [3], {"low": torch.tensor(1.5), "nan": torch.tensor(2)}),
-        (9, [5], {"sum": torch.tensor([0.25, 0.5], dtype=torch.float64), "low": torch.tensor(-1.5)}),
-        (
-            8,
-            [1],
-            {"low": torch.tensor([[3.5]]), "nan": torch.tensor(-1), "sum": torch.tensor(4.0, dtype=torch.float64)},
-        ),
-    ]
-    assert separated(entries) == [
-        (7, [3], {"low": [1.5], "nan": [2]}),
-        (9, [5], {"sum": [0.25, 0.5], "low": [-1.5]}),
-        (8, [1], {"low": [3.5], "nan": [-1], "sum": [4.0]}),
-    ]
-
-
-def test_results_of_one_dtype() -> None:
-    assert separated([(1, [2], {"low": torch.tensor(2.0)}), (2, [2], {"low": torch.tensor(3.0)})]) == [
-        (1, [2], {"low": [2.0]}),
-        (2, [2], {"low": [3.0]}),
-    ]
 
 
 def numbers() -> dict[str, torch.Tensor]:
@@ -102,8 +67,9 @@ def triton_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_triton_fails_the_dump_says_so_once_and_it_is_not_tried_again() -> None:
     sink = MemorySink()
     batches = DeviceBatches(sink, ("min",))
-    assert batches._fused(torch.ones(3)) is None
-    assert batches._fused(torch.ones(3)) is None
+    for value in (1, 2):
+        assert not batches._add_fused(value, torch.ones(3), "a stream")
+    assert not batches._has_any()
     (note,) = sink.of(NOTE)
     assert (note.code, note.count) == ("triton", 1)
     assert note.message.startswith(f"no Triton for {here().type}, statistics take several passes: ")

@@ -3,7 +3,7 @@
 Theory of operation
     A tensor is reduced on its device to its min and max, counts, and sums over at most 256 rows in its own precision
     (float32 at least). `finish` makes the statistics of these results, summing rows in float64; so devices without
-    float64 do as well. With Triton, `triton_kernel` makes all of a value's results in one pass over its memory.
+    float64 do as well. (With Triton one pass over a value's memory does for most: `fused_results`.)
 
     Sums are float64 on devices that have it; else they are float32 within a row, as accurate as `one_tensor` is for
     large tensors, but without another way for elements whose squares float32 cannot hold: their l2norm is inf.
@@ -15,7 +15,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -92,55 +91,9 @@ def reduce_ints(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:
     return found | {name: _COUNTS[name](flat).sum() for name in _COUNTS if name in names and name in _SIGNS}
 
 
-def reduce_fused(tensor: torch.Tensor, names: tuple[str, ...]) -> Reduced | None:
-    """Reduce floating elements in one pass, all names at once; None where they lie so that it cannot be."""
-    found = _kernels().reduce(tensor, not _SIGNS.isdisjoint(names), "std" in names)
-    return None if found is None else {"fused": found}
-
-
-@functools.cache
-def _kernels() -> Any:
-    from . import triton_kernel  # imports Triton
-
-    return triton_kernel
-
-
-def _finish_fused(count: int, columns: Array, names: tuple[str, ...]) -> list[Any]:
-    """Put together what `triton_kernel.reduce` returns, which is told by name there."""
-    kernels = _kernels()
-    titles = (*kernels.RESULTS, *kernels.OF_SPREAD) if "std" in names else kernels.RESULTS
-    columns = columns.reshape(len(titles), -1)
-    of = dict(zip(titles, columns, strict=True))
-    sums = dict(zip(titles, columns.sum(axis=1).tolist(), strict=True))
-    counts = {name: int(sums[name]) for name in ("nan", "posinf", "neginf", "zero", "negative")}
-    found = {
-        "count": count,
-        "min": math.nan if counts["nan"] else of["low"].min().item(),
-        "max": math.nan if counts["nan"] else of["high"].max().item(),
-        "mean": sums["sum"] / count,
-        "l2norm": math.sqrt(sums["squares"]),
-        **counts,
-        "positive": count - counts["nan"] - counts["zero"] - counts["negative"],
-    }
-    if "std" in names and count > 1:
-        found["std"] = _spread_fused(count, found["mean"], of)
-    return [found.get(name) for name in names]
-
-
-def _spread_fused(count: int, mean: float, of: dict[str, Array]) -> float:
-    """Return std of squares around a centre for each program."""
-    sizes = of["size"]
-    means = of["sum"] / sizes
-    within = (of["around"] - sizes * np.square(means - of["centre"])).sum().item()
-    between = (sizes * np.square(means - mean)).sum().item()
-    return math.sqrt(max(within, 0.0) + between) / math.sqrt(count - 1) if within == within else math.nan
-
-
 def finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:
     """Return the statistics `names` from what elements were reduced to, in rows of these lengths."""
     with np.errstate(all="ignore"):
-        if "fused" in reduced:
-            return _finish_fused(sum(lengths), reduced["fused"], names)
         return _finish(lengths, reduced, names)
 
 

@@ -1,15 +1,15 @@
 """All statistics of a floating tensor in one pass over its memory, with Triton; importing this imports Triton.
 
 Tests run the kernels on a GPU where there is one (tests/cuda); without one they run in Triton's interpreter and are
-compiled for GPUs, where Triton is installed. `on_device` uses them where `devices.has_triton` says so, for dtypes of 32
-bits and less.
+compiled for GPUs, where Triton is installed. `device_batches` uses them where `devices.has_triton` says so, for dtypes
+of 32 bits and less.
 
 Theory of operation
-    Each program reduces one stretch of the elements into its own column of the result: no atomics, so the result is the
-    same in every run. Sums are float64 throughout. NaN are left out of min and max here, and counted. For std a program
-    adds up squares around the mean of its first block, its centre, so that of numbers far from zero little is lost.
-    `on_device.finish` puts the columns together; spreads as in Chan, Golub and LeVeque 1983, "Algorithms for Computing
-    the Sample Variance".
+    Each program reduces one stretch of the elements into its own column of a matrix that many values share
+    (`fused_results`): no atomics, so the result is the same in every run. Sums are float64 throughout. NaN are left out
+    of min and max here, and counted. For std a program adds up squares around the mean of its first block, its centre,
+    so that of numbers far from zero little is lost; put together as in Chan, Golub and LeVeque 1983, "Algorithms for
+    Computing the Sample Variance".
 
     Statistics do not depend on the order of the elements. So the dimensions of a view are put in the order of their
     strides, and merged where one goes on where the other ends (`rows_and_columns`): queries that were split off a
@@ -79,24 +79,24 @@ def _with(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _store(  # type: ignore[no-untyped-def]
-    result, programs, size, centre, SPREAD: tl.constexpr,
+    result, start, width, size, centre, SPREAD: tl.constexpr,
     low, high, total, squares, around, nan, posinf, neginf, zero, negative,
 ):  # fmt: skip
     """Write this program's column of the results."""
-    column = result + tl.program_id(0)
+    column = result + start + tl.program_id(0)
     tl.store(column, tl.min(low, axis=0).to(tl.float64))
-    tl.store(column + programs, tl.max(high, axis=0).to(tl.float64))
-    tl.store(column + 2 * programs, tl.sum(total, axis=0))
-    tl.store(column + 3 * programs, tl.sum(squares, axis=0))
-    tl.store(column + 4 * programs, tl.sum(nan, axis=0).to(tl.float64))
-    tl.store(column + 5 * programs, tl.sum(posinf, axis=0).to(tl.float64))
-    tl.store(column + 6 * programs, tl.sum(neginf, axis=0).to(tl.float64))
-    tl.store(column + 7 * programs, tl.sum(zero, axis=0).to(tl.float64))
-    tl.store(column + 8 * programs, tl.sum(negative, axis=0).to(tl.float64))
+    tl.store(column + width, tl.max(high, axis=0).to(tl.float64))
+    tl.store(column + 2 * width, tl.sum(total, axis=0))
+    tl.store(column + 3 * width, tl.sum(squares, axis=0))
+    tl.store(column + 4 * width, tl.sum(nan, axis=0).to(tl.float64))
+    tl.store(column + 5 * width, tl.sum(posinf, axis=0).to(tl.float64))
+    tl.store(column + 6 * width, tl.sum(neginf, axis=0).to(tl.float64))
+    tl.store(column + 7 * width, tl.sum(zero, axis=0).to(tl.float64))
+    tl.store(column + 8 * width, tl.sum(negative, axis=0).to(tl.float64))
     if SPREAD:
-        tl.store(column + 9 * programs, tl.sum(around, axis=0))
-        tl.store(column + 10 * programs, centre)
-        tl.store(column + 11 * programs, size.to(tl.float64))
+        tl.store(column + 9 * width, tl.sum(around, axis=0))
+        tl.store(column + 10 * width, centre)
+        tl.store(column + 11 * width, size.to(tl.float64))
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -105,9 +105,9 @@ def _mean(x, here):  # type: ignore[no-untyped-def]
     return tl.sum(x.to(tl.float64), axis=0) / tl.sum(here.to(tl.float64), axis=0)
 
 
-@triton.jit(do_not_specialize=["count", "programs", "blocks"])  # type: ignore[untyped-decorator,unused-ignore]
+@triton.jit(do_not_specialize=["start", "width", "count", "blocks"])  # type: ignore[untyped-decorator,unused-ignore]
 def _reduce(  # type: ignore[no-untyped-def]
-    elements, result, count, programs, blocks, SIGNS: tl.constexpr, SPREAD: tl.constexpr, BLOCK: tl.constexpr
+    elements, result, start, width, count, blocks, SIGNS: tl.constexpr, SPREAD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Reduce elements that lie in a row: so many blocks for each program."""
     lane = tl.arange(0, BLOCK)
@@ -134,8 +134,9 @@ def _reduce(  # type: ignore[no-untyped-def]
         )  # fmt: skip
     size = tl.minimum(count - first, blocks * BLOCK)
     _store(
-        result, programs, size, centre, SPREAD, low, high, total, squares, around, nan, posinf, neginf, zero, negative
-    )
+        result, start, width, size, centre, SPREAD,
+        low, high, total, squares, around, nan, posinf, neginf, zero, negative,
+    )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -151,9 +152,9 @@ def _block(  # type: ignore[no-untyped-def]
     return tl.reshape(x, [ROWS * COLUMNS]), tl.reshape(here, [ROWS * COLUMNS])
 
 
-@triton.jit(do_not_specialize=["rows", "in_group", "programs", "rows_each"])  # type: ignore[untyped-decorator,unused-ignore]
+@triton.jit(do_not_specialize=["start", "width", "rows", "in_group", "rows_each"])  # type: ignore[untyped-decorator,unused-ignore]
 def _reduce_rows(  # type: ignore[no-untyped-def]
-    elements, result, rows, in_group, group_stride, row_stride, columns, column_stride, programs, rows_each,
+    elements, result, start, width, rows, in_group, group_stride, row_stride, columns, column_stride, rows_each,
     SIGNS: tl.constexpr, SPREAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Reduce elements that lie in groups of so many rows of columns: so many rows for each program."""
@@ -177,50 +178,45 @@ def _reduce_rows(  # type: ignore[no-untyped-def]
             )  # fmt: skip
     size = (past - first).to(tl.int64) * columns
     _store(
-        result, programs, size, centre, SPREAD, low, high, total, squares, around, nan, posinf, neginf, zero, negative
-    )
+        result, start, width, size, centre, SPREAD,
+        low, high, total, squares, around, nan, posinf, neginf, zero, negative,
+    )  # fmt: skip
 
 
-def reduce(tensor: torch.Tensor, signs: bool, spread: bool) -> torch.Tensor | None:
+def reduce(tensor: torch.Tensor, into: torch.Tensor, start: int, signs: bool, spread: bool) -> int:
     """Reduce a tensor of 16 or 32 bit floats, not empty, without the bit of a negative view.
 
     Args:
         tensor: its elements may lie in any order.
+        into: f64[rows, columns] on its device, a row for each of RESULTS and, with `spread`, of OF_SPREAD.
+        start: the column from which on `into` has room for MOST_PROGRAMS.
         signs: count zeros and negative numbers, too; else these results are 0.
         spread: what std is made of, too.
 
     Returns:
-        f64[rows, programs] on its device, a row for each of RESULTS and, with `spread`, of OF_SPREAD; None where its
-        elements lie in too many dimensions.
+        how many columns were filled; 0 where its elements lie in too many dimensions.
     """
-    count = tensor.numel()
+    count, width = tensor.numel(), into.size(1)
     if covers(tensor):
         all_blocks = -(-count // _BLOCK)
         blocks = -(-all_blocks // MOST_PROGRAMS)
         programs = -(-all_blocks // blocks)
-        result = _results(programs, spread, tensor.device)
-        _launch(_reduce, programs, (tensor, result, count, programs, blocks, signs, spread, _BLOCK))
-        return result
+        _launch(_reduce, programs, (tensor, into, start, width, count, blocks, signs, spread, _BLOCK))
+        return programs
     found = rows_and_columns(tuple(tensor.shape), tensor.stride())
     if found is None:
-        return None
+        return 0
     groups, group_stride, in_group, row_stride, columns, column_stride = found
     rows = groups * in_group
     rows_each = -(-rows // MOST_PROGRAMS)
     programs = -(-rows // rows_each)
-    result = _results(programs, spread, tensor.device)
     strides = (group_stride, row_stride, columns, column_stride)
-    arguments = (tensor, result, rows, in_group, *strides, programs, rows_each, signs, spread, _ROWS, _COLUMNS)
+    arguments = (tensor, into, start, width, rows, in_group, *strides, rows_each, signs, spread, _ROWS, _COLUMNS)
     _launch(_reduce_rows, programs, arguments)
-    return result
+    return programs
 
 
 def _launch(kernel: Any, programs: int, arguments: tuple[Any, ...]) -> None:
     """Run a kernel on the device of its first argument: Triton launches on the current one, wherever that lies."""
     with made_current(arguments[0].device):
         kernel[(programs,)](*arguments, num_warps=_WARPS)
-
-
-def _results(programs: int, spread: bool, device: torch.device) -> torch.Tensor:
-    rows = len(RESULTS) + len(OF_SPREAD) if spread else len(RESULTS)
-    return torch.empty(rows, programs, dtype=torch.float64, device=device)

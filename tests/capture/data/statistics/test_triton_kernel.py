@@ -26,7 +26,8 @@ def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 def check_kernel() -> None:
     """Hold the kernel against the definition of each statistic. Runs in the child."""
-    from aten_dump.capture.data.statistics import on_device, triton_kernel
+    from aten_dump.capture.data.statistics import triton_kernel
+    from aten_dump.capture.data.statistics.fused_results import FusedResults
     from aten_dump.capture.data.statistics.one_tensor import compute
     from aten_dump.config import STATISTICS
 
@@ -50,22 +51,24 @@ def check_kernel() -> None:
     tensors += [torch.cat([specials, torch.randn(293)]).view(3, 100)[:, :90]]
     tensors += [torch.randn(9000) * 1e-3 + 1000, torch.cat([torch.full((1,), 1e30), torch.randn(9000)])]
     tensors += [torch.arange(9000.0) + 1e6, torch.randn(9000) * 1e-38, torch.randn(9000) * 1e37]
-    for x in tensors:
-        reduced = on_device.reduce_fused(x, names)
-        assert reduced is not None
-        columns = reduced["fused"].shape
-        assert columns[0] == len(triton_kernel.RESULTS + triton_kernel.OF_SPREAD) and 1 <= columns[1] <= 3, columns
-        unsigned = on_device.reduce_fused(x, ("min", "mean"))
-        assert unsigned is not None and _same_bits(unsigned["fused"][:7], reduced["fused"][:7])
-        assert unsigned["fused"].shape[0] == len(triton_kernel.RESULTS)
-        arrays = {key: value.reshape(-1).numpy() for key, value in reduced.items()}
-        found = on_device.finish([x.numel()], arrays, names)
+    results, few = (
+        FusedResults(tensors[0].device, some, 2 * len(tensors), 1 << 20) for some in (names, ("min", "mean"))
+    )
+    for value, x in enumerate(tensors):
+        before = results._used
+        assert results.add(value, x) and few.add(value, x)
+        assert 1 <= results._used - before <= 3
+    assert not results.add(0, torch.randn(3, 4, 5, 6)[::2, ::2, ::2, ::2]), "too many dimensions"
+    assert results._columns.size(0) == len(triton_kernel.RESULTS + triton_kernel.OF_SPREAD)
+    assert few._columns.size(0) == len(triton_kernel.RESULTS)
+    assert _same_bits(few._columns[:7, : few._used], results._columns[:7, : few._used])
+    columns = results.together().numpy()
+    for x, (_, found) in zip(tensors, results.statistics(columns), strict=True):
         for name, mine, alone in zip(names, found, compute(x, names), strict=True):
             near = 2e-6 * float(x.double().abs().mean()) if name == "mean" else 0.0
             same = mine == alone or (math.isnan(alone) and math.isnan(mine))
             same = same or math.isclose(mine, alone, rel_tol=1e-6, abs_tol=near)
             assert same, (name, x, mine, alone)
-    assert on_device.reduce_fused(torch.randn(3, 4, 5, 6)[::2, ::2, ::2, ::2], names) is None, "too many dimensions"
 
 
 def check_that_gpus_can_have_them() -> None:
@@ -79,7 +82,7 @@ def check_that_gpus_can_have_them() -> None:
     if "constexprs" not in inspect.signature(ASTSource).parameters:
         print("another compiler")
         return
-    numbers = ("count", "programs", "blocks", "rows", "in_group", "rows_each")
+    numbers = ("start", "width", "count", "blocks", "rows", "in_group", "rows_each")
     strides = ("group_stride", "row_stride", "columns", "column_stride")
     constants = {name: getattr(triton_kernel, f"_{name}") for name in ("BLOCK", "ROWS", "COLUMNS")}
     constants |= {"SIGNS": True, "SPREAD": True, "column_stride": 1}  # as it is where it is 1
@@ -89,7 +92,7 @@ def check_that_gpus_can_have_them() -> None:
             types = {"elements": f"*{dtype}", "result": "*fp64"} | dict.fromkeys((*numbers, *strides), integer[-3:])
             given = {name: constants[name] for name in kernel.arg_names if name in constants}
             if integer.startswith("some"):  # as Triton takes numbers by their size, and what is 1 as a constant
-                types |= dict.fromkeys(("programs", "blocks", "rows_each", "in_group"), "i32")
+                types |= dict.fromkeys(("start", "width", "blocks", "rows_each", "in_group"), "i32")
                 given |= {name: 1 for name in kernel.arg_names if name in ("columns", "row_stride")}
             signature = {name: "constexpr" if name in given else types[name] for name in kernel.arg_names}
             aligned = [(i,) for i, n in enumerate(kernel.arg_names) if n in {"elements", "result", *strides} - {*given}]
