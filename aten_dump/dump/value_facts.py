@@ -58,8 +58,13 @@ class ValueFacts:
         """The dtype.
 
         Raises:
-            MissingDataError: this torch does not have it.
+            MissingDataError: this torch does not have it, or it was not recorded.
         """
+        if not self.dtype_name:
+            raise MissingDataError(
+                f"value {self.id} of {self.where} has no dtype: of a tensor whose sizes are no numbers "
+                "(nested, symbolic, or of a lazy module) the class is all that is recorded"
+            )
         found = getattr(torch, self.dtype_name, None)
         if not isinstance(found, torch.dtype):
             raise MissingDataError(

@@ -29,6 +29,7 @@ from .random_draws import draw
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
+_ABOUT_STORAGES: Final = frozenset(("aten::_has_same_storage_numel",))
 _REINTERPRET: Final = frozenset(
     ("aten::view.dtype", "aten::nextafter", "aten::frexp.Tensor", "aten::_fused_sdp_choice")
 )
@@ -59,6 +60,8 @@ def find_op(call: Call) -> Any:
         raise ReplayError("a collective: it needs the other ranks")
     if parts.namespace in _NO_COMPUTATION:
         raise ReplayError(f"{parts.namespace} ops compute nothing that is recorded")
+    if parts.without_overload in _ABOUT_STORAGES:
+        raise ReplayError("it asks about storages, and of those the elements of its tensors are all that is made anew")
     if parts.without_overload in UNDEFINED_OUTPUT_OPS:
         raise ReplayError("it returns undefined memory: there is nothing to compare")
     return allowed_op(call.op)

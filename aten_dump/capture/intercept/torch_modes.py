@@ -23,7 +23,7 @@ from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
 from ..torch_internals.engine import dispatch_mode_at, is_jit_tracing, len_dispatch_stack
-from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS
+from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS, WRITES_BETWEEN_APIS
 from ..torch_internals.mode_stack import (
     DETACH,
     TorchDispatchMode,
@@ -49,6 +49,7 @@ _OWN_CODE: Final = "the recorder itself makes it"
 _STANDS_IN: Final = "its tensors stand for others"
 _IS_TRACED: Final = "it is traced, not run"
 _HANDED_ON: Final = "it was handed on to a tensor subclass, and its inner ops come back"
+_RUN_OTHERWISE: Final = OWN_FORMULA_APIS | WRITES_BETWEEN_APIS
 
 
 class ApiMode(TorchFunctionMode):
@@ -83,8 +84,8 @@ class ApiMode(TorchFunctionMode):
         if call is None:
             return func(*args, **kwargs)
         try:
-            if name.op in OWN_FORMULA_APIS:
-                result = self._run_without_mode(recorder, name, func, args, kwargs)
+            if name.op in _RUN_OTHERWISE:
+                result = self._run_otherwise(recorder, name, func, args, kwargs)
             else:
                 result = func(*args, **kwargs)
         except BaseException as error:
@@ -108,9 +109,14 @@ class ApiMode(TorchFunctionMode):
         return None
 
     @runs_program
-    def _run_without_mode(
+    def _run_otherwise(
         self, recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if name.op in WRITES_BETWEEN_APIS:
+            if len_dispatch_stack() > 1:  # other modes see what they see without ours
+                return func(*args, **kwargs)
+            with below_autograd():
+                return func(*args, **kwargs)
         with without_only_dispatch_mode(self._op_mode) as off:
             recorder.step.coverage.add("own_formula", name.op, int(off))
             return func(*args, **kwargs)

@@ -26,6 +26,8 @@ _PREFIXES: Final = (
 
 # Attributes whose read computes a tensor; the read of any other attribute is not a call.
 _COMPUTED_ATTRIBUTES: Final = frozenset(("T", "mT", "H", "mH", "real", "imag"))
+# Attributes that torch sets, sometimes with a lock of the tensor's held, for which asking for its `grad_fn` would wait.
+_SET_BY_TORCH: Final = frozenset(("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 _names: Final[dict[Any, CallName | None]] = {}
@@ -34,8 +36,8 @@ _names: Final[dict[Any, CallName | None]] = {}
 def name_of_api(func: Any) -> CallName | None:
     """Return the name of a function that a TorchFunctionMode was handed; None when it is not recorded as a call.
 
-    Not recorded: reads of attributes that compute nothing, and ops called as ``torch.ops``, which are seen as aten
-    calls.
+    Not recorded: reads of attributes that compute nothing, what torch keeps of hooks, and ops called as ``torch.ops``,
+    which are seen as aten calls.
     """
     try:
         return _names[func]
@@ -53,7 +55,7 @@ def _resolve(func: Any) -> CallName | None:
     owner = getattr(func, "__self__", None)
     if plain in ("__get__", "__set__", "__delete__") and owner is not None:
         attribute = getattr(owner, "__name__", "")
-        if plain == "__get__" and attribute not in _COMPUTED_ATTRIBUTES:
+        if attribute in _SET_BY_TORCH or (plain == "__get__" and attribute not in _COMPUTED_ATTRIBUTES):
             return None
         api = attribute if plain == "__get__" else f"{attribute}.{plain}"
         return CallName(f"torch.Tensor.{attribute}.{plain}", "Tensor", api)

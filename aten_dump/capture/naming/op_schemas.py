@@ -12,12 +12,15 @@ from .call_name import CallName
 # Ops whose schema tells less, or more, than they write:
 # op name -> (arguments written, the bool argument that enables it).
 _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
+    "aten::batch_norm": ((3, 4), 5),  # these two reach a mode in inference mode alone
+    "aten::instance_norm": ((3, 4), 5),
     "aten::native_batch_norm": ((3, 4), 5),
     "aten::cudnn_batch_norm": ((3, 4), 5),
     "aten::miopen_batch_norm": ((3, 4), 5),
     "aten::_batch_norm_impl_index": ((3, 4), 5),
     "aten::batch_norm_gather_stats": ((3, 4), None),
     "aten::batch_norm_gather_stats_with_counts": ((3, 4), None),
+    "aten::batch_norm_update_stats": ((1, 2), None),
     "aten::rrelu_with_noise": ((1,), 4),  # declared, but it writes the noise in training only
     "aten::_cudnn_rnn": ((15,), 12),  # the state of its generator of dropout
     "aten::_cudnn_rnn_backward": ((20,), None),  # the reserve buffer of the forward

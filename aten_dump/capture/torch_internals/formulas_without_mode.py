@@ -7,6 +7,10 @@ Theory of operation
     stack while they run (see `mode_stack`). Their node or Python-level call is recorded whole, the ops inside it are
     not, and the dump says so. Where the user has a mode on the stack as well, the bare program takes the way round too,
     and nothing is done.
+
+    Some functions of PyTorch's write to an argument by its address, between ops that read it there. No mode sees that,
+    and what these ops read would be recorded as it was before. Below autograd such a function reaches a mode as one op,
+    which declares what it writes.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ OWN_FORMULA_NODES: Final = _ALIKE | frozenset(
     ("ProdBackward0", "ProdBackward1", "MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 )
 OWN_FORMULA_APIS: Final = frozenset(("torch.linalg.pinv", "torch.pinverse", "torch.Tensor.pinverse"))
+# Full names of Python-level calls that write by address between ops; they know integers alone, and no gradient.
+WRITES_BETWEEN_APIS: Final = frozenset(
+    f"torch._VariableFunctionsClass._sobol_engine_{name}" for name in ("initialize_state_", "scramble_", "ff_", "draw")
+)
 
 
 def computes_otherwise(node: str, gradients: tuple[torch.Tensor | None, ...]) -> bool:

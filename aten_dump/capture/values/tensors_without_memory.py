@@ -74,15 +74,18 @@ class TensorsWithoutMemory:
         self._coverage.add("wrapped_tensors", extra["class"])
         if tensor._has_symbolic_sizes_strides:
             return self._records.without_shape(extra)  # to ask a symbolic size for its number makes it a constant
-        strided = tensor.layout is torch.strided
-        try:
-            return self._records.without_storage(tensor, OPAQUE, extra, strided)
-        except (RuntimeError, TypeError, AttributeError):  # symbolic or nested sizes
-            return self._records.without_shape(extra)
+        return self._of_shape(tensor, extra)
 
     def unknown_sum(self, like: torch.Tensor) -> int:
         """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""
-        return self._records.without_storage(like, OPAQUE, {"sum": True, "device": str(like.device)})
+        return self._of_shape(like, {"sum": True, "device": str(like.device)})
+
+    def _of_shape(self, tensor: torch.Tensor, extra: dict[str, Any]) -> int:
+        """Return a new value with the geometry of a tensor, if it has one that can be named, and no data."""
+        try:
+            return self._records.without_storage(tensor, OPAQUE, extra, tensor.layout is torch.strided)
+        except (RuntimeError, TypeError, AttributeError):  # symbolic or nested sizes
+            return self._records.without_shape(extra)
 
 
 def _class_and_device(tensor: torch.Tensor) -> dict[str, Any]:

@@ -107,13 +107,17 @@ class ValueRecords:
         return state.memory
 
     def without_storage(self, tensor: torch.Tensor, flags: int, extra: dict[str, Any], strided: bool = True) -> int:
-        """Emit the value of a tensor that has no storage of its own; return its id."""
+        """Emit the value of a tensor that has no storage of its own; return its id.
+
+        Raises:
+            RuntimeError, TypeError, AttributeError: its sizes are symbolic or nested; nothing was emitted.
+        """
         if tensor.requires_grad:
             flags |= REQUIRES_GRAD
+        shape, stride = [int(n) for n in tensor.shape], list(tensor.stride()) if strided else []
         number = self._new_id(flags)
         dtype = self._dtypes.get(tensor.dtype) or self._dtype_text(tensor.dtype)
-        stride = list(tensor.stride()) if strided else []
-        self._emit(Value(VALUE, number, 0, 0, 0, dtype, [int(n) for n in tensor.shape], stride, flags, extra))
+        self._emit(Value(VALUE, number, 0, 0, 0, dtype, shape, stride, flags, extra))
         return number
 
     def without_shape(self, extra: dict[str, Any]) -> int:

@@ -209,3 +209,13 @@ def test_op_db_is_reproduced_bit_by_bit() -> None:
     assert report["counts"]["ops"] > 1000
     left_out = [key for key in report["reasons"] if "undefined memory" not in key]
     assert left_out == []
+
+
+def test_an_op_that_asks_about_storages_is_not_judged(record: Any) -> None:
+    """Of a part of a storage the elements alone are made anew."""
+    part = torch.randn(3, 4)[0]
+    rank = record(lambda: torch.func.jvp(torch.sin, (part,), (torch.ones(4),)), data="full")
+    found = replay(rank)
+    assert not found.suspects
+    reasons = {skip.reason for skip in found.skipped if skip.op == "aten::_has_same_storage_numel"}
+    assert len(reasons) == 1 and reasons.pop().startswith("it asks about storages")

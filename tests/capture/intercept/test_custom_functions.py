@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from aten_dump.store import records as r
 from tests.capture.autograd.links import Cube
 from tests.capture.intercept.modes import Passing
 from tests.capture.intercept.watched import Watched
+from tests.checkout import ROOT
 
 MINE = CallName("train.mine", "Torch", "mine")
 
@@ -52,6 +56,40 @@ def test_apply_is_a_call_whose_backward_is_the_function_s(watched: Watched) -> N
     tag = watched.recorder._runs.tags.of(y.grad_fn)
     assert tag is not None and tag.owner is not None and tag.owner.is_function
     assert tag.forward == watched.calls[0].id
+
+
+_WRITES_TO_A_VIEW = """
+import sys
+import torch
+from aten_dump import DumpConfig, DumpMode
+
+
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+with DumpMode(DumpConfig(path=sys.argv[1], level=sys.argv[2])):
+    weight = torch.ones(6, requires_grad=True)
+    base = weight * 1
+    view = base[1:4]
+    (Doubles.apply(view).sum() + base.sum()).backward()
+print(weight.grad.tolist())
+"""
+
+
+@pytest.mark.parametrize("level", ["aten", "api", "module", "mix"])
+def test_a_function_that_writes_to_a_view_ends(tmp_path: Path, level: str) -> None:
+    """Autograd sets a view's hooks while it holds its lock: who asks the view for its node then waits for ever."""
+    command = [sys.executable, "-c", _WRITES_TO_A_VIEW, str(tmp_path / "dump"), level]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "[1.0, 4.0, 4.0, 4.0, 1.0, 1.0]\n", done.stderr
 
 
 def test_an_error_is_the_program_s_and_the_call_s(watched: Watched) -> None:

@@ -127,6 +127,21 @@ def test_a_call_whose_formula_differs_under_a_mode_runs_without_ours(both: Both)
     assert len(both.names()) == 1 and both.names()[0].endswith("pinv") and both.watched.notes() == {"own_formula": 1}
 
 
+def test_a_function_that_writes_by_address_between_its_ops_is_one_op(both: Both) -> None:
+    """Else the ops in it would read what the recorder does not know of; the numbers are those of the bare program."""
+    expected = torch.quasirandom.SobolEngine(3, scramble=True, seed=1).draw(20)
+    found = both.run(lambda: torch.quasirandom.SobolEngine(3, scramble=True, seed=1).draw(20))
+    assert torch.equal(found, expected)
+    of_sobol = [name.removeprefix("Aten.") for name in both.names() if name.startswith("Aten._sobol")]
+    assert of_sobol == [f"_sobol_engine_{name}" for name in ("initialize_state_", "scramble_", "draw")]
+    with Passing() as passing:
+        torch.quasirandom.SobolEngine(3).fast_forward(2)
+    bare = passing.ops
+    with Passing() as passing:
+        both.run(lambda: torch.quasirandom.SobolEngine(3).fast_forward(2))
+    assert passing.ops == bare and "aten::pow.Scalar" in bare, "another mode sees the ops that it sees without ours"
+
+
 def test_where_the_program_has_a_mode_too_the_formula_is_that_of_the_bare_program(both: Both) -> None:
     x = torch.randn(3, 2, dtype=torch.complex64)
 

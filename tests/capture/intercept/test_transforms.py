@@ -118,3 +118,29 @@ def test_no_grad_and_inference_mode(tmp_path: Path, context: Any) -> None:
     written = only(calls(rank, op="aten::relu_"))
     assert written.mutated == ("self",)
     assert not [call for call in rank.calls if call.sequence_nr is not None]
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch": lambda: nn.BatchNorm1d(3),
+    "instance": lambda: nn.InstanceNorm1d(3, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_running_statistics_are_seen_written_in_inference_mode(tmp_path: Path, kind: str) -> None:
+    """There the mode is handed the composite op, whose schema does not say what it writes."""
+    x = drawn(2, 3, 7, seed=1)
+
+    def program() -> Any:
+        norm = NORMS[kind]()
+        with torch.inference_mode():
+            norm(x)
+            return norm.get_buffer("running_mean") * 2, norm.get_buffer("running_var") * 2
+
+    rank = recorded(tmp_path, program)
+    written = only(calls(rank, op=f"aten::{kind}_norm"))
+    assert written.mutated == ("running_mean", "running_var")
+    mean, var = calls(rank, op="aten::mul.Tensor")[-2:]
+    torch.testing.assert_close(mean.inputs[0][0].tensor(), x.cpu().mean((0, 2)) * 0.1)
+    assert not torch.equal(var.inputs[0][0].tensor(), torch.ones(3))
+    assert written.mutated_values["running_mean"].id == mean.inputs[0][0].id

@@ -27,6 +27,9 @@ def test_names_are_parts_of_the_op() -> None:
         (aten.add.out, ((3, "out"),)),
         (aten._foreach_add_.Scalar, ((0, "self"),)),
         (aten.native_batch_norm.default, ((3, "running_mean"), (4, "running_var"))),
+        (aten.batch_norm.default, ((3, "running_mean"), (4, "running_var"))),
+        (aten.instance_norm.default, ((3, "running_mean"), (4, "running_var"))),
+        (aten.batch_norm_update_stats.default, ((1, "running_mean"), (2, "running_var"))),
         (aten.rrelu_with_noise.default, ((1, "noise"),)),
         (aten._cudnn_rnn.default, ((15, "dropout_state"),)),
         (aten._cudnn_rnn_backward.default, ((20, "reserve"),)),
@@ -41,6 +44,9 @@ def test_writes_that_a_flag_enables() -> None:
     assert plan.enabled_by is not None
     assert plan.arguments[plan.enabled_by] == "training"
     assert plan_of(aten.add_.Tensor).enabled_by is None
+    for op, flag in ((aten.batch_norm.default, "training"), (aten.instance_norm.default, "use_input_stats")):
+        plan = plan_of(op)
+        assert plan.enabled_by is not None and plan.arguments[plan.enabled_by] == flag
     plan = plan_of(aten._cudnn_rnn.default)
     assert plan.enabled_by is not None and plan.arguments[plan.enabled_by] == "train"
 

@@ -12,6 +12,7 @@ from aten_dump.capture.memory.sparse_parts import PARTS
 from aten_dump.capture.unseen import Coverage
 from aten_dump.capture.values.tensors_without_memory import TensorsWithoutMemory
 from aten_dump.capture.values.value_table import ValueTable
+from aten_dump.errors import MissingDataError
 from tests.capture.bits import assert_same, calls, values
 from tests.capture.values.sparse_tensors import sparse
 
@@ -107,3 +108,21 @@ def test_a_sum_that_was_not_computed_has_no_data(record: Record) -> None:
     rank = record(lambda: torch.mul(x, x).sum().backward(), data="structure")
     (found,) = [value for value in rank.values if value.extra and value.extra.get("sum")]
     assert (found.shape, found.opaque, found.has_data) == ((3,), True, False)
+
+
+@pytest.mark.parametrize("level", ["aten", "module", "mix"])
+def test_a_sum_of_nested_gradients_has_no_shape(record: Record, level: str) -> None:
+    rows = [torch.ones(2, 4, requires_grad=True), torch.ones(3, 4, requires_grad=True)]
+    layer = torch.nn.Linear(4, 4)
+
+    def run() -> None:
+        nested = torch.nested.as_nested_tensor(rows, layout=torch.jagged) * 1
+        (torch.mul(nested, nested) + layer(nested)).to_padded_tensor(0.0).sum().backward()
+
+    rank = record(run, data="structure", level=level)
+    assert rows[0].grad is not None and rank.notes is not None
+    sums = [value for value in rank.values if value.extra and value.extra.get("sum")]
+    assert all(value.opaque and value.shape == () for value in sums) and (sums or level == "module")
+    for value in sums:
+        with pytest.raises(MissingDataError, match="has no dtype: of a tensor whose sizes are no numbers"):
+            value.dtype
