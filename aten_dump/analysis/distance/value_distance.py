@@ -1,18 +1,25 @@
-"""How close two recorded values are, by the best data that both have: tensors, else statistics, else hashes."""
+"""How close two recorded values are, by the best data that both have: tensors, else statistics, else hashes.
+
+Where one side has bytes, and the other a hash or statistics alone, these are taken of the bytes.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
 from ...dump import Value
+from ...dump.value_statistics import Number
 from ...errors import MissingDataError
 from ...store.records import LAYOUTS
+from .facts_of_elements import hash_as, statistics_of
 from .metrics import Measured, Metrics, measure
 
 Level = Literal["tensor", "statistic", "hash", "none"]
+Statistics = Mapping[str, Number]
 
 _COUNTS: Final = ("nan", "posinf", "neginf")
 _COMPOSED: Final = 1e-6  # statistics of parts put together, or by another tool, are rounded otherwise
@@ -76,11 +83,44 @@ def _contents(target: Value, baseline: Value, data: bool, known: Measured | None
     if data and target.has_data and baseline.has_data:
         return _tensors(target, baseline, known)
     if target.stats is not None and baseline.stats is not None:
-        return _statistics(target, baseline)
+        return _statistics(target, baseline, target.stats, baseline.stats)
     if comparable:
         return Closeness("hash", bitwise=False)
-    lacking = "target" if not (target.has_data or target.stats or target.hash) else "baseline"
-    return Closeness("none", reason=f"no data of the {lacking}'s tensor was recorded")
+    found = _of_bytes(target, baseline) if data else None
+    return found or Closeness("none", reason=_nothing_in_common(target, baseline))
+
+
+def _of_bytes(target: Value, baseline: Value) -> Closeness | None:
+    """Compare the bytes of one side with the hash or statistics of the other; None where there are no such."""
+    found = _hash_of_bytes(target, baseline)
+    if found is not None or (target.stats is None) == (baseline.stats is None):
+        return found
+    ours = statistics_of(target) if target.stats is None else target.stats
+    theirs = statistics_of(baseline) if baseline.stats is None else baseline.stats
+    return None if ours is None or theirs is None else _statistics(target, baseline, ours, theirs)
+
+
+def _hash_of_bytes(target: Value, baseline: Value) -> Closeness | None:
+    """Compare the hash of one side with that of the other's bytes; None where there are no such."""
+    if (target.hash is None) == (baseline.hash is None) or target.dtype_name != baseline.dtype_name:
+        return None
+    hashed, read = (baseline, target) if target.hash is None else (target, baseline)
+    found = hash_as(read, hashed)
+    if found is None:
+        return None
+    return Closeness("hash", bitwise=True, error=0.0) if found == hashed.hash else Closeness("hash", bitwise=False)
+
+
+def _nothing_in_common(target: Value, baseline: Value) -> str:
+    """Say why two values cannot be compared."""
+    kinds = []
+    for value, side in ((target, "target"), (baseline, "baseline")):
+        has = (("bytes", value.has_data), ("statistics", value.stats is not None), ("a hash", value.hash is not None))
+        there = " and ".join(name for name, is_there in has if is_there)
+        if not there:
+            return f"no data of the {side}'s tensor was recorded"
+        kinds.append(f"{there} of the {side}'s")
+    return f"recorded were {' and '.join(kinds)}, which cannot be held against each other"
 
 
 def _best_level(target: Value, baseline: Value) -> Level:
@@ -122,18 +162,15 @@ def _tensors(target: Value, baseline: Value, known: Measured | None) -> Closenes
     return Closeness("tensor", found.bitwise, found.rel_l2, found, nonfinite=found.nonfinite > 0)
 
 
-def _statistics(target: Value, baseline: Value) -> Closeness:
+def _statistics(target: Value, baseline: Value, t: Statistics, b: Statistics) -> Closeness:
     """Compare statistics: of each the difference, over the root mean square of the baseline."""
-    t, b = target.stats, baseline.stats
-    assert t is not None
-    assert b is not None
     common = [name for name in b if name != "count" and t.get(name) is not None and b[name] is not None]
     if not common:
         return Closeness("none", reason="both have no statistic in common")
     if all(_equal(t[name], b[name]) for name in common):
         return Closeness("statistic", bitwise=False, error=0.0, reason="equal statistics")
     nonfinite = any(name in common and t[name] != b[name] for name in _COUNTS)
-    scale = _scale(baseline)
+    scale = _scale(b, baseline.numel)
     errors = []
     for name in common:
         one, other = t[name], b[name]
@@ -147,7 +184,8 @@ def _statistics(target: Value, baseline: Value) -> Closeness:
             size = max(size, abs(other))
         errors.append(0.0 if one == other else abs(one - other) / size if size else math.inf)
     error = max(errors, default=0.0)
-    if (target.composed or baseline.composed or _recorders_differ(target, baseline)) and error <= _COMPOSED:
+    of_bytes = target.stats is None or baseline.stats is None
+    if error <= _COMPOSED and (of_bytes or target.composed or baseline.composed or _recorders_differ(target, baseline)):
         error = 0.0
     return Closeness("statistic", error=error, nonfinite=nonfinite)
 
@@ -161,11 +199,10 @@ def _equal(one: object, other: object) -> bool:
     return one == other or (one != one and other != other)
 
 
-def _scale(value: Value) -> float:
-    stats = dict(value.stats or {})
+def _scale(stats: Statistics, count: int) -> float:
     norm = abs(stats.get("l2norm") or 0.0)
-    if norm and math.isfinite(norm) and value.numel:
-        return norm / math.sqrt(value.numel)
+    if norm and math.isfinite(norm) and count:
+        return norm / math.sqrt(count)
     ends = [abs(stats.get(name) or 0.0) for name in ("min", "max")]
     return max((end for end in ends if math.isfinite(end)), default=0.0)
 

@@ -124,6 +124,13 @@ def proofs(evidence: RankEvidence) -> str:
     return f"{text}, the others by distance ({names}{more})"
 
 
+def _why_unknown(rows: Iterable[Row]) -> str:
+    """Return the reason why most tensors could not be compared, as a clause; "" where none is known."""
+    reasons = Counter(row.closeness.reason for row in rows if row.status == "unknown" and row.closeness)
+    reason, _ = next(iter(reasons.most_common(1)), ("", 0))
+    return f" (mostly: {reason})" if reason else ""
+
+
 def counts(evidence: RankEvidence) -> str:
     """Return how many calls were paired and compared, and how."""
     pairs = ", ".join(f"{count} {how}" for how, count in evidence.pairs.items() if count)
@@ -142,5 +149,5 @@ def counts(evidence: RankEvidence) -> str:
         lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")
     unknown = evidence.count("unknown")
     if unknown:
-        lines.append(f"{unknown} tensors could not be compared")
+        lines.append(f"{unknown} tensors could not be compared{_why_unknown(evidence.rows)}")
     return "; ".join(lines) + "."
