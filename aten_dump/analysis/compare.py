@@ -19,6 +19,7 @@ from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
 from .evidence.answer import cause_sentences, counts, let_through, travel
 from .evidence.findings import Finding, RankEvidence, Row
+from .evidence.run_settings import set_otherwise
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
@@ -231,7 +232,8 @@ def compare(
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
     found = _run(plan.tasks, executor, progress)
-    return Comparison(str(one.path), str(other.path), found, tuple(dict.fromkeys(plan.notes)))
+    notes = dict.fromkeys((*plan.notes, *set_otherwise(one.run, other.run)))
+    return Comparison(str(one.path), str(other.path), found, tuple(notes))
 
 
 class _Plan:

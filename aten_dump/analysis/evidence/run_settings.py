@@ -1,0 +1,43 @@
+"""What the two runs of a comparison were set to otherwise, as far as it decides what an op gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_MOST_NAMED: Final = 8
+
+
+def set_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a sentence about the settings in which two runs differ; none where they do not, or nobody knows.
+
+    Args:
+        target: what run.json of the target says; a setting that one side does not name is left out.
+        baseline: the same of the baseline.
+    """
+    ours, theirs = _settings(target), _settings(baseline)
+    found = [
+        f"{name} {_shown(ours[name])}, in the baseline {_shown(theirs[name])}"
+        for name in ours
+        if name in theirs and ours[name] != theirs[name]
+    ]
+    if not found:
+        return ()
+    more = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (f"the runs were set otherwise: {'; '.join(found[:_MOST_NAMED])}{more}",)
+
+
+def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run by name: versions and devices, threads, switches that torch or a device has."""
+    packages, computing = (
+        {} if not isinstance(found := run.get(name), dict) else found for name in ("packages", "computing")
+    )
+    named = {name: packages.get(name) for name in ("torch", "torch_npu", "torch-npu")}
+    named |= {"devices": run.get("devices"), "threads": run.get("threads"), **computing}
+    return {name: setting for name, setting in named.items() if setting is not None}
+
+
+def _shown(setting: Any) -> str:
+    if isinstance(setting, list):
+        return ", ".join(map(str, setting))
+    return {True: "on", False: "off"}.get(setting, str(setting)) if isinstance(setting, bool) else str(setting)
