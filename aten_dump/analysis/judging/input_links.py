@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import torch
 
@@ -22,6 +23,8 @@ from ..flow.leaves import LeafGradient, leaf_gradients, named_leaves
 from ..flow.wiring import Wiring
 from ..pairing.call_keys import normal_module
 from .sources import Sources
+
+UNDEFINED: Final = State("unknown", undefined=True)
 
 
 @dataclass(slots=True)
@@ -164,8 +167,8 @@ class Links:
 
     def _link(self, slot: str, target: Value, baseline: Value) -> Link:
         link = Link(slot, target, baseline, self._known.close(target, baseline))
-        if target.undefined and baseline.undefined:
-            link.state = State("unknown", undefined=True)
+        if link.close.undefined or (target.undefined and baseline.undefined):
+            link.state = UNDEFINED
         elif target.undefined or baseline.undefined:
             link.said, link.text = _half_undefined(target)
         elif is_unsettled(link):

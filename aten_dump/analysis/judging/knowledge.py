@@ -16,7 +16,9 @@ from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
 from ..flow.regions import Regions
+from ..flow.undefined_memory import UndefinedMemory
 from ..flow.wiring import Wiring
+from ..rerun.op_errors import Undefined
 from ..rerun.rounding_error import SUSPECT
 from .computed_dtype import computed_dtype, dtype_text
 from .input_links import Links
@@ -48,7 +50,9 @@ class Knowledge:
         self.judge = judge
         self.sources = sources
         self.flows = DataFlow(target, kind, wrapped=self.wrapped), DataFlow(baseline, kind, wrapped=self.wrapped)
-        self.known = Counterparts(read_data=read_data)
+        self._undefined = tuple(UndefinedMemory(flow, runs=read_data) for flow in self.flows)
+        self.known = Counterparts(read_data=read_data, undefined=self._undefined)
+        judge.replays.undefined = self._undefined_in
         self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
         self.links = Links(self.flows, self.known, self.wiring, sources)
         self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike)
@@ -70,6 +74,11 @@ class Knowledge:
         """Return what both calls made, by slot."""
         theirs = dict(baseline.result_values())
         return {slot: (v, theirs[slot]) for slot, v in self.flows[0].results(target) if slot in theirs}
+
+    def _undefined_in(self, call: Call) -> Undefined:
+        """Return which elements of a call's results depend on memory that nothing had written."""
+        memory = self._undefined[call.rank is not self.target]
+        return {slot: mask for slot, v in call.result_values() if (mask := memory.elements(v)) is not None}
 
     def cut_inputs(self, cone: Cone) -> Inputs:
         """Return what is known of the values that a cone of the target's starts from."""

@@ -28,6 +28,7 @@ from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
+from ..rerun.workspaces import is_workspace
 from .ends import Ends
 from .estimates import limits_of
 from .input_links import Link, inputs_from, is_unsettled, open_links, state_from
@@ -82,7 +83,8 @@ class Walk:
                 pair, links = better, self.knows.links.of(better)
         results = self._compared(pair)
         differences = self.knows.differences(pair.target, pair.baseline)
-        is_equal = bool(results) and all(close.bitwise for _, _, close in results.values())
+        data = [close for slot, (_, _, close) in results.items() if not is_workspace(pair.target.op, slot)]
+        is_equal = bool(data) and all(close.bitwise for close in data)
         is_open = not is_equal and (bool(differences) or any(open_links(links)))
         if is_open and not self._open_pairs.resolve(pair, links, differences):
             self._give_up(pair)
@@ -170,20 +172,29 @@ class Walk:
     def _add_results(
         self, pair: Pair, links: list[Link], results: dict[str, Compared], differences: list[ArgumentDifference]
     ) -> None:
-        inputs = inputs_from([link for link in links if link.state is not None])
+        told = [link for link in links if link.state is not None]
+        if not all(close.undefined for _, _, close in results.values()):
+            told = [link for link in told if not (link.state and link.state.undefined)]  # what is compared does not depend on these
+        inputs = inputs_from(told)
         if any(link.close.dtype is not None for link in links):  # of those too that made no difference
             inputs = replace(inputs, same_dtypes=False)
         judged = self.knows.judge.results(pair.target, pair.baseline, results, inputs)
         blamed = any(link.said is not None and link.said.guilty for link in links)
         for slot, (target, baseline, close) in results.items():
-            said = self._with_arguments(judged[slot], close, inputs, differences)
-            state = replace(state_from(said, close, inputs.depth + 1), undefined=inputs.undefined)
+            said = judged[slot]
+            if not is_workspace(pair.target.op, slot):
+                said = self._with_arguments(said, close, inputs, differences)
+            state = replace(state_from(said, close, inputs.depth + 1), undefined=close.undefined or inputs.undefined)
             self.knows.known.keep(target, baseline, state)
             row = self.knows.evidence.judged(pair, slot, close, said, inputs)
             if said.guilty and not blamed:
                 blamed = True
                 self._blame(pair, row, said, inputs, differences)
-        defined = [judged[slot] for slot, (one, other, _) in results.items() if not (one.undefined and other.undefined)]
+        defined = [
+            judged[slot]
+            for slot, (one, other, close) in results.items()
+            if not (close.undefined or (one.undefined and other.undefined))
+        ]
         if defined and not inputs.undefined:
             self._note_proof(pair, defined, links)
 

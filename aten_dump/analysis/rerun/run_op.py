@@ -33,7 +33,7 @@ _REINTERPRET: Final = frozenset(
     ("aten::view.dtype", "aten::nextafter", "aten::frexp.Tensor", "aten::_fused_sdp_choice")
 )
 _ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
-_SECOND_FILL: Final = 0x3C  # as floats: small normal numbers; as indices: out of range
+_SECOND_FILL: Final = 0x5C  # as floats: large numbers, in which no sum loses them; as indices: out of range
 RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
 
 
@@ -70,6 +70,7 @@ def run_call(
     cast: bool = False,
     device: torch.device | None = None,
     known: Mapping[Moment, torch.Tensor] | None = None,
+    undefined: Mapping[str, torch.Tensor] | None = None,
 ) -> Run:
     """Run the op of a call again.
 
@@ -78,6 +79,7 @@ def run_call(
         cast: in float64, else in the recorded dtypes.
         device: where; the CPU by default.
         known: storages, as bytes, that take the place of what was recorded.
+        undefined: by slot, which elements of its results are known to depend on undefined memory: nobody looks at them.
 
     Raises:
         ReplayError, MissingDataError: it cannot be run; the message says why.
@@ -90,22 +92,56 @@ def run_call(
     around = Surroundings(cast, device or torch.device("cpu"), known or {})
     values = {value.id: value for _, value in call.input_values()}.values()
     check_given(values, cast=cast)
-    undefined = any(value.undefined and value.numel for value in values)
     first = _run(op, call, around)
-    if not undefined:
+    if not any(value.undefined and value.numel for value in values):
         return first
     second = _run(op, call, replace(around, fill=_SECOND_FILL))
-    _check_same(call, first, second)
+    _check_same(call, first, second, undefined or {})
     return first
 
 
-def _check_same(call: Call, first: Run, second: Run) -> None:
+def _check_same(call: Call, first: Run, second: Run, undefined: Mapping[str, torch.Tensor]) -> None:
     """Check that an op gave the same twice, wherever the program's result was defined."""
     defined = {slot for slot, value in call.result_values() if not value.undefined}
     others = dict(result_slots(second))
     for slot, item in result_slots(first):
-        if slot in defined and not same_bits(item, others[slot]):
+        pair = (without(undefined.get(slot), one) for one in (item, others[slot]))
+        if slot in defined and not same_bits(*pair):
             raise ReplayError("it reads memory that was undefined (torch.empty), whose contents are not recorded")
+
+
+def without(undefined: torch.Tensor | None, item: Any) -> Any:
+    """Return a tensor with 0 for the elements that are undefined."""
+    return item if undefined is None or not isinstance(item, torch.Tensor) else item.masked_fill(undefined, 0)
+
+
+def undefined_elements(call: Call, unwritten: Mapping[Moment, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return which elements of a call's results depend on memory that nothing had written, by slot.
+
+    Args:
+        call: an aten call.
+        unwritten: which bytes of storages those are, beside values that are undefined as a whole.
+
+    Raises:
+        ReplayError, MissingDataError: it cannot be run; the message says why.
+    """
+    op = find_op(call)
+    check_given({value.id: value for _, value in call.input_values()}.values(), cast=False)
+    one, other = (_run(op, call, Surroundings(fill=fill, unwritten=unwritten)) for fill in (0, _SECOND_FILL))
+    others = dict(result_slots(other))
+    tensors = [(slot, item) for slot, item in result_slots(one) if isinstance(item, torch.Tensor)]
+    return {slot: _unlike(item, others[slot]) for slot, item in tensors}
+
+
+def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return which elements of two results differ, bit by bit; all where that cannot be told."""
+    whole = torch.ones(one.shape, dtype=torch.bool)
+    if same_bits(one, other):
+        return ~whole
+    if one.shape != other.shape or one.layout is not torch.strided or one.is_quantized:
+        return whole
+    elements = (_bits(item).view(max(one.numel(), 1), -1) for item in (one, other))
+    return torch.ne(*elements).any(1).view(one.shape)
 
 
 def _run(op: Any, call: Call, around: Surroundings) -> Run:

@@ -5,8 +5,8 @@ Theory of operation
     the strides, overlaps and aliasing that it saw in the program; the buffer starts at a multiple of 64 bytes
     of the storage, so that addresses have the alignment they had and kernels take the same path. With `cast`, floating
     values become float64 (complex128): the buffer is converted as a whole, and the geometry, counted in elements,
-    stays. Memory that was undefined is filled with a given byte: run twice with different bytes, an op that
-    reads undefined memory gives itself away.
+    stays. Memory that was undefined, or is said to be unwritten, is filled with a given byte: run twice with different
+    bytes, an op that reads it gives itself away.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Surroundings:
     device: torch.device = _CPU
     known: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # whole storages, in place of the recorded
     fill: int = 0  # the byte that undefined memory is filled with
+    unwritten: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # of whole storages, bool for each byte
 
 
 def tensors_of(
@@ -101,13 +102,14 @@ def tensors_of(
             groups.setdefault(moment_of(value), []).append(value)
     for moment, group in groups.items():
         if around.cast and not absolute and len(group) == 1 and moment not in around.known:
-            alone = _cast_alone(group[0])
+            alone = _cast_alone(group[0]) if moment not in around.unwritten else None
             if alone is not None:
                 tensors[group[0].id] = alone.to(around.device)
                 continue
         buffer, base = around.known.get(moment), 0
         if buffer is None:
             buffer, base = _fill_buffer(group, around.fill, absolute)
+            _fill_unwritten(group, buffer, base, around)
         elif any(value.id in written for value in group):
             buffer = buffer.clone()
         made = _cast_views(group, buffer, base, written) if around.cast else _views(group, buffer, base)
@@ -155,6 +157,14 @@ def _fill_buffer(group: list[Value], fill: int, absolute: bool) -> tuple[torch.T
         if not value.undefined:
             _write(value, buffer, base, whole=absolute)
     return buffer, base
+
+
+def _fill_unwritten(group: list[Value], buffer: torch.Tensor, base: int, around: Surroundings) -> None:
+    unwritten = around.unwritten.get(moment_of(group[0]))
+    if unwritten is not None:
+        seen = unwritten[base : base + buffer.numel()]
+        is_bool = any(value.dtype == torch.bool for value in group)
+        buffer[: seen.numel()][seen] = min(around.fill, 1) if is_bool else around.fill
 
 
 def _rounded(nbytes: int) -> int:
