@@ -142,5 +142,7 @@ def counts(evidence: RankEvidence) -> str:
         lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")
     unknown = evidence.count("unknown")
     if unknown:
-        lines.append(f"{unknown} tensors could not be compared")
+        blank = sum(row.closeness is not None and row.closeness.undefined for row in evidence.rows)
+        why = f", {blank} of them made of memory that nothing had written" if blank else ""
+        lines.append(f"{unknown} tensors could not be compared{why}")
     return "; ".join(lines) + "."

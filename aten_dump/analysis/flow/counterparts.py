@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
-from ...dump import Value
+from ...dump import Call, Value
 from ..distance.metrics import Measured, measure
 from ..distance.value_distance import Closeness, closeness
 from ..evidence.states import State
 from ..rerun.run_op import without
+from ..rerun.undefined_elements import DEPENDS
 from .undefined_memory import UndefinedMemory
 
 Side = Literal[0, 1]  # the target's, the baseline's
@@ -26,11 +27,9 @@ NOT_TOLD: Final = "it may depend on memory that nothing had written: that cannot
 class Counterparts:
     """Classes of counterparts, the states of pairs, and how close pairs are, each computed once."""
 
-    def __init__(
-        self, *, read_data: bool, undefined: tuple[UndefinedMemory, UndefinedMemory] | tuple[()] = ()
-    ) -> None:
+    def __init__(self, *, read_data: bool, undefined: tuple[UndefinedMemory, UndefinedMemory] | None = None) -> None:
         self.depth = 0
-        self.undefined = undefined
+        self._undefined = undefined
         self._read_data = read_data
         self._states: dict[tuple[int, int], State] = {}
         self._close: dict[tuple[int, int], Closeness] = {}
@@ -50,16 +49,16 @@ class Counterparts:
 
     def _of_defined(self, target: Value, baseline: Value, found: Closeness) -> Closeness:
         """Leave out the elements that are undefined on both sides; those of one side are a difference."""
-        sides = list(zip(self.undefined, (target, baseline), strict=False))
-        masks = [memory.elements(value) for memory, value in sides]
-        if not found.known or found.shape is not None:
+        if self._undefined is None or not found.known or found.shape is not None:
             return found
+        sides = list(zip(self._undefined, (target, baseline), strict=True))
         nothing = replace(found, level="none", bitwise=False, error=None, metrics=None, nonfinite=False, undefined=True)
         if any(memory.is_guessed(value) for memory, value in sides):
             return found if found.error == 0 else replace(nothing, reason=NOT_TOLD)
-        if not masks or masks[0] is None or masks[1] is None:
+        one, other = (memory.elements(value) for memory, value in sides)
+        if one is None or other is None:
             return found
-        mask = masks[0] & masks[1]
+        mask = (one.maximum(other) == DEPENDS) & (one.minimum(other) > 0)
         if bool(mask.all()):
             return replace(nothing, reason=UNWRITTEN)
         if found.bitwise:
@@ -69,6 +68,13 @@ class Counterparts:
         return replace(
             found, bitwise=apart.bitwise, error=apart.rel_l2, metrics=apart, nonfinite=apart.nonfinite > 0, reason=why
         )
+
+    def leaves_undefined(self, side: Side, call: Call) -> bool:
+        """Tell whether something of what a call made depends on memory that nothing had written."""
+        values = [value for _, value in call.result_values()]
+        told = None if self._undefined is None else self._undefined[side].elements
+        found = [None if told is None else told(value) for value in values]
+        return any(v.undefined for v in values) or any(e is not None and bool((e == DEPENDS).any()) for e in found)
 
     def find(self, target: Value, baseline: Value) -> State | None:
         """Return the state of a pair of values; None where they are not known to be counterparts."""

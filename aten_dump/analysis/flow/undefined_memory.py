@@ -1,11 +1,11 @@
-"""Which elements of recorded tensors depend on memory that nothing had written.
+"""Which elements of recorded tensors are undefined: they depend on memory that nothing had written.
 
 Theory of operation
     What comes of ``torch.empty`` is filled piece by piece: through slices, masks, indices. A dump says that an op wrote
-    to a tensor, not to which elements. So each call that reads such memory is run twice, with other bytes wherever
-    nothing was written: elements that come out otherwise are undefined. Which they are is kept for each storage, byte
-    by byte, as it stands when a call runs: views see through it, and what overwrites it ends it, as in the program.
-    A call that cannot be run makes its results undefined by a guess.
+    to a tensor, not to which elements. So each call that reads such memory is run with other bytes wherever nothing was
+    written (`rerun/undefined_elements.py`). What comes out otherwise is kept for each storage, byte by byte, as it
+    stands when a call runs: views see through it, and what overwrites it ends it, as in the program. A call that cannot
+    be run makes its results undefined by a guess.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ...dump import Call, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...errors import AtenDumpError
 from ...store import records
-from ..rerun.run_op import undefined_elements
 from ..rerun.shared_memory import extent, moment_of
+from ..rerun.undefined_elements import DEPENDS, undefined_elements
 from .data_flow import DataFlow
 
-_ALL: Final = torch.tensor(True)
-_NONE: Final = torch.tensor(False)
+_ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
+_NONE: Final = torch.zeros_like(_ALL)
 _MOST_BYTES: Final = 64 << 20  # of a storage of which it is told byte by byte
 
 
 @dataclass(slots=True)
 class _Unwritten:
-    """The bytes of a storage at a version that depend on what nothing had written."""
+    """Which bytes of a storage at a version are undefined, as `undefined_elements` tells of elements."""
 
     version: int
-    bytes: NDArray[np.bool_] | None  # None: it is not known which
+    bytes: NDArray[np.uint8] | None  # None: it is not known which
     guessed: bool = False  # a call that made some of it could not be run
 
 
@@ -51,7 +51,10 @@ class UndefinedMemory:
         self._guessed: set[int] = set()  # ids of values
 
     def elements(self, value: Value) -> torch.Tensor | None:
-        """Return which elements of a value are undefined; None where all are defined, or it has no contents at all."""
+        """Return which elements of a value are undefined, as `undefined_elements` does; None: all are defined.
+
+        Of a value that is undefined as a whole, nothing was recorded, and nothing is told.
+        """
         return self._found.get(value.id)
 
     def is_guessed(self, value: Value) -> bool:
@@ -73,7 +76,7 @@ class UndefinedMemory:
             self._arrive(value)
             self._look(value, found)
         read = [v for _, v in self._flow.reads(call) if v.numel and (v.undefined or v.id in found)]
-        unlike = self._unlike(call, given) if read else {}
+        unlike = self._unlike(call, given) if read and not self._flow.is_view(call) else {}
         guessed = unlike is None or any(value.id in self._guessed for value in read)
         for slot, value in self._flow.results(call):
             is_blank = value.undefined and not read
@@ -89,7 +92,7 @@ class UndefinedMemory:
         """Look at memory before a call: others may have written to it since."""
         known = self._memory.get(value.storage)
         if known is None and value.undefined and self._is_told(value):
-            self._memory[value.storage] = _Unwritten(value.version, np.ones(_size(value), np.bool_))
+            self._memory[value.storage] = _Unwritten(value.version, np.full(_size(value), DEPENDS, np.uint8))
         elif known is not None and known.version != value.version:
             if value.undefined:
                 known.version = value.version
@@ -103,7 +106,7 @@ class UndefinedMemory:
             return
         undefined = _ALL.expand(value.shape)
         if known.bytes is not None:
-            undefined = torch.from_numpy(_laid_on(known.bytes, value).any(-1))
+            undefined = torch.from_numpy(np.asarray(_laid_on(known.bytes, value).max(-1)))
         if bool(undefined.any()):
             found[value.id] = undefined
             if known.guessed:
@@ -122,7 +125,7 @@ class UndefinedMemory:
         """Note which elements a call left undefined of what it wrote."""
         known = self._memory.get(value.storage)
         if known is None or known.bytes is None:
-            known = _Unwritten(value.version, np.zeros(_size(value), np.bool_))
+            known = _Unwritten(value.version, np.zeros(_size(value), np.uint8))
         elif len(known.bytes) < _size(value):
             known.bytes = np.pad(known.bytes, (0, _size(value) - len(known.bytes)))
         assert known.bytes is not None
@@ -142,17 +145,22 @@ class UndefinedMemory:
             self._guessed.add(value.id)
 
     def _is_told(self, value: Value) -> bool:
-        return bool(value.storage) and not self._is_whole and _size(value) <= _MOST_BYTES and min(value.stride, default=0) >= 0
+        return (
+            bool(value.storage)
+            and not self._is_whole
+            and _size(value) <= _MOST_BYTES
+            and min(value.stride, default=0) >= 0
+        )
 
 
 def _size(value: Value) -> int:
     return max(value.storage_nbytes, extent(value)[1])
 
 
-def _laid_on(bytes: NDArray[np.bool_], value: Value) -> NDArray[np.bool_]:
-    """Return what is told of the bytes under each element of a value: bool[*shape, element size]."""
+def _laid_on(bytes: NDArray[np.uint8], value: Value) -> NDArray[np.uint8]:
+    """Return what is told of the bytes under each element of a value: uint8[*shape, element size]."""
     size = value.dtype.itemsize
     if value.numel == 0:
-        return np.zeros((*value.shape, size), np.bool_)
+        return np.zeros((*value.shape, size), np.uint8)
     strides = (*(step * size for step in value.stride), 1)
     return np.lib.stride_tricks.as_strided(bytes[value.storage_offset * size :], (*value.shape, size), strides)

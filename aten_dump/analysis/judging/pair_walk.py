@@ -26,6 +26,7 @@ from ..evidence.findings import Finding, FindingKind, Row, Status
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
+from ..flow.counterparts import NOT_TOLD
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..rerun.workspaces import is_workspace
@@ -45,6 +46,7 @@ class Walk:
         self.given_up: set[int] = set()  # ids of target calls whose pairs turned out to be none
         self.found_by_flow: list[Pair] = []
         self._taken: set[int] = set()  # ids of the baseline's calls that were walked
+        self._not_told: list[tuple[Call, str]] = []  # results of which it is not known what in them is undefined
 
     def run(self, primary: Sequence[Pair], aligned: Sequence[Pair] = ()) -> None:
         """Walk pairs of the kind that is judged, in execution order; `aligned` has those of other kinds too."""
@@ -61,10 +63,15 @@ class Walk:
                 self._pair(pair)
 
     def ends(self) -> list[str]:
-        """Judge the losses, the gradients and what is left in memory; return the names of those that nobody knows."""
+        """Judge the losses, the gradients and what is left in memory; return the names of those that nobody knows.
+
+        So are results that nobody reads, where it cannot be told what in them depends on memory that nothing had
+        written.
+        """
         ends = Ends(self.knows, self._open_pairs)
         ends.run()
-        return ends.unknown
+        readers = self.knows.flows[0].readers
+        return [*ends.unknown, *(f"{call.name}.{slot}" for call, slot in self._not_told if not readers(call))]
 
     # -- one pair -----------------------------------------------------------------------------------------------
 
@@ -174,7 +181,9 @@ class Walk:
     ) -> None:
         told = [link for link in links if link.state is not None]
         if not all(close.undefined for _, _, close in results.values()):
-            told = [link for link in told if not (link.state and link.state.undefined)]  # what is compared does not depend on these
+            told = [
+                link for link in told if not (link.state and link.state.undefined)
+            ]  # what is compared does not depend on these
         inputs = inputs_from(told)
         if any(link.close.dtype is not None for link in links):  # of those too that made no difference
             inputs = replace(inputs, same_dtypes=False)
@@ -186,6 +195,8 @@ class Walk:
                 said = self._with_arguments(said, close, inputs, differences)
             state = replace(state_from(said, close, inputs.depth + 1), undefined=close.undefined or inputs.undefined)
             self.knows.known.keep(target, baseline, state)
+            if close.reason == NOT_TOLD:
+                self._not_told.append((pair.target, slot))
             row = self.knows.evidence.judged(pair, slot, close, said, inputs)
             if said.guilty and not blamed:
                 blamed = True

@@ -33,7 +33,7 @@ _REINTERPRET: Final = frozenset(
     ("aten::view.dtype", "aten::nextafter", "aten::frexp.Tensor", "aten::_fused_sdp_choice")
 )
 _ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
-_SECOND_FILL: Final = 0x5C  # as floats: large numbers, in which no sum loses them; as indices: out of range
+SECOND_FILL: Final = 0x5C  # as floats: large numbers, in which no sum loses them; as indices: out of range
 RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
 
 
@@ -92,10 +92,10 @@ def run_call(
     around = Surroundings(cast, device or torch.device("cpu"), known or {})
     values = {value.id: value for _, value in call.input_values()}.values()
     check_given(values, cast=cast)
-    first = _run(op, call, around)
+    first = run_in(op, call, around)
     if not any(value.undefined and value.numel for value in values):
         return first
-    second = _run(op, call, replace(around, fill=_SECOND_FILL))
+    second = run_in(op, call, replace(around, fill=SECOND_FILL))
     _check_same(call, first, second, undefined or {})
     return first
 
@@ -115,36 +115,8 @@ def without(undefined: torch.Tensor | None, item: Any) -> Any:
     return item if undefined is None or not isinstance(item, torch.Tensor) else item.masked_fill(undefined, 0)
 
 
-def undefined_elements(call: Call, unwritten: Mapping[Moment, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return which elements of a call's results depend on memory that nothing had written, by slot.
-
-    Args:
-        call: an aten call.
-        unwritten: which bytes of storages those are, beside values that are undefined as a whole.
-
-    Raises:
-        ReplayError, MissingDataError: it cannot be run; the message says why.
-    """
-    op = find_op(call)
-    check_given({value.id: value for _, value in call.input_values()}.values(), cast=False)
-    one, other = (_run(op, call, Surroundings(fill=fill, unwritten=unwritten)) for fill in (0, _SECOND_FILL))
-    others = dict(result_slots(other))
-    tensors = [(slot, item) for slot, item in result_slots(one) if isinstance(item, torch.Tensor)]
-    return {slot: _unlike(item, others[slot]) for slot, item in tensors}
-
-
-def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return which elements of two results differ, bit by bit; all where that cannot be told."""
-    whole = torch.ones(one.shape, dtype=torch.bool)
-    if same_bits(one, other):
-        return ~whole
-    if one.shape != other.shape or one.layout is not torch.strided or one.is_quantized:
-        return whole
-    elements = (_bits(item).view(max(one.numel(), 1), -1) for item in (one, other))
-    return torch.ne(*elements).any(1).view(one.shape)
-
-
-def _run(op: Any, call: Call, around: Surroundings) -> Run:
+def run_in(op: Any, call: Call, around: Surroundings) -> Run:
+    """Run the op of a call on what was recorded."""
     return _run_on(op, call, around, _Arguments(call, around, _recorded(call, around)))
 
 
@@ -332,10 +304,11 @@ def same_bits(one: Any, other: Any) -> bool:
         return torch.equal(one.int_repr(), other.int_repr())
     if one.layout is not torch.strided:
         return torch.equal(one.to_dense(), other.to_dense())
-    return one.numel() == 0 or torch.equal(_bits(one), _bits(other))
+    return one.numel() == 0 or torch.equal(bits(one), bits(other))
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a strided tensor's elements, in their order."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     plain = torch.view_as_real(plain) if plain.is_complex() else plain
     flat = plain.reshape(-1)
