@@ -52,10 +52,12 @@ class Counterparts:
         if self._undefined is None or not found.known or found.shape is not None:
             return found
         sides = list(zip(self._undefined, (target, baseline), strict=True))
-        nothing = replace(found, level="none", bitwise=False, error=None, metrics=None, nonfinite=False, undefined=True)
-        if any(memory.is_guessed(value) for memory, value in sides):
-            return found if found.error == 0 else replace(nothing, reason=NOT_TOLD)
         one, other = (memory.elements(value) for memory, value in sides)
+        if one is None and other is None:
+            return found
+        nothing = replace(found, level="none", bitwise=False, error=None, metrics=None, nonfinite=False, undefined=True)
+        if any(memory.is_guessed(value) for memory, value in sides) or not (target.has_data and baseline.has_data):
+            return found if found.error == 0 and not found.nonfinite else replace(nothing, reason=NOT_TOLD)
         if one is None or other is None:
             return found
         mask = (one.maximum(other) == DEPENDS) & (one.minimum(other) > 0)
