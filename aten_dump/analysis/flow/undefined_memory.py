@@ -39,6 +39,13 @@ class _Unwritten:
     bytes: NDArray[np.uint8] | None  # None: it is not known which
     guessed: bool = False  # a call that made some of it could not be run
 
+    def grown(self, value: Value) -> NDArray[np.uint8]:
+        """Return the bytes, as many as a value reaches to."""
+        assert self.bytes is not None
+        if len(self.bytes) < _size(value):
+            self.bytes = np.pad(self.bytes, (0, _size(value) - len(self.bytes)))
+        return self.bytes
+
 
 class UndefinedMemory:
     """Tells of the values of one recording which elements are undefined; `runs` False guesses, and reads no tensor."""
@@ -79,6 +86,8 @@ class UndefinedMemory:
         unlike = self._unlike(call, given) if read and not self._flow.is_view(call) else {}
         guessed = unlike is None or any(value.id in self._guessed for value in read)
         for slot, value in self._flow.results(call):
+            if not (read or value.undefined or value.storage in self._memory):
+                continue
             is_blank = value.undefined and not read
             undefined = _ALL if unlike is None or is_blank else unlike.get(slot, _NONE)
             if self._is_told(value):
@@ -104,11 +113,11 @@ class UndefinedMemory:
         known = self._memory.get(value.storage)
         if known is None or value.undefined or value.id in found:
             return
-        undefined = _ALL.expand(value.shape)
-        if known.bytes is not None:
-            undefined = torch.from_numpy(np.asarray(_laid_on(known.bytes, value).max(-1)))
+        undefined = whole = _ALL.expand(value.shape)
+        if known.bytes is not None and self._is_told(value):
+            undefined = torch.from_numpy(np.asarray(_laid_on(known.grown(value), value).max(-1)))
         if bool(undefined.any()):
-            found[value.id] = undefined
+            found[value.id] = whole if torch.equal(undefined, whole) else undefined
             if known.guessed:
                 self._guessed.add(value.id)
 
@@ -126,13 +135,11 @@ class UndefinedMemory:
         known = self._memory.get(value.storage)
         if known is None or known.bytes is None:
             known = _Unwritten(value.version, np.zeros(_size(value), np.uint8))
-        elif len(known.bytes) < _size(value):
-            known.bytes = np.pad(known.bytes, (0, _size(value) - len(known.bytes)))
-        assert known.bytes is not None
-        _laid_on(known.bytes, value)[...] = np.broadcast_to(undefined.numpy(), tuple(value.shape))[..., None]
+        bytes = known.grown(value)
+        _laid_on(bytes, value)[...] = np.broadcast_to(undefined.numpy(), tuple(value.shape))[..., None]
         known.version, known.guessed = value.version, known.guessed or guessed
         self._memory[value.storage] = known
-        if not known.bytes.any():
+        if not bytes.any():
             del self._memory[value.storage]
 
     def _become(self, value: Value, found: dict[int, torch.Tensor], *, undefined: bool) -> None:
@@ -145,12 +152,10 @@ class UndefinedMemory:
             self._guessed.add(value.id)
 
     def _is_told(self, value: Value) -> bool:
-        return (
-            bool(value.storage)
-            and not self._is_whole
-            and _size(value) <= _MOST_BYTES
-            and min(value.stride, default=0) >= 0
-        )
+        """Tell whether the memory of a value is told byte by byte."""
+        if not value.storage or self._is_whole or not hasattr(torch, value.dtype_name):
+            return False
+        return min(value.storage_offset, *value.stride, 0) == 0 and _size(value) <= _MOST_BYTES
 
 
 def _size(value: Value) -> int:

@@ -155,9 +155,9 @@ class OpenPairs:
     def _same_function(self, pair: Pair) -> bool:
         """Tell whether what both calls make means the same, whatever they were given."""
         found = self._knows.results(pair.target, pair.baseline)
-        if not found or len(found) < len(self._knows.flows[0].results(pair.target)):
-            return False
         data = [both for slot, both in found.items() if not is_workspace(pair.target.op, slot)]
+        if not data or len(found) < len(self._knows.flows[0].results(pair.target)):
+            return False
         values = [list(side) for side in zip(*data, strict=True)]
         return self._knows.regions.compare(values[0], values[1]).verdict == "same"
 

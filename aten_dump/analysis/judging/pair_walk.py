@@ -179,12 +179,9 @@ class Walk:
     def _add_results(
         self, pair: Pair, links: list[Link], results: dict[str, Compared], differences: list[ArgumentDifference]
     ) -> None:
-        told = [link for link in links if link.state is not None]
-        if not all(close.undefined for _, _, close in results.values()):
-            told = [
-                link for link in told if not (link.state and link.state.undefined)
-            ]  # what is compared does not depend on these
-        inputs = inputs_from(told)
+        states = [(link, link.state) for link in links if link.state is not None]
+        is_blank = all(close.undefined for _, _, close in results.values())  # else what is compared depends on no blank
+        inputs = inputs_from([link for link, state in states if is_blank or not state.undefined])
         if any(link.close.dtype is not None for link in links):  # of those too that made no difference
             inputs = replace(inputs, same_dtypes=False)
         judged = self.knows.judge.results(pair.target, pair.baseline, results, inputs)
