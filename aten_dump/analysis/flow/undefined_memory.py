@@ -28,7 +28,7 @@ from .data_flow import DataFlow
 
 _ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
 _NONE: Final = torch.zeros_like(_ALL)
-_MOST_BYTES: Final = 64 << 20  # of a storage of which it is told byte by byte
+_MOST_BYTES: Final = 512 << 20  # of a storage of which it is told byte by byte
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class UndefinedMemory:
             self._arrive(value)
             self._look(value, found)
         read = [v for _, v in self._flow.reads(call) if v.numel and (v.undefined or v.id in found)]
-        unlike = self._unlike(call, given) if read and not self._flow.is_view(call) else {}
+        unlike = self._unlike(call, given, read) if read and not self._flow.is_view(call) else {}
         guessed = unlike is None or any(value.id in self._guessed for value in read)
         for slot, value in self._flow.results(call):
             if not (read or value.undefined or value.storage in self._memory):
@@ -121,12 +121,14 @@ class UndefinedMemory:
             if known.guessed:
                 self._guessed.add(value.id)
 
-    def _unlike(self, call: Call, given: list[Value]) -> dict[str, torch.Tensor] | None:
-        """Return which elements of a call's results depend on undefined ones, by slot; None if it cannot be run."""
+    def _unlike(self, call: Call, given: list[Value], read: list[Value]) -> dict[str, torch.Tensor] | None:
+        """Return which elements of a call's results depend on undefined ones that it read, by slot; None: unknown."""
+        if not self._runs or any(not (value.undefined or self._is_told(value)) for value in read):
+            return None
         known = [(value, self._memory.get(value.storage)) for value in given]
         bytes = {moment_of(v): torch.from_numpy(m.bytes) for v, m in known if m is not None and m.bytes is not None}
         try:
-            return undefined_elements(call, bytes) if self._runs else None
+            return undefined_elements(call, bytes)
         except AtenDumpError:
             return None
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from aten_dump.analysis.flow import undefined_memory
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.flow.undefined_memory import UndefinedMemory
 from aten_dump.analysis.rerun.undefined_elements import DEPENDS
@@ -114,6 +115,22 @@ def test_what_cannot_be_run_is_guessed(record: Callable[..., Any]) -> None:
     without_bytes = Told(record(masked, data="statistic"))
     assert without_bytes.is_guessed("Aten.neg.0.forward")
     assert not Told(record(masked)).is_guessed("Aten.neg.0.forward")
+
+
+def test_of_large_memory_it_is_guessed_until_all_of_it_is_written(
+    record: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body() -> None:
+        y = torch.empty_like(H)
+        y[M] = H[M]
+        y.sum()
+        y.copy_(H)
+        y.exp()
+
+    monkeypatch.setattr(undefined_memory, "_MOST_BYTES", 8)
+    seen = Told(record(body))
+    assert seen.is_guessed("Aten.index_put_.0.forward") and seen.is_guessed("Aten.sum.0.forward")
+    assert seen.rows("Aten.exp.0.forward") == []
 
 
 def test_in_a_recording_without_any_nothing_is_run(told: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:
