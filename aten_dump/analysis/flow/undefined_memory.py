@@ -85,7 +85,8 @@ class UndefinedMemory:
         read = [v for _, v in self._flow.reads(call) if v.numel and (v.undefined or v.id in found)]
         unlike = self._unlike(call, given, read) if read and not self._flow.is_view(call) else {}
         guessed = unlike is None or any(value.id in self._guessed for value in read)
-        for slot, value in self._flow.results(call):
+        results = sorted(self._flow.results(call), key=lambda made: not made[1].undefined)  # then what lies in them
+        for slot, value in results:
             if not (read or value.undefined or value.storage in self._memory):
                 continue
             is_blank = value.undefined and not read
