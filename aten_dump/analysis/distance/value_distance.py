@@ -38,6 +38,7 @@ class Closeness:
     shape: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     layout: tuple[str, str] | None = None
     reason: str = ""  # why there is nothing to say, or less than the data level promises
+    undefined: bool = False  # as all of it may depend on memory that nothing had written
 
     @property
     def known(self) -> bool:

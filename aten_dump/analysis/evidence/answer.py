@@ -149,5 +149,7 @@ def counts(evidence: RankEvidence) -> str:
         lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")
     unknown = evidence.count("unknown")
     if unknown:
-        lines.append(f"{unknown} tensors could not be compared{_why_unknown(evidence.rows)}")
+        blank = sum(row.closeness is not None and row.closeness.undefined for row in evidence.rows)
+        why = f", {blank} of them made of memory that nothing had written" if blank else _why_unknown(evidence.rows)
+        lines.append(f"{unknown} tensors could not be compared{why}")
     return "; ".join(lines) + "."

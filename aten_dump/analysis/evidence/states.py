@@ -19,7 +19,7 @@ class State:
     error: float = 0.0  # relative L2 between them
     depth: int = 0  # ops that it went through, for what has to be estimated
     noise: float = 0.0  # root mean square of the difference
-    undefined: bool = False  # it was made of memory that nothing had written
+    undefined: bool = False  # all of it depends on memory that nothing had written
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Inputs:
     same_shapes: bool
     same_dtypes: bool
     noise: float = 0.0  # greatest root mean square of a difference among them
-    undefined: bool = False  # one was made of memory that nothing had written
+    undefined: bool = False  # one depends on memory that nothing had written, and so does all that is made of them
 
     @property
     def agree(self) -> bool:

@@ -8,21 +8,28 @@ Theory of operation
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Final, Literal
 
-from ...dump import Value
-from ..distance.metrics import Measured
+from ...dump import Call, Value
+from ..distance.metrics import Measured, measure
 from ..distance.value_distance import Closeness, closeness
 from ..evidence.states import State
+from ..rerun.run_op import without
+from ..rerun.undefined_elements import DEPENDS
+from .undefined_memory import UndefinedMemory
 
 Side = Literal[0, 1]  # the target's, the baseline's
+UNWRITTEN: Final = "it depends on memory that nothing had written"
+NOT_TOLD: Final = "it may depend on memory that nothing had written: that cannot be told, and it was not compared"
 
 
 class Counterparts:
     """Classes of counterparts, the states of pairs, and how close pairs are, each computed once."""
 
-    def __init__(self, *, read_data: bool) -> None:
+    def __init__(self, *, read_data: bool, undefined: tuple[UndefinedMemory, UndefinedMemory] | None = None) -> None:
         self.depth = 0
+        self._undefined = undefined
         self._read_data = read_data
         self._states: dict[tuple[int, int], State] = {}
         self._close: dict[tuple[int, int], Closeness] = {}
@@ -32,12 +39,44 @@ class Counterparts:
         self._targets: dict[int, Value] = {}
 
     def close(self, target: Value, baseline: Value) -> Closeness:
-        """Return the closeness of a pair of values."""
+        """Return the closeness of a pair of values; of undefined elements nothing is said."""
         key = target.id, baseline.id
         found = self._close.get(key)
         if found is None:
-            found = self._close[key] = closeness(target, baseline, data=self._read_data, known=self._measured)
+            found = closeness(target, baseline, data=self._read_data, known=self._measured)
+            found = self._close[key] = self._of_defined(target, baseline, found)
         return found
+
+    def _of_defined(self, target: Value, baseline: Value, found: Closeness) -> Closeness:
+        """Leave out the elements that are undefined on both sides; those of one side are a difference."""
+        if self._undefined is None or not found.known or found.shape is not None:
+            return found
+        sides = list(zip(self._undefined, (target, baseline), strict=True))
+        one, other = (memory.elements(value) for memory, value in sides)
+        if one is None and other is None:
+            return found
+        nothing = replace(found, level="none", bitwise=False, error=None, metrics=None, nonfinite=False, undefined=True)
+        if any(memory.is_guessed(value) for memory, value in sides) or not (target.has_data and baseline.has_data):
+            return found if found.error == 0 and not found.nonfinite else replace(nothing, reason=NOT_TOLD)
+        if one is None or other is None:
+            return found
+        mask = (one.maximum(other) == DEPENDS) & (one.minimum(other) > 0)
+        if bool(mask.all()):
+            return replace(nothing, reason=UNWRITTEN)
+        if found.bitwise:
+            return found
+        apart = measure(without(mask, target.tensor()), without(mask, baseline.tensor()))
+        why = f"{int(mask.sum())} of {mask.numel()} elements depend on memory that nothing had written"
+        return replace(
+            found, bitwise=apart.bitwise, error=apart.rel_l2, metrics=apart, nonfinite=apart.nonfinite > 0, reason=why
+        )
+
+    def leaves_undefined(self, side: Side, call: Call) -> bool:
+        """Tell whether something of what a call made depends on memory that nothing had written."""
+        values = [value for _, value in call.result_values()]
+        told = None if self._undefined is None else self._undefined[side].elements
+        found = [None if told is None else told(value) for value in values]
+        return any(v.undefined for v in values) or any(e is not None and bool((e == DEPENDS).any()) for e in found)
 
     def find(self, target: Value, baseline: Value) -> State | None:
         """Return the state of a pair of values; None where they are not known to be counterparts."""

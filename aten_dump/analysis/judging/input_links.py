@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import torch
 
@@ -22,6 +23,8 @@ from ..flow.leaves import LeafGradient, leaf_gradients, named_leaves
 from ..flow.wiring import Wiring
 from ..pairing.call_keys import normal_module
 from .sources import Sources
+
+UNDEFINED: Final = State("unknown", undefined=True)
 
 
 @dataclass(slots=True)
@@ -159,15 +162,20 @@ class Links:
         """Return a link for each input that both calls read."""
         theirs = dict(pair.baseline.input_values())
         return [
-            self._link(slot, value, theirs[slot]) for slot, value in self._flows[0].reads(pair.target) if slot in theirs
+            self._link(pair, slot, value, theirs[slot])
+            for slot, value in self._flows[0].reads(pair.target)
+            if slot in theirs
         ]
 
-    def _link(self, slot: str, target: Value, baseline: Value) -> Link:
+    def _link(self, pair: Pair, slot: str, target: Value, baseline: Value) -> Link:
         link = Link(slot, target, baseline, self._known.close(target, baseline))
-        if target.undefined and baseline.undefined:
-            link.state = State("unknown", undefined=True)
+        if link.close.undefined or (target.undefined and baseline.undefined):
+            link.state = UNDEFINED
         elif target.undefined or baseline.undefined:
-            link.said, link.text = _half_undefined(target)
+            if self._known.leaves_undefined(*((0, pair.target) if target.undefined else (1, pair.baseline))):
+                link.said, link.text = _half_undefined(target)
+            else:
+                link.state = UNDEFINED
         elif is_unsettled(link):
             link.state = State("unknown", depth=self._known.depth)
         else:

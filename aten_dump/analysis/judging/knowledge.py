@@ -16,8 +16,11 @@ from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
 from ..flow.regions import Regions
+from ..flow.undefined_memory import UndefinedMemory
 from ..flow.wiring import Wiring
+from ..rerun.op_errors import Undefined
 from ..rerun.rounding_error import SUSPECT
+from ..rerun.undefined_elements import DEPENDS
 from .computed_dtype import computed_dtype, dtype_text
 from .input_links import Links
 from .result_judge import ResultJudge
@@ -48,7 +51,10 @@ class Knowledge:
         self.judge = judge
         self.sources = sources
         self.flows = DataFlow(target, kind, wrapped=self.wrapped), DataFlow(baseline, kind, wrapped=self.wrapped)
-        self.known = Counterparts(read_data=read_data)
+        one, other = (UndefinedMemory(flow, runs=read_data) for flow in self.flows)
+        self._undefined = one, other
+        self.known = Counterparts(read_data=read_data, undefined=self._undefined)
+        judge.replays.undefined = self._undefined_in
         self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
         self.links = Links(self.flows, self.known, self.wiring, sources)
         self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike)
@@ -70,6 +76,14 @@ class Knowledge:
         """Return what both calls made, by slot."""
         theirs = dict(baseline.result_values())
         return {slot: (v, theirs[slot]) for slot, v in self.flows[0].results(target) if slot in theirs}
+
+    def _undefined_in(self, call: Call) -> Undefined:
+        """Return which elements of a call's results depend on memory that nothing had written."""
+        for memory, rank in zip(self._undefined, (self.target, self.baseline), strict=True):
+            if call.rank is rank:
+                found = {slot: memory.elements(value) for slot, value in call.result_values()}
+                return {slot: elements == DEPENDS for slot, elements in found.items() if elements is not None}
+        return {}  # another rank's, as part of a collective
 
     def cut_inputs(self, cone: Cone) -> Inputs:
         """Return what is known of the values that a cone of the target's starts from."""

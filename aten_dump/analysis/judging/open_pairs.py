@@ -22,6 +22,7 @@ from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.regions import SAME_NORM, Meaning
+from ..rerun.workspaces import is_workspace
 from .estimates import distance
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
@@ -154,9 +155,10 @@ class OpenPairs:
     def _same_function(self, pair: Pair) -> bool:
         """Tell whether what both calls make means the same, whatever they were given."""
         found = self._knows.results(pair.target, pair.baseline)
-        if not found or len(found) < len(self._knows.flows[0].results(pair.target)):
+        data = [both for slot, both in found.items() if not is_workspace(pair.target.op, slot)]
+        if not data or len(found) < len(self._knows.flows[0].results(pair.target)):
             return False
-        values = [list(side) for side in zip(*found.values(), strict=True)]
+        values = [list(side) for side in zip(*data, strict=True)]
         return self._knows.regions.compare(values[0], values[1]).verdict == "same"
 
     def _meets_later(self, pair: Pair) -> bool:

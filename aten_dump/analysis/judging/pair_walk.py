@@ -26,8 +26,10 @@ from ..evidence.findings import Finding, FindingKind, Row, Status
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
+from ..flow.counterparts import NOT_TOLD
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
+from ..rerun.workspaces import is_workspace
 from .ends import Ends
 from .estimates import limits_of
 from .input_links import Link, inputs_from, is_unsettled, open_links, state_from
@@ -44,6 +46,7 @@ class Walk:
         self.given_up: set[int] = set()  # ids of target calls whose pairs turned out to be none
         self.found_by_flow: list[Pair] = []
         self._taken: set[int] = set()  # ids of the baseline's calls that were walked
+        self._not_told: list[tuple[Call, str]] = []  # results of which it is not known what in them is undefined
 
     def run(self, primary: Sequence[Pair], aligned: Sequence[Pair] = ()) -> None:
         """Walk pairs of the kind that is judged, in execution order; `aligned` has those of other kinds too."""
@@ -60,10 +63,15 @@ class Walk:
                 self._pair(pair)
 
     def ends(self) -> list[str]:
-        """Judge the losses, the gradients and what is left in memory; return the names of those that nobody knows."""
+        """Judge the losses, the gradients and what is left in memory; return the names of those that nobody knows.
+
+        So are results that nobody reads, where it cannot be told what in them depends on memory that nothing had
+        written.
+        """
         ends = Ends(self.knows, self._open_pairs)
         ends.run()
-        return ends.unknown
+        readers = self.knows.flows[0].readers
+        return [*ends.unknown, *(f"{call.name}.{slot}" for call, slot in self._not_told if not readers(call))]
 
     # -- one pair -----------------------------------------------------------------------------------------------
 
@@ -82,7 +90,8 @@ class Walk:
                 pair, links = better, self.knows.links.of(better)
         results = self._compared(pair)
         differences = self.knows.differences(pair.target, pair.baseline)
-        is_equal = bool(results) and all(close.bitwise for _, _, close in results.values())
+        data = [close for slot, (_, _, close) in results.items() if not is_workspace(pair.target.op, slot)]
+        is_equal = bool(data) and all(close.bitwise for close in data)
         is_open = not is_equal and (bool(differences) or any(open_links(links)))
         if is_open and not self._open_pairs.resolve(pair, links, differences):
             self._give_up(pair)
@@ -170,20 +179,30 @@ class Walk:
     def _add_results(
         self, pair: Pair, links: list[Link], results: dict[str, Compared], differences: list[ArgumentDifference]
     ) -> None:
-        inputs = inputs_from([link for link in links if link.state is not None])
+        states = [(link, link.state) for link in links if link.state is not None]
+        is_blank = all(close.undefined for _, _, close in results.values())  # else what is compared depends on no blank
+        inputs = inputs_from([link for link, state in states if is_blank or not state.undefined])
         if any(link.close.dtype is not None for link in links):  # of those too that made no difference
             inputs = replace(inputs, same_dtypes=False)
         judged = self.knows.judge.results(pair.target, pair.baseline, results, inputs)
         blamed = any(link.said is not None and link.said.guilty for link in links)
         for slot, (target, baseline, close) in results.items():
-            said = self._with_arguments(judged[slot], close, inputs, differences)
-            state = replace(state_from(said, close, inputs.depth + 1), undefined=inputs.undefined)
+            said = judged[slot]
+            if not is_workspace(pair.target.op, slot):
+                said = self._with_arguments(said, close, inputs, differences)
+            state = replace(state_from(said, close, inputs.depth + 1), undefined=close.undefined or inputs.undefined)
             self.knows.known.keep(target, baseline, state)
+            if close.reason == NOT_TOLD:
+                self._not_told.append((pair.target, slot))
             row = self.knows.evidence.judged(pair, slot, close, said, inputs)
             if said.guilty and not blamed:
                 blamed = True
                 self._blame(pair, row, said, inputs, differences)
-        defined = [judged[slot] for slot, (one, other, _) in results.items() if not (one.undefined and other.undefined)]
+        defined = [
+            judged[slot]
+            for slot, (one, other, close) in results.items()
+            if not (close.undefined or (one.undefined and other.undefined))
+        ]
         if defined and not inputs.undefined:
             self._note_proof(pair, defined, links)
 

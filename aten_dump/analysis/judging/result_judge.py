@@ -91,7 +91,7 @@ class ResultJudge:
         if is_workspace(call.op, slot):
             return Judgement("same", floor_from="exact", note="a workspace: only what reads it counts")
         if inputs.undefined:
-            return Judgement("unknown", note="it reads memory that nothing had written")
+            return Judgement("unknown", note=close.reason or "it reads memory that nothing had written")
         if close.shape is not None:
             return Judgement("different", inputs.agree and inputs.same_shapes, floor_from="exact")
         if not close.known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,12 +13,13 @@ from ...dump import Call, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from .rounding import Rounding, terms_of
 from .rounding_error import SUSPECT, LocalError, measure, measure_exact
-from .run_op import RUN_ERRORS, Run, recorded_slots, result_slots, run_call
+from .run_op import RUN_ERRORS, Run, recorded_slots, result_slots, run_call, without
 from .shared_memory import check_readable
 from .workspaces import is_workspace
 
 REPLAY_BYTES: Final = 256 << 20
 _CPU: Final = torch.device("cpu")
+Undefined = Mapping[str, torch.Tensor]  # by slot of a call's results, which elements depend on undefined memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,14 @@ class OwnError:
 
 
 class Replays:
-    """Replays of calls, each made when it is needed; `enabled` False makes none."""
+    """Replays of calls, each made when it is needed; `enabled` False makes none.
+
+    `undefined` tells of a call which elements of its results depend on undefined memory: they are not looked at.
+    """
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
+        self.undefined: Callable[[Call], Undefined] = lambda call: {}
         self._known: dict[tuple[int, int], dict[str, LocalError] | str] = {}
 
     def local_errors(self, target: Call, baseline: Call) -> dict[str, OwnError] | str:
@@ -72,7 +77,7 @@ class Replays:
         """Return the distance of each result from the replayed one, or why there is none."""
         key = id(call.rank), call.id
         if key not in self._known:
-            self._known[key] = _errors(call)
+            self._known[key] = _errors(call, self.undefined(call))
         return self._known[key]
 
 
@@ -84,53 +89,59 @@ def draws_otherwise(target: Call, baseline: Call) -> bool:
     return any(run is not None and run.drew for run in (attempt(call, False, _CPU)[0] for call in (target, baseline)))
 
 
-def _errors(call: Call) -> dict[str, LocalError] | str:
+def _errors(call: Call, undefined: Undefined) -> dict[str, LocalError] | str:
     results = {slot: value for slot, value in call.result_values() if not is_workspace(call.op, slot)}
     values = [*(v for _, v in call.input_values()), *results.values()]
     if sum(value.numel * 8 for value in {v.id: v for v in values}.values()) > REPLAY_BYTES:
         return "its tensors are too large to replay while comparing; use `aten-dump replay`"
     if not results:
         return "it has no result"
-    reference, failure = attempt(call, True, _CPU)
+    reference, failure = attempt(call, True, _CPU, undefined)
     has_exact = not all(value.is_floating for value in results.values())
-    native = attempt(call, False, _CPU)[0] if reference is None or has_exact else None
+    native = attempt(call, False, _CPU, undefined)[0] if reference is None or has_exact else None
     if reference is None and native is None:
         return str(failure)
     try:
-        found = {error.slot: error for error in measured(call, native, reference)}
+        found = {error.slot: error for error in measured(call, native, reference, undefined)}
         if native is None and any(error.ratio > SUSPECT for error in found.values()):  # how far is an honest one?
-            native, _ = attempt(call, False, _CPU)
-            found = {error.slot: error for error in measured(call, native, reference)}
+            native, _ = attempt(call, False, _CPU, undefined)
+            found = {error.slot: error for error in measured(call, native, reference, undefined)}
     except (AtenDumpError, *RUN_ERRORS) as error:
         return str(error)
     return {slot: error for slot, error in found.items() if slot in results}
 
 
-def attempt(call: Call, cast: bool, device: torch.device) -> tuple[Run | None, AtenDumpError | None]:
+def attempt(
+    call: Call, cast: bool, device: torch.device, undefined: Undefined | None = None
+) -> tuple[Run | None, AtenDumpError | None]:
     """Run a call again; return what it gave, or why it could not be run."""
     try:
-        return run_call(call, cast=cast, device=device), None
+        return run_call(call, cast=cast, device=device, undefined=undefined), None
     except (ReplayError, MissingDataError, FormatError) as error:
         return None, error
 
 
-def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[LocalError]:
+def measured(
+    call: Call, native: Run | None, reference: Run | None, undefined: Undefined | None = None
+) -> Iterator[LocalError]:
     """Yield the error of each result whose bytes were recorded.
 
     Args:
         call: an aten call.
         native: it, run again in the recorded dtypes; None where that failed or was not tried.
         reference: it, run in float64; None takes `native` for the reference.
+        undefined: which elements are not looked at.
     """
-    plain = {} if native is None else dict(result_slots(native))
-    wide = plain if reference is None else dict(result_slots(reference))
+    masks = undefined or {}
+    plain = {} if native is None else _of_defined(native, masks)
+    wide = plain if reference is None else _of_defined(reference, masks)
     sizes = sorted((value.numel for _, value in call.input_values()), reverse=True)[:2]  # that count in `terms_of`
     for slot, recorded in recorded_slots(call):
         if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque or is_workspace(call.op, slot)):
             continue
         if isinstance(recorded, Value):
             check_readable(recorded)
-        item = recorded.shared_tensor() if isinstance(recorded, Value) else recorded
+        item = without(masks.get(slot), recorded.shared_tensor() if isinstance(recorded, Value) else recorded)
         if item is None and plain.get(slot) is None:
             continue
         if isinstance(item, torch.Tensor) and (item.dtype.is_floating_point or item.is_complex()):
@@ -138,6 +149,10 @@ def measured(call: Call, native: Run | None, reference: Run | None) -> Iterator[
             yield _floating(slot, item, (plain.get(slot), wide.get(slot)), rounding)
         elif native is not None:
             yield _on_cpu_exact(slot, item, plain.get(slot))
+
+
+def _of_defined(run: Run, undefined: Undefined) -> dict[str, Any]:
+    return {slot: without(undefined.get(slot), item) for slot, item in result_slots(run)}
 
 
 def _on_cpu_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:

@@ -34,7 +34,7 @@ _REINTERPRET: Final = frozenset(
     ("aten::view.dtype", "aten::nextafter", "aten::frexp.Tensor", "aten::_fused_sdp_choice")
 )
 _ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
-_SECOND_FILL: Final = 0x3C  # as floats: small normal numbers; as indices: out of range
+SECOND_FILL: Final = 0x5C  # as floats: large numbers, in which no sum loses them; as indices: out of range
 RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
 
 
@@ -73,6 +73,7 @@ def run_call(
     cast: bool = False,
     device: torch.device | None = None,
     known: Mapping[Moment, torch.Tensor] | None = None,
+    undefined: Mapping[str, torch.Tensor] | None = None,
 ) -> Run:
     """Run the op of a call again.
 
@@ -81,6 +82,7 @@ def run_call(
         cast: in float64, else in the recorded dtypes.
         device: where; the CPU by default.
         known: storages, as bytes, that take the place of what was recorded.
+        undefined: by slot, which elements of its results are known to depend on undefined memory: nobody looks at them.
 
     Raises:
         ReplayError, MissingDataError: it cannot be run; the message says why.
@@ -93,25 +95,31 @@ def run_call(
     around = Surroundings(cast, device or torch.device("cpu"), known or {})
     values = {value.id: value for _, value in call.input_values()}.values()
     check_given(values, cast=cast)
-    undefined = any(value.undefined and value.numel for value in values)
-    first = _run(op, call, around)
-    if not undefined:
+    first = run_in(op, call, around)
+    if not any(value.undefined and value.numel for value in values):
         return first
-    second = _run(op, call, replace(around, fill=_SECOND_FILL))
-    _check_same(call, first, second)
+    second = run_in(op, call, replace(around, fill=SECOND_FILL))
+    _check_same(call, first, second, undefined or {})
     return first
 
 
-def _check_same(call: Call, first: Run, second: Run) -> None:
+def _check_same(call: Call, first: Run, second: Run, undefined: Mapping[str, torch.Tensor]) -> None:
     """Check that an op gave the same twice, wherever the program's result was defined."""
     defined = {slot for slot, value in call.result_values() if not value.undefined}
     others = dict(result_slots(second))
     for slot, item in result_slots(first):
-        if slot in defined and not same_bits(item, others[slot]):
+        pair = (without(undefined.get(slot), one) for one in (item, others[slot]))
+        if slot in defined and not same_bits(*pair):
             raise ReplayError("it reads memory that was undefined (torch.empty), whose contents are not recorded")
 
 
-def _run(op: Any, call: Call, around: Surroundings) -> Run:
+def without(undefined: torch.Tensor | None, item: Any) -> Any:
+    """Return a tensor with 0 for the elements that are undefined."""
+    return item if undefined is None or not isinstance(item, torch.Tensor) else item.masked_fill(undefined, 0)
+
+
+def run_in(op: Any, call: Call, around: Surroundings) -> Run:
+    """Run the op of a call on what was recorded."""
     return _run_on(op, call, around, _Arguments(call, around, _recorded(call, around)))
 
 
@@ -299,10 +307,11 @@ def same_bits(one: Any, other: Any) -> bool:
         return torch.equal(one.int_repr(), other.int_repr())
     if one.layout is not torch.strided:
         return torch.equal(one.to_dense(), other.to_dense())
-    return one.numel() == 0 or torch.equal(_bits(one), _bits(other))
+    return one.numel() == 0 or torch.equal(bits(one), bits(other))
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a strided tensor's elements, in their order."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     plain = torch.view_as_real(plain) if plain.is_complex() else plain
     flat = plain.reshape(-1)

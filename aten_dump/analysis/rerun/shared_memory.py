@@ -5,8 +5,8 @@ Theory of operation
     the strides, overlaps and aliasing that it saw in the program; the buffer starts at a multiple of 64 bytes
     of the storage, so that addresses have the alignment they had and kernels take the same path. With `cast`, floating
     values become float64 (complex128): the buffer is converted as a whole, and the geometry, counted in elements,
-    stays. Memory that was undefined is filled with a given byte: run twice with different bytes, an op that
-    reads undefined memory gives itself away.
+    stays. Memory that was undefined, or is said to be unwritten, is filled with given bytes: run twice with different
+    ones, an op that reads it gives itself away.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Surroundings:
     cast: bool = False  # floating values become float64, complex ones complex128
     device: torch.device = _CPU
     known: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # whole storages, in place of the recorded
-    fill: int = 0  # the byte that undefined memory is filled with
+    fill: int = 0  # the greatest of the bytes that undefined memory is filled with
+    unwritten: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # which bytes of storages are undefined
 
 
 def tensors_of(
@@ -101,13 +102,13 @@ def tensors_of(
             groups.setdefault(moment_of(value), []).append(value)
     for moment, group in groups.items():
         if around.cast and not absolute and len(group) == 1 and moment not in around.known:
-            alone = _cast_alone(group[0])
+            alone = _cast_alone(group[0]) if moment not in around.unwritten else None
             if alone is not None:
                 tensors[group[0].id] = alone.to(around.device)
                 continue
         buffer, base = around.known.get(moment), 0
         if buffer is None:
-            buffer, base = _fill_buffer(group, around.fill, absolute)
+            buffer, base = _fill_buffer(group, around, absolute)
         elif any(value.id in written for value in group):
             buffer = buffer.clone()
         made = _cast_views(group, buffer, base, written) if around.cast else _views(group, buffer, base)
@@ -141,20 +142,31 @@ def view_of(value: Value, buffer: torch.Tensor, base: int = 0) -> torch.Tensor:
     return next(iter(_views([value], buffer, base).values()))
 
 
-def _fill_buffer(group: list[Value], fill: int, absolute: bool) -> tuple[torch.Tensor, int]:
+def _fill_buffer(group: list[Value], around: Surroundings, absolute: bool) -> tuple[torch.Tensor, int]:
     extents = [extent(value) for value in group]
     base = 0 if absolute else min(low for low, _ in extents) // ALIGNMENT * ALIGNMENT
     end = max(high for _, high in extents)
     if absolute:
         end = max(end, group[0].storage_nbytes)
     buffer = torch.zeros(_rounded(end - base), dtype=torch.uint8)  # calloc: pages that are not touched cost nothing
+    unwritten = around.unwritten.get(moment_of(group[0]))
     for value, (low, high) in zip(group, extents, strict=True):
-        if value.undefined and fill:
-            buffer[low - base : high - base] = 1 if value.dtype == torch.bool else fill
+        if value.undefined and around.fill and unwritten is None:
+            buffer[low - base : high - base] = _pattern(value, high - low, around.fill)
     for value in group:
         if not value.undefined:
             _write(value, buffer, base, whole=absolute)
+    if unwritten is not None:
+        seen = unwritten[base : base + buffer.numel()]
+        buffer[: seen.numel()][seen] = _pattern(group[0], seen.numel(), around.fill)[seen]
     return buffer, base
+
+
+def _pattern(value: Value, nbytes: int, fill: int) -> torch.Tensor:
+    """Return bytes up to `fill`, elements unlike: a row of equal numbers is normalized to what 0 is. 0xFF makes NaN."""
+    if value.dtype == torch.bool or fill in (0, 0xFF):
+        return torch.full((nbytes,), min(fill, 1) if value.dtype == torch.bool else fill, dtype=torch.uint8)
+    return (fill - torch.arange(nbytes).square() % 13).to(torch.uint8)
 
 
 def _rounded(nbytes: int) -> int:

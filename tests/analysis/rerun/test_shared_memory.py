@@ -187,7 +187,8 @@ def test_undefined_memory_is_filled_with_a_byte(values: Values) -> None:
     recorded = values(torch.zeros(4), flags=r.UNDEFINED, store=None)
     assert made(recorded)[0].tolist() == [0.0] * 4
     filled = made(recorded, Surroundings(fill=0x3C))[0]
-    assert filled.view(torch.uint8).tolist() == [0x3C] * 16
+    assert 0x30 <= min(filled.view(torch.uint8).tolist()) <= max(filled.view(torch.uint8).tolist()) == 0x3C
+    assert filled.unique().numel() == filled.numel(), "equal numbers would be lost where a row is normalized"
     mask = values(torch.zeros(4, dtype=torch.bool), flags=r.UNDEFINED, store=None)
     assert made(mask, Surroundings(fill=0x3C))[0].view(torch.uint8).tolist() == [1] * 4, "a bool is 0 or 1"
     defined = values(torch.zeros(4))

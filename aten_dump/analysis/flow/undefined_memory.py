@@ -1,0 +1,174 @@
+"""Which elements of recorded tensors are undefined: they depend on memory that nothing had written.
+
+Theory of operation
+    What comes of ``torch.empty`` is filled piece by piece: through slices, masks, indices. A dump says that an op wrote
+    to a tensor, not to which elements. So each call that reads such memory is run with other bytes wherever nothing was
+    written (`rerun/undefined_elements.py`). What comes out otherwise is kept for each storage, byte by byte, as it
+    stands when a call runs: views see through it, and what overwrites it ends it, as in the program. A call that cannot
+    be run makes its results undefined by a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...dump import Call, Value
+from ...dump.across_ranks.assembled_rank import AssembledRank
+from ...errors import AtenDumpError
+from ...store import records
+from ..rerun.shared_memory import extent, moment_of
+from ..rerun.undefined_elements import DEPENDS, undefined_elements
+from .data_flow import DataFlow
+
+_ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
+_NONE: Final = torch.zeros_like(_ALL)
+_MOST_BYTES: Final = 512 << 20  # of a storage of which it is told byte by byte
+
+
+@dataclass(slots=True)
+class _Unwritten:
+    """Which bytes of a storage at a version are undefined, as `undefined_elements` tells of elements."""
+
+    version: int
+    bytes: NDArray[np.uint8] | None  # None: it is not known which
+    guessed: bool = False  # a call that made some of it could not be run
+
+    def grown(self, value: Value) -> NDArray[np.uint8]:
+        """Return the bytes, as many as a value reaches to."""
+        assert self.bytes is not None
+        if len(self.bytes) < _size(value):
+            self.bytes = np.pad(self.bytes, (0, _size(value) - len(self.bytes)))
+        return self.bytes
+
+
+class UndefinedMemory:
+    """Tells of the values of one recording which elements are undefined; `runs` False guesses, and reads no tensor."""
+
+    def __init__(self, flow: DataFlow, *, runs: bool) -> None:
+        self._flow = flow
+        self._is_whole = isinstance(flow.rank, AssembledRank)  # tensors of several ranks lie in no one memory
+        self._runs = runs and not self._is_whole
+        self._memory: dict[int, _Unwritten] = {}  # by storage, while calls are followed
+        self._guessed: set[int] = set()  # ids of values
+
+    def elements(self, value: Value) -> torch.Tensor | None:
+        """Return which elements of a value are undefined, as `undefined_elements` does; None: all are defined.
+
+        Of a value that is undefined as a whole, nothing was recorded, and nothing is told.
+        """
+        return self._found.get(value.id)
+
+    def is_guessed(self, value: Value) -> bool:
+        """Tell whether which elements are undefined is not known, as a call could not be run."""
+        return value.id in self._found and value.id in self._guessed
+
+    @cached_property
+    def _found(self) -> dict[int, torch.Tensor]:
+        found: dict[int, torch.Tensor] = {}
+        if any(record.flags & records.UNDEFINED for record in self._flow.rank.tables.values.records()):
+            for call in self._flow.calls():
+                self._follow(call, found)
+            self._memory.clear()
+        return found
+
+    def _follow(self, call: Call, found: dict[int, torch.Tensor]) -> None:
+        given = [value for _, value in call.input_values()]
+        for value in given:
+            self._arrive(value)
+            self._look(value, found)
+        read = [v for _, v in self._flow.reads(call) if v.numel and (v.undefined or v.id in found)]
+        unlike = self._unlike(call, given, read) if read and not self._flow.is_view(call) else {}
+        guessed = unlike is None or any(value.id in self._guessed for value in read)
+        results = sorted(self._flow.results(call), key=lambda made: not made[1].undefined)  # then what lies in them
+        for slot, value in results:
+            if not (read or value.undefined or value.storage in self._memory):
+                continue
+            is_blank = value.undefined and not read
+            undefined = _ALL if unlike is None or is_blank else unlike.get(slot, _NONE)
+            if self._is_told(value):
+                self._write(value, undefined, guessed)
+            else:
+                self._become(value, found, undefined=bool(undefined.any()) and not is_blank)
+        for _, value in call.result_values():
+            self._look(value, found)
+
+    def _arrive(self, value: Value) -> None:
+        """Look at memory before a call: others may have written to it since."""
+        known = self._memory.get(value.storage)
+        if known is None and value.undefined and self._is_told(value):
+            self._memory[value.storage] = _Unwritten(value.version, np.full(_size(value), DEPENDS, np.uint8))
+        elif known is not None and known.version != value.version:
+            if value.undefined:
+                known.version = value.version
+            else:
+                del self._memory[value.storage]
+
+    def _look(self, value: Value, found: dict[int, torch.Tensor]) -> None:
+        """Note which elements of a value are undefined."""
+        known = self._memory.get(value.storage)
+        if known is None or value.undefined or value.id in found:
+            return
+        undefined = whole = _ALL.expand(value.shape)
+        if known.bytes is not None and self._is_told(value):
+            undefined = torch.from_numpy(np.asarray(_laid_on(known.grown(value), value).max(-1)))
+        if bool(undefined.any()):
+            found[value.id] = whole if torch.equal(undefined, whole) else undefined
+            if known.guessed:
+                self._guessed.add(value.id)
+
+    def _unlike(self, call: Call, given: list[Value], read: list[Value]) -> dict[str, torch.Tensor] | None:
+        """Return which elements of a call's results depend on undefined ones that it read, by slot; None: unknown."""
+        if not self._runs or any(not (value.undefined or self._is_told(value)) for value in read):
+            return None
+        known = [(value, self._memory.get(value.storage)) for value in given]
+        bytes = {moment_of(v): torch.from_numpy(m.bytes) for v, m in known if m is not None and m.bytes is not None}
+        try:
+            return undefined_elements(call, bytes)
+        except AtenDumpError:
+            return None
+
+    def _write(self, value: Value, undefined: torch.Tensor, guessed: bool) -> None:
+        """Note which elements a call left undefined of what it wrote."""
+        known = self._memory.get(value.storage)
+        if known is None or known.bytes is None:
+            known = _Unwritten(value.version, np.zeros(_size(value), np.uint8))
+        bytes = known.grown(value)
+        _laid_on(bytes, value)[...] = np.broadcast_to(undefined.numpy(), tuple(value.shape))[..., None]
+        known.version, known.guessed = value.version, known.guessed or guessed
+        self._memory[value.storage] = known
+        if not bytes.any():
+            del self._memory[value.storage]
+
+    def _become(self, value: Value, found: dict[int, torch.Tensor], *, undefined: bool) -> None:
+        """Note of memory that is not told by bytes whether what a call wrote is undefined."""
+        self._memory.pop(value.storage, None)
+        if undefined and value.storage:
+            self._memory[value.storage] = _Unwritten(value.version, None, guessed=True)
+        elif undefined:
+            found[value.id] = _ALL.expand(value.shape)
+            self._guessed.add(value.id)
+
+    def _is_told(self, value: Value) -> bool:
+        """Tell whether the memory of a value is told byte by byte."""
+        if not value.storage or self._is_whole or not hasattr(torch, value.dtype_name):
+            return False
+        return min(value.storage_offset, *value.stride, 0) == 0 and _size(value) <= _MOST_BYTES
+
+
+def _size(value: Value) -> int:
+    return max(value.storage_nbytes, extent(value)[1])
+
+
+def _laid_on(bytes: NDArray[np.uint8], value: Value) -> NDArray[np.uint8]:
+    """Return what is told of the bytes under each element of a value: uint8[*shape, element size]."""
+    size = value.dtype.itemsize
+    if value.numel == 0:
+        return np.zeros((*value.shape, size), np.uint8)
+    strides = (*(step * size for step in value.stride), 1)
+    return np.lib.stride_tricks.as_strided(bytes[value.storage_offset * size :], (*value.shape, size), strides)

@@ -1,0 +1,138 @@
+"""Memory that nothing had written, followed byte by byte from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from aten_dump.analysis.flow import undefined_memory
+from aten_dump.analysis.flow.data_flow import DataFlow
+from aten_dump.analysis.flow.undefined_memory import UndefinedMemory
+from aten_dump.analysis.rerun.undefined_elements import DEPENDS
+
+H = torch.arange(1.0, 13.0).view(6, 2)
+M = torch.tensor([True, False, True, False, True, False])
+
+
+class Told:
+    """What is told of the results of the calls of one program."""
+
+    def __init__(self, rank: Any, kind: str = "aten", *, runs: bool = True) -> None:
+        self.rank = rank
+        self.memory = UndefinedMemory(DataFlow(rank, kind), runs=runs)
+
+    def rows(self, name: str, slot: str = "output.0") -> list[int]:
+        """Return the numbers of the rows that are undefined, of a result."""
+        found = self.memory.elements(self.value(name, slot))
+        return [] if found is None else (found.view(len(found), -1) == DEPENDS).any(-1).nonzero().flatten().tolist()
+
+    def is_guessed(self, name: str) -> bool:
+        return self.memory.is_guessed(self.value(name, "output.0"))
+
+    def value(self, name: str, slot: str) -> Any:
+        return dict(self.rank[name].result_values())[slot]
+
+
+@pytest.fixture
+def told(record: Callable[..., Any]) -> Callable[..., Told]:
+    return lambda body, **options: Told(record(body, **options))
+
+
+def masked() -> None:
+    y = torch.empty_like(H)
+    y[M] = H[M]
+    y.neg()
+    y[~M] = H[~M]
+    y.exp()
+
+
+def test_it_ends_where_the_last_of_it_was_written(told: Callable[..., Told]) -> None:
+    seen = told(masked)
+    assert seen.rows("Aten.index_put_.0.forward") == seen.rows("Aten.neg.0.forward") == [1, 3, 5]
+    assert seen.rows("Aten.index_put_.1.forward") == seen.rows("Aten.exp.0.forward") == []
+
+
+def test_slices_that_are_copied_count(told: Callable[..., Told]) -> None:
+    def body() -> None:
+        y = torch.empty(8, 2)
+        y[:3] = H[:3]
+        y.index_copy_(0, torch.tensor([5, 4]), H[:2])
+        y.relu()
+        y[6:] = H[:2]
+        y[3] = 1.0
+        y.relu()
+
+    seen = told(body)
+    assert seen.rows("Aten.relu.0.forward") == [3, 6, 7]
+    assert seen.rows("Aten.relu.1.forward") == []
+
+
+def test_views_see_it_through(told: Callable[..., Told]) -> None:
+    def body() -> None:
+        y = torch.empty_like(H)
+        y[M] = H[M]
+        turned = y.t()
+        turned.exp()
+        y[:1].exp(), y[1:3].exp()
+
+    seen = told(body)
+    assert seen.rows("Aten.exp.0.forward") == [0, 1], "of each row some"
+    assert seen.rows("Aten.exp.1.forward") == []
+    assert seen.rows("Aten.exp.2.forward") == [0]
+
+
+def test_padding_is_undefined_and_what_is_cut_out_of_it_is_not(told: Callable[..., Told]) -> None:
+    def body() -> None:
+        y = H.new_empty(9, 2)
+        y[:6] = H
+        F.layer_norm(y, (2,))[:6].sum()
+        y.sum()
+
+    seen = told(body)
+    assert seen.rows("Aten.native_layer_norm.0.forward") == [6, 7, 8]
+    sums = [seen.memory.elements(seen.value(f"Aten.sum.{n}.forward", "output.0")) for n in (0, 1)]
+    assert sums[0] is None and sums[1] is not None and sums[1].item() == DEPENDS
+
+
+def test_memory_that_is_taken_again_is_what_was_written_to_it(told: Callable[..., Told]) -> None:
+    def body() -> None:
+        y = torch.empty_like(H)
+        y[M] = H[M]
+        y.copy_(H)
+        y.exp()
+
+    assert told(body).rows("Aten.exp.0.forward") == []
+
+
+def test_what_cannot_be_run_is_guessed(record: Callable[..., Any]) -> None:
+    seen = Told(record(masked), runs=False)
+    assert seen.rows("Aten.neg.0.forward") == [0, 1, 2, 3, 4, 5]
+    assert seen.is_guessed("Aten.neg.0.forward")
+    without_bytes = Told(record(masked, data="statistic"))
+    assert without_bytes.is_guessed("Aten.neg.0.forward")
+    assert not Told(record(masked)).is_guessed("Aten.neg.0.forward")
+
+
+def test_of_large_memory_it_is_guessed_until_all_of_it_is_written(
+    record: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body() -> None:
+        y = torch.empty_like(H)
+        y[M] = H[M]
+        y.sum()
+        y.copy_(H)
+        y.exp()
+
+    monkeypatch.setattr(undefined_memory, "_MOST_BYTES", 8)
+    seen = Told(record(body))
+    assert seen.is_guessed("Aten.index_put_.0.forward") and seen.is_guessed("Aten.sum.0.forward")
+    assert seen.rows("Aten.exp.0.forward") == []
+
+
+def test_in_a_recording_without_any_nothing_is_run(told: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UndefinedMemory, "_follow", lambda *_: pytest.fail("followed"))
+    assert told(lambda: H.exp()).rows("Aten.exp.0.forward") == []
