@@ -23,7 +23,7 @@ class Counterparts:
 
     def __init__(self, *, read_data: bool) -> None:
         self.depth = 0
-        self._read_data = read_data
+        self.read_data = read_data
         self._states: dict[tuple[int, int], State] = {}
         self._close: dict[tuple[int, int], Closeness] = {}
         self._measured = Measured()
@@ -36,7 +36,7 @@ class Counterparts:
         key = target.id, baseline.id
         found = self._close.get(key)
         if found is None:
-            found = self._close[key] = closeness(target, baseline, data=self._read_data, known=self._measured)
+            found = self._close[key] = closeness(target, baseline, data=self.read_data, known=self._measured)
         return found
 
     def find(self, target: Value, baseline: Value) -> State | None:

@@ -47,6 +47,7 @@ class Walk:
 
     def run(self, primary: Sequence[Pair], aligned: Sequence[Pair] = ()) -> None:
         """Walk pairs of the kind that is judged, in execution order; `aligned` has those of other kinds too."""
+        self._aligned = aligned
         self.knows.links.set_aligned(aligned)
         self.knows.links.note_precisions(primary)
         pairs = {pair.target.id: pair for pair in primary}
@@ -60,8 +61,8 @@ class Walk:
                 self._pair(pair)
 
     def ends(self) -> list[str]:
-        """Judge the losses, the gradients and what is left in memory; return the names of those that nobody knows."""
-        ends = Ends(self.knows, self._open_pairs)
+        """Judge what both steps are for (`ends.py`); return the names of what nobody knows."""
+        ends = Ends(self.knows, self._open_pairs, self._aligned)
         ends.run()
         return ends.unknown
 

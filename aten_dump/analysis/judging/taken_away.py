@@ -1,0 +1,119 @@
+"""What a program takes away from a step: what its modules return to it, and what it computes and hands on to no call.
+
+Theory of operation
+    What the outermost module call returned is a result if nobody computes with it in the step: an inference returns it.
+    Where one side goes on with it, that may be the other's program written otherwise (a softmax inside the model, or
+    behind it); so what comes of it there is asked too. Of other results it is not known which belong together:
+    those that have no counterpart are put together by their shapes, and if they differ nobody is accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+from ...dump import Call, Value
+from ..evidence.evidence_rows import Pair
+from ..flow.counterparts import Side
+from ..flow.flat_memory import has_parts
+from ..flow.taken_results import TakenResults
+from .knowledge import Knowledge
+
+_MOST_TRIED: Final = 4  # results that may be what the other side returned
+
+
+class TakenAway:
+    """Finds the results of two recordings that belong together."""
+
+    def __init__(
+        self, knows: Knowledge, aligned: Sequence[Pair], losses: tuple[Sequence[Value], Sequence[Value]]
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            knows: what is known of both sides.
+            aligned: pairs of calls of every kind.
+            losses: of both sides; they are compared as such.
+        """
+        self._knows = knows
+        self._aligned = aligned
+        self._losses = tuple({value.id for value in side} for side in losses)
+        self._taken = TakenResults(knows.flows[0]), TakenResults(knows.flows[1])
+
+    @cached_property
+    def all(self) -> tuple[list[Value], list[Value]]:
+        """What both sides took away."""
+        return self._taken[0].all(), self._taken[1].all()
+
+    # -- what modules returned --------------------------------------------------------------------------------------
+
+    def of_modules(self) -> Iterator[tuple[str, Value, Value]]:
+        """Yield what outermost modules returned for good, with its name."""
+        for pair in self._aligned:
+            if not (_is_outermost(pair.target) and _is_outermost(pair.baseline)):
+                continue
+            theirs = dict(pair.baseline.output_values())
+            for slot, value in pair.target.output_values():
+                other = theirs.get(slot)
+                if other is not None and self._is_result(pair, value, other):
+                    yield f"result ({slot} of {pair.target.name})", value, other
+
+    def _is_result(self, pair: Pair, target: Value, baseline: Value) -> bool:
+        if target.id in self._losses[0] or baseline.id in self._losses[1] or not _is_told(target, baseline):
+            return False
+        calls = pair.target, pair.baseline
+        values = target, baseline
+        if not any(self._taken[side].is_made(values[side]) for side in (0, 1)):
+            return False
+        taken = [self._taken[side].is_taken(calls[side], values[side]) for side in (0, 1)]
+        if all(taken):
+            return True
+        return any(taken) and not self._became(1 if taken[0] else 0, values)
+
+    def _became(self, side: Side, values: tuple[Value, Value]) -> bool:
+        """Tell whether the side that went on with what a module returned arrived at what the other side has."""
+        if self._knows.wiring.state(*values) is not None:
+            return True
+        wanted = values[1 - side]
+        later = [v for v in self.all[side] if v.id > values[side].id and v.shape == wanted.shape][:_MOST_TRIED]
+        return any(self._means_same(side, found, wanted) for found in later)
+
+    def _means_same(self, side: Side, value: Value, other: Value) -> bool:
+        target, baseline = (other, value) if side else (value, other)
+        if self._knows.wiring.state(target, baseline) is not None:
+            return True
+        return self._knows.regions.compare([target], [baseline]).verdict == "same"
+
+    # -- other results ----------------------------------------------------------------------------------------------
+
+    def of_calls(self) -> Iterator[tuple[str, Value, Value]]:
+        """Yield results without a counterpart that may belong together, with their names."""
+        ours, theirs = self._without_counterpart(0), self._without_counterpart(1)
+        for shape in ours.keys() & theirs.keys():
+            targets, baselines = list(ours[shape]), list(theirs[shape])
+            for target in ours[shape]:
+                same = next((v for v in baselines if self._means_same(0, target, v)), None)
+                if same is not None:
+                    targets.remove(target)
+                    baselines.remove(same)
+            if len(targets) == len(baselines):
+                yield from (("result", *pair) for pair in zip(targets, baselines, strict=True))
+
+    def _without_counterpart(self, side: Side) -> dict[tuple[object, ...], list[Value]]:
+        found: dict[tuple[object, ...], list[Value]] = {}
+        for value in self.all[side]:
+            if value.id not in self._losses[side] and not self._knows.known.is_known(side, value):
+                found.setdefault((tuple(value.shape), value.is_floating), []).append(value)
+        return found
+
+
+def _is_outermost(call: Call) -> bool:
+    return call.kind == "module" and call.phase == "forward" and call.parent is None
+
+
+def _is_told(target: Value, baseline: Value) -> bool:
+    """Tell whether it is known what one of two values holds, and how parts on several ranks make them up."""
+    if target.unsettled or baseline.unsettled or has_parts(target) != has_parts(baseline):
+        return False
+    return not (target.undefined and baseline.undefined)
