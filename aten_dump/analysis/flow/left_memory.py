@@ -4,7 +4,8 @@ Theory of operation
     Memory from outside outlives the step. Each place in it, a storage seen with a geometry, that the program's calls
     wrote has what stood there before, and what was left. Some of it is no state: what the step itself goes on to
     compute with is seen there (a bucket, a staging buffer); gradients are compared by their names, and whether they are
-    overwritten or dropped is the program's affair; the scale of the loss goes with the precision.
+    overwritten or dropped is the program's affair; the scale of the loss goes with the precision; how an optimizer
+    counts its steps, in a tensor or not, shows in the parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import read_op_name
+from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
 from .data_flow import DataFlow
 from .last_reads import LastReads
@@ -61,13 +62,21 @@ class LeftMemory:
                 continue
             value = self._flow.rank.value_by_id(record.id)
             if record.storage not in outside:
-                outside[record.storage] = value.from_outside
+                outside[record.storage] = value.from_outside and record.storage not in self._literals
             if outside[record.storage] and not (value.undefined or value.composed or value.opaque):
                 yield value
 
+    @cached_property
+    def _literals(self) -> set[int]:
+        """Return the storages of tensors that the step made of literals, which no op fills."""
+        lifts = (call for call in self._flow.calls() if call.op == LIFT_FRESH)
+        return {v.storage for call in lifts for _, v in call.input_values()}
+
     def is_state(self, place: LeftPlace) -> bool:
         """Tell whether a place was left otherwise than it was, and nothing but the next step will see it."""
-        if place.last.storage in self._of_gradients or read_op_name(place.writer.op).name == _SCALES_LOSS:
+        counts_steps = place.writer.phase == "optimizer" and place.last.numel == 1
+        scales_loss = read_op_name(place.writer.op).name == _SCALES_LOSS
+        if counts_steps or scales_loss or place.last.storage in self._of_gradients:
             return False
         if self._reads.is_read(place.last, lambda call: bool(self._flow.results(call))):
             return False
@@ -91,7 +100,7 @@ class LeftMemory:
 
         An average of weights is; what a training loop counts is not.
         """
-        if place.writer.module or place.writer.phase == "optimizer":
+        if _is_of_model(place.writer):
             return True
         given = {v.storage for _, v in self._flow.reads(place.writer)} - {place.last.storage}
         return bool(given & self._of_model)
@@ -99,5 +108,14 @@ class LeftMemory:
     @cached_property
     def _of_model(self) -> set[int]:
         """Return the storages from outside that a module or the optimizer writes."""
-        calls = [place.writer for place in self.places if place.writer.module or place.writer.phase == "optimizer"]
-        return {v.storage for call in calls for _, v in call.written_values()}
+        return {place.last.storage for place in self.places if _is_of_model(place.writer)}
+
+
+def _is_of_model(call: Call) -> bool:
+    """Tell whether a call ran in a module or is the optimizer's."""
+    if call.module or call.phase == "optimizer":
+        return True
+    around = call.parent
+    while around is not None and around.kind != "module":
+        around = around.parent
+    return around is not None

@@ -156,10 +156,8 @@ class Ends:
         call = places[0].writer
         place = knows.evidence.place(call)
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        name = f"{self._left.name(side, places[0])}{more}"
-        text = (
-            f"only the {_SIDES[side]} changes {name}, there before the step; the {_SIDES[1 - side]} has no such write"
-        )
+        name, other = f"{self._left.name(side, places[0])}{more}", _SIDES[1 - side]
+        text = f"only the {_SIDES[side]} changes {name}, there before the step; the {other} has no such write"
         row = Row(None if side else place, place if side else None, "", "left behind", "different", note=text)
         knows.evidence.rows.append(row)
         if any(self._left.belongs_to_model(side, place) for place in places):

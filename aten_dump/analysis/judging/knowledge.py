@@ -24,6 +24,7 @@ from .result_judge import ResultJudge
 from .sources import Sources
 
 _SIDES: Final = ("target", "baseline")
+_FILTERS: Final = ("ops", "exclude_ops", "modules", "trigger")  # of the configuration: calls are left out
 
 
 @dataclass(slots=True)
@@ -54,6 +55,18 @@ class Knowledge:
         self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike)
         self.evidence = EvidenceRows()
         self.proofs = Proofs()
+
+    @property
+    def tells_memory(self) -> bool:
+        """Whether both sides say which tensors lie in the same memory: other tools do not."""
+        return not any(rank.config.get("source") for rank in (self.target, self.baseline))
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether every op of both sides was recorded, as each rank ran it: what no call reads is read by none."""
+        ranks = self.target, self.baseline
+        is_whole = all(rank.complete and not any(map(rank.config.get, _FILTERS)) for rank in ranks)
+        return self.kind == "aten" and is_whole and self.tells_memory and not self.wrapped
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
         """Return the arguments that differ, but those that other precisions explain."""

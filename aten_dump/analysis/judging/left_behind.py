@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...dump import RankDump, Value
-from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...store.op_names import read_op_name
 from ..distance.value_distance import Closeness
 from ..evidence.states import State
@@ -25,7 +24,6 @@ from .knowledge import Knowledge
 from .taken_away import TakenAway
 
 _MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
-_FILTERS: Final = ("ops", "exclude_ops", "modules", "trigger")
 _MOST_MADE_ANEW: Final = 4  # results of the other side that are tried
 _SIDES: Final[tuple[Side, Side]] = (0, 1)
 
@@ -43,19 +41,22 @@ class LeftBehind:
 
     def pairs(self) -> Iterator[tuple[Value, Value]]:
         """Yield what both sides left at one place."""
-        yield from self._of_counterparts()
-        if self._tells_all:
+        if self._knows.tells_memory:
+            yield from self._of_counterparts()
+        if self._knows.tells_all:
             self._tie_by_contents()
             yield from self._of_places()
 
     def alone(self) -> Iterator[tuple[Side, LeftPlace]]:
         """Yield the places that one side alone wrote; after `pairs`."""
-        if self._unsure or not self._tells_all:
+        if self._unsure or not self._knows.tells_all:
             return
         for side in _SIDES:
             memory = self._memory[side]
             for place in self._open(side):
-                if memory.is_state(place) and not self._is_made_anew(side, place.last):
+                if memory.is_state(place) and not (
+                    self._is_made_anew(side, place.last) or self._is_shared(side, place)
+                ):
                     yield side, place
 
     def belongs_to_model(self, side: Side, place: LeftPlace) -> bool:
@@ -103,15 +104,6 @@ class LeftBehind:
         )
 
     # -- places that no pair of calls read --------------------------------------------------------------------------
-
-    @property
-    def _tells_all(self) -> bool:
-        """Whether every op of both sides was recorded, and in which memory its tensors lie."""
-        ranks = self._knows.target, self._knows.baseline
-        return self._knows.kind == "aten" and all(
-            rank.complete and not isinstance(rank, AssembledRank) and not any(map(rank.config.get, _FILTERS))
-            for rank in ranks
-        )
 
     def _open(self, side: Side) -> list[LeftPlace]:
         """Return the places of one side of whose last value nothing is known."""

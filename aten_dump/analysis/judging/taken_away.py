@@ -50,7 +50,7 @@ class TakenAway:
 
     def of_modules(self) -> Iterator[tuple[str, Value, Value]]:
         """Yield what outermost modules returned for good, with its name."""
-        for pair in self._aligned:
+        for pair in self._aligned if self._knows.tells_memory else ():
             if not (_is_outermost(pair.target) and _is_outermost(pair.baseline)):
                 continue
             theirs = dict(pair.baseline.output_values())
@@ -89,6 +89,8 @@ class TakenAway:
 
     def of_calls(self) -> Iterator[tuple[str, Value, Value]]:
         """Yield results without a counterpart that may belong together, with their names."""
+        if not self._knows.tells_all:
+            return
         ours, theirs = self._without_counterpart(0), self._without_counterpart(1)
         for shape in ours.keys() & theirs.keys():
             targets, baselines = list(ours[shape]), list(theirs[shape])
