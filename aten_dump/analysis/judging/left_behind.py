@@ -54,9 +54,7 @@ class LeftBehind:
         for side in _SIDES:
             memory = self._memory[side]
             for place in self._open(side):
-                if memory.is_state(place) and not (
-                    self._is_made_anew(side, place.last) or self._is_shared(side, place)
-                ):
+                if memory.is_state(place) and not self._is_made_anew(side, place.last):
                     yield side, place
 
     def belongs_to_model(self, side: Side, place: LeftPlace) -> bool:
