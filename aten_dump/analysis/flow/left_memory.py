@@ -19,6 +19,7 @@ from ...dump import Call, Value
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
 from .data_flow import DataFlow
+from .flat_memory import has_parts
 from .last_reads import LastReads
 from .leaves import accumulations
 
@@ -63,7 +64,8 @@ class LeftMemory:
             value = self._flow.rank.value_by_id(record.id)
             if record.storage not in outside:
                 outside[record.storage] = value.from_outside and record.storage not in self._literals
-            if outside[record.storage] and not (value.undefined or value.composed or value.opaque):
+            is_told = not (value.undefined or value.composed or value.opaque or has_parts(value))
+            if outside[record.storage] and is_told:
                 yield value
 
     @cached_property
