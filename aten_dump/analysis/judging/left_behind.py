@@ -54,7 +54,9 @@ class LeftBehind:
         for side in _SIDES:
             memory = self._memory[side]
             for place in self._open(side):
-                if memory.is_state(place) and not self._is_made_anew(side, place.last):
+                if not memory.is_state(place) or self._shows_in_parameters(side, place):
+                    continue
+                if not self._is_made_anew(side, place.last):
                     yield side, place
 
     def belongs_to_model(self, side: Side, place: LeftPlace) -> bool:
@@ -145,6 +147,13 @@ class LeftBehind:
                     yield from self._once(*((other, place.last) if side else (place.last, other)))
 
     # -- places that one side alone wrote ---------------------------------------------------------------------------
+
+    def _shows_in_parameters(self, side: Side, place: LeftPlace) -> bool:
+        """Tell whether it is what a fused optimizer keeps, which lies otherwise on the other side: its call wrote more."""
+        if place.writer.phase != "optimizer":
+            return False
+        known = self._knows.known
+        return any(v.id in self._seen[side] or known.is_known(side, v) for _, v in place.writer.written_values())
 
     def _is_made_anew(self, side: Side, value: Value) -> bool:
         """Tell whether the other side made what memory was left as, and took that away."""
