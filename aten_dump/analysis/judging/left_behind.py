@@ -149,7 +149,7 @@ class LeftBehind:
     # -- places that one side alone wrote ---------------------------------------------------------------------------
 
     def _shows_in_parameters(self, side: Side, place: LeftPlace) -> bool:
-        """Tell whether it is what a fused optimizer keeps, which lies otherwise on the other side: its call wrote more."""
+        """Tell whether a fused optimizer keeps it beside the parameters: it may lie otherwise on the other side."""
         if place.writer.phase != "optimizer":
             return False
         known = self._knows.known
