@@ -145,7 +145,7 @@ def test_an_evaluation_whose_number_is_only_returned(tmp_path: Path) -> None:
 
 def test_losses_are_compared_as_such(record: Callable[..., RankDump]) -> None:
     model = nn.Linear(4, 1)
-    ranks = [record(lambda: model(seeded(1, 4)).backward(), model) for _ in range(2)]
+    ranks = [record(lambda: model(seeded(1, 4)).backward(torch.ones(1, 1)), model) for _ in range(2)]
     knows = walked(*ranks).knows
     aligned = pair_calls(*ranks, Mapping())
     assert len([*TakenAway(knows, aligned, ([], [])).of_modules()]) == 1
