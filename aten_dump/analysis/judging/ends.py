@@ -25,8 +25,8 @@ from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Judgement
 from ..flow.counterparts import Side
 from ..flow.leaves import LeafGradient
-from ..flow.left_memory import LeftPlace
 from ..flow.odd_calls import odd_call
+from ..outcomes.left_memory import LeftPlace
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
 from .knowledge import Knowledge
@@ -70,6 +70,8 @@ class Ends:
             self._judge(end)
         for end in [*self._results_of_calls()]:
             self._judge(end)
+        for end in [End("result", *found) for found in self._taken.unclear()]:
+            self._is_unclear(end)
         self._left_alone()
         for lost in self._open_pairs.leaves.lost():
             where = "" if lost.detach is None else f"; {lost.detach.name} takes it there"
@@ -189,6 +191,13 @@ class Ends:
             knows.evidence.judged(pair, end.name, close, Judgement("unknown", note=close.reason))
         elif end.kind == "loss":
             self._knows_a_loss = True
+
+    def _is_unclear(self, end: End) -> None:
+        """Note an end of which nobody knows whether it is one: one side made more of what the other took away."""
+        close = self._knows.known.close(end.target, end.baseline)
+        said = Judgement("unknown", note="one side takes away what the other makes more of")
+        self.unknown.append(end.name)
+        self._knows.evidence.judged(self._pair(end), end.name, close, said)
 
     def _blame_nonfinite(self, end: End, row: Row) -> None:
         """Add the finding that NaN or Inf stand at other places, though each op was right for what it was given."""

@@ -12,13 +12,13 @@ from ..evidence.evidence_rows import EvidenceRows
 from ..evidence.findings import Status
 from ..evidence.states import WORSE, Inputs, inputs_of
 from ..flow.argument_differences import ArgumentDifference, argument_differences
+from ..flow.computed_dtype import computed_dtype, dtype_text
 from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
 from ..flow.regions import Regions
 from ..flow.wiring import Wiring
 from ..rerun.rounding_error import SUSPECT
-from .computed_dtype import computed_dtype, dtype_text
 from .input_links import Links
 from .result_judge import ResultJudge
 from .sources import Sources

@@ -19,7 +19,7 @@ from ..distance.value_distance import Closeness
 from ..evidence.states import State
 from ..flow.counterparts import Side
 from ..flow.leaves import named_leaves
-from ..flow.left_memory import LeftMemory, LeftPlace
+from ..outcomes.left_memory import LeftMemory, LeftPlace
 from .knowledge import Knowledge
 from .taken_away import TakenAway
 

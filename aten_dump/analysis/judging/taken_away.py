@@ -4,7 +4,8 @@ Theory of operation
     What the outermost module call returned is a result if nobody computes with it in the step: an inference returns it.
     Where one side goes on with it, that may be the other's program written otherwise (a softmax inside the model, or
     behind it); so what comes of it there is asked too. Of other results it is not known which belong together:
-    those that have no counterpart are put together by their shapes, and if they differ nobody is accused.
+    those that have no counterpart are put together by their shapes, and if they differ nobody is accused. Where one
+    side takes a result away and the other makes another of its shape of it, nobody knows which of the two that takes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from ...dump import Call, Value
 from ..evidence.evidence_rows import Pair
 from ..flow.counterparts import Side
 from ..flow.flat_memory import has_parts
-from ..flow.taken_results import TakenResults
+from ..outcomes.taken_results import TakenResults
+from ..rerun.shared_memory import moment_of
 from .knowledge import Knowledge
 
+_BOTH_WAYS: Final[tuple[tuple[Side, Side], ...]] = ((0, 1), (1, 0))
 _MOST_TRIED: Final = 4  # results that may be what the other side returned
 
 
@@ -39,6 +42,7 @@ class TakenAway:
         self._knows = knows
         self._aligned = aligned
         self._losses = tuple({value.id for value in side} for side in losses)
+        self._same: tuple[set[int], set[int]] = set(), set()  # ids of results that mean the same
         self._taken = TakenResults(knows.flows[0]), TakenResults(knows.flows[1])
 
     @cached_property
@@ -97,17 +101,47 @@ class TakenAway:
             for target in ours[shape]:
                 same = next((v for v in baselines if self._means_same(0, target, v)), None)
                 if same is not None:
+                    self._same[0].add(target.id)
+                    self._same[1].add(same.id)
                     targets.remove(target)
                     baselines.remove(same)
             if len(targets) == len(baselines):
                 yield from (("result", *pair) for pair in zip(targets, baselines, strict=True))
 
+    def unclear(self) -> Iterator[tuple[str, Value, Value]]:
+        """Yield results of which one side made more than the other took away, with their names; after `of_calls`."""
+        if not self._knows.tells_all:
+            return
+        for side, other in _BOTH_WAYS:
+            taken = {value.id for value in self.all[other]}
+            for value in self.all[side]:
+                partner = self._knows.known.partner(side, value)
+                if partner is None or partner.id in taken or value.id in self._losses[side]:
+                    continue
+                for more in self._made_of(other, partner):
+                    maker = self._knows.flows[other].maker(more)
+                    name = "result" if maker is None else f"result ({maker.name})"
+                    yield (name, value, more) if other else (name, more, value)
+
+    def _made_of(self, side: Side, value: Value) -> list[Value]:
+        """Return the results of the shape of a value that are made of it by calls without a counterpart."""
+        found = self._without_counterpart(side).get(_kind(value), ())
+        return [v for v in found if v.id not in self._same[side] and self._stands_on(side, v, value)]
+
+    def _stands_on(self, side: Side, result: Value, value: Value) -> bool:
+        cut = self._knows.regions.cone(side, [result]).cut
+        return any(v.id == value.id or (v.storage and moment_of(v) == moment_of(value)) for v in cut)
+
     def _without_counterpart(self, side: Side) -> dict[tuple[object, ...], list[Value]]:
         found: dict[tuple[object, ...], list[Value]] = {}
         for value in self.all[side]:
             if value.id not in self._losses[side] and not self._knows.known.is_known(side, value):
-                found.setdefault((tuple(value.shape), value.is_floating), []).append(value)
+                found.setdefault(_kind(value), []).append(value)
         return found
+
+
+def _kind(value: Value) -> tuple[object, ...]:
+    return tuple(value.shape), value.is_floating
 
 
 def _is_outermost(call: Call) -> bool:

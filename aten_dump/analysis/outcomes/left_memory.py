@@ -18,10 +18,10 @@ from typing import Final
 from ...dump import Call, Value
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
-from .data_flow import DataFlow
-from .flat_memory import has_parts
+from ..flow.data_flow import DataFlow
+from ..flow.flat_memory import has_parts
+from ..flow.leaves import accumulations
 from .last_reads import LastReads
-from .leaves import accumulations
 
 _SCALES_LOSS: Final = "_amp_update_scale_"
 
