@@ -124,9 +124,10 @@ class TakenAway:
                     yield (name, value, more) if other else (name, more, value)
 
     def _made_of(self, side: Side, value: Value) -> list[Value]:
-        """Return the results of the shape of a value that are made of it by calls without a counterpart."""
+        """Return the results of the shape of a value that calls without a counterpart make of it, in other memory."""
         found = self._without_counterpart(side).get(_kind(value), ())
-        return [v for v in found if v.id not in self._same[side] and self._stands_on(side, v, value)]
+        others = [v for v in found if v.id not in self._same[side] and (not v.storage or v.storage != value.storage)]
+        return [v for v in others if self._stands_on(side, v, value)]
 
     def _stands_on(self, side: Side, result: Value, value: Value) -> bool:
         cut = self._knows.regions.cone(side, [result]).cut

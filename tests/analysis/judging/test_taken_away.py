@@ -143,6 +143,17 @@ def test_an_evaluation_whose_number_is_only_returned(tmp_path: Path) -> None:
         assert found.exit_code == 0, found.answer()
 
 
+def test_a_result_of_which_one_side_makes_another_is_no_pass(tmp_path: Path) -> None:
+    """Does the program go on to a softmax, or only log it? Nobody is accused."""
+    plain, more = inference(tmp_path / "plain"), inference(tmp_path / "more", behind=lambda z: z.softmax(-1))
+    for found in both_ways(plain, more):
+        assert found.exit_code == 2 and found.cause is None
+        assert [evidence.unknown_ends for evidence in found.ranks] == [("result (Aten._softmax.0.forward)",)] * 2
+    taken_as_number = inference(tmp_path / "number", behind=lambda z: z.softmax(-1).max().item())
+    for found in both_ways(plain, taken_as_number):
+        assert found.exit_code == 0, found.answer()
+
+
 def test_losses_are_compared_as_such(record: Callable[..., RankDump]) -> None:
     model = nn.Linear(4, 1)
     ranks = [record(lambda: model(seeded(1, 4)).backward(torch.ones(1, 1)), model) for _ in range(2)]
