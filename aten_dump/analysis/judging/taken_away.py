@@ -119,6 +119,8 @@ class TakenAway:
                 if partner is None or partner.id in taken or value.id in self._losses[side]:
                     continue
                 for more in self._made_of(other, partner):
+                    if self._means_same(other, more, value):
+                        continue  # as a cast of it
                     maker = self._knows.flows[other].maker(more)
                     name = "result" if maker is None else f"result ({maker.name})"
                     yield (name, value, more) if other else (name, more, value)
