@@ -66,6 +66,8 @@ class TakenAway:
     def _is_result(self, pair: Pair, target: Value, baseline: Value) -> bool:
         if target.id in self._losses[0] or baseline.id in self._losses[1] or not _is_told(target, baseline):
             return False
+        if target.shape != baseline.shape and not _is_given_alike(pair):
+            return False  # another batch
         calls = pair.target, pair.baseline
         values = target, baseline
         if not any(self._taken[side].is_made(values[side]) for side in (0, 1)):
@@ -149,6 +151,12 @@ def _kind(value: Value) -> tuple[object, ...]:
 
 def _is_outermost(call: Call) -> bool:
     return call.kind == "module" and call.phase == "forward" and call.parent is None
+
+
+def _is_given_alike(pair: Pair) -> bool:
+    """Tell whether both calls were given tensors of the same shapes."""
+    given = [[(slot, v.shape) for slot, v in call.input_values()] for call in (pair.target, pair.baseline)]
+    return given[0] == given[1]
 
 
 def _is_told(target: Value, baseline: Value) -> bool:

@@ -154,6 +154,13 @@ def test_a_result_of_which_one_side_makes_another_is_no_pass(tmp_path: Path) -> 
         assert found.exit_code == 0, found.answer()
 
 
+def test_another_batch_is_another_result(record: Callable[..., RankDump]) -> None:
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        ranks = [record(lambda n=n: model(seeded(n, 4)), model) for n in (3, 5)]
+    assert [*TakenAway(walked(*ranks).knows, pair_calls(*ranks, Mapping()), ([], [])).of_modules()] == []
+
+
 def test_losses_are_compared_as_such(record: Callable[..., RankDump]) -> None:
     model = nn.Linear(4, 1)
     ranks = [record(lambda: model(seeded(1, 4)).backward(torch.ones(1, 1)), model) for _ in range(2)]
