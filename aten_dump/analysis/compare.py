@@ -134,7 +134,8 @@ class Comparison:
         elif self.verdict == "different":
             first = next((row for row in self.rows if row.status == "different"), None)
             if first is not None:
-                yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}."
+                why = f": {first.note}" if first.note else ""
+                yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}{why}."
             yield from (f"{_where(e)}: {leaning}, and was not compared." for e, leaning in unfounded(self.ranks))
 
     def _causes_of_ranks(self) -> Iterator[str]:

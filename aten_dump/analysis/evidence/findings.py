@@ -25,6 +25,7 @@ FindingKind = Literal[
     "loss",
     "gradient",
     "left",
+    "result",
 ]
 
 STATUS_TEXTS: Final[dict[Status, str]] = {

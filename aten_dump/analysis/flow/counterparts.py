@@ -30,7 +30,7 @@ class Counterparts:
     def __init__(self, *, read_data: bool, undefined: tuple[UndefinedMemory, UndefinedMemory] | None = None) -> None:
         self.depth = 0
         self._undefined = undefined
-        self._read_data = read_data
+        self.read_data = read_data
         self._states: dict[tuple[int, int], State] = {}
         self._close: dict[tuple[int, int], Closeness] = {}
         self._measured = Measured()
@@ -43,7 +43,7 @@ class Counterparts:
         key = target.id, baseline.id
         found = self._close.get(key)
         if found is None:
-            found = closeness(target, baseline, data=self._read_data, known=self._measured)
+            found = closeness(target, baseline, data=self.read_data, known=self._measured)
             found = self._close[key] = self._of_defined(target, baseline, found)
         return found
 

@@ -2,36 +2,41 @@
 
 Theory of operation
     Whatever the pairs of calls say, these must agree: the roots of backward, each parameter's gradient by its name (a
-    leaf's without a name where backward reached leaves in another order), and the last value of memory that both sides
-    had from outside (parameters, buffers, the optimizer's state) or that the optimizer made as its state. Most are
+    leaf's without a name where backward reached leaves in another order), the last value of memory that both sides had
+    from outside (parameters, buffers, the optimizer's state) or that the optimizer made as its state
+    (`left_behind.py`), and what the program took away: what its modules returned for good (`taken_away.py`). Most are
     results of paired calls and known by then; the others are judged by what both programs' calls mean. One side alone
-    having a gradient is a finding.
+    having a gradient is a finding, and so is memory of the model's that one side alone changes. What may be
+    the affair of the program around the model (what a training loop counts) is a difference too, but nobody is accused.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ...dump import Call, RankDump, Value
 from ...dump.across_ranks.part_holders import Holders
-from ...store.op_names import read_op_name
 from ..evidence.evidence_rows import Pair, said_of
 from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Judgement
+from ..flow.counterparts import Side
 from ..flow.leaves import LeafGradient
 from ..flow.odd_calls import odd_call
+from ..outcomes.left_memory import LeftPlace
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
 from .knowledge import Knowledge
+from .left_behind import LeftBehind
 from .open_pairs import OpenPairs
+from .taken_away import TakenAway
 
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")
 _NONFINITE: Final = Judgement("different", True, floor_from="exact", ratio=math.inf)
-_MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
+_SIDES: Final = ("target", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +47,32 @@ class End:
     name: str
     target: Value
     baseline: Value
+    accuses: bool = True  # that both belong together is certain
 
 
 class Ends:
     """Compares the ends of two recordings after they were walked."""
 
-    def __init__(self, knows: Knowledge, open_pairs: OpenPairs) -> None:
+    def __init__(self, knows: Knowledge, open_pairs: OpenPairs, aligned: Sequence[Pair] = ()) -> None:
+        """Prepare to compare; `aligned` has pairs of calls of every kind."""
         self._knows = knows
+        self._losses = roots_of(knows.target), roots_of(knows.baseline)
+        self._taken = TakenAway(knows, aligned, self._losses)
+        unsure = any(wrote_unseen(rank) for rank in (knows.target, knows.baseline))
+        self._left = LeftBehind(knows, self._taken, unsure=unsure)
         self._open_pairs = open_pairs
         self.unknown: list[str] = []  # ends that could not be compared
         self._of_nothing: list[str] = []  # losses that both sides made of memory that nothing had written
         self._knows_a_loss = False
 
     def run(self) -> None:
-        for end in (*self._roots(), *self._gradients(), *self._of_leaves(), *self._left_behind()):
+        for end in (*self._roots(), *self._gradients(), *self._of_leaves(), *self._left_behind(), *self._results()):
             self._judge(end)
+        for end in [*self._results_of_calls()]:
+            self._judge(end)
+        for end in [End("result", *found) for found in self._taken.unclear()]:
+            self._is_unclear(end)
+        self._left_alone()
         for lost in self._open_pairs.leaves.lost():
             where = "" if lost.detach is None else f"; {lost.detach.name} takes it there"
             self._lacks(lost.having, _name_of(lost.found), lost.found.gradient, where)
@@ -66,7 +82,7 @@ class Ends:
     # -- which they are -------------------------------------------------------------------------------------------
 
     def _roots(self) -> Iterator[End]:
-        ours, theirs = (roots_of(rank) for rank in (self._knows.target, self._knows.baseline))
+        ours, theirs = self._losses
         for number, (target, baseline) in enumerate(zip(ours, theirs, strict=False)):
             yield End("loss", f"loss {number}" if len(ours) > 1 else "loss", target, baseline)
 
@@ -113,7 +129,7 @@ class Ends:
         place = knows.evidence.place(call)
         row = Row(None if side else place, place if side else None, "", f"gradient of {name}", "different")
         knows.evidence.rows.append(row)
-        text = f"{name} has a gradient in the {('target', 'baseline')[side]} only{where}"
+        text = f"{name} has a gradient in the {_SIDES[side]} only{where}"
         knows.evidence.blame("gradient", row, text, "", (knows.target.calls[-1].id + 1, 0))
 
     def _of_leaves(self) -> Iterator[End]:
@@ -121,32 +137,33 @@ class Ends:
             yield End("gradient", f"gradient of {_name_of(target)}", target.gradient, baseline.gradient)
 
     def _left_behind(self) -> Iterator[End]:
-        knows = self._knows
-        if any(rank.config.get("source") for rank in (knows.target, knows.baseline)):
-            return  # other tools do not say which tensors lie in the same memory
-        unsure = any(wrote_unseen(rank) for rank in (knows.target, knows.baseline))
-        last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
-        seen: set[tuple[int, int]] = set()
-        for target, baseline in knows.known.pairs():
-            if target.composed or not self._lasts(target, baseline):
-                continue
-            ends = [side.get(v.record.place, v) for side, v in zip(last, (target, baseline), strict=True)]
-            key = ends[0].id, ends[1].id
-            if key == (target.id, baseline.id) or key in seen:
-                continue
-            seen.add(key)
-            if not unsure or knows.wiring.state(*ends) is not None or any(map(_by_optimizer, ends)):
-                yield End("left", "left behind", ends[0], ends[1])
+        yield from (End("left", "left behind", *pair) for pair in self._left.pairs())
 
-    def _lasts(self, target: Value, baseline: Value) -> bool:
-        """Tell whether memory outlives the step: it came from outside, or the optimizer made it as its state."""
-        makers = [flow.maker(v) for flow, v in zip(self._knows.flows, (target, baseline), strict=True)]
-        if makers == [None, None]:
-            return True
-        return all(
-            call is not None and call.phase == "optimizer" and read_op_name(call.op).name in _MAKES_STATE
-            for call in makers
-        )
+    def _results(self) -> Iterator[End]:
+        yield from (End("result", *found) for found in self._taken.of_modules())
+
+    def _results_of_calls(self) -> Iterator[End]:
+        yield from (End("result", *found, accuses=False) for found in self._taken.of_calls())
+
+    def _left_alone(self) -> None:
+        """Report the memory from outside that one side alone changes; all that a call writes goes together."""
+        found: dict[tuple[Side, int], list[LeftPlace]] = {}
+        for side, place in self._left.alone():
+            found.setdefault((side, place.writer.id), []).append(place)
+        for (side, _), places in found.items():
+            self._changes_alone(side, places)
+
+    def _changes_alone(self, side: Side, places: Sequence[LeftPlace]) -> None:
+        knows = self._knows
+        call = places[0].writer
+        place = knows.evidence.place(call)
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        name, other = f"{self._left.name(side, places[0])}{more}", _SIDES[1 - side]
+        text = f"only the {_SIDES[side]} changes {name}, there before the step; the {other} has no such write"
+        row = Row(None if side else place, place if side else None, "", "left behind", "different", note=text)
+        knows.evidence.rows.append(row)
+        if any(self._left.belongs_to_model(side, place) for place in places):
+            knows.evidence.blame("left", row, text, "", (knows.target.calls[-1].id + 1, 1))
 
     # -- whether they agree -----------------------------------------------------------------------------------------
 
@@ -163,16 +180,24 @@ class Ends:
             state = state_from(link.said, close)
             knows.known.keep(target, baseline, state)
             row = knows.evidence.judged(pair, end.name, close, link.said)
-            if link.said.guilty:
+            if link.said.guilty and end.accuses:
                 self._blame(end, row, link)
-        elif state is not None and close.nonfinite and state.status in ("same", "within"):
+        elif state is not None and end.accuses and close.nonfinite and state.status in ("same", "within"):
             self._blame_nonfinite(end, knows.evidence.judged(pair, end.name, close, _NONFINITE))
         if state is None or state.status == "unknown":
             is_of_nothing = end.kind == "loss" and state is not None and state.undefined
-            (self._of_nothing if is_of_nothing else self.unknown).append(end.name)
+            if end.accuses:
+                (self._of_nothing if is_of_nothing else self.unknown).append(end.name)
             knows.evidence.judged(pair, end.name, close, Judgement("unknown", note=close.reason))
         elif end.kind == "loss":
             self._knows_a_loss = True
+
+    def _is_unclear(self, end: End) -> None:
+        """Note an end of which nobody knows whether it is one: one side made more of what the other took away."""
+        close = self._knows.known.close(end.target, end.baseline)
+        said = Judgement("unknown", note="one side takes away what the other makes more of")
+        self.unknown.append(end.name)
+        self._knows.evidence.judged(self._pair(end), end.name, close, said)
 
     def _blame_nonfinite(self, end: End, row: Row) -> None:
         """Add the finding that NaN or Inf stand at other places, though each op was right for what it was given."""
@@ -226,10 +251,6 @@ def wrote_unseen(rank: RankDump) -> bool:
     return any(note.code == "unseen" for note in rank.notes)
 
 
-def _by_optimizer(value: Value) -> bool:
-    return value.producer is not None and value.producer[0].phase == "optimizer"
-
-
 def _name_of(found: LeafGradient) -> str:
     """Return what to call a leaf that has no name."""
     call, slot = found.leaf.producer or found.leaf.consumers[0]
@@ -240,12 +261,3 @@ def _last_call(rank: RankDump, value: Value) -> Call:
     # `value.producer` looks for the slot as well, among the thousands of an optimizer's call.
     position = rank.links.producers.get(value.id)
     return rank.calls[-1] if position is None else rank.call_at(position)
-
-
-def _last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:
-    """Return the last value of each place that was written: a storage seen with a geometry."""
-    newest: dict[tuple[object, ...], tuple[int, int]] = {}
-    for record in rank.tables.values.records():
-        if record.storage:
-            newest[record.place] = max(newest.get(record.place, (-1, -1)), (record.version, record.id))
-    return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}

@@ -12,6 +12,7 @@ from ..evidence.evidence_rows import EvidenceRows
 from ..evidence.findings import Status
 from ..evidence.states import WORSE, Inputs, inputs_of
 from ..flow.argument_differences import ArgumentDifference, argument_differences
+from ..flow.computed_dtype import computed_dtype, dtype_text
 from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
@@ -21,12 +22,12 @@ from ..flow.wiring import Wiring
 from ..rerun.op_errors import Undefined
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
-from .computed_dtype import computed_dtype, dtype_text
 from .input_links import Links
 from .result_judge import ResultJudge
 from .sources import Sources
 
 _SIDES: Final = ("target", "baseline")
+_FILTERS: Final = ("ops", "exclude_ops", "modules", "trigger")  # of the configuration: calls are left out
 
 
 @dataclass(slots=True)
@@ -60,6 +61,18 @@ class Knowledge:
         self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike)
         self.evidence = EvidenceRows()
         self.proofs = Proofs()
+
+    @property
+    def tells_memory(self) -> bool:
+        """Whether both sides say which tensors lie in the same memory: other tools do not."""
+        return not any(rank.config.get("source") for rank in (self.target, self.baseline))
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether every op of both sides was recorded, as each rank ran it: what no call reads is read by none."""
+        ranks = self.target, self.baseline
+        is_whole = all(rank.complete and not any(map(rank.config.get, _FILTERS)) for rank in ranks)
+        return self.kind == "aten" and is_whole and self.tells_memory and not self.wrapped
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
         """Return the arguments that differ, but those that other precisions explain."""

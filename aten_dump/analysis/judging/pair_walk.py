@@ -50,6 +50,7 @@ class Walk:
 
     def run(self, primary: Sequence[Pair], aligned: Sequence[Pair] = ()) -> None:
         """Walk pairs of the kind that is judged, in execution order; `aligned` has those of other kinds too."""
+        self._aligned = aligned
         self.knows.links.set_aligned(aligned)
         self.knows.links.note_precisions(primary)
         pairs = {pair.target.id: pair for pair in primary}
@@ -63,12 +64,12 @@ class Walk:
                 self._pair(pair)
 
     def ends(self) -> list[str]:
-        """Judge the losses, the gradients and what is left in memory; return the names of those that nobody knows.
+        """Judge what both steps are for (`ends.py`); return the names of what nobody knows.
 
         So are results that nobody reads, where it cannot be told what in them depends on memory that nothing had
         written.
         """
-        ends = Ends(self.knows, self._open_pairs)
+        ends = Ends(self.knows, self._open_pairs, self._aligned)
         ends.run()
         readers = self.knows.flows[0].readers
         return [*ends.unknown, *(f"{call.name}.{slot}" for call, slot in self._not_told if not readers(call))]

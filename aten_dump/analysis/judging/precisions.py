@@ -17,8 +17,8 @@ import torch
 from ...dump import Call
 from ...dump.shown.source_lines import is_beyond_torch
 from ..evidence.findings import Finding, Row
+from ..flow.computed_dtype import calls_by_dtype, dtype_text, is_of_most_products
 from ..flow.counterparts import Side
-from .computed_dtype import calls_by_dtype, dtype_text, is_of_most_products
 from .knowledge import Knowledge
 
 _CASTS: Final = frozenset(f"torch.Tensor.{name}" for name in ("to", "type", "type_as", "half", "bfloat16"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump import compare
-from aten_dump.analysis.judging.computed_dtype import calls_by_dtype, computed_dtype
+from aten_dump.analysis.flow.computed_dtype import calls_by_dtype, computed_dtype
 
 X = torch.linspace(0.1, 2.0, 16).view(4, 4)
 MASK = torch.ones(4, 4).triu(1).bool()

@@ -1,0 +1,189 @@
+"""Memory that outlives the step: which places of both sides are the same, and which one side alone writes.
+
+Theory of operation
+    Memory from outside (parameters, buffers, the optimizer's state) and what the optimizer made as its state is left
+    behind with its last value. Where calls that are paired read or wrote it, it has a counterpart. Memory that only
+    calls without a counterpart write (a loop against a foreach) is told by what it held: the same bits, or the nearest
+    that it may be. What is left then is written by one side alone, and that is a difference of what both leave, unless
+    the other side made the same anew (``average = 0.9 * average + 0.1 * weight``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ...dump import RankDump, Value
+from ...store.op_names import read_op_name
+from ..distance.value_distance import Closeness
+from ..evidence.states import State
+from ..flow.counterparts import Side
+from ..flow.leaves import named_leaves
+from ..outcomes.left_memory import LeftMemory, LeftPlace
+from .knowledge import Knowledge
+from .taken_away import TakenAway
+
+_MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
+_MOST_MADE_ANEW: Final = 4  # results of the other side that are tried
+_SIDES: Final[tuple[Side, Side]] = (0, 1)
+
+
+class LeftBehind:
+    """Finds what two recordings leave in memory; `unsure` says that there were writes that nobody saw."""
+
+    def __init__(self, knows: Knowledge, taken: TakenAway, *, unsure: bool) -> None:
+        self._knows = knows
+        self._taken = taken
+        self._unsure = unsure
+        self._memory = [LeftMemory(flow, read_data=knows.known.read_data) for flow in knows.flows]
+        self._seen: tuple[set[int], set[int]] = set(), set()  # ids of last values that have a counterpart
+        self._yielded: set[tuple[int, int]] = set()
+
+    def pairs(self) -> Iterator[tuple[Value, Value]]:
+        """Yield what both sides left at one place."""
+        if self._knows.tells_memory:
+            yield from self._of_counterparts()
+        if self._knows.tells_all:
+            self._tie_by_contents()
+            yield from self._of_places()
+
+    def alone(self) -> Iterator[tuple[Side, LeftPlace]]:
+        """Yield the places that one side alone wrote; after `pairs`."""
+        if self._unsure or not self._knows.tells_all:
+            return
+        for side in _SIDES:
+            memory = self._memory[side]
+            for place in self._open(side):
+                if not memory.is_state(place) or self._shows_in_parameters(side, place):
+                    continue
+                if not self._is_made_anew(side, place.last):
+                    yield side, place
+
+    def belongs_to_model(self, side: Side, place: LeftPlace) -> bool:
+        """Tell whether a place is the model's or is made of what is, not what the program around it counts."""
+        return self._memory[side].belongs_to_model(place)
+
+    def name(self, side: Side, place: LeftPlace) -> str:
+        """Return what to call a place: a parameter by its name, other memory by how it looks."""
+        leaves = named_leaves(self._knows.flows[side], self._knows.links.leaf_gradients[side])
+        named = {value.record.place: name for name, value in leaves.items()}
+        value = place.last
+        found = named.get(value.record.place)
+        return found or f"memory ({value.dtype_name}{list(value.shape)})"
+
+    # -- places with a counterpart ----------------------------------------------------------------------------------
+
+    def _of_counterparts(self) -> Iterator[tuple[Value, Value]]:
+        """Yield what was left where a pair of counterparts lies that outlives the step."""
+        knows = self._knows
+        last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
+        for target, baseline in knows.known.pairs():
+            if target.composed or not self._lasts(target, baseline):
+                continue
+            ends = [side.get(v.record.place, v) for side, v in zip(last, (target, baseline), strict=True)]
+            if (ends[0].id, ends[1].id) != (target.id, baseline.id):
+                yield from self._once(*ends)
+
+    def _once(self, target: Value, baseline: Value) -> Iterator[tuple[Value, Value]]:
+        is_new = (target.id, baseline.id) not in self._yielded
+        self._yielded.add((target.id, baseline.id))
+        self._seen[0].add(target.id)
+        self._seen[1].add(baseline.id)
+        known = self._knows.wiring.state(target, baseline) is not None
+        if is_new and (known or not self._unsure or any(map(_by_optimizer, (target, baseline)))):
+            yield target, baseline
+
+    def _lasts(self, target: Value, baseline: Value) -> bool:
+        """Tell whether memory outlives the step: it came from outside, or the optimizer made it as its state."""
+        makers = [flow.maker(v) for flow, v in zip(self._knows.flows, (target, baseline), strict=True)]
+        if makers == [None, None]:
+            return True
+        return all(
+            call is not None and call.phase == "optimizer" and read_op_name(call.op).name in _MAKES_STATE
+            for call in makers
+        )
+
+    # -- places that no pair of calls read --------------------------------------------------------------------------
+
+    def _open(self, side: Side) -> list[LeftPlace]:
+        """Return the places of one side of whose last value nothing is known."""
+        known = self._knows.known
+        return [
+            place
+            for place in self._memory[side].places
+            if place.last.id not in self._seen[side] and not known.is_known(side, place.last)
+        ]
+
+    def _tie_by_contents(self) -> None:
+        """Find out which memory of both sides is the same, of what only calls without a counterpart wrote."""
+        knows = self._knows
+        for side in _SIDES:
+            for place in self._open(side):
+                if not knows.known.is_known(side, place.before):
+                    knows.links.tie(side, place.before)
+        ours, theirs = self._unknown(0), self._unknown(1)
+        for target in list(ours):
+            same = next((v for v in theirs if _is_same(knows.known.close(target, v)) and _alike(target, v)), None)
+            if same is not None:
+                knows.known.keep(target, same, State("same"))
+                ours.remove(target)
+                theirs.remove(same)
+        knows.links.tie_alike(ours, theirs)
+
+    def _unknown(self, side: Side) -> list[Value]:
+        known = self._knows.known
+        return [place.before for place in self._open(side) if not known.is_known(side, place.before)]
+
+    def _of_places(self) -> Iterator[tuple[Value, Value]]:
+        """Yield what was left at places that had a counterpart at any time in the step."""
+        knows = self._knows
+        last = [{place.last.record.place: place.last for place in memory.places} for memory in self._memory]
+        for side in _SIDES:
+            for place in self._open(side):
+                earlier = knows.flows[side].earlier(place.last)
+                partner = next((p for v in earlier if (p := knows.known.partner(side, v)) is not None), None)
+                if partner is not None and partner.from_outside:
+                    other = last[1 - side].get(partner.record.place, partner)
+                    yield from self._once(*((other, place.last) if side else (place.last, other)))
+
+    # -- places that one side alone wrote ---------------------------------------------------------------------------
+
+    def _shows_in_parameters(self, side: Side, place: LeftPlace) -> bool:
+        """Tell whether a fused optimizer keeps it beside the parameters: it may lie otherwise on the other side."""
+        if place.writer.phase != "optimizer":
+            return False
+        known = self._knows.known
+        return any(v.id in self._seen[side] or known.is_known(side, v) for _, v in place.writer.written_values())
+
+    def _is_made_anew(self, side: Side, value: Value) -> bool:
+        """Tell whether the other side made what memory was left as, and took that away."""
+        other: Side = 0 if side else 1
+        made = [v for v in self._taken.all[other] if _alike(v, value)]
+        return any(self._means_same(side, value, result) for result in made[:_MOST_MADE_ANEW])
+
+    def _means_same(self, side: Side, value: Value, result: Value) -> bool:
+        target, baseline = (result, value) if side else (value, result)
+        if _is_same(self._knows.known.close(target, baseline)):
+            return True
+        return self._knows.regions.compare([target], [baseline]).verdict == "same"
+
+
+def _is_same(close: Closeness) -> bool:
+    return close.bitwise or (close.level == "statistic" and not close.error and not close.nonfinite)
+
+
+def _alike(one: Value, other: Value) -> bool:
+    return (one.dtype_name, one.shape) == (other.dtype_name, other.shape)
+
+
+def _by_optimizer(value: Value) -> bool:
+    return value.producer is not None and value.producer[0].phase == "optimizer"
+
+
+def _last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:
+    """Return the last value of each place that was written: a storage seen with a geometry."""
+    newest: dict[tuple[object, ...], tuple[int, int]] = {}
+    for record in rank.tables.values.records():
+        if record.storage:
+            newest[record.place] = max(newest.get(record.place, (-1, -1)), (record.version, record.id))
+    return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}

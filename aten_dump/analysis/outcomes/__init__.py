@@ -1,0 +1,5 @@
+"""What one step leaves: memory that outlives it, and results that the program takes away.
+
+In: the data flow of one recording.
+Out: places in memory from outside and who wrote them, results that no call computes with.
+"""

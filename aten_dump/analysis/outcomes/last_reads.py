@@ -1,0 +1,50 @@
+"""Who computes with what memory holds at some moment, or with what became of it later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+from ...dump import Call, Value
+from ..flow.data_flow import DataFlow
+from ..rerun.shared_memory import extent
+
+Which = Callable[[Call], bool]
+
+
+class LastReads:
+    """The reads of one recording, by memory."""
+
+    def __init__(self, flow: DataFlow) -> None:
+        self._flow = flow
+
+    def is_read(self, value: Value, which: Which = lambda call: True) -> bool:
+        """Tell whether one of some calls reads the memory of a value, as the value says it is or as it was later."""
+        if not value.storage:
+            return any(which(self._flow.rank.call(call)) for call, _ in self._reads.get((0, value.id), ()))
+        found = self._reads.get((value.storage, 0), ())
+        return any(
+            number == value.id or (self._is_later(number, value) and which(self._flow.rank.call(call)))
+            for call, number in found
+            if number != value.id or which(self._flow.rank.call(call))
+        )
+
+    def _is_later(self, number: int, value: Value) -> bool:
+        """Tell whether what was read touches elements of a value, when they had been written."""
+        record = self._flow.rank.tables.values[number]
+        if record.version < value.version:
+            return False
+        (low, high), (start, end) = extent(self._flow.rank.value_by_id(number)), extent(value)
+        return low < end and start < high
+
+    @cached_property
+    def _reads(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Ids of calls and of the values that they read, by storage; by value of what has none."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for call in self._flow.calls():
+            if self._flow.is_view(call):
+                continue
+            for _, value in self._flow.reads(call):
+                key = (value.storage, 0) if value.storage else (0, value.id)
+                found.setdefault(key, []).append((call.id, value.id))
+        return found

@@ -1,0 +1,123 @@
+"""What a step leaves in memory that was there before it: parameters, buffers, averages of weights, counters.
+
+Theory of operation
+    Memory from outside outlives the step. Each place in it, a storage seen with a geometry, that the program's calls
+    wrote has what stood there before, and what was left. Some of it is no state: what the step itself goes on to
+    compute with is seen there (a bucket, a staging buffer); gradients are compared by their names, and whether they are
+    overwritten or dropped is the program's affair; the scale of the loss goes with the precision; how an optimizer
+    counts its steps, in a tensor or not, shows in the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from ...dump import Call, Value
+from ...store.op_names import LIFT_FRESH, read_op_name
+from ..distance.value_distance import closeness
+from ..flow.data_flow import DataFlow
+from ..flow.flat_memory import has_parts
+from ..flow.leaves import accumulations
+from .last_reads import LastReads
+
+_SCALES_LOSS: Final = "_amp_update_scale_"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftPlace:
+    """A place in memory from outside that the program wrote: what stood there before the step, and what it left."""
+
+    before: Value
+    last: Value
+    writer: Call
+
+
+class LeftMemory:
+    """What one recording leaves in memory from outside."""
+
+    def __init__(self, flow: DataFlow, *, read_data: bool = True) -> None:
+        self._flow = flow
+        self._read_data = read_data
+
+    @cached_property
+    def places(self) -> list[LeftPlace]:
+        """The places that were written, in the order in which they were written last."""
+        newest: dict[tuple[object, ...], LeftPlace] = {}
+        for value in self._written():
+            known = newest.get(value.record.place)
+            if known is not None and known.last.version >= value.version:
+                continue
+            before = known.before if known is not None else next(reversed([*self._flow.earlier(value)]), None)
+            writer = self._flow.writer(value)
+            if before is not None and writer is not None and writer[2].id == value.id:
+                newest[value.record.place] = LeftPlace(before, value, writer[0])
+        return sorted(newest.values(), key=lambda place: place.last.id)
+
+    def _written(self) -> Iterator[Value]:
+        outside: dict[int, bool] = {}
+        for record in self._flow.rank.tables.values.records():
+            if not (record.storage and record.version):
+                continue
+            value = self._flow.rank.value_by_id(record.id)
+            if record.storage not in outside:
+                outside[record.storage] = value.from_outside and record.storage not in self._literals
+            is_told = not (value.undefined or value.composed or value.opaque or has_parts(value))
+            if outside[record.storage] and is_told:
+                yield value
+
+    @cached_property
+    def _literals(self) -> set[int]:
+        """Return the storages of tensors that the step made of literals, which no op fills."""
+        lifts = (call for call in self._flow.calls() if call.op == LIFT_FRESH)
+        return {v.storage for call in lifts for _, v in call.input_values()}
+
+    def is_state(self, place: LeftPlace) -> bool:
+        """Tell whether a place was left otherwise than it was, and nothing but the next step will see it."""
+        counts_steps = place.writer.phase == "optimizer" and place.last.numel == 1
+        scales_loss = read_op_name(place.writer.op).name == _SCALES_LOSS
+        if counts_steps or scales_loss or place.last.storage in self._of_gradients:
+            return False
+        if self._reads.is_read(place.last, lambda call: bool(self._flow.results(call))):
+            return False
+        close = closeness(place.before, place.last, data=self._read_data)
+        return close.known and not close.bitwise and not (close.level == "statistic" and not close.error)
+
+    @cached_property
+    def _reads(self) -> LastReads:
+        return LastReads(self._flow)
+
+    @cached_property
+    def _of_gradients(self) -> set[int]:
+        """Return the storages that gradients of leaves lie in."""
+        found = {value.storage for value in self._flow.rank.gradients.values()}
+        for call in accumulations(self._flow):
+            found |= {v.storage for one in (call, *call.children) for _, v in one.all_values()}
+        return found
+
+    def belongs_to_model(self, place: LeftPlace) -> bool:
+        """Tell whether a module or the optimizer wrote a place, or what was written is made of what one of them wrote.
+
+        An average of weights is; what a training loop counts is not.
+        """
+        if _is_of_model(place.writer):
+            return True
+        given = {v.storage for _, v in self._flow.reads(place.writer)} - {place.last.storage}
+        return bool(given & self._of_model)
+
+    @cached_property
+    def _of_model(self) -> set[int]:
+        """Return the storages from outside that a module or the optimizer writes."""
+        return {place.last.storage for place in self.places if _is_of_model(place.writer)}
+
+
+def _is_of_model(call: Call) -> bool:
+    """Tell whether a call ran in a module or is the optimizer's."""
+    if call.module or call.phase == "optimizer":
+        return True
+    around = call.parent
+    while around is not None and around.kind != "module":
+        around = around.parent
+    return around is not None

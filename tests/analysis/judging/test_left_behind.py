@@ -1,0 +1,272 @@
+"""Memory that was there before the step: what one side alone changes is found, and what both write otherwise agrees."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from aten_dump import compare
+from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.judging.left_behind import LeftBehind
+from aten_dump.analysis.judging.taken_away import TakenAway
+from tests.analysis.by_hand import walked
+
+from .steps import record, seeded
+
+Average = Callable[[list[torch.Tensor], list[torch.Tensor]], object]
+
+
+def looped(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    for average, weight in zip(averages, weights, strict=True):
+        average.lerp_(weight, 0.1)
+
+
+def backwards(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    looped(averages[::-1], weights[::-1])
+
+
+def multiplied(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    torch._foreach_mul_(averages, 0.9)
+    torch._foreach_add_(averages, weights, alpha=0.1)
+
+
+def copied(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    for average, weight in zip(averages, weights, strict=True):
+        average.copy_(average * 0.9 + weight * 0.1)
+
+
+def made_anew(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    averages[:] = [average * 0.9 + weight * 0.1 for average, weight in zip(averages, weights, strict=True)]
+
+
+def without_biases(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    looped(*([v for v in side if v.dim() > 1] for side in (averages, weights)))
+
+
+def left_out(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    """Forget the average."""
+
+
+def averaging(path: Path, average: Average, *, keep: bool = False, how: Any = None, **config: Any) -> Path:
+    """Train for two steps, with an average of the weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    averages = [p.detach() for p in copy.deepcopy(model).parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, **(how or {}))
+
+    def body(step: int) -> None:
+        model(seeded(8, 4, seed=step)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not keep)
+        average(averages, [p.detach() for p in model.parameters()])
+
+    return record(path, body, model, steps=2, **config)
+
+
+def both_ways(one: Path, other: Path) -> list[Comparison]:
+    return [compare(one, other), compare(other, one)]
+
+
+@pytest.mark.parametrize(
+    ("average", "options"),
+    [
+        (torch._foreach_lerp_, {"weight": 0.1}),
+        (backwards, {}),
+        (multiplied, {}),
+        (copied, {}),
+        (made_anew, {}),
+    ],
+    ids=str,
+)
+def test_an_average_of_weights_may_be_written_in_any_way(
+    tmp_path: Path, average: Callable[..., object], options: dict[str, float]
+) -> None:
+    def update(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> object:
+        return average(averages, weights, **options)
+
+    for found in both_ways(averaging(tmp_path / "one", update), averaging(tmp_path / "other", looped)):
+        assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("options", [{"keep": True}, {"how": {"fused": True}}, {"how": {"foreach": True}}], ids=str)
+@pytest.mark.parametrize("config", [{}, {"level": "aten"}, {"data": "hash"}, {"data": "statistic"}], ids=str)
+def test_how_gradients_are_cleared_and_steps_counted_is_no_difference(
+    tmp_path: Path, options: dict[str, Any], config: dict[str, Any]
+) -> None:
+    one = averaging(tmp_path / "one", looped, **options, **config)
+    for found in both_ways(one, averaging(tmp_path / "other", looped, how={"foreach": False}, **config)):
+        assert not found.ranks[0].findings or "hash" in config.values(), found.answer()
+        assert "there before the step" not in found.answer()
+
+
+@pytest.mark.parametrize(("average", "shape"), [(left_out, "[4, 4]"), (without_biases, "[4]")], ids=str)
+def test_an_average_that_is_left_out_is_found_in_every_step(tmp_path: Path, average: Average, shape: str) -> None:
+    one, other = averaging(tmp_path / "one", average), averaging(tmp_path / "other", looped)
+    for found, side in zip(both_ways(one, other), ("baseline", "target"), strict=True):
+        assert found.exit_code == 1
+        for evidence in found.ranks:
+            finding = evidence.findings[0]
+            assert finding.kind == "left" and finding.row.place.op == "aten::lerp_.Scalar"
+            assert (finding.row.baseline is None) == (side == "target")
+            assert finding.text.startswith(f"only the {side} changes memory (float32{shape}), there before the step")
+
+
+def test_an_average_by_another_weight_is_found_though_no_calls_are_paired(tmp_path: Path) -> None:
+    def update(averages: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+        torch._foreach_lerp_(averages, weights, 0.2)
+
+    for found in both_ways(averaging(tmp_path / "one", update), averaging(tmp_path / "other", looped)):
+        assert found.cause is not None and "lerp_" in found.cause.row.place.op
+        assert "left behind" in found.answer()
+
+
+class Remembers(nn.Module):
+    """A layer with everything that modules keep from step to step; `writes` says what of it it writes."""
+
+    def __init__(self, *writes: str) -> None:
+        super().__init__()
+        self.writes, self.layer = writes, nn.Linear(4, 6)
+        self.register_buffer("bank", seeded(8, 6))
+        self.register_buffer("used", torch.zeros(6))
+        self.register_buffer("hidden", torch.zeros(8, 6))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def remember(self, h: torch.Tensor) -> None:
+        if "bank" in self.writes:
+            self.bank[2:6] = h[:4]
+        if "used" in self.writes:
+            self.used.add_(torch.bincount(h.argmax(1), minlength=6).float())
+        if "used by index" in self.writes:
+            self.used.index_add_(0, h.argmax(1), torch.ones(8))
+        if "hidden" in self.writes:
+            self.hidden.copy_(h)
+        if "steps" in self.writes:
+            self.steps += 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x).tanh()
+        self.remember(h)
+        return h
+
+
+def remembering(path: Path, *writes: str, wrap: bool = False) -> Path:
+    torch.manual_seed(0)
+    model: nn.Module = Remembers(*writes)
+    model = nn.Sequential(model) if wrap else model
+
+    def body(step: int) -> None:
+        model.zero_grad()
+        model(seeded(8, 4, seed=step)).square().mean().backward()
+
+    return record(path, body, model, steps=2)
+
+
+@pytest.mark.parametrize(
+    ("what", "op"), [("bank", "copy_"), ("used", "add_"), ("hidden", "copy_"), ("steps", "add_")], ids=str
+)
+def test_a_module_that_does_not_write_what_it_keeps(tmp_path: Path, what: str, op: str) -> None:
+    others = {"bank", "used", "hidden", "steps"} - {what}
+    one, other = remembering(tmp_path / "one", *others), remembering(tmp_path / "other", *others, what)
+    for found in both_ways(one, other):
+        assert found.cause is not None and found.cause.row.place.op.startswith(f"aten::{op}"), found.answer()
+        assert all(evidence.findings for evidence in found.ranks), "in the second step too"
+
+
+def test_modules_that_keep_the_same_agree(tmp_path: Path) -> None:
+    one = remembering(tmp_path / "one", "bank", "used", "hidden", "steps")
+    other = remembering(tmp_path / "other", "bank", "used by index", "hidden", "steps", wrap=True)
+    for found in both_ways(one, other):
+        assert found.exit_code == 0, found.answer()
+
+
+def test_what_a_training_loop_counts_is_a_difference_of_which_nobody_is_accused(tmp_path: Path) -> None:
+    def counting(path: Path, counts: bool) -> Path:
+        torch.manual_seed(0)
+        model, total = nn.Linear(4, 4), torch.zeros(())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def body(step: int) -> None:
+            loss = model(seeded(8, 4, seed=step)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if counts:
+                total.add_(loss.detach())
+
+        return record(path, body, model, steps=2)
+
+    for found in both_ways(counting(tmp_path / "one", True), counting(tmp_path / "other", False)):
+        assert found.exit_code == 1 and found.cause is None
+        assert "No op is to blame by itself; the first difference is Aten.add_." in found.answer()
+        assert "changes memory (float32[]), there before the step" in found.answer()
+
+
+@torch.no_grad()
+def test_memory_that_the_step_only_works_in_is_its_own_affair(tmp_path: Path) -> None:
+    """A staging buffer, a cache of keys with room for more, a buffer for the result."""
+    weight = seeded(4, 4)
+
+    def cached(room: bool) -> Callable[[int], object]:
+        keys, staged, result = torch.zeros(8, 4), torch.zeros(2, 4), torch.zeros(2, 4)
+        grown: list[torch.Tensor] = []
+
+        def body(step: int) -> torch.Tensor:
+            x = staged.copy_(seeded(2, 4, seed=step)) if room else seeded(2, 4, seed=step)
+            if room:
+                keys[2 * step : 2 * step + 2] = x @ weight
+                known = keys[: 2 * step + 2]
+                return torch.mm((x @ known.t()).softmax(-1), known, out=result)
+            grown.append(x @ weight)
+            known = torch.cat(grown)
+            return (x @ known.t()).softmax(-1) @ known
+
+        return body
+
+    one, other = (record(tmp_path / str(room), cached(room), steps=3) for room in (True, False))
+    for found in both_ways(one, other):
+        assert found.exit_code == 0, found.answer()
+
+
+def test_a_place_that_one_side_writes_once_more(record: Callable[..., Any]) -> None:
+    """No call reads what the memory held before, so that only the first writes are known to be the same."""
+    states = torch.zeros(4), torch.zeros(4)
+
+    def body(number: int) -> Callable[[], object]:
+        def run() -> None:
+            states[number].copy_(seeded(4).exp())
+            if number:
+                states[number].mul_(2)
+
+        return run
+
+    knows = walked(record(body(0)), record(body(1))).knows
+    left = LeftBehind(knows, TakenAway(knows, [], ([], [])), unsure=False)
+    found = [(t.tensor().sum().item() * 2, b.tensor().sum().item()) for t, b in left.pairs()]
+    assert len(found) == 1 and found[0][0] == pytest.approx(found[0][1])
+    assert list(left.alone()) == []
+
+
+def test_a_parameter_goes_by_its_name(record: Callable[..., Any]) -> None:
+    model = nn.Linear(4, 2)
+
+    def body(clamps: bool) -> Callable[[], object]:
+        def run() -> None:
+            model.zero_grad()
+            model(seeded(3, 4)).sum().backward()
+            if clamps:
+                with torch.no_grad():
+                    model.bias.clamp_(min=0.0)
+
+        return run
+
+    knows = walked(record(body(True), model), record(body(False), model)).knows
+    left = LeftBehind(knows, TakenAway(knows, [], ([], [])), unsure=False)
+    place = next(place for place in left._memory[0].places)
+    assert left.name(0, place) == "bias"

@@ -1,0 +1,170 @@
+"""What a program takes away: what its modules return is compared like a loss, in inference and in evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from aten_dump import compare
+from aten_dump.analysis.judging.ends import roots_of
+from aten_dump.analysis.judging.rank_task import pair_calls
+from aten_dump.analysis.judging.taken_away import TakenAway
+from aten_dump.analysis.pairing.user_mapping import Mapping
+from aten_dump.dump import RankDump
+from tests.analysis.by_hand import walked
+from tests.analysis.transformer import OtherDevice
+
+from .steps import record, seeded
+from .test_left_behind import both_ways
+
+Last = Callable[[torch.Tensor], object]
+
+
+class Net(nn.Module):
+    """What `last` makes of its logits is what it returns."""
+
+    def __init__(self, last: Last) -> None:
+        super().__init__()
+        self.last, self.first, self.norm, self.head = last, nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.last(self.head(self.norm(nn.functional.gelu(self.first(x)))))
+
+
+def same(z: torch.Tensor) -> torch.Tensor:
+    return z
+
+
+def inference(
+    path: Path,
+    last: Last = same,
+    behind: Last = same,
+    *,
+    mode: Callable[[], object] = torch.no_grad,
+    wrap: bool = False,
+    device: OtherDevice | None = None,
+    **config: object,
+) -> Path:
+    torch.manual_seed(0)
+    model: nn.Module = Net(last)
+    model = nn.Sequential(model) if wrap else model
+
+    def body(step: int) -> None:
+        with mode():  # type: ignore[attr-defined]
+            behind(model(seeded(6, 8, seed=step)))
+
+    return record(path, body, model, steps=2, device=device, **config)
+
+
+BUGS: dict[str, tuple[Last, Last, str]] = {
+    "temperature": (lambda z: z / 1.5, same, "div"),
+    "soft cap": (lambda z: 2 * torch.tanh(z / 2), same, "mul"),
+    "softmax": (lambda z: z.softmax(-1), same, ""),
+    "in place": (lambda z: z.mul_(1.1), same, "mul_"),
+    "argmin": (lambda z: z.argmin(-1), lambda z: z.argmax(-1), "arg"),
+    "sum": (lambda z: z.sum(-1), lambda z: z.mean(-1), ""),
+    "shape": (lambda z: z.topk(2).indices, lambda z: z.mean(-1), ""),
+    "one of two": (lambda z: {"z": z, "p": z.sigmoid()}, lambda z: {"z": z, "p": z.softmax(-1)}, ""),
+    "other half": (lambda z: z.chunk(2, -1)[0], lambda z: z.chunk(2, -1)[1], ""),
+}
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.no_grad, torch.inference_mode, torch.enable_grad], ids=["no_grad", "inf", "grad"]
+)
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_model_that_ends_otherwise_is_found(tmp_path: Path, bug: str, mode: Callable[[], object]) -> None:
+    last, right, op = BUGS[bug]
+    one, other = inference(tmp_path / "one", last, mode=mode), inference(tmp_path / "other", right, mode=mode)
+    for found in both_ways(one, other):
+        assert found.exit_code == 1, found.answer()
+        assert found.cause is not None and found.cause.kind == "result"
+        assert found.cause.row.place.op.startswith(f"aten::{op}"), found.answer()
+        assert all(evidence.findings for evidence in found.ranks)
+
+
+HONEST: dict[str, tuple[Last, Last]] = {
+    "nothing else": (same, same),
+    "mean by hand": (lambda z: z.mean(-1), lambda z: z.sum(-1) / 4),
+    "softmax by hand": (lambda z: z.softmax(-1), lambda z: z.exp() / z.exp().sum(-1, keepdim=True)),
+    "largest": (lambda z: z.argmax(-1), lambda z: z.max(-1).indices),
+    "views": (lambda z: z.t(), lambda z: z.transpose(0, 1)),
+    "empty": (lambda z: (z, torch.empty(2)), lambda z: (z, torch.empty(2))),
+}
+
+
+@pytest.mark.parametrize("form", HONEST)
+def test_a_model_that_is_written_otherwise_agrees(tmp_path: Path, form: str) -> None:
+    one, other = (inference(tmp_path / str(n), last, wrap=bool(n)) for n, last in enumerate(HONEST[form]))
+    for found in both_ways(one, other):
+        assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("config", [{}, {"level": "module"}, {"level": "api"}, {"data": "statistic"}], ids=str)
+def test_noise_of_kernels_is_no_difference(tmp_path: Path, config: dict[str, str]) -> None:
+    one = inference(tmp_path / "one", device=OtherDevice(), **config)
+    found = compare(one, inference(tmp_path / "other", **config))
+    assert found.exit_code == 0, found.answer()
+
+
+def test_what_the_program_does_with_a_result_is_no_part_of_the_model(tmp_path: Path) -> None:
+    inside = inference(tmp_path / "inside", lambda z: z.log_softmax(-1))
+    outside = inference(tmp_path / "outside", behind=lambda z: z.log_softmax(-1))
+    plain = inference(tmp_path / "plain")
+    logging = inference(tmp_path / "logging", behind=lambda z: (z.norm(), z.max().item()))
+    for pair in ((inside, outside), (plain, logging)):
+        for found in both_ways(*pair):
+            assert found.exit_code == 0, found.answer()
+    for found in both_ways(inside, logging):
+        assert found.cause is not None and "log_softmax" in found.cause.row.place.op
+
+
+def test_an_evaluation_whose_number_is_only_returned(tmp_path: Path) -> None:
+    """Nobody knows which results of no module belong together: they differ, and no op is accused."""
+
+    def rate(z: torch.Tensor) -> torch.Tensor:
+        return (z.argmax(-1) == 0).float().mean()
+
+    def count(z: torch.Tensor) -> torch.Tensor:
+        return (z.argmax(-1) == 0).float().sum()
+
+    def by_hand(z: torch.Tensor) -> torch.Tensor:
+        return (z.argmax(-1) == 0).float().sum() / 6
+
+    paths = {f.__name__: inference(tmp_path / f.__name__, behind=f) for f in (rate, count, by_hand)}
+    for found in both_ways(paths["rate"], paths["count"]):
+        assert found.exit_code == 1 and found.cause is None
+        assert "No op is to blame by itself" in found.answer()
+    for found in both_ways(paths["rate"], paths["by_hand"]):
+        assert found.exit_code == 0, found.answer()
+
+
+def test_a_result_of_which_one_side_makes_another_is_no_pass(tmp_path: Path) -> None:
+    """Does the program go on to a softmax, or only log it? Nobody is accused."""
+    plain, more = inference(tmp_path / "plain"), inference(tmp_path / "more", behind=lambda z: z.softmax(-1))
+    for found in both_ways(plain, more):
+        assert found.exit_code == 2 and found.cause is None
+        assert [evidence.unknown_ends for evidence in found.ranks] == [("result (Aten._softmax.0.forward)",)] * 2
+    taken_as_number = inference(tmp_path / "number", behind=lambda z: z.softmax(-1).max().item())
+    for found in both_ways(plain, taken_as_number):
+        assert found.exit_code == 0, found.answer()
+
+
+def test_another_batch_is_another_result(record: Callable[..., RankDump]) -> None:
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        ranks = [record(lambda n=n: model(seeded(n, 4)), model) for n in (3, 5)]
+    assert [*TakenAway(walked(*ranks).knows, pair_calls(*ranks, Mapping()), ([], [])).of_modules()] == []
+
+
+def test_losses_are_compared_as_such(record: Callable[..., RankDump]) -> None:
+    model = nn.Linear(4, 1)
+    ranks = [record(lambda: model(seeded(1, 4)).backward(torch.ones(1, 1)), model) for _ in range(2)]
+    knows = walked(*ranks).knows
+    aligned = pair_calls(*ranks, Mapping())
+    assert len([*TakenAway(knows, aligned, ([], [])).of_modules()]) == 1
+    assert [*TakenAway(knows, aligned, (roots_of(ranks[0]), roots_of(ranks[1]))).of_modules()] == []
