@@ -2,8 +2,8 @@
 
 Theory of operation
     The op is found by name, its tensors are made anew (`shared_memory.py`), its other arguments as recorded. On
-    another device, device arguments follow; with `cast`, dtype arguments do. A random op draws from a generator
-    in the recorded state; it cannot be cast, as other dtypes draw other numbers, unless it turns out to draw nothing
+    another device, device arguments follow; with `cast`, dtype arguments do, and a factory that was given none makes
+    the wide form of what it made. A random op draws from a generator in the recorded state; it cannot be cast, as other dtypes draw other numbers, unless it turns out to draw nothing
     (attention with dropout 0). An op that was given undefined memory runs twice, with different bytes there: if
     the results differ it read them, and nothing can be said about it.
 """
@@ -109,7 +109,7 @@ def _check_same(call: Call, first: Run, second: Run) -> None:
 
 
 def _run(op: Any, call: Call, around: Surroundings) -> Run:
-    return _run_on(op, call, around, _Arguments(call, around, _recorded(call, around)))
+    return _run_on(op, call, around, _Arguments(op, call, around, _recorded(call, around)))
 
 
 def check_call(op: Any, call: Call) -> None:
@@ -120,7 +120,7 @@ def check_call(op: Any, call: Call) -> None:
     """
     check_given([value for _, value in call.input_values()], cast=False)
     around = Surroundings()
-    check_arguments(op, *_Arguments(call, around, _recorded(call, around)).build())
+    check_arguments(op, *_Arguments(op, call, around, _recorded(call, around)).build())
 
 
 def run_on(call: Call, find: Callable[[Value], torch.Tensor], items: Sequence[int] | None = None) -> Run:
@@ -134,8 +134,8 @@ def run_on(call: Call, find: Callable[[Value], torch.Tensor], items: Sequence[in
     Raises:
         ReplayError: it cannot be run; the message says why.
     """
-    around = Surroundings(cast=True)
-    return _run_on(find_op(call), call, around, _Arguments(call, around, find, items))
+    op, around = find_op(call), Surroundings(cast=True)
+    return _run_on(op, call, around, _Arguments(op, call, around, find, items))
 
 
 def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
@@ -175,11 +175,13 @@ class _Arguments:
 
     def __init__(
         self,
+        op: Any,
         call: Call,
         around: Surroundings,
         find: Callable[[Value], torch.Tensor],
         items: Sequence[int] | None = None,
     ) -> None:
+        self._op = op
         self._call = call
         self._around = around
         self._find = find
@@ -195,7 +197,16 @@ class _Arguments:
         named = {name: self._item(self._chosen(item)) for name, item in kwargs.items()}
         if named.get("pin_memory"):
             named["pin_memory"] = None
-        return made, named
+        dtype = self._factory_dtype(named) if self._around.cast else None
+        return made, named if dtype is None else named | {"dtype": dtype}
+
+    def _factory_dtype(self, named: dict[str, Any]) -> torch.dtype | None:
+        """Return the dtype to ask for where a factory was given none: torch's default is not the wide one."""
+        is_asked = any(argument.name == "dtype" and argument.kwarg_only for argument in self._op._schema.arguments)
+        if not is_asked or named.get("dtype") is not None or self._call.input_values():
+            return None  # made of tensors, it follows them
+        made = self._call.output_values()
+        return wide(made[0][1].dtype) if made else None
 
     def _chosen(self, item: Any) -> Any:
         is_list = isinstance(item, (list, tuple)) and self._items is not None
