@@ -10,12 +10,14 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
-from ...dump import Call
+from ...dump import Call, Value
+from ...store.op_names import read_op_name
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
@@ -34,8 +36,10 @@ _MOST_TRIED: Final = 8  # pairs among them that are run
 class OpenPairs:
     """Resolves pairs; `cleared` has the ids of target calls that belong to regions which mean the same."""
 
-    def __init__(self, knows: Knowledge) -> None:
+    def __init__(self, knows: Knowledge, losses: Sequence[tuple[Value, Value]] = ()) -> None:
+        """Prepare to resolve; `losses` are the roots of backward of both sides, where ways may meet as well."""
         self._knows = knows
+        self._losses = losses
         self.cleared: set[int] = set()
         self.leaves = LeafGradients(knows)
         self._order = [call.id for call in knows.flows[0].calls()]
@@ -61,8 +65,7 @@ class OpenPairs:
             for link in left:
                 link.state = State("within", link.close.error or 0.0)
             return True
-        may_be_none = pair.how != "mapping" and (bool(left) or pair.how in ("order", "shapeless"))
-        if may_be_none and (pair.target.id in self.cleared or self._meets_later(pair)):
+        if pair.how != "mapping" and (pair.target.id in self.cleared or self._meets_later(pair)):
             return False
         for link in left:
             self._differs(link)
@@ -161,39 +164,52 @@ class OpenPairs:
 
     def _meets_later(self, pair: Pair) -> bool:
         """Tell whether what later calls make of both means the same; then note the calls up to there as cleared."""
-        tried = 0
-        for target, baseline in self._later(pair):
-            found = self._knows.results(target, baseline)
-            if not found or any(t.shape != b.shape for t, b in found.values()):
-                continue
-            values = [list(side) for side in zip(*found.values(), strict=True)]
-            meaning = self._knows.regions.compare(values[0], values[1])
-            tried += 1
+        for values in islice(self._later(pair), _MOST_TRIED):
+            meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and meaning.cones is not None:
                 self.cleared |= {call.id for call in meaning.cones[0].calls}
                 self._knows.note_region(meaning.cones, "within", proven=True)
                 return True
-            if tried == _MOST_TRIED:
-                break
         return False
 
-    def _later(self, pair: Pair) -> Iterator[tuple[Call, Call]]:
-        """Yield pairs of calls that work on what comes of both calls of a pair, in execution order."""
+    def _later(self, pair: Pair) -> Iterator[tuple[list[Value], list[Value]]]:
+        """Yield what comes of both calls of a pair: what pairs of later calls make, in execution order, and losses."""
         flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
         ours = {pair.target.id}
         start = self._places[pair.target.id] + 1
         for number in self._order[start : start + _MOST_AHEAD]:
             call = self._knows.target.call(number)
-            if not any((maker := flow.maker(v)) is not None and maker.id in ours for _, v in flow.reads(call)):
+            is_ours = any((maker := flow.maker(v)) is not None and maker.id in ours for _, v in flow.reads(call))
+            if not is_ours or _takes_the_shape(call):
                 continue
             ours.add(number)
             partner = pairs.get(number)
-            if partner is not None and not flow.is_view(call) and self._depends(partner, pair.baseline):
-                yield call, partner
+            if partner is None or flow.is_view(call):
+                continue
+            found = self._knows.results(call, partner)
+            values = [list(side) for side in zip(*found.values(), strict=True)]
+            if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
+                yield values[0], values[1]
+        for loss, other in self._losses:
+            maker = flow.maker(loss)
+            if maker is not None and maker.id in ours and self._comes_of([other], pair.baseline):
+                yield [loss], [other]
 
-    def _depends(self, call: Call, origin: Call) -> bool:
-        results = [v for _, v in self._knows.flows[1].results(call)]
-        return any(maker.id == origin.id for maker in self._knows.regions.cone(1, results).calls)
+    def _comes_of(self, values: list[Value], origin: Call) -> bool:
+        """Tell whether what has no counterpart behind the baseline's values begins at a call."""
+        return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
+
+
+def _takes_the_shape(call: Call) -> bool:
+    """Tell whether a call is given a tensor for its shape alone."""
+    name = read_op_name(call.op).name
+    return name.endswith("_like") or name.startswith("new_")
+
+
+def _could_tell(targets: list[Value], baselines: list[Value]) -> bool:
+    """Tell whether results can show that ways met: a mask or an index may be the same of what is not."""
+    both = zip(targets, baselines, strict=True)
+    return all(t.shape == b.shape for t, b in both) and any(t.is_floating for t in targets)
 
 
 def region_text(meaning: Meaning) -> str:

@@ -28,7 +28,7 @@ from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
-from .ends import Ends
+from .ends import Ends, roots_of
 from .estimates import limits_of
 from .input_links import Link, inputs_from, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
@@ -51,7 +51,8 @@ class Walk:
         self.knows.links.note_precisions(primary)
         pairs = {pair.target.id: pair for pair in primary}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
-        self._open_pairs = OpenPairs(self.knows)
+        losses = zip(roots_of(self.knows.target), roots_of(self.knows.baseline), strict=False)
+        self._open_pairs = OpenPairs(self.knows, list(losses))
         for call in self.knows.flows[0].calls():
             pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:

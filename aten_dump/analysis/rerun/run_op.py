@@ -3,9 +3,10 @@
 Theory of operation
     The op is found by name, its tensors are made anew (`shared_memory.py`), its other arguments as recorded. On
     another device, device arguments follow; with `cast`, dtype arguments do, and a factory that was given none makes
-    the wide form of what it made. A random op draws from a generator in the recorded state; it cannot be cast, as other dtypes draw other numbers, unless it turns out to draw nothing
-    (attention with dropout 0). An op that was given undefined memory runs twice, with different bytes there: if
-    the results differ it read them, and nothing can be said about it.
+    the wide form of what it made. A random op draws from a generator in the recorded state; it cannot be cast, as other
+    dtypes draw other numbers, unless it turns out to draw nothing (attention with dropout 0). An op that was given
+    undefined memory runs twice, with different bytes there: if the results differ it read them, and nothing can be said
+    about it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from aten_dump import compare
 from aten_dump.analysis.compare import Comparison
@@ -58,4 +59,67 @@ def test_sums_that_start_at_another_number_are_found(start: float, tmp_path: Pat
     found = compared(
         tmp_path, lambda m: weighted(m, shifted=True, start=start), lambda m: weighted(m, shifted=False), "a"
     )
+    assert found.exit_code == 1, found.answer()
+
+
+# -- one op with other arguments -----------------------------------------------------------------------------------
+
+LABELS = torch.randint(0, 4, (16,), generator=torch.Generator().manual_seed(2))
+
+
+def classified(model: nn.ModuleDict, divisor: int | None = None) -> Tensor:
+    scores = model["a"](seeded(16, 8))
+    if divisor is None:
+        return F.cross_entropy(scores, LABELS)
+    return F.cross_entropy(scores, LABELS, reduction="sum") / divisor
+
+
+def regressed(model: nn.ModuleDict, divisor: int | None = None) -> Tensor:
+    values, wanted = model["a"](seeded(16, 8)), seeded(16, 4, seed=1)
+    if divisor is None:
+        return F.mse_loss(values, wanted)
+    return F.mse_loss(values, wanted, reduction="sum") / divisor
+
+
+@pytest.mark.parametrize(("loss", "count"), [(classified, 16), (regressed, 64)])
+def test_a_sum_over_its_count_is_the_mean(loss: Callable[..., Tensor], count: int, tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: loss(m, count), loss, "a")
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize(("loss", "count"), [(classified, 15), (classified, 1), (regressed, 16), (regressed, 65)])
+def test_a_sum_over_another_count_is_found(loss: Callable[..., Tensor], count: int, tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: loss(m, count), loss, "a")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert "loss" in found.cause.row.place.op, "it begins where the loss is taken"
+
+
+def attention(model: nn.ModuleDict, of_q: float, of_k: float) -> Tensor:
+    x = seeded(16, 8)
+    return ((model["q"](x) * of_q) @ (model["k"](x) * of_k).t()).softmax(-1).square().mean()
+
+
+def test_a_scale_on_one_factor_or_on_both(tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: attention(m, 0.5**0.5, 0.5**0.5), lambda m: attention(m, 0.5, 1.0), "q", "k")
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("scales", [(0.5, 0.5), (0.5, 1.01), (0.501, 1.0)])
+def test_a_scale_that_is_wrong_in_all_is_found(scales: tuple[float, float], tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: attention(m, *scales), lambda m: attention(m, 0.5, 1.0), "q", "k")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert found.cause.row.place.op == "aten::mul.Tensor"
+    assert "other arguments" in found.cause.text
+
+
+def read_twice(model: nn.ModuleDict, scale: float, back: float) -> Tensor:
+    scaled = model["a"](seeded(16, 8)) * scale
+    return (scaled * back).sin().mean() + scaled.cos().mean()
+
+
+def test_what_meets_on_one_way_only_is_found(tmp_path: Path) -> None:
+    """One reader takes the scale back, the other does not."""
+    found = compared(tmp_path, lambda m: read_twice(m, 0.5, 2.0), lambda m: read_twice(m, 0.25, 4.0), "a")
     assert found.exit_code == 1, found.answer()
