@@ -28,6 +28,7 @@ from .estimates import distance
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
 from .leaf_gradients import LeafGradients
+from .sources import records_all_ops
 
 _MOST_AHEAD: Final = 120  # calls of the target that are looked at for where two ways meet again
 _MOST_TRIED: Final = 8  # pairs among them that are run
@@ -96,7 +97,9 @@ class OpenPairs:
             return
         meaning = self._knows.regions.compare([link.target], [link.baseline])
         link.cones = meaning.cones
-        if meaning.verdict == "same":
+        if not self._all_recorded and not any(cone.pieces for cone in meaning.cones or ()):
+            self._estimated(link, replace(meaning, why="the ops that made it were not recorded"))
+        elif meaning.verdict == "same":
             self._same(link, meaning)
         elif meaning.verdict == "unknown":
             self._estimated(link, meaning)
@@ -108,6 +111,11 @@ class OpenPairs:
         """Whether on both sides any call reads what another made: other tools do not record which tensors are one."""
         flows = self._knows.flows
         return all(any(flow.maker(v) for call in flow.calls() for _, v in flow.reads(call)) for flow in flows)
+
+    @cached_property
+    def _all_recorded(self) -> bool:
+        """Whether both sides have all ops of the step: else what none of them made is no value from outside."""
+        return records_all_ops(self._knows.target) and records_all_ops(self._knows.baseline)
 
     def _same(self, link: Link, meaning: Meaning) -> None:
         """Settle an input whose region means the same, unless a call in it is wrong."""

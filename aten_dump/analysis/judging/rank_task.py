@@ -33,7 +33,7 @@ from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
-from .sources import LeftContents, Sources
+from .sources import LeftContents, Sources, records_all_ops
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
@@ -210,13 +210,7 @@ def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:
     """Tell whether what comes from outside must be equal: at the first step, and if all calls were recorded."""
-    for rank in (target, baseline):
-        config = rank.config
-        if rank.step or config.get("level", "mix") not in ("mix", "aten"):
-            return False
-        if any(config.get(name) for name in ("ops", "exclude_ops", "modules")):
-            return False
-    return True
+    return all(not rank.step and records_all_ops(rank) for rank in (target, baseline))
 
 
 def walked_kind(pairs: Sequence[Pair]) -> str:

@@ -123,3 +123,40 @@ def test_what_meets_on_one_way_only_is_found(tmp_path: Path) -> None:
     """One reader takes the scale back, the other does not."""
     found = compared(tmp_path, lambda m: read_twice(m, 0.5, 2.0), lambda m: read_twice(m, 0.25, 4.0), "a")
     assert found.exit_code == 1, found.answer()
+
+
+# -- where no op was recorded --------------------------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    def __init__(self, fused: bool, off: float) -> None:
+        super().__init__()
+        self.norm, self.mixed, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+        self.fused, self.off = fused, off
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mixed(self.norm(x)).view(4, 16, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        if self.fused:
+            found = F.scaled_dot_product_attention(q, k, v)
+        else:
+            found = (q @ k.transpose(-2, -1) * 8**-0.5).softmax(-1) @ v
+        if self.off != 1:
+            found.register_hook(lambda gradient: gradient * self.off)
+        return x + self.out(found.transpose(1, 2).reshape(4, 16, 32))
+
+
+def modules_alone(path: Path, *, fused: bool, off: float = 1.0) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 32), *(Mixing(fused, off) for _ in range(3)))
+    tokens = torch.randint(0, 9, (4, 16))
+    return record(path, lambda step: model(tokens).square().mean().backward(), model, level="module")
+
+
+def test_gradients_that_no_recorded_op_made_are_judged_by_their_distance(tmp_path: Path) -> None:
+    baseline = modules_alone(tmp_path / "baseline", fused=True)
+    found = compare(modules_alone(tmp_path / "honest", fused=False), baseline)
+    assert found.exit_code == 0, found.answer()
+    rows = [row for row in found.ranks[0].rows if row.slot.startswith("gradient of")]
+    assert {row.floor_from for row in rows if row.status == "within"} == {"depth"}, "nothing was run to tell"
+    wrong = compare(modules_alone(tmp_path / "wrong", fused=False, off=1.0001), baseline)
+    assert wrong.exit_code == 1, wrong.answer()
