@@ -24,6 +24,7 @@ from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.regions import SAME_NORM, Meaning
+from ..rerun.shared_memory import moment_of
 from .estimates import distance
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
@@ -32,6 +33,7 @@ from .sources import records_all_ops
 
 _MOST_AHEAD: Final = 120  # calls of the target that are looked at for where two ways meet again
 _MOST_TRIED: Final = 8  # pairs among them that are run
+_MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
 
 
 class OpenPairs:
@@ -66,7 +68,7 @@ class OpenPairs:
             for link in left:
                 link.state = State("within", link.close.error or 0.0)
             return True
-        if pair.how != "mapping" and (pair.target.id in self.cleared or self._meets_later(pair)):
+        if pair.how != "mapping" and self._is_none(pair, left):
             return False
         for link in left:
             self._differs(link)
@@ -170,9 +172,27 @@ class OpenPairs:
         values = [list(side) for side in zip(*found.values(), strict=True)]
         return self._knows.regions.compare(values[0], values[1]).verdict == "same"
 
-    def _meets_later(self, pair: Pair) -> bool:
-        """Tell whether what later calls make of both means the same; then note the calls up to there as cleared."""
-        for values in islice(self._later(pair), _MOST_TRIED):
+    def _is_none(self, pair: Pair, left: Sequence[Link]) -> bool:
+        """Tell whether calls are no pair: given other things, one result meets later; given the same, all that differ.
+
+        A batch norm with another momentum has the right result, and leaves other statistics behind.
+        """
+        if left:
+            results = [value for _, value in self._knows.flows[0].results(pair.target)]
+            return pair.target.id in self.cleared or self._meets_later(pair, results)
+        unlike = self._unlike(pair)
+        if not unlike or any(self._outlives(pair.target, value) for value in unlike):
+            return False
+        return all(self._meets_later(pair, [value]) for value in unlike)
+
+    def _outlives(self, call: Call, result: Value) -> bool:
+        """Tell whether a call wrote a result to memory from outside: it is there when the step has ended."""
+        flow = self._knows.flows[0]
+        return any(flow.maker(value) is None for value in flow.before(call, result))
+
+    def _meets_later(self, pair: Pair, results: Sequence[Value]) -> bool:
+        """Tell whether what later calls make of one of these means the same; then note the calls up to there."""
+        for values in islice(self._later(pair, results), _MOST_TRIED):
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and meaning.cones is not None:
                 self.cleared |= {call.id for call in meaning.cones[0].calls}
@@ -180,15 +200,27 @@ class OpenPairs:
                 return True
         return False
 
-    def _later(self, pair: Pair) -> Iterator[tuple[list[Value], list[Value]]]:
-        """Yield what comes of both calls of a pair: what pairs of later calls make, in execution order, and losses."""
+    def _unlike(self, pair: Pair) -> list[Value]:
+        """Return the results of the target's call that do not mean what the baseline's do; none if they are many."""
+        compare, found = self._knows.regions.compare, self._knows.results(pair.target, pair.baseline).values()
+        if len(found) > _MOST_RESULTS:
+            return []
+        return [target for target, baseline in found if compare([target], [baseline]).verdict != "same"]
+
+    def _later(self, pair: Pair, results: Sequence[Value]) -> Iterator[tuple[list[Value], list[Value]]]:
+        """Yield what comes of results on both sides: what pairs of later calls make, in execution order, and losses."""
         flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
-        ours = {pair.target.id}
+        ours: set[int] = set()
+        first = {value.id for value in results} | {moment_of(value) for value in results if value.storage}
+
+        def comes_of_it(value: Value) -> bool:
+            maker = flow.maker(value)
+            return value.id in first or moment_of(value) in first or (maker is not None and maker.id in ours)
+
         start = self._places[pair.target.id] + 1
         for number in self._order[start : start + _MOST_AHEAD]:
             call = self._knows.target.call(number)
-            is_ours = any((maker := flow.maker(v)) is not None and maker.id in ours for _, v in flow.reads(call))
-            if not is_ours or _takes_the_shape(call):
+            if _takes_the_shape(call) or not any(comes_of_it(value) for _, value in flow.reads(call)):
                 continue
             ours.add(number)
             partner = pairs.get(number)
@@ -199,8 +231,7 @@ class OpenPairs:
             if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
                 yield values[0], values[1]
         for loss, other in self._losses:
-            maker = flow.maker(loss)
-            if maker is not None and maker.id in ours and self._comes_of([other], pair.baseline):
+            if comes_of_it(loss) and self._comes_of([other], pair.baseline):
                 yield [loss], [other]
 
     def _comes_of(self, values: list[Value], origin: Call) -> bool:
