@@ -20,6 +20,7 @@ from ..flow.wiring import Wiring
 from ..rerun.rounding_error import SUSPECT
 from .computed_dtype import computed_dtype, dtype_text
 from .input_links import Links
+from .read_numbers import ReadNumbers
 from .result_judge import ResultJudge
 from .sources import Sources
 
@@ -51,13 +52,14 @@ class Knowledge:
         self.known = Counterparts(read_data=read_data)
         self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
         self.links = Links(self.flows, self.known, self.wiring, sources)
-        self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike)
+        self.numbers = ReadNumbers()
+        self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike, self.numbers.counterparts)
         self.evidence = EvidenceRows()
         self.proofs = Proofs()
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
-        """Return the arguments that differ, but those that other precisions explain."""
-        found = argument_differences(target, baseline)
+        """Return the arguments that differ, but those that other precisions or numbers that were read explain."""
+        found = [d for d in argument_differences(target, baseline) if not self.numbers.explain(d)]
         return [d for d in found if d.dtypes is None or not (self.sources.precisions or d.dtypes == self.computed_in)]
 
     @cached_property

@@ -33,6 +33,7 @@ from .estimates import limits_of
 from .input_links import Link, inputs_from, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs
+from .read_numbers import COMPUTED
 from .result_judge import OTHER_DRAWS
 
 
@@ -174,10 +175,14 @@ class Walk:
         inputs = inputs_from([link for link in links if link.state is not None])
         if any(link.close.dtype is not None for link in links):  # of those too that made no difference
             inputs = replace(inputs, same_dtypes=False)
+        told = self.knows.numbers.tell(pair.target, pair.baseline)
+        inputs = told.added_to(inputs)
+        self.knows.numbers.note(pair.target, pair.baseline, inputs)
         judged = self.knows.judge.results(pair.target, pair.baseline, results, inputs)
         blamed = any(link.said is not None and link.said.guilty for link in links)
         for slot, (target, baseline, close) in results.items():
             said = self._with_arguments(judged[slot], close, inputs, differences)
+            said = replace(said, note=said.note or COMPUTED) if told.computed else said
             state = replace(state_from(said, close, inputs.depth + 1), undefined=inputs.undefined)
             self.knows.known.keep(target, baseline, state)
             row = self.knows.evidence.judged(pair, slot, close, said, inputs)
@@ -186,12 +191,12 @@ class Walk:
                 self._blame(pair, row, said, inputs, differences)
         defined = [judged[slot] for slot, (one, other, _) in results.items() if not (one.undefined and other.undefined)]
         if defined and not inputs.undefined:
-            self._note_proof(pair, defined, links)
+            self._note_proof(pair, defined, links, estimated=told.computed)
 
-    def _note_proof(self, pair: Pair, judged: list[Judgement], links: list[Link]) -> None:
+    def _note_proof(self, pair: Pair, judged: list[Judgement], links: list[Link], *, estimated: bool) -> None:
         proofs = self.knows.proofs
         said = [*judged, *(link.said for link in links if link.said is not None)]
-        if all(item.proven for item in said):
+        if not estimated and all(item.proven for item in said):
             proofs.proven.add(pair.target.id)
         else:
             proofs.estimated.add(pair.target.id)

@@ -110,7 +110,7 @@ def _check_same(call: Call, first: Run, second: Run) -> None:
 
 
 def _run(op: Any, call: Call, around: Surroundings) -> Run:
-    return _run_on(op, call, around, _Arguments(op, call, around, _recorded(call, around)))
+    return _run_on(op, call, around, _Arguments(call, around, _recorded(call, around)))
 
 
 def check_call(op: Any, call: Call) -> None:
@@ -121,22 +121,28 @@ def check_call(op: Any, call: Call) -> None:
     """
     check_given([value for _, value in call.input_values()], cast=False)
     around = Surroundings()
-    check_arguments(op, *_Arguments(op, call, around, _recorded(call, around)).build())
+    check_arguments(op, *_Arguments(call, around, _recorded(call, around)).build())
 
 
-def run_on(call: Call, find: Callable[[Value], torch.Tensor], items: Sequence[int] | None = None) -> Run:
+def run_on(
+    call: Call,
+    find: Callable[[Value], torch.Tensor],
+    items: Sequence[int] | None = None,
+    numbers: Mapping[float, float] | None = None,
+) -> Run:
     """Run the op of a call in float64 on other tensors than were recorded.
 
     Args:
         call: an aten call.
         find: returns the tensor that takes the place of a value; what the op writes is written to it.
         items: of an op that works by item (`list_ops`), the numbers of those to run, ascending; None is all.
+        numbers: what takes the place of numbers among its arguments.
 
     Raises:
         ReplayError: it cannot be run; the message says why.
     """
     op, around = find_op(call), Surroundings(cast=True)
-    return _run_on(op, call, around, _Arguments(op, call, around, find, items))
+    return _run_on(op, call, around, _Arguments(call, around, find, items, numbers))
 
 
 def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
@@ -176,17 +182,17 @@ class _Arguments:
 
     def __init__(
         self,
-        op: Any,
         call: Call,
         around: Surroundings,
         find: Callable[[Value], torch.Tensor],
         items: Sequence[int] | None = None,
+        numbers: Mapping[float, float] | None = None,
     ) -> None:
-        self._op = op
         self._call = call
         self._around = around
         self._find = find
         self._items = items
+        self._numbers = numbers or {}
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
@@ -203,7 +209,8 @@ class _Arguments:
 
     def _factory_dtype(self, named: dict[str, Any]) -> torch.dtype | None:
         """Return the dtype to ask for where a factory was given none: torch's default is not the wide one."""
-        is_asked = any(argument.name == "dtype" and argument.kwarg_only for argument in self._op._schema.arguments)
+        asked = allowed_op(self._call.op)._schema.arguments
+        is_asked = any(argument.name == "dtype" and argument.kwarg_only for argument in asked)
         if not is_asked or named.get("dtype") is not None or self._call.input_values():
             return None  # made of tensors, it follows them
         made = self._call.output_values()
@@ -218,6 +225,8 @@ class _Arguments:
             return self._find(item)
         if isinstance(item, (list, tuple)):
             return [self._item(entry) for entry in item]
+        if isinstance(item, float):
+            return self._numbers.get(item, item)
         if isinstance(item, torch.dtype):
             return wide(item) if self._around.cast else item
         if isinstance(item, (torch.device, UnknownDevice)):
