@@ -16,8 +16,9 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ...dump import Call, Value
 from ..distance.value_distance import Closeness
@@ -30,11 +31,13 @@ from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from .ends import Ends, roots_of
 from .estimates import limits_of
-from .input_links import Link, inputs_from, is_unsettled, open_links, state_from
+from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs
 from .read_numbers import COMPUTED
 from .result_judge import OTHER_DRAWS
+
+_MOST_FROM_OUTSIDE: Final = 4  # of what a call reads, whose counterparts' readers are looked at
 
 
 class Walk:
@@ -78,7 +81,7 @@ class Walk:
         if any(link.close.shape and has_parts(link.target) != has_parts(link.baseline) for link in links):
             self._give_up(pair)  # one works on many parameters, the other on one of them
             return
-        if any(open_links(links)):
+        if any(open_links(links)) or any(map(is_another_source, links)):
             better = self._paired_by_flow(pair.target)
             if better is not None:
                 pair, links = better, self.knows.links.of(better)
@@ -100,6 +103,9 @@ class Walk:
     def _view(self, pair: Pair) -> None:
         """Hand on what is known to the views of it; where that cannot be told, who reads the view is asked."""
         links = self.knows.links.of(pair)
+        better = self._paired_by_flow(pair.target) if any(map(is_another_source, links)) else None
+        if better is not None:
+            pair, links = better, self.knows.links.of(better)
         if any(open_links(links)) or any(link.target.undefined != link.baseline.undefined for link in links):
             self._give_up(pair)  # a view reads nothing: what one side had not written yet may be there when it is read
             return
@@ -119,25 +125,33 @@ class Walk:
     def _paired_by_flow(self, call: Call) -> Pair | None:
         """Return the pair of a call with one of the baseline's that is the same op and was given the same."""
         knows = self.knows
-        for _, value in knows.flows[0].reads(call):
-            writer = knows.flows[0].writer(value)
-            maker = None if writer is None else knows.wiring.pairs.get(writer[0].id)
-            if maker is None:
+        for other in self._given_alike(call):
+            if other.op != call.op or other.id in self._taken or other.phase != call.phase:
                 continue
-            for other in knows.flows[1].readers(maker):
-                if other.op != call.op or other.id in self._taken or other.phase != call.phase:
-                    continue
-                pair = Pair(call, other, "flow")
-                links = knows.links.of(pair)
-                # Parts that make up no counterpart may be another partial sum.
-                is_known = bool(links) and not any(open_links(links)) and not any(map(is_unsettled, links))
-                is_clean = all(link.said is None or not link.said.guilty for link in links)
-                if is_known and is_clean and not knows.differences(call, other):
-                    knows.wiring.pairs[call.id] = other
-                    self.found_by_flow.append(pair)
-                    return pair
-            return None
+            pair = Pair(call, other, "flow")
+            links = knows.links.of(pair)
+            # Parts that make up no counterpart may be another partial sum.
+            is_known = bool(links) and not any(open_links(links)) and not any(map(is_unsettled, links))
+            is_clean = not any(is_another_source(link) or (link.said and link.said.guilty) for link in links)
+            if is_known and is_clean and not knows.differences(call, other):
+                knows.wiring.pairs[call.id] = other
+                self.found_by_flow.append(pair)
+                return pair
         return None
+
+    def _given_alike(self, call: Call) -> Iterator[Call]:
+        """Yield calls of the baseline that are given what a call is: what a pair's call made, else from outside."""
+        flows = self.knows.flows
+        read = [value for _, value in flows[0].reads(call)]
+        writers = [flows[0].writer(value) for value in read]
+        makers = (self.knows.wiring.pairs.get(writer[0].id) for writer in writers if writer is not None)
+        maker = next((maker for maker in makers if maker is not None), None)
+        if maker is not None:
+            yield from flows[1].readers(maker)
+            return
+        for value in [v for v, writer in zip(read, writers, strict=True) if writer is None][:_MOST_FROM_OUTSIDE]:
+            for other in self.knows.links.alike(value):
+                yield from (reader for reader, _ in other.consumers)
 
     # -- evidence -----------------------------------------------------------------------------------------------
 

@@ -160,3 +160,80 @@ def test_gradients_that_no_recorded_op_made_are_judged_by_their_distance(tmp_pat
     assert {row.floor_from for row in rows if row.status == "within"} == {"depth"}, "nothing was run to tell"
     wrong = compare(modules_alone(tmp_path / "wrong", fused=False, off=1.0001), baseline)
     assert wrong.exit_code == 1, wrong.answer()
+
+
+# -- one op on other tensors from outside, in another order --------------------------------------------------------
+
+
+class Products(nn.Module):
+    """Products of one input with two weights, in this order; one of them may be taken for both."""
+
+    def __init__(self, order: str, used: str = "ab") -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8, 8))
+        self.order, self.used = order, used
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = {name: x @ getattr(self, name) for name in self.order}
+        first, second = (made[name] for name in self.used)
+        return (first.t() @ second).softmax(-1).square().mean()
+
+
+def products(path: Path, order: str, used: str = "ab", *, named: bool = True) -> Path:
+    torch.manual_seed(0)
+    model = Products(order, used)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        model(seeded(6, 8, seed=number)).backward()
+        optimizer.step()
+
+    return record(path, step, model if named else None, steps=2)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_independent_calls_in_another_order_agree(named: bool, tmp_path: Path) -> None:
+    baseline = products(tmp_path / "baseline", "ab", named=named)
+    found = compare(products(tmp_path / "target", "ba", named=named), baseline)
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("order", "used"), [("ab", "ba"), ("ba", "ba"), ("ab", "aa"), ("a", "aa")])
+def test_operands_that_are_exchanged_are_found(order: str, used: str, named: bool, tmp_path: Path) -> None:
+    """a'b is not b'a, whatever the order in which the products were made."""
+    baseline = products(tmp_path / "baseline", "ab", named=named)
+    found = compare(products(tmp_path / "target", order, used, named=named), baseline)
+    assert found.exit_code == 1, found.answer()
+
+
+def siamese(path: Path, order: str, used: str = "xy") -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+    given = {"x": seeded(6, 8), "y": seeded(6, 8, seed=1)}
+
+    def step(number: int) -> None:
+        made = {name: model(given[name]) for name in order}
+        first, second = (made[name] for name in used)
+        (first * second.detach()).sin().mean().backward()
+
+    return record(path, step, model)
+
+
+def test_two_inputs_of_one_model_in_another_order(tmp_path: Path) -> None:
+    baseline = siamese(tmp_path / "baseline", "xy")
+    found = compare(siamese(tmp_path / "target", "yx"), baseline)
+    assert found.exit_code == 0, found.answer()
+    for order, used in (("yx", "yx"), ("xy", "yx"), ("x", "xx")):
+        wrong = compare(siamese(tmp_path / f"{order} {used}", order, used), baseline)
+        assert wrong.exit_code == 1, wrong.answer()
+
+
+def test_another_batch_is_still_another_source(tmp_path: Path) -> None:
+    def given(batch: Tensor) -> Loss:
+        return lambda model: model["a"](batch).square().mean()
+
+    found = compared(tmp_path, given(seeded(16, 8, seed=5)), given(seeded(16, 8, seed=6)), "a")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None and found.cause.kind == "source"
