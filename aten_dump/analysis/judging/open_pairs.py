@@ -208,7 +208,7 @@ class OpenPairs:
         return [target for target, baseline in found if compare([target], [baseline]).verdict != "same"]
 
     def _later(self, pair: Pair, results: Sequence[Value]) -> Iterator[tuple[list[Value], list[Value]]]:
-        """Yield what comes of results on both sides: what pairs of later calls make, in execution order, and losses."""
+        """Yield what comes of results on both sides: what pairs of later calls make or read, in order, and losses."""
         flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
         ours: set[int] = set()
         first = {value.id for value in results} | {moment_of(value) for value in results if value.storage}
@@ -226,13 +226,18 @@ class OpenPairs:
             partner = pairs.get(number)
             if partner is None or flow.is_view(call):
                 continue
-            found = self._knows.results(call, partner)
+            found = self._knows.results(call, partner) or self._read_by(call, partner)
             values = [list(side) for side in zip(*found.values(), strict=True)]
             if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
                 yield values[0], values[1]
         for loss, other in self._losses:
             if comes_of_it(loss) and self._comes_of([other], pair.baseline):
                 yield [loss], [other]
+
+    def _read_by(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
+        """Return what both calls read, by slot: of those that make no tensor, as ``item()`` does."""
+        theirs = dict(self._knows.flows[1].reads(baseline))
+        return {slot: (v, theirs[slot]) for slot, v in self._knows.flows[0].reads(target) if slot in theirs}
 
     def _comes_of(self, values: list[Value], origin: Call) -> bool:
         """Tell whether what has no counterpart behind the baseline's values begins at a call."""

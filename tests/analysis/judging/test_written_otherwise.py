@@ -87,6 +87,21 @@ def test_a_sum_over_its_count_is_the_mean(loss: Callable[..., Tensor], count: in
     assert found.exit_code == 0, found.answer()
 
 
+@pytest.mark.parametrize(("divisor", "code"), [(16, 0), (15, 1)])
+def test_a_loss_that_is_only_read_meets_where_it_is(divisor: int, code: int, tmp_path: Path) -> None:
+    def evaluated(name: str, divisor: int | None) -> Path:
+        model = layers("a")
+
+        def step(number: int) -> None:
+            with torch.no_grad():
+                classified(model, divisor).item()
+
+        return record(tmp_path / name, step, model)
+
+    found = compare(evaluated("target", divisor), evaluated("baseline", None))
+    assert found.exit_code == code, found.answer()
+
+
 @pytest.mark.parametrize(("loss", "count"), [(classified, 15), (classified, 1), (regressed, 16), (regressed, 65)])
 def test_a_sum_over_another_count_is_found(loss: Callable[..., Tensor], count: int, tmp_path: Path) -> None:
     found = compared(tmp_path, lambda m: loss(m, count), loss, "a")
