@@ -3,8 +3,10 @@
 Theory of operation
     What stands at an input is compared by its meaning, in float64 (`regions.py`). Where that differs there are three
     cases. What the calls themselves make of it means the same: then it did not matter. Or the two calls are no pair:
-    ``(q * s) @ k`` stands against ``(q @ k) * s``; then what later calls make of both means the same, and the pair is
-    given up. Or neither: the difference is one of the programs', and it begins here.
+    ``(q * s) @ k`` stands against ``(q @ k) * s``; then what later calls make of both, or the loss, means the same, and
+    the pair is given up. Or neither: the difference is one of the programs', and it begins here. So it is with calls
+    that are given the same and have other arguments, but of these each result that differs has to meet again, and
+    none may stay in memory from outside: a batch norm's statistics do.
 """
 
 from __future__ import annotations
