@@ -2,8 +2,8 @@
 
 Theory of operation
     The op is found by name, its tensors are made anew (`shared_memory.py`), its other arguments as recorded. On
-    another device, device arguments follow; with `cast`, dtype arguments do, and a factory that was given none makes
-    the wide form of what it made. A random op draws from a generator in the recorded state; it cannot be cast, as other
+    another device, device arguments follow; with `cast`, dtype arguments do, also those that were left to torch's
+    default (`default_dtypes.py`). A random op draws from a generator in the recorded state; it cannot be cast, as other
     dtypes draw other numbers, unless it turns out to draw nothing (attention with dropout 0). An op that was given
     undefined memory runs twice, with different bytes there: if the results differ it read them, and nothing can be said
     about it.
@@ -26,6 +26,7 @@ from ..composed_ops import composed
 from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
+from .default_dtypes import factory_dtype, makes_floats_of_integers
 from .random_draws import draw
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
@@ -193,6 +194,7 @@ class _Arguments:
         self._find = find
         self._items = items
         self._numbers = numbers or {}
+        self._of_integers = around.cast and makes_floats_of_integers(call)
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
@@ -204,17 +206,8 @@ class _Arguments:
         named = {name: self._item(self._chosen(item)) for name, item in kwargs.items()}
         if named.get("pin_memory"):
             named["pin_memory"] = None
-        dtype = self._factory_dtype(named) if self._around.cast else None
+        dtype = factory_dtype(call, named) if self._around.cast else None
         return made, named if dtype is None else named | {"dtype": dtype}
-
-    def _factory_dtype(self, named: dict[str, Any]) -> torch.dtype | None:
-        """Return the dtype to ask for where a factory was given none: torch's default is not the wide one."""
-        asked = allowed_op(self._call.op)._schema.arguments
-        is_asked = any(argument.name == "dtype" and argument.kwarg_only for argument in asked)
-        if not is_asked or named.get("dtype") is not None or self._call.input_values():
-            return None  # made of tensors, it follows them
-        made = self._call.output_values()
-        return wide(made[0][1].dtype) if made else None
 
     def _chosen(self, item: Any) -> Any:
         is_list = isinstance(item, (list, tuple)) and self._items is not None
@@ -222,7 +215,8 @@ class _Arguments:
 
     def _item(self, item: Any) -> Any:
         if isinstance(item, Value):
-            return self._find(item)
+            found = self._find(item)
+            return found.double() if self._of_integers else found
         if isinstance(item, (list, tuple)):
             return [self._item(entry) for entry in item]
         if isinstance(item, float):
