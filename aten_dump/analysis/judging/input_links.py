@@ -26,7 +26,7 @@ from .sources import Sources, digest_of
 
 _FAR: Final = 0.1  # relative L2 of two tensors that hardly are one parameter in two runs
 _MOST_ALIKE: Final = 64  # values of one shape among which the nearest is looked for
-_MOST_ELEMENTS: Final = 1 << 24  # of these together
+_MOST_ELEMENTS: Final = 1 << 22  # of these together
 
 
 @dataclass(slots=True)
@@ -61,6 +61,7 @@ class Links:
         self._by_place: dict[Side, dict[int, Value]] | None = None
         self._norms: dict[tuple[Side, int], float] = {}
         self._digests: dict[tuple[Side, int], str | None] = {}
+        self._alike: dict[int, list[Value]] = {}
 
     def set_aligned(self, pairs: Sequence[Pair]) -> None:
         """Take all pairs of calls that were aligned, of every kind."""
@@ -109,10 +110,15 @@ class Links:
             for partner in (self._known.partner(0, mine), self._places()[0].get(mine.id)):
                 if partner is not None:
                     found[partner.id] = partner
+        if value.id not in self._alike:
+            self._alike[value.id] = self._alike_by_contents(value)
+        return list((found | {other.id: other for other in self._alike[value.id]}).values())
+
+    def _alike_by_contents(self, value: Value) -> list[Value]:
         others = self._outside.get(_kind(value), [])
         wanted = self._digest(0, value)
         equal = [other for other in others if wanted is not None and self._digest(1, other) == wanted]
-        return list((found | {other.id: other for other in equal or self._nearest(value, others)}).values())
+        return equal or self._nearest(value, others)
 
     def _nearest(self, value: Value, others: list[Value]) -> list[Value]:
         """Return which of the baseline's values is nearest to one of the target's, if one is near."""

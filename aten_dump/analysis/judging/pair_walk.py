@@ -60,7 +60,7 @@ class Walk:
         for call in self.knows.flows[0].calls():
             pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:
-                pair = self._paired_by_flow(call)
+                pair = self._paired_by_flow(call, from_outside=pair is not None)
             if pair is not None:
                 self._pair(pair)
 
@@ -81,8 +81,9 @@ class Walk:
         if any(link.close.shape and has_parts(link.target) != has_parts(link.baseline) for link in links):
             self._give_up(pair)  # one works on many parameters, the other on one of them
             return
-        if any(open_links(links)) or any(map(is_another_source, links)):
-            better = self._paired_by_flow(pair.target)
+        is_other = any(map(is_another_source, links))
+        if is_other or any(open_links(links)):
+            better = self._paired_by_flow(pair.target, from_outside=is_other)
             if better is not None:
                 pair, links = better, self.knows.links.of(better)
         results = self._compared(pair)
@@ -103,7 +104,8 @@ class Walk:
     def _view(self, pair: Pair) -> None:
         """Hand on what is known to the views of it; where that cannot be told, who reads the view is asked."""
         links = self.knows.links.of(pair)
-        better = self._paired_by_flow(pair.target) if any(map(is_another_source, links)) else None
+        is_other = any(map(is_another_source, links))
+        better = self._paired_by_flow(pair.target, from_outside=True) if is_other else None
         if better is not None:
             pair, links = better, self.knows.links.of(better)
         if any(open_links(links)) or any(link.target.undefined != link.baseline.undefined for link in links):
@@ -122,10 +124,15 @@ class Walk:
         found = self.knows.results(pair.target, pair.baseline)
         return {slot: (t, b, self.knows.known.close(t, b)) for slot, (t, b) in found.items()}
 
-    def _paired_by_flow(self, call: Call) -> Pair | None:
-        """Return the pair of a call with one of the baseline's that is the same op and was given the same."""
+    def _paired_by_flow(self, call: Call, *, from_outside: bool) -> Pair | None:
+        """Return the pair of a call with one of the baseline's that is the same op and was given the same.
+
+        Args:
+            call: the target's.
+            from_outside: that may be from outside alone, where calls of one op seem to come in another order.
+        """
         knows = self.knows
-        for other in self._given_alike(call):
+        for other in self._given_alike(call, from_outside=from_outside):
             if other.op != call.op or other.id in self._taken or other.phase != call.phase:
                 continue
             pair = Pair(call, other, "flow")
@@ -139,7 +146,7 @@ class Walk:
                 return pair
         return None
 
-    def _given_alike(self, call: Call) -> Iterator[Call]:
+    def _given_alike(self, call: Call, *, from_outside: bool) -> Iterator[Call]:
         """Yield calls of the baseline that are given what a call is: what a pair's call made, else from outside."""
         flows = self.knows.flows
         read = [value for _, value in flows[0].reads(call)]
@@ -148,6 +155,7 @@ class Walk:
         maker = next((maker for maker in makers if maker is not None), None)
         if maker is not None:
             yield from flows[1].readers(maker)
+        if maker is not None or not from_outside:
             return
         for value in [v for v, writer in zip(read, writers, strict=True) if writer is None][:_MOST_FROM_OUTSIDE]:
             for other in self.knows.links.alike(value):
