@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import torch
@@ -51,6 +51,7 @@ class Meaning:
     error: float = 0.0  # relative L2 between both, in float64
     why: str = ""  # why it is unknown
     cones: tuple[Cone, Cone] | None = None
+    estimated: bool = False  # numbers that seem to come of numbers that were read took the place of the baseline's
 
 
 class Regions:
@@ -106,7 +107,8 @@ class Regions:
         widened = self._from_common_start(sides)
         key = tuple(cone.key for cone in widened)
         if key not in self._meanings:
-            self._meanings[key] = self._compare(cones, widened)
+            meaning = self._compare(cones, widened)
+            self._meanings[key] = replace(meaning, estimated=bool(self._numbers(widened)))
         return self._meanings[key]
 
     def _tie_sources(self, growing: GrowingCone) -> None:

@@ -134,7 +134,7 @@ class OpenPairs:
             link.said = Judgement("different", True, None, "replay", 2.0)
             link.text = f"{region_text(meaning)}; {wrong[2]}"
             link.state = state_from(link.said, link.close)
-        self._knows.note_region(meaning.cones, link.said.status, proven=wrong is None)
+        self._knows.note_region(meaning.cones, link.said.status, proven=wrong is None and not meaning.estimated)
 
     def _estimated(self, link: Link, meaning: Meaning) -> None:
         """Judge an input by its distance, as its region cannot be run."""
@@ -198,7 +198,7 @@ class OpenPairs:
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and meaning.cones is not None:
                 self.cleared |= {call.id for call in meaning.cones[0].calls}
-                self._knows.note_region(meaning.cones, "within", proven=True)
+                self._knows.note_region(meaning.cones, "within", proven=not meaning.estimated)
                 return True
         return False
 
