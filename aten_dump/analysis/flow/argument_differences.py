@@ -27,6 +27,7 @@ class ArgumentDifference:
     target: str
     baseline: str
     dtypes: tuple[str, str] | None = None  # if both are dtypes, by their names: other precisions ask for others
+    numbers: tuple[tuple[float, float], ...] = ()  # (target's, baseline's), if numbers are all that differs
 
     def __str__(self) -> str:
         return f"{self.name} is {self.target}, in the baseline {self.baseline}"
@@ -61,7 +62,16 @@ class _Comparing:
             texts = _text(one), _text(other)
             are_dtypes = isinstance(one, torch.dtype) and isinstance(other, torch.dtype)
             names = (texts[0].removeprefix("torch."), texts[1].removeprefix("torch.")) if are_dtypes else None
-            yield ArgumentDifference(name, *texts, names)
+            yield ArgumentDifference(name, *texts, names, self._numbers(one, other) or ())
+
+    def _numbers(self, one: Any, other: Any) -> tuple[tuple[float, float], ...] | None:
+        """Return the numbers in which two arguments differ; None if they differ in anything else."""
+        if isinstance(one, float) and isinstance(other, float):
+            return () if self._same(one, other) else ((one, other),)
+        if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
+            found = [self._numbers(*pair) for pair in zip(one, other, strict=True)]
+            return None if None in found else tuple(pair for pairs in found for pair in pairs or ())
+        return () if self._same(one, other) else None
 
     def _is_default(self, name: str, item: Any) -> bool:
         """Tell whether giving this is the same as giving nothing."""
@@ -96,6 +106,18 @@ class _Comparing:
             if t != b
             for name in _LIMITS
         )
+
+
+def numbers_given(call: Call) -> Iterator[float]:
+    """Yield the numbers that are no integers among a call's arguments."""
+    args, kwargs = call.inputs
+    waiting: list[Any] = [*args, *kwargs.values()]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, float):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            waiting += item
 
 
 def _named(call: Call) -> dict[str, Any]:

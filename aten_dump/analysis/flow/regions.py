@@ -16,8 +16,8 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import torch
@@ -30,6 +30,7 @@ from ..rerun.rounding_error import SUSPECT
 from ..rerun.rounding_error import measure as measure_rounding
 from ..rerun.run_region import laid, run_region, start_tensors
 from ..rerun.shared_memory import moment_of
+from .argument_differences import numbers_given
 from .cones import MOST_CALLS, Cone, GrowingCone
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
@@ -50,6 +51,7 @@ class Meaning:
     error: float = 0.0  # relative L2 between both, in float64
     why: str = ""  # why it is unknown
     cones: tuple[Cone, Cone] | None = None
+    estimated: bool = False  # numbers that seem to come of numbers that were read took the place of the baseline's
 
 
 class Regions:
@@ -61,6 +63,7 @@ class Regions:
         known: Counterparts,
         tie: Callable[[Side, Value], None],
         tie_alike: Callable[[Sequence[Value], Sequence[Value]], None],
+        match_numbers: Callable[[set[float], set[float]], dict[float, float]] = lambda targets, baselines: {},
     ) -> None:
         """Prepare to compare.
 
@@ -70,11 +73,14 @@ class Regions:
             tie: looks for the counterpart of a value from outside that has none yet.
             tie_alike: finds out which of such values of both sides, all behind one place and beside a counterpart of
                 their shape, are counterparts.
+            match_numbers: finds out which numbers that the target's calls were given stand for some of the baseline's,
+                as both were read of tensors.
         """
         self._flows = flows
         self._known = known
         self._tie = tie
         self._tie_alike = tie_alike
+        self._match_numbers = match_numbers
         self._meanings: dict[tuple[object, ...], Meaning] = {}
         self._widens: dict[tuple[Side, int], bool] = {}
 
@@ -101,7 +107,8 @@ class Regions:
         widened = self._from_common_start(sides)
         key = tuple(cone.key for cone in widened)
         if key not in self._meanings:
-            self._meanings[key] = self._compare(cones, widened)
+            meaning = self._compare(cones, widened)
+            self._meanings[key] = replace(meaning, estimated=bool(self._numbers(widened)))
         return self._meanings[key]
 
     def _tie_sources(self, growing: GrowingCone) -> None:
@@ -173,7 +180,7 @@ class Regions:
             starts = self._starts(widened)
         except (ReplayError, MissingDataError, FormatError) as error:
             return Meaning("unknown", why=str(error), cones=cones)
-        one, other = (_outcome(cone, tensors) for cone, tensors in zip(widened, starts, strict=True))
+        one, other = self._outcomes(widened, starts)
         if isinstance(other, str):
             return Meaning("unknown", why=other, cones=cones)
         try:
@@ -182,6 +189,17 @@ class Regions:
             return self._judged(cones, widened, one, other)
         except AtenDumpError as error:
             return Meaning("unknown", why=str(error), cones=cones)
+
+    def _outcomes(
+        self, cones: tuple[Cone, Cone], starts: Sequence[dict[Value, torch.Tensor]]
+    ) -> tuple[list[torch.Tensor] | str, list[torch.Tensor] | str]:
+        """Run both cones, on the target's numbers where the program read them of tensors."""
+        return _outcome(cones[0], starts[0]), _outcome(cones[1], starts[1], self._numbers(cones))
+
+    def _numbers(self, cones: tuple[Cone, Cone]) -> dict[float, float]:
+        """Return which numbers take the place of those that the baseline's calls were given."""
+        ours, theirs = ({n for call in cone.calls for n in numbers_given(call)} for cone in cones)
+        return self._match_numbers(ours, theirs)
 
     def _starts(self, cones: tuple[Cone, Cone], *, shaken: bool = False) -> list[dict[Value, torch.Tensor]]:
         """Return what both cones start from: the target's values, also for their counterparts.
@@ -221,7 +239,7 @@ class Regions:
         if not unlike:
             return Meaning("same", cones=cones)
         if all(one[n].shape == other[n].shape for n in unlike) and self._alone(widened):
-            shaken = [_outcome(c, t) for c, t in zip(widened, self._starts(widened, shaken=True), strict=True)]
+            shaken = self._outcomes(widened, self._starts(widened, shaken=True))
             if all(_is_shaken_as_far(one[n], other[n], (shaken[0][n], shaken[1][n])) for n in unlike):
                 return Meaning("same", cones=cones)
         x, y = one[unlike[0]], other[unlike[0]]
@@ -236,7 +254,13 @@ class Regions:
         grows, the baseline's calls tell, each result rounded to its dtype.
         """
         worst, limit = 0.0, SUSPECT * math.sqrt(max(1, len(cones[0].pieces)))
-        rounded = run_region(widened[1].pieces, self._starts(widened)[1], cones[1].values, rounded=True)
+        rounded = run_region(
+            widened[1].pieces,
+            self._starts(widened)[1],
+            cones[1].values,
+            rounded=True,
+            numbers=self._numbers(widened),
+        )
         for value, expected, honest in zip(cones[0].values, other, rounded, strict=True):
             recorded = value.tensor()
             if recorded.shape != expected.shape:
@@ -253,10 +277,12 @@ class Regions:
         return Meaning("same", worst, cones=cones)
 
 
-def _outcome(cone: Cone, starts: dict[Value, torch.Tensor]) -> list[torch.Tensor] | str:
+def _outcome(
+    cone: Cone, starts: dict[Value, torch.Tensor], numbers: Mapping[float, float] | None = None
+) -> list[torch.Tensor] | str:
     """Run a cone; return what it ends in, or why it cannot be run."""
     try:
-        return [found.to_dense() for found in run_region(cone.pieces, starts, cone.values)]
+        return [found.to_dense() for found in run_region(cone.pieces, starts, cone.values, numbers=numbers)]
     except AtenDumpError as error:
         return str(error)
 

@@ -22,7 +22,11 @@ from ..flow.data_flow import DataFlow
 from ..flow.leaves import LeafGradient, leaf_gradients, named_leaves
 from ..flow.wiring import Wiring
 from ..pairing.call_keys import normal_module
-from .sources import Sources
+from .sources import Sources, digest_of
+
+_FAR: Final = 0.1  # relative L2 of two tensors that hardly are one parameter in two runs
+_MOST_ALIKE: Final = 64  # values of one shape among which the nearest is looked for
+_MOST_ELEMENTS: Final = 1 << 22  # of these together
 
 UNDEFINED: Final = State("unknown", undefined=True)
 
@@ -58,6 +62,8 @@ class Links:
         self._aligned: Sequence[Pair] = ()
         self._by_place: dict[Side, dict[int, Value]] | None = None
         self._norms: dict[tuple[Side, int], float] = {}
+        self._digests: dict[tuple[Side, int], str | None] = {}
+        self._alike: dict[int, list[Value]] = {}
 
     def set_aligned(self, pairs: Sequence[Pair]) -> None:
         """Take all pairs of calls that were aligned, of every kind."""
@@ -94,6 +100,48 @@ class Links:
                 continue
             taken |= both
             self._tie_if_sources(target, baseline)
+
+    def alike(self, value: Value) -> list[Value]:
+        """Return what the baseline has from outside that may be the counterpart of a value of the target's.
+
+        What has its name or its place in other calls, or holds the same, or nearly, whatever calls were aligned: those
+        of one op may come in another order.
+        """
+        found: dict[int, Value] = {}
+        for mine in [value, *self._flows[0].of_moment(value)]:
+            for partner in (self._known.partner(0, mine), self._places()[0].get(mine.id)):
+                if partner is not None:
+                    found[partner.id] = partner
+        if value.id not in self._alike:
+            self._alike[value.id] = self._alike_by_contents(value)
+        return list((found | {other.id: other for other in self._alike[value.id]}).values())
+
+    def _alike_by_contents(self, value: Value) -> list[Value]:
+        others = self._outside.get(_kind(value), [])
+        wanted = self._digest(0, value)
+        equal = [other for other in others if wanted is not None and self._digest(1, other) == wanted]
+        return equal or self._nearest(value, others)
+
+    def _nearest(self, value: Value, others: list[Value]) -> list[Value]:
+        """Return which of the baseline's values is nearest to one of the target's, if one is near."""
+        most = min(_MOST_ALIKE, _MOST_ELEMENTS // max(1, value.numel))
+        apart = ((self._apart(value, other), other) for other in others[:most])
+        near = [(distance, other.id, other) for distance, other in apart if distance is not None and distance < _FAR]
+        return [min(near, key=lambda item: item[:2])[2]] if near else []
+
+    @cached_property
+    def _outside(self) -> dict[tuple[object, ...], list[Value]]:
+        """What the baseline has from outside, views of it too, by dtype and shape."""
+        found: dict[tuple[object, ...], list[Value]] = {}
+        for value in self._flows[1].rank.values:
+            if self._flows[1].writer(value) is None and not value.undefined:
+                found.setdefault(_kind(value), []).append(value)
+        return found
+
+    def _digest(self, side: Side, value: Value) -> str | None:
+        if (side, value.id) not in self._digests:
+            self._digests[side, value.id] = digest_of(value)
+        return self._digests[side, value.id]
 
     def _tie_if_sources(self, target: Value, baseline: Value) -> None:
         """Note that two values are counterparts, unless what came from outside may not differ as they do."""
@@ -190,11 +238,25 @@ class Links:
         return link
 
 
+def _kind(value: Value) -> tuple[object, ...]:
+    return value.dtype_name, tuple(value.shape)
+
+
 def _half_undefined(target: Value) -> tuple[Judgement, str]:
     side = (
         "nothing had written, in the baseline it was" if target.undefined else "was written, in the baseline it was not"
     )
     return Judgement("different", True, floor_from="exact"), f"it reads memory that {side}"
+
+
+def is_another_source(link: Link) -> bool:
+    """Tell whether both are from outside and not the same, or so far apart that they hardly are.
+
+    Each side inherits all its parameters from the step before: which is which that does not tell.
+    """
+    if link.said is None or link.target.undefined or link.baseline.undefined:
+        return False
+    return link.said.guilty or (link.said.status == "within" and (link.close.error or 0.0) > _FAR)
 
 
 def is_unsettled(link: Link) -> bool:

@@ -16,6 +16,7 @@ from ..flow.computed_dtype import computed_dtype, dtype_text
 from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
+from ..flow.read_numbers import ReadNumbers
 from ..flow.regions import Regions
 from ..flow.undefined_memory import UndefinedMemory
 from ..flow.wiring import Wiring
@@ -58,7 +59,8 @@ class Knowledge:
         judge.replays.undefined = self._undefined_in
         self.wiring = Wiring(self.flows, self.known, lambda one, other: not self.differences(one, other))
         self.links = Links(self.flows, self.known, self.wiring, sources)
-        self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike)
+        self.numbers = ReadNumbers()
+        self.regions = Regions(self.flows, self.known, self.links.tie, self.links.tie_alike, self.numbers.counterparts)
         self.evidence = EvidenceRows()
         self.proofs = Proofs()
 
@@ -75,8 +77,8 @@ class Knowledge:
         return self.kind == "aten" and is_whole and self.tells_memory and not self.wrapped
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
-        """Return the arguments that differ, but those that other precisions explain."""
-        found = argument_differences(target, baseline)
+        """Return the arguments that differ, but those that other precisions or numbers that were read explain."""
+        found = [d for d in argument_differences(target, baseline) if not self.numbers.explain(d)]
         return [d for d in found if d.dtypes is None or not (self.sources.precisions or d.dtypes == self.computed_in)]
 
     @cached_property

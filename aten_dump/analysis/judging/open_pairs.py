@@ -3,40 +3,49 @@
 Theory of operation
     What stands at an input is compared by its meaning, in float64 (`regions.py`). Where that differs there are three
     cases. What the calls themselves make of it means the same: then it did not matter. Or the two calls are no pair:
-    ``(q * s) @ k`` stands against ``(q @ k) * s``; then what later calls make of both means the same, and the pair is
-    given up. Or neither: the difference is one of the programs', and it begins here.
+    ``(q * s) @ k`` stands against ``(q @ k) * s``; then what later calls make of both, or the loss, means the same, and
+    the pair is given up. Or neither: the difference is one of the programs', and it begins here. So it is with calls
+    that are given the same and have other arguments, but of these each result that differs has to meet again, and
+    none may stay in memory from outside: a batch norm's statistics do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
-from ...dump import Call
+from ...dump import Call, Value
+from ...store.op_names import read_op_name
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.regions import SAME_NORM, Meaning
+from ..rerun.shared_memory import moment_of
 from ..rerun.workspaces import is_workspace
 from .estimates import distance
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
 from .leaf_gradients import LeafGradients
+from .sources import records_all_ops
 
 _MOST_AHEAD: Final = 120  # calls of the target that are looked at for where two ways meet again
 _MOST_TRIED: Final = 8  # pairs among them that are run
+_MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
 
 
 class OpenPairs:
     """Resolves pairs; `cleared` has the ids of target calls that belong to regions which mean the same."""
 
-    def __init__(self, knows: Knowledge) -> None:
+    def __init__(self, knows: Knowledge, losses: Sequence[tuple[Value, Value]] = ()) -> None:
+        """Prepare to resolve; `losses` are the roots of backward of both sides, where ways may meet as well."""
         self._knows = knows
+        self._losses = losses
         self.cleared: set[int] = set()
         self.leaves = LeafGradients(knows)
         self._order = [call.id for call in knows.flows[0].calls()]
@@ -62,8 +71,7 @@ class OpenPairs:
             for link in left:
                 link.state = State("within", link.close.error or 0.0)
             return True
-        may_be_none = pair.how != "mapping" and (bool(left) or pair.how in ("order", "shapeless"))
-        if may_be_none and (pair.target.id in self.cleared or self._meets_later(pair)):
+        if pair.how != "mapping" and self._is_none(pair, left):
             return False
         for link in left:
             self._differs(link)
@@ -94,7 +102,9 @@ class OpenPairs:
             return
         meaning = self._knows.regions.compare([link.target], [link.baseline])
         link.cones = meaning.cones
-        if meaning.verdict == "same":
+        if not self._all_recorded and not any(cone.pieces for cone in meaning.cones or ()):
+            self._estimated(link, replace(meaning, why="the ops that made it were not recorded"))
+        elif meaning.verdict == "same":
             self._same(link, meaning)
         elif meaning.verdict == "unknown":
             self._estimated(link, meaning)
@@ -106,6 +116,11 @@ class OpenPairs:
         """Whether on both sides any call reads what another made: other tools do not record which tensors are one."""
         flows = self._knows.flows
         return all(any(flow.maker(v) for call in flow.calls() for _, v in flow.reads(call)) for flow in flows)
+
+    @cached_property
+    def _all_recorded(self) -> bool:
+        """Whether both sides have all ops of the step: else what none of them made is no value from outside."""
+        return records_all_ops(self._knows.target) and records_all_ops(self._knows.baseline)
 
     def _same(self, link: Link, meaning: Meaning) -> None:
         """Settle an input whose region means the same, unless a call in it is wrong."""
@@ -120,7 +135,7 @@ class OpenPairs:
             link.said = Judgement("different", True, None, "replay", 2.0)
             link.text = f"{region_text(meaning)}; {wrong[2]}"
             link.state = state_from(link.said, link.close)
-        self._knows.note_region(meaning.cones, link.said.status, proven=wrong is None)
+        self._knows.note_region(meaning.cones, link.said.status, proven=wrong is None and not meaning.estimated)
 
     def _estimated(self, link: Link, meaning: Meaning) -> None:
         """Judge an input by its distance, as its region cannot be run."""
@@ -161,41 +176,89 @@ class OpenPairs:
         values = [list(side) for side in zip(*data, strict=True)]
         return self._knows.regions.compare(values[0], values[1]).verdict == "same"
 
-    def _meets_later(self, pair: Pair) -> bool:
-        """Tell whether what later calls make of both means the same; then note the calls up to there as cleared."""
-        tried = 0
-        for target, baseline in self._later(pair):
-            found = self._knows.results(target, baseline)
-            if not found or any(t.shape != b.shape for t, b in found.values()):
-                continue
-            values = [list(side) for side in zip(*found.values(), strict=True)]
-            meaning = self._knows.regions.compare(values[0], values[1])
-            tried += 1
+    def _is_none(self, pair: Pair, left: Sequence[Link]) -> bool:
+        """Tell whether calls are no pair: given other things, one result meets later; given the same, all that differ.
+
+        A batch norm with another momentum has the right result, and leaves other statistics behind.
+        """
+        if left:
+            results = [value for _, value in self._knows.flows[0].results(pair.target)]
+            return pair.target.id in self.cleared or self._meets_later(pair, results)
+        unlike = self._unlike(pair)
+        if not unlike or any(self._outlives(pair.target, value) for value in unlike):
+            return False
+        return all(self._meets_later(pair, [value]) for value in unlike)
+
+    def _outlives(self, call: Call, result: Value) -> bool:
+        """Tell whether a call wrote a result to memory from outside: it is there when the step has ended."""
+        flow = self._knows.flows[0]
+        return any(flow.maker(value) is None for value in flow.before(call, result))
+
+    def _meets_later(self, pair: Pair, results: Sequence[Value]) -> bool:
+        """Tell whether what later calls make of one of these means the same; then note the calls up to there."""
+        for values in islice(self._later(pair, results), _MOST_TRIED):
+            meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and meaning.cones is not None:
                 self.cleared |= {call.id for call in meaning.cones[0].calls}
-                self._knows.note_region(meaning.cones, "within", proven=True)
+                self._knows.note_region(meaning.cones, "within", proven=not meaning.estimated)
                 return True
-            if tried == _MOST_TRIED:
-                break
         return False
 
-    def _later(self, pair: Pair) -> Iterator[tuple[Call, Call]]:
-        """Yield pairs of calls that work on what comes of both calls of a pair, in execution order."""
+    def _unlike(self, pair: Pair) -> list[Value]:
+        """Return the results of the target's call that do not mean what the baseline's do; none if they are many."""
+        compare, results = self._knows.regions.compare, self._knows.results(pair.target, pair.baseline)
+        found = [both for slot, both in results.items() if not is_workspace(pair.target.op, slot)]
+        if len(found) > _MOST_RESULTS:
+            return []
+        return [target for target, baseline in found if compare([target], [baseline]).verdict != "same"]
+
+    def _later(self, pair: Pair, results: Sequence[Value]) -> Iterator[tuple[list[Value], list[Value]]]:
+        """Yield what comes of results on both sides: what pairs of later calls make or read, in order, and losses."""
         flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
-        ours = {pair.target.id}
+        ours: set[int] = set()
+        first = {value.id for value in results} | {moment_of(value) for value in results if value.storage}
+
+        def comes_of_it(value: Value) -> bool:
+            maker = flow.maker(value)
+            return value.id in first or moment_of(value) in first or (maker is not None and maker.id in ours)
+
         start = self._places[pair.target.id] + 1
         for number in self._order[start : start + _MOST_AHEAD]:
             call = self._knows.target.call(number)
-            if not any((maker := flow.maker(v)) is not None and maker.id in ours for _, v in flow.reads(call)):
+            if _takes_the_shape(call) or not any(comes_of_it(value) for _, value in flow.reads(call)):
                 continue
             ours.add(number)
             partner = pairs.get(number)
-            if partner is not None and not flow.is_view(call) and self._depends(partner, pair.baseline):
-                yield call, partner
+            if partner is None or flow.is_view(call):
+                continue
+            found = self._knows.results(call, partner) or self._read_by(call, partner)
+            values = [list(side) for side in zip(*found.values(), strict=True)]
+            if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
+                yield values[0], values[1]
+        for loss, other in self._losses:
+            if comes_of_it(loss) and self._comes_of([other], pair.baseline):
+                yield [loss], [other]
 
-    def _depends(self, call: Call, origin: Call) -> bool:
-        results = [v for _, v in self._knows.flows[1].results(call)]
-        return any(maker.id == origin.id for maker in self._knows.regions.cone(1, results).calls)
+    def _read_by(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
+        """Return what both calls read, by slot: of those that make no tensor, as ``item()`` does."""
+        theirs = dict(self._knows.flows[1].reads(baseline))
+        return {slot: (v, theirs[slot]) for slot, v in self._knows.flows[0].reads(target) if slot in theirs}
+
+    def _comes_of(self, values: list[Value], origin: Call) -> bool:
+        """Tell whether what has no counterpart behind the baseline's values begins at a call."""
+        return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
+
+
+def _takes_the_shape(call: Call) -> bool:
+    """Tell whether a call is given a tensor for its shape alone."""
+    name = read_op_name(call.op).name
+    return name.endswith("_like") or name.startswith("new_")
+
+
+def _could_tell(targets: list[Value], baselines: list[Value]) -> bool:
+    """Tell whether results can show that ways met: a mask or an index may be the same of what is not."""
+    both = zip(targets, baselines, strict=True)
+    return all(t.shape == b.shape for t, b in both) and any(t.is_floating for t in targets)
 
 
 def region_text(meaning: Meaning) -> str:

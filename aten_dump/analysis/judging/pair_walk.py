@@ -16,8 +16,9 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ...dump import Call, Value
 from ..distance.value_distance import Closeness
@@ -29,13 +30,16 @@ from ..flow.argument_differences import ArgumentDifference
 from ..flow.counterparts import NOT_TOLD
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
+from ..flow.read_numbers import COMPUTED
 from ..rerun.workspaces import is_workspace
-from .ends import Ends
+from .ends import Ends, roots_of
 from .estimates import limits_of
-from .input_links import Link, inputs_from, is_unsettled, open_links, state_from
+from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs
 from .result_judge import OTHER_DRAWS
+
+_MOST_FROM_OUTSIDE: Final = 4  # of what a call reads, whose counterparts' readers are looked at
 
 
 class Walk:
@@ -55,11 +59,12 @@ class Walk:
         self.knows.links.note_precisions(primary)
         pairs = {pair.target.id: pair for pair in primary}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
-        self._open_pairs = OpenPairs(self.knows)
+        losses = zip(roots_of(self.knows.target), roots_of(self.knows.baseline), strict=False)
+        self._open_pairs = OpenPairs(self.knows, list(losses))
         for call in self.knows.flows[0].calls():
             pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:
-                pair = self._paired_by_flow(call)
+                pair = self._paired_by_flow(call, from_outside=pair is not None)
             if pair is not None:
                 self._pair(pair)
 
@@ -85,8 +90,9 @@ class Walk:
         if any(link.close.shape and has_parts(link.target) != has_parts(link.baseline) for link in links):
             self._give_up(pair)  # one works on many parameters, the other on one of them
             return
-        if any(open_links(links)):
-            better = self._paired_by_flow(pair.target)
+        is_other = any(map(is_another_source, links))
+        if is_other or any(open_links(links)):
+            better = self._paired_by_flow(pair.target, from_outside=is_other)
             if better is not None:
                 pair, links = better, self.knows.links.of(better)
         results = self._compared(pair)
@@ -108,6 +114,10 @@ class Walk:
     def _view(self, pair: Pair) -> None:
         """Hand on what is known to the views of it; where that cannot be told, who reads the view is asked."""
         links = self.knows.links.of(pair)
+        is_other = any(map(is_another_source, links))
+        better = self._paired_by_flow(pair.target, from_outside=True) if is_other else None
+        if better is not None:
+            pair, links = better, self.knows.links.of(better)
         if any(open_links(links)) or any(link.target.undefined != link.baseline.undefined for link in links):
             self._give_up(pair)  # a view reads nothing: what one side had not written yet may be there when it is read
             return
@@ -124,28 +134,42 @@ class Walk:
         found = self.knows.results(pair.target, pair.baseline)
         return {slot: (t, b, self.knows.known.close(t, b)) for slot, (t, b) in found.items()}
 
-    def _paired_by_flow(self, call: Call) -> Pair | None:
-        """Return the pair of a call with one of the baseline's that is the same op and was given the same."""
+    def _paired_by_flow(self, call: Call, *, from_outside: bool) -> Pair | None:
+        """Return the pair of a call with one of the baseline's that is the same op and was given the same.
+
+        Args:
+            call: the target's.
+            from_outside: that may be from outside alone, where calls of one op seem to come in another order.
+        """
         knows = self.knows
-        for _, value in knows.flows[0].reads(call):
-            writer = knows.flows[0].writer(value)
-            maker = None if writer is None else knows.wiring.pairs.get(writer[0].id)
-            if maker is None:
+        for other in self._given_alike(call, from_outside=from_outside):
+            if other.op != call.op or other.id in self._taken or other.phase != call.phase:
                 continue
-            for other in knows.flows[1].readers(maker):
-                if other.op != call.op or other.id in self._taken or other.phase != call.phase:
-                    continue
-                pair = Pair(call, other, "flow")
-                links = knows.links.of(pair)
-                # Parts that make up no counterpart may be another partial sum.
-                is_known = bool(links) and not any(open_links(links)) and not any(map(is_unsettled, links))
-                is_clean = all(link.said is None or not link.said.guilty for link in links)
-                if is_known and is_clean and not knows.differences(call, other):
-                    knows.wiring.pairs[call.id] = other
-                    self.found_by_flow.append(pair)
-                    return pair
-            return None
+            pair = Pair(call, other, "flow")
+            links = knows.links.of(pair)
+            # Parts that make up no counterpart may be another partial sum.
+            is_known = bool(links) and not any(open_links(links)) and not any(map(is_unsettled, links))
+            is_clean = not any(is_another_source(link) or (link.said and link.said.guilty) for link in links)
+            if is_known and is_clean and not knows.differences(call, other):
+                knows.wiring.pairs[call.id] = other
+                self.found_by_flow.append(pair)
+                return pair
         return None
+
+    def _given_alike(self, call: Call, *, from_outside: bool) -> Iterator[Call]:
+        """Yield calls of the baseline that are given what a call is: what a pair's call made, else from outside."""
+        flows = self.knows.flows
+        read = [value for _, value in flows[0].reads(call)]
+        writers = [flows[0].writer(value) for value in read]
+        makers = (self.knows.wiring.pairs.get(writer[0].id) for writer in writers if writer is not None)
+        maker = next((maker for maker in makers if maker is not None), None)
+        if maker is not None:
+            yield from flows[1].readers(maker)
+        if maker is not None or not from_outside:
+            return
+        for value in [v for v, writer in zip(read, writers, strict=True) if writer is None][:_MOST_FROM_OUTSIDE]:
+            for other in self.knows.links.alike(value):
+                yield from (reader for reader, _ in other.consumers)
 
     # -- evidence -----------------------------------------------------------------------------------------------
 
@@ -185,12 +209,16 @@ class Walk:
         inputs = inputs_from([link for link, state in states if is_blank or not state.undefined])
         if any(link.close.dtype is not None for link in links):  # of those too that made no difference
             inputs = replace(inputs, same_dtypes=False)
+        told = self.knows.numbers.tell(pair.target, pair.baseline)
+        inputs = told.added_to(inputs)
+        self.knows.numbers.note(pair.target, pair.baseline, inputs)
         judged = self.knows.judge.results(pair.target, pair.baseline, results, inputs)
         blamed = any(link.said is not None and link.said.guilty for link in links)
         for slot, (target, baseline, close) in results.items():
             said = judged[slot]
             if not is_workspace(pair.target.op, slot):
                 said = self._with_arguments(said, close, inputs, differences)
+            said = replace(said, note=said.note or COMPUTED) if told.computed else said
             state = replace(state_from(said, close, inputs.depth + 1), undefined=close.undefined or inputs.undefined)
             self.knows.known.keep(target, baseline, state)
             if close.reason == NOT_TOLD:
@@ -205,12 +233,12 @@ class Walk:
             if not (close.undefined or (one.undefined and other.undefined))
         ]
         if defined and not inputs.undefined:
-            self._note_proof(pair, defined, links)
+            self._note_proof(pair, defined, links, estimated=told.computed)
 
-    def _note_proof(self, pair: Pair, judged: list[Judgement], links: list[Link]) -> None:
+    def _note_proof(self, pair: Pair, judged: list[Judgement], links: list[Link], *, estimated: bool) -> None:
         proofs = self.knows.proofs
         said = [*judged, *(link.said for link in links if link.said is not None)]
-        if all(item.proven for item in said):
+        if not estimated and all(item.proven for item in said):
             proofs.proven.add(pair.target.id)
         else:
             proofs.estimated.add(pair.target.id)

@@ -33,7 +33,7 @@ from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
-from .sources import LeftContents, Sources
+from .sources import LeftContents, Sources, records_all_ops
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
@@ -129,23 +129,26 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     judge = ResultJudge(settings.rules, replays, control)
     sources = sources_of(task, target, baseline)
     knows = Knowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
+    knows.numbers.set_before(lambda: _before(task))
     found = evidence_of(Walk(knows), pairs, task, whole=not is_recompute)
     return replace(found, meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans))
 
 
 def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
     """Return what judges values from outside the step."""
-    before = None
-    if task.before is not None:
-        ours = _left(task.target, task.before[0], target.rank)
-        theirs = _left(task.baseline, task.before[1], baseline.rank)
-        before = None if ours is None or theirs is None else (ours, theirs)
+    ranks = _before(task)
+    before = None if ranks is None else (LeftContents(with_parts(ranks[0])), LeftContents(with_parts(ranks[1])))
     return Sources(task.steps, exact=exact_sources(target, baseline), before=before)
 
 
-def _left(path: str, step: int, rank: int) -> LeftContents | None:
-    found = open_dump(path).step(step)
-    return LeftContents(with_parts(found.rank(rank))) if rank in found.ranks else None
+def _before(task: Task) -> tuple[RankDump, RankDump] | None:
+    """Return what both sides recorded of the step before, where that is compared too."""
+    if task.before is None:
+        return None
+    steps = [open_dump(path).step(step) for path, step in zip((task.target, task.baseline), task.before, strict=True)]
+    if any(rank not in step.ranks for step, rank in zip(steps, task.ranks, strict=True)):
+        return None
+    return steps[0].rank(task.ranks[0]), steps[1].rank(task.ranks[1])
 
 
 def evidence_of(
@@ -210,13 +213,7 @@ def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:
     """Tell whether what comes from outside must be equal: at the first step, and if all calls were recorded."""
-    for rank in (target, baseline):
-        config = rank.config
-        if rank.step or config.get("level", "mix") not in ("mix", "aten"):
-            return False
-        if any(config.get(name) for name in ("ops", "exclude_ops", "modules")):
-            return False
-    return True
+    return all(not rank.step and records_all_ops(rank) for rank in (target, baseline))
 
 
 def walked_kind(pairs: Sequence[Pair]) -> str:

@@ -31,6 +31,14 @@ _OF_STEPS: Final = 8.0  # times the root of the number of steps
 _SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"
 
 
+def records_all_ops(rank: RankDump) -> bool:
+    """Tell whether a recording has every op of its step: what none of them made is from outside."""
+    config = rank.config
+    if config.get("level", "mix") not in ("mix", "aten"):
+        return False
+    return not any(config.get(name) for name in ("ops", "exclude_ops", "modules"))
+
+
 class Left(Protocol):
     """What a step left in memory."""
 

@@ -2,10 +2,11 @@
 
 Theory of operation
     The op is found by name, its tensors are made anew (`shared_memory.py`), its other arguments as recorded. On
-    another device, device arguments follow; with `cast`, dtype arguments do. A random op draws from a generator
-    in the recorded state; it cannot be cast, as other dtypes draw other numbers, unless it turns out to draw nothing
-    (attention with dropout 0). An op that was given undefined memory runs twice, with different bytes there: if
-    the results differ it read them, and nothing can be said about it.
+    another device, device arguments follow; with `cast`, dtype arguments do, also those that were left to torch's
+    default (`default_dtypes.py`). A random op draws from a generator in the recorded state; it cannot be cast, as other
+    dtypes draw other numbers, unless it turns out to draw nothing (attention with dropout 0). An op that was given
+    undefined memory runs twice, with different bytes there: if the results differ it read them, and nothing can be said
+    about it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..composed_ops import composed
 from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
+from .default_dtypes import factory_dtype, makes_floats_of_integers
 from .random_draws import draw
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
@@ -134,19 +136,25 @@ def check_call(op: Any, call: Call) -> None:
     check_arguments(op, *_Arguments(call, around, _recorded(call, around)).build())
 
 
-def run_on(call: Call, find: Callable[[Value], torch.Tensor], items: Sequence[int] | None = None) -> Run:
+def run_on(
+    call: Call,
+    find: Callable[[Value], torch.Tensor],
+    items: Sequence[int] | None = None,
+    numbers: Mapping[float, float] | None = None,
+) -> Run:
     """Run the op of a call in float64 on other tensors than were recorded.
 
     Args:
         call: an aten call.
         find: returns the tensor that takes the place of a value; what the op writes is written to it.
         items: of an op that works by item (`list_ops`), the numbers of those to run, ascending; None is all.
+        numbers: what takes the place of numbers among its arguments.
 
     Raises:
         ReplayError: it cannot be run; the message says why.
     """
-    around = Surroundings(cast=True)
-    return _run_on(find_op(call), call, around, _Arguments(call, around, find, items))
+    op, around = find_op(call), Surroundings(cast=True)
+    return _run_on(op, call, around, _Arguments(call, around, find, items, numbers))
 
 
 def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
@@ -190,11 +198,14 @@ class _Arguments:
         around: Surroundings,
         find: Callable[[Value], torch.Tensor],
         items: Sequence[int] | None = None,
+        numbers: Mapping[float, float] | None = None,
     ) -> None:
         self._call = call
         self._around = around
         self._find = find
         self._items = items
+        self._numbers = numbers or {}
+        self._of_integers = around.cast and makes_floats_of_integers(call)
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
@@ -206,7 +217,8 @@ class _Arguments:
         named = {name: self._item(self._chosen(item)) for name, item in kwargs.items()}
         if named.get("pin_memory"):
             named["pin_memory"] = None
-        return made, named
+        dtype = factory_dtype(call, named) if self._around.cast else None
+        return made, named if dtype is None else named | {"dtype": dtype}
 
     def _chosen(self, item: Any) -> Any:
         is_list = isinstance(item, (list, tuple)) and self._items is not None
@@ -214,9 +226,12 @@ class _Arguments:
 
     def _item(self, item: Any) -> Any:
         if isinstance(item, Value):
-            return self._find(item)
+            found = self._find(item)
+            return found.double() if self._of_integers else found
         if isinstance(item, (list, tuple)):
             return [self._item(entry) for entry in item]
+        if isinstance(item, float):
+            return self._numbers.get(item, item)
         if isinstance(item, torch.dtype):
             return wide(item) if self._around.cast else item
         if isinstance(item, (torch.device, UnknownDevice)):

@@ -87,7 +87,12 @@ def _in_layout(contents: torch.Tensor, layout: torch.layout) -> torch.Tensor:
 
 
 def run_region(
-    pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor], wanted: Sequence[Value], *, rounded: bool = False
+    pieces: Sequence[Piece],
+    starts: Mapping[Value, torch.Tensor],
+    wanted: Sequence[Value],
+    *,
+    rounded: bool = False,
+    numbers: Mapping[float, float] | None = None,
 ) -> list[torch.Tensor]:
     """Run calls in float64 and return the values that are asked for.
 
@@ -96,6 +101,7 @@ def run_region(
         starts: what they start from; it is written to where they write.
         wanted: what they make, or start from.
         rounded: round what each call makes to the dtype that it was recorded in, as an honest device does.
+        numbers: what takes the place of numbers that calls were given.
 
     Raises:
         ReplayError: a call cannot be run, or it takes too much memory; the message says why.
@@ -106,7 +112,7 @@ def run_region(
         memory.keep(value, tensor)
     for piece in pieces:
         if read_op_name(piece.call.op).without_overload not in UNDEFINED_OUTPUT_OPS:
-            run = run_on(piece.call, partial(memory.given, piece), piece.items)
+            run = run_on(piece.call, partial(memory.given, piece), piece.items, numbers)
             _keep_results(piece, run, memory, rounded=rounded)
     return [memory.find(value) for value in wanted]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.analysis.flow.argument_differences import argument_differences
+from aten_dump.analysis.flow.argument_differences import argument_differences, numbers_given
 from aten_dump.dump import Call
 from aten_dump.store import records as r
 from tests.analysis.by_hand import one_call
@@ -164,3 +164,25 @@ def test_other_tools_know_the_name_of_a_module_only(make: Callable[..., Call]) -
     assert told(module("Conv2d"), module("torch.nn.modules.linear.Linear")) != []
     assert told(module("mine.Linear"), module("torch.nn.modules.linear.Linear")) != [], "both are known"
     assert told(module("linear", "api"), module("torch.nn.functional.linear", "api")) != []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "numbers"),
+    [
+        (0.5, 0.25, ((0.5, 0.25),)),
+        ([0.5, 1.0, 0.1], [0.5, 2.0, 0.2], ((1.0, 2.0), (0.1, 0.2))),
+        ([0.5, 1], [0.25, 2], ()),
+        ([0.5], [0.25, 0.5], ()),
+        (1, 0.5, ()),
+        (0, 1, ()),
+    ],
+)
+def test_where_all_that_differs_are_numbers_they_are_told(
+    make: Callable[..., Call], one: Any, other: Any, numbers: Any
+) -> None:
+    (found,) = argument_differences(make(X, one), make(X, other))
+    assert found.numbers == numbers
+
+
+def test_the_numbers_that_a_call_is_given(make: Callable[..., Call]) -> None:
+    assert sorted(numbers_given(make(X, 0.5, [0.25, 3, [0.75]]))) == [0.25, 0.5, 0.75]

@@ -15,7 +15,7 @@ from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.judgement import Judgement
 from aten_dump.analysis.evidence.states import State
-from aten_dump.analysis.judging.input_links import Link, inputs_from, open_links, state_from
+from aten_dump.analysis.judging.input_links import Link, inputs_from, is_another_source, open_links, state_from
 from aten_dump.analysis.judging.knowledge import Knowledge
 from aten_dump.dump import Call
 from tests.analysis.by_hand import apart, knowledge
@@ -56,6 +56,31 @@ def test_other_data_from_outside_are_judged_as_a_source(of: Of) -> None:
     assert said is not None and (said.status, said.guilty, links[1].text[:12]) == ("different", True, "it came from")
     assert links[1].state == state_from(said, links[1].close)
     assert links[0].state == State("same")
+
+
+def test_what_is_alike_from_outside_is_found_whatever_calls_were_aligned(of: Of) -> None:
+    """By contents, or as the nearest of its shape where rounding is between them."""
+    first, second = torch.linspace(1, 2, 8), torch.linspace(3, 1, 8)
+
+    def program(*order: torch.Tensor) -> Body:
+        return lambda: [value.exp() for value in order]
+
+    name = "Aten.exp.0.forward"
+    for moved in (0.0, 1e-6, 1e-2):
+        knows, (link,) = of(name, program(second * (1 + moved), first), program(first, second))
+        assert is_another_source(link)
+        (found,) = [v for v in knows.links.alike(link.target) if v.id != link.baseline.id]
+        assert found.id == dict(knows.baseline["Aten.exp.1.forward"].input_values())["input.0"].id
+    knows, (link,) = of(name, program(second * 1.5, first), program(first, second))
+    assert [v.id for v in knows.links.alike(link.target)] in ([], [link.baseline.id]), "none is near"
+
+
+def test_what_both_inherited_may_still_be_another(of: Of) -> None:
+    said = Judgement("within", note="inherited from the step before")
+    _, (link,) = of("Aten.exp.0.forward", lambda: X.exp(), lambda: X.exp())
+    for error, is_another in ((1e-3, False), (0.5, True)):
+        assert is_another_source(Link("input.0", link.target, link.baseline, apart(error), said=said)) == is_another
+    assert not is_another_source(Link("input.0", link.target, link.baseline, apart(0.5))), "it was made by calls"
 
 
 def test_what_a_call_made_is_open_until_that_was_judged(of: Of) -> None:

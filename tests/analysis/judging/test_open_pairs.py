@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.user_rules import Rule
@@ -16,7 +17,7 @@ from aten_dump.analysis.judging.open_pairs import OpenPairs, region_text
 from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.analysis.judging.rank_task import Settings
 from aten_dump.analysis.pairing.alignment import How
-from aten_dump.dump import RankDump
+from aten_dump.dump import RankDump, Value
 from tests.analysis.by_hand import knowledge
 from tests.analysis.wrong_ops import Wrong
 
@@ -208,12 +209,12 @@ def test_calls_that_meet_later_are_no_pair(opened: Opens) -> None:
 
 @pytest.mark.parametrize(
     ("how", "is_pair"),
-    [("order", False), ("shapeless", False), ("module", True), ("sequence", True), ("mapping", True)],
+    [("order", False), ("shapeless", False), ("module", False), ("sequence", False), ("mapping", True)],
 )
-def test_other_arguments_are_no_pair_only_where_alignment_knew_the_op_alone(
+def test_calls_with_other_arguments_that_meet_later_are_no_pair_but_for_the_user(
     opened: Opens, how: How, is_pair: bool
 ) -> None:
-    """x * 2 * 3 against x * 3 * 2: both meet later, but each factor stands where its counterpart does."""
+    """x * 2 * 3 against x * 3 * 2."""
 
     def body(first: float, second: float) -> Body:
         return lambda: Z.exp().mul(first).mul(second).sin()
@@ -222,6 +223,24 @@ def test_other_arguments_are_no_pair_only_where_alignment_knew_the_op_alone(
     assert pair.differences and not list(open_links(pair.links))
     assert pair.resolve() == is_pair
     assert bool(pair.open_pairs.cleared) != is_pair
+    apart = opened("Aten.mul.0.forward", body(2.0, 3.0), body(3.0, 2.1), how=how)
+    assert apart.resolve() and apart.differences, "nothing brings them together"
+    assert not apart.open_pairs.cleared
+
+
+def test_what_nobody_reads_may_meet_in_the_loss(opened: Opens) -> None:
+    """The loss is divided on one side: no later call is there on both."""
+
+    def losses(pair: Opened) -> list[tuple[Value, Value]]:
+        return [tuple(list(flow.calls())[-1].outputs for flow in pair.knows.flows)]  # type: ignore[list-item]
+
+    for divisor, meets in ((4, True), (5, False)):
+        summed = opened(
+            "Aten.mse_loss.0.forward", lambda n=divisor: F.mse_loss(X, Y, reduction="sum") / n, lambda: F.mse_loss(X, Y)
+        )
+        assert OpenPairs(summed.knows).resolve(summed.pair, summed.links, summed.differences), "no end is known"
+        open_pairs = OpenPairs(summed.knows, losses(summed))
+        assert open_pairs.resolve(summed.pair, summed.links, summed.differences) is not meets
 
 
 def test_the_user_is_believed_that_calls_are_a_pair(opened: Opens) -> None:

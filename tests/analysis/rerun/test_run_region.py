@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,64 @@ def test_undefined_memory_gives_itself_away(record: Callable[..., Any]) -> None:
     rank = record(lambda: torch.empty(4, dtype=torch.int64).add(1))
     (found,) = run_region(pieces_of(rank), {}, [last(rank)])
     assert found.tolist() == [1] * 4, "an integer cannot say so"
+
+
+def sums_into_zeros() -> torch.Tensor:
+    return torch.zeros(4).index_add(0, torch.tensor([0, 1, 2, 3] * 4), X)
+
+
+def scattered_into_limits() -> torch.Tensor:
+    return torch.full((4,), -math.inf).scatter_reduce(0, torch.tensor([0, 1, 2, 3] * 4), X, "amax")
+
+
+def weighted_by_an_arange() -> torch.Tensor:
+    return torch.arange(0.0, 1.6, 0.1)[None] @ X[:, None]
+
+
+def integers_times_a_number() -> torch.Tensor:
+    return torch.arange(16)[None].mul(0.1) @ X[:, None]
+
+
+def integers_over_one_another() -> torch.Tensor:
+    return (torch.arange(16) / torch.arange(1, 17))[None] @ X[:, None]
+
+
+def chosen_by_a_mask() -> torch.Tensor:
+    return torch.cat([torch.where(torch.arange(4) > 2, 0.5, 0.25), (torch.arange(4) > 2) * 0.5, X])
+
+
+def of_one_number() -> torch.Tensor:
+    return torch.cat([X, torch.scalar_tensor(0.1).view(1), torch.ones(2), torch.eye(2).view(-1)])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        sums_into_zeros,
+        scattered_into_limits,
+        weighted_by_an_arange,
+        integers_times_a_number,
+        integers_over_one_another,
+        chosen_by_a_mask,
+        of_one_number,
+    ],
+)
+def test_what_factories_make_without_a_dtype_is_wide_too(body: Body, record: Callable[..., Any]) -> None:
+    """Else ops that want one dtype raise, and numbers are rounded to torch's default."""
+    found = run(record(body))
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, body().double(), rtol=1e-6, atol=1e-6)
+
+
+def test_integers_are_not_rounded_to_float32_on_the_way(record: Callable[..., Any]) -> None:
+    expected = torch.arange(16).double() * 0.1
+    assert torch.equal(run(record(lambda: torch.arange(16) * 0.1)), expected)
+
+
+def test_factories_keep_dtypes_that_are_not_floating(record: Callable[..., Any]) -> None:
+    assert run(record(lambda: torch.arange(4))).dtype == torch.int64
+    assert run(record(lambda: torch.full((2,), True))).dtype == torch.bool
+    assert run(record(lambda: torch.ones(2, dtype=torch.complex64))).dtype == torch.complex128
 
 
 def test_what_is_missing_is_told(record: Callable[..., Any]) -> None:

@@ -1,0 +1,254 @@
+"""Programs that write one computation in two ways raise no alarm; the same ways with a bug in them do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from aten_dump import compare
+from aten_dump.analysis.compare import Comparison
+
+from .steps import record, seeded
+
+Loss = Callable[[nn.ModuleDict], Tensor]
+
+
+def layers(*names: str) -> nn.ModuleDict:
+    torch.manual_seed(0)
+    return nn.ModuleDict({name: nn.Linear(8, 4) for name in names})
+
+
+def compared(tmp_path: Path, target: Loss, baseline: Loss, *names: str) -> Comparison:
+    """Train one step of both programs on layers of these names, and compare."""
+
+    def one(name: str, loss: Loss) -> Path:
+        model = layers(*names)
+        return record(tmp_path / name, lambda step: loss(model).backward(), model)
+
+    return compare(one("target", target), one("baseline", baseline))
+
+
+# -- what a factory makes ------------------------------------------------------------------------------------------
+
+GROUPS = torch.tensor([0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 0, 1, 3, 4, 2])
+
+
+def weighted(model: nn.ModuleDict, *, shifted: bool, start: float = 0.0) -> Tensor:
+    """A softmax within groups, as graph attention has it."""
+    scores = model["a"](seeded(16, 8))[:, 0]
+    if shifted:
+        most = torch.full((5,), float("-inf")).scatter_reduce(0, GROUPS, scores.detach(), "amax")
+        scores = scores - most[GROUPS]
+    raised = scores.exp()
+    weights = raised / torch.full((5,), start).index_add(0, GROUPS, raised)[GROUPS]
+    return (weights * torch.arange(16.0)).square().sum()
+
+
+def test_sums_into_what_a_factory_made_without_a_dtype_agree(tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: weighted(m, shifted=True), lambda m: weighted(m, shifted=False), "a")
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("start", [1e-3, 1.0])
+def test_sums_that_start_at_another_number_are_found(start: float, tmp_path: Path) -> None:
+    found = compared(
+        tmp_path, lambda m: weighted(m, shifted=True, start=start), lambda m: weighted(m, shifted=False), "a"
+    )
+    assert found.exit_code == 1, found.answer()
+
+
+# -- one op with other arguments -----------------------------------------------------------------------------------
+
+LABELS = torch.randint(0, 4, (16,), generator=torch.Generator().manual_seed(2))
+
+
+def classified(model: nn.ModuleDict, divisor: int | None = None) -> Tensor:
+    scores = model["a"](seeded(16, 8))
+    if divisor is None:
+        return F.cross_entropy(scores, LABELS)
+    return F.cross_entropy(scores, LABELS, reduction="sum") / divisor
+
+
+def regressed(model: nn.ModuleDict, divisor: int | None = None) -> Tensor:
+    values, wanted = model["a"](seeded(16, 8)), seeded(16, 4, seed=1)
+    if divisor is None:
+        return F.mse_loss(values, wanted)
+    return F.mse_loss(values, wanted, reduction="sum") / divisor
+
+
+@pytest.mark.parametrize(("loss", "count"), [(classified, 16), (regressed, 64)])
+def test_a_sum_over_its_count_is_the_mean(loss: Callable[..., Tensor], count: int, tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: loss(m, count), loss, "a")
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize(("divisor", "code"), [(16, 0), (15, 1)])
+def test_a_loss_that_is_only_read_meets_where_it_is(divisor: int, code: int, tmp_path: Path) -> None:
+    def evaluated(name: str, divisor: int | None) -> Path:
+        model = layers("a")
+
+        def step(number: int) -> None:
+            with torch.no_grad():
+                classified(model, divisor).item()
+
+        return record(tmp_path / name, step, model)
+
+    found = compare(evaluated("target", divisor), evaluated("baseline", None))
+    assert found.exit_code == code, found.answer()
+
+
+@pytest.mark.parametrize(("loss", "count"), [(classified, 15), (classified, 1), (regressed, 16), (regressed, 65)])
+def test_a_sum_over_another_count_is_found(loss: Callable[..., Tensor], count: int, tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: loss(m, count), loss, "a")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert "loss" in found.cause.row.place.op, "it begins where the loss is taken"
+
+
+def attention(model: nn.ModuleDict, of_q: float, of_k: float) -> Tensor:
+    x = seeded(16, 8)
+    return ((model["q"](x) * of_q) @ (model["k"](x) * of_k).t()).softmax(-1).square().mean()
+
+
+def test_a_scale_on_one_factor_or_on_both(tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: attention(m, 0.5**0.5, 0.5**0.5), lambda m: attention(m, 0.5, 1.0), "q", "k")
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("scales", [(0.5, 0.5), (0.5, 1.01), (0.501, 1.0)])
+def test_a_scale_that_is_wrong_in_all_is_found(scales: tuple[float, float], tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: attention(m, *scales), lambda m: attention(m, 0.5, 1.0), "q", "k")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert found.cause.row.place.op == "aten::mul.Tensor"
+    assert "other arguments" in found.cause.text
+
+
+def read_twice(model: nn.ModuleDict, scale: float, back: float) -> Tensor:
+    scaled = model["a"](seeded(16, 8)) * scale
+    return (scaled * back).sin().mean() + scaled.cos().mean()
+
+
+def test_what_meets_on_one_way_only_is_found(tmp_path: Path) -> None:
+    """One reader takes the scale back, the other does not."""
+    found = compared(tmp_path, lambda m: read_twice(m, 0.5, 2.0), lambda m: read_twice(m, 0.25, 4.0), "a")
+    assert found.exit_code == 1, found.answer()
+
+
+# -- where no op was recorded --------------------------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    def __init__(self, fused: bool, off: float) -> None:
+        super().__init__()
+        self.norm, self.mixed, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+        self.fused, self.off = fused, off
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mixed(self.norm(x)).view(4, 16, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        if self.fused:
+            found = F.scaled_dot_product_attention(q, k, v)
+        else:
+            found = (q @ k.transpose(-2, -1) * 8**-0.5).softmax(-1) @ v
+        if self.off != 1:
+            found.register_hook(lambda gradient: gradient * self.off)
+        return x + self.out(found.transpose(1, 2).reshape(4, 16, 32))
+
+
+def modules_alone(path: Path, *, fused: bool, off: float = 1.0) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 32), *(Mixing(fused, off) for _ in range(3)))
+    tokens = torch.randint(0, 9, (4, 16))
+    return record(path, lambda step: model(tokens).square().mean().backward(), model, level="module")
+
+
+def test_gradients_that_no_recorded_op_made_are_judged_by_their_distance(tmp_path: Path) -> None:
+    baseline = modules_alone(tmp_path / "baseline", fused=True)
+    found = compare(modules_alone(tmp_path / "honest", fused=False), baseline)
+    assert found.exit_code == 0, found.answer()
+    rows = [row for row in found.ranks[0].rows if row.slot.startswith("gradient of")]
+    assert {row.floor_from for row in rows if row.status == "within"} == {"depth"}, "nothing was run to tell"
+    wrong = compare(modules_alone(tmp_path / "wrong", fused=False, off=1.0001), baseline)
+    assert wrong.exit_code == 1, wrong.answer()
+
+
+# -- one op on other tensors from outside, in another order --------------------------------------------------------
+
+
+class Products(nn.Module):
+    """Products of one input with two weights, in this order; one of them may be taken for both."""
+
+    def __init__(self, order: str, used: str = "ab") -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8, 8))
+        self.order, self.used = order, used
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = {name: x @ getattr(self, name) for name in self.order}
+        first, second = (made[name] for name in self.used)
+        return (first.t() @ second).softmax(-1).square().mean()
+
+
+def products(path: Path, order: str, used: str = "ab", *, named: bool = True) -> Path:
+    torch.manual_seed(0)
+    model = Products(order, used)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        model(seeded(6, 8, seed=number)).backward()
+        optimizer.step()
+
+    return record(path, step, model if named else None, steps=2)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_independent_calls_in_another_order_agree(named: bool, tmp_path: Path) -> None:
+    baseline = products(tmp_path / "baseline", "ab", named=named)
+    found = compare(products(tmp_path / "target", "ba", named=named), baseline)
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("order", "used"), [("ab", "ba"), ("ba", "ba"), ("ab", "aa"), ("a", "aa")])
+def test_operands_that_are_exchanged_are_found(order: str, used: str, named: bool, tmp_path: Path) -> None:
+    """a'b is not b'a, whatever the order in which the products were made."""
+    baseline = products(tmp_path / "baseline", "ab", named=named)
+    found = compare(products(tmp_path / "target", order, used, named=named), baseline)
+    assert found.exit_code == 1, found.answer()
+
+
+def siamese(path: Path, order: str, used: str = "xy") -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+    given = {"x": seeded(6, 8), "y": seeded(6, 8, seed=1)}
+
+    def step(number: int) -> None:
+        made = {name: model(given[name]) for name in order}
+        first, second = (made[name] for name in used)
+        (first * second.detach()).sin().mean().backward()
+
+    return record(path, step, model)
+
+
+def test_two_inputs_of_one_model_in_another_order(tmp_path: Path) -> None:
+    baseline = siamese(tmp_path / "baseline", "xy")
+    found = compare(siamese(tmp_path / "target", "yx"), baseline)
+    assert found.exit_code == 0, found.answer()
+    for order, used in (("yx", "yx"), ("xy", "yx"), ("x", "xx")):
+        wrong = compare(siamese(tmp_path / f"{order} {used}", order, used), baseline)
+        assert wrong.exit_code == 1, wrong.answer()
+
+
+def test_another_batch_is_still_another_source(tmp_path: Path) -> None:
+    def given(batch: Tensor) -> Loss:
+        return lambda model: model["a"](batch).square().mean()
+
+    found = compared(tmp_path, given(seeded(16, 8, seed=5)), given(seeded(16, 8, seed=6)), "a")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None and found.cause.kind == "source"
