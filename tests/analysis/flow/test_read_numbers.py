@@ -17,10 +17,9 @@ from aten_dump.analysis.flow.argument_differences import ArgumentDifference
 from aten_dump.analysis.flow.read_numbers import COMPUTED, ReadNumbers
 from aten_dump.dump import Call
 from tests.analysis.by_hand import inputs
+from tests.analysis.judging.steps import record, seeded
 from tests.analysis.transformer import OtherDevice
 from tests.models import single_thread
-
-from .steps import record, seeded
 
 Step = Callable[[nn.Module, int], object]
 

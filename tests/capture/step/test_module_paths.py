@@ -62,6 +62,24 @@ def test_modules_added_or_replaced_are_known_after_a_refresh() -> None:
     assert found is not None and found[0] == "net.0.weight"
 
 
+def test_parts_of_a_model_that_is_gone_keep_their_paths() -> None:
+    """As with ``DumpMode(config, model=nn.ModuleDict({"actor": actor, "critic": critic}))``."""
+    actor, critic = model(), nn.Linear(2, 1)
+    paths = ModulePaths(nn.ModuleDict({"actor": actor, "critic": critic}))
+    gc.collect()
+    for _ in range(2):
+        paths.refresh()
+        assert (paths.path(actor[0]), paths.path(critic)) == ("actor.0", "critic")
+        found = paths.parameter(id(critic.weight))
+        assert found is not None and found[0] == "critic.weight"
+    assert paths.path(nn.Linear(1, 1)) == "Linear", "what is learnt then cannot meet them"
+    gone = weakref.ref(critic)
+    del critic, found
+    gc.collect()
+    paths.refresh()
+    assert gone() is None and paths.path(actor) == "actor"
+
+
 def test_no_model_is_held_alive_and_no_id_used_again_is_mistaken() -> None:
     one = model()
     paths = ModulePaths(one)
@@ -77,8 +95,8 @@ def test_a_new_model_that_lies_where_one_lay_that_is_gone_has_its_own_paths() ->
     lost = weakref.ref(nn.Parameter(torch.ones(1)))
     assert gone() is None and lost() is None
     other = nn.Linear(1, 1)
-    paths._modules[id(other)] = (gone, "of another")
-    paths._parameters[id(other.weight)] = (lost, "of another")
+    paths._modules[id(other)] = (gone, "of another", gone)
+    paths._parameters[id(other.weight)] = (lost, "of another", gone)
     assert paths.path(other) == ""
     found = paths.parameter(id(other.weight))
     assert found is not None and found[0] == "weight"
