@@ -28,7 +28,7 @@ from .data_flow import DataFlow
 
 _ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
 _NONE: Final = torch.zeros_like(_ALL)
-_MOST_BYTES: Final = 512 << 20  # of a storage of which it is told byte by byte
+_MOST_BYTES: Final = 512 << 20  # of all storages of which it is told byte by byte at a time
 
 
 @dataclass(slots=True)
@@ -91,7 +91,8 @@ class UndefinedMemory:
                 continue
             is_blank = value.undefined and not read
             undefined = _ALL if unlike is None or is_blank else unlike.get(slot, _NONE)
-            if self._is_told(value):
+            known = self._memory.get(value.storage)
+            if self._is_told(value) and ((known is not None and known.bytes is not None) or self._has_room(value)):
                 self._write(value, undefined, guessed)
             else:
                 self._become(value, found, undefined=bool(undefined.any()) and not is_blank)
@@ -102,7 +103,8 @@ class UndefinedMemory:
         """Look at memory before a call: others may have written to it since."""
         known = self._memory.get(value.storage)
         if known is None and value.undefined and self._is_told(value):
-            self._memory[value.storage] = _Unwritten(value.version, np.full(_size(value), DEPENDS, np.uint8))
+            unwritten = np.full(_size(value), DEPENDS, np.uint8) if self._has_room(value) else None
+            self._memory[value.storage] = _Unwritten(value.version, unwritten, guessed=unwritten is None)
         elif known is not None and known.version != value.version:
             if value.undefined:
                 known.version = value.version
@@ -124,9 +126,10 @@ class UndefinedMemory:
 
     def _unlike(self, call: Call, given: list[Value], read: list[Value]) -> dict[str, torch.Tensor] | None:
         """Return which elements of a call's results depend on undefined ones that it read, by slot; None: unknown."""
-        if not self._runs or any(not (value.undefined or self._is_told(value)) for value in read):
-            return None
         known = [(value, self._memory.get(value.storage)) for value in given]
+        guessed = {value.id for value, memory in known if memory is not None and memory.bytes is None}
+        if not self._runs or any(not v.undefined and (v.id in guessed or not self._is_told(v)) for v in read):
+            return None
         bytes = {moment_of(v): torch.from_numpy(m.bytes) for v, m in known if m is not None and m.bytes is not None}
         try:
             return undefined_elements(call, bytes)
@@ -158,7 +161,12 @@ class UndefinedMemory:
         """Tell whether the memory of a value is told byte by byte."""
         if not value.storage or self._is_whole or not hasattr(torch, value.dtype_name):
             return False
-        return min(value.storage_offset, *value.stride, 0) == 0 and _size(value) <= _MOST_BYTES
+        return min(value.storage_offset, *value.stride, 0) == 0
+
+    def _has_room(self, value: Value) -> bool:
+        """Tell whether the memory of one more storage may be told byte by byte."""
+        told = sum(len(known.bytes) for known in self._memory.values() if known.bytes is not None)
+        return told + _size(value) <= _MOST_BYTES
 
 
 def _size(value: Value) -> int:

@@ -133,6 +133,18 @@ def test_of_large_memory_it_is_guessed_until_all_of_it_is_written(
     assert seen.rows("Aten.exp.0.forward") == []
 
 
+def test_of_many_buffers_as_many_are_told_as_fit(record: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> None:
+        y, z = torch.empty_like(H), torch.empty_like(H)
+        for filled in (y, z):
+            filled[M] = H[M]
+
+    monkeypatch.setattr(undefined_memory, "_MOST_BYTES", H.nbytes)
+    seen = Told(record(body))
+    assert not seen.is_guessed("Aten.index_put_.0.forward") and seen.is_guessed("Aten.index_put_.1.forward")
+    assert seen.rows("Aten.index_put_.0.forward") == [1, 3, 5]
+
+
 def test_in_a_recording_without_any_nothing_is_run(told: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UndefinedMemory, "_follow", lambda *_: pytest.fail("followed"))
     assert told(lambda: H.exp()).rows("Aten.exp.0.forward") == []
