@@ -73,6 +73,10 @@ def both_ways(one: Path, other: Path) -> list[Comparison]:
     return [compare(one, other), compare(other, one)]
 
 
+def _called(given: object) -> str:
+    return getattr(given, "__name__", str(given))
+
+
 @pytest.mark.parametrize(
     ("average", "options"),
     [
@@ -82,7 +86,7 @@ def both_ways(one: Path, other: Path) -> list[Comparison]:
         (copied, {}),
         (made_anew, {}),
     ],
-    ids=str,
+    ids=_called,
 )
 def test_an_average_of_weights_may_be_written_in_any_way(
     tmp_path: Path, average: Callable[..., object], options: dict[str, float]
@@ -105,7 +109,7 @@ def test_how_gradients_are_cleared_and_steps_counted_is_no_difference(
         assert "there before the step" not in found.answer()
 
 
-@pytest.mark.parametrize(("average", "shape"), [(left_out, "[4, 4]"), (without_biases, "[4]")], ids=str)
+@pytest.mark.parametrize(("average", "shape"), [(left_out, "[4, 4]"), (without_biases, "[4]")], ids=_called)
 def test_an_average_that_is_left_out_is_found_in_every_step(tmp_path: Path, average: Average, shape: str) -> None:
     one, other = averaging(tmp_path / "one", average), averaging(tmp_path / "other", looped)
     for found, side in zip(both_ways(one, other), ("baseline", "target"), strict=True):
