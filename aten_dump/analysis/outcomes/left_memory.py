@@ -21,6 +21,7 @@ from ..distance.value_distance import closeness
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import has_parts
 from ..flow.leaves import accumulations
+from ..rerun.shared_memory import extent
 from .last_reads import LastReads
 
 _SCALES_LOSS: Final = "_amp_update_scale_"
@@ -52,7 +53,7 @@ class LeftMemory:
                 continue
             before = known.before if known is not None else next(reversed([*self._flow.earlier(value)]), None)
             writer = self._flow.writer(value)
-            if before is not None and writer is not None and writer[2].id == value.id:
+            if before is not None and writer is not None and _covers(writer[2], value):
                 newest[value.record.place] = LeftPlace(before, value, writer[0])
         return sorted(newest.values(), key=lambda place: place.last.id)
 
@@ -111,6 +112,14 @@ class LeftMemory:
     def _of_model(self) -> set[int]:
         """Return the storages from outside that a module or the optimizer writes."""
         return {place.last.storage for place in self.places if _is_of_model(place.writer)}
+
+
+def _covers(written: Value, value: Value) -> bool:
+    """Tell whether what a call wrote is a value, or has it in it, as flat memory has parameters."""
+    if written.id == value.id:
+        return True
+    first, past = extent(written)
+    return has_parts(written) and first <= extent(value)[0] and extent(value)[1] <= past
 
 
 def _is_of_model(call: Call) -> bool:
