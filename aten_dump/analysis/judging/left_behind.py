@@ -137,7 +137,7 @@ class LeftBehind:
     def _of_places(self) -> Iterator[tuple[Value, Value]]:
         """Yield what was left at places that had a counterpart at any time in the step."""
         knows = self._knows
-        last = [{place.last.record.place: place.last for place in memory.places} for memory in self._memory]
+        last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
         for side in _SIDES:
             for place in self._open(side):
                 earlier = knows.flows[side].earlier(place.last)

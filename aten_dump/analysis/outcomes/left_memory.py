@@ -53,8 +53,12 @@ class LeftMemory:
                 continue
             before = known.before if known is not None else next(reversed([*self._flow.earlier(value)]), None)
             writer = self._flow.writer(value)
-            if before is not None and writer is not None and _covers(writer[2], value):
+            if before is None or writer is None:
+                continue
+            if writer[2].id == value.id:
                 newest[value.record.place] = LeftPlace(before, value, writer[0])
+            elif _is_part(value, writer[2]):
+                newest.pop(value.record.place, None)  # counterparts tell of flat memory
         return sorted(newest.values(), key=lambda place: place.last.id)
 
     def _written(self) -> Iterator[Value]:
@@ -64,7 +68,8 @@ class LeftMemory:
                 continue
             value = self._flow.rank.value_by_id(record.id)
             if record.storage not in outside:
-                outside[record.storage] = value.from_outside and record.storage not in self._literals
+                apart = self._literals | self._of_gradients
+                outside[record.storage] = value.from_outside and record.storage not in apart
             is_told = not (value.undefined or value.composed or value.opaque or has_parts(value))
             if outside[record.storage] and is_told:
                 yield value
@@ -79,7 +84,7 @@ class LeftMemory:
         """Tell whether a place was left otherwise than it was, and nothing but the next step will see it."""
         counts_steps = place.writer.phase == "optimizer" and place.last.numel == 1
         scales_loss = read_op_name(place.writer.op).name == _SCALES_LOSS
-        if counts_steps or scales_loss or place.last.storage in self._of_gradients:
+        if counts_steps or scales_loss:
             return False
         if self._reads.is_read(place.last, lambda call: bool(self._flow.results(call))):
             return False
@@ -114,12 +119,10 @@ class LeftMemory:
         return {place.last.storage for place in self.places if _is_of_model(place.writer)}
 
 
-def _covers(written: Value, value: Value) -> bool:
-    """Tell whether what a call wrote is a value, or has it in it, as flat memory has parameters."""
-    if written.id == value.id:
-        return True
-    first, past = extent(written)
-    return has_parts(written) and first <= extent(value)[0] and extent(value)[1] <= past
+def _is_part(value: Value, whole: Value) -> bool:
+    """Tell whether a value lies in flat memory that was written whole."""
+    first, past = extent(whole)
+    return has_parts(whole) and first <= extent(value)[0] and extent(value)[1] <= past
 
 
 def _is_of_model(call: Call) -> bool:
