@@ -38,6 +38,6 @@ def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(setting: Any) -> str:
-    if isinstance(setting, list):
-        return ", ".join(map(str, setting))
-    return {True: "on", False: "off"}.get(setting, str(setting)) if isinstance(setting, bool) else str(setting)
+    if isinstance(setting, bool):
+        return "on" if setting else "off"
+    return ", ".join(map(str, setting)) if isinstance(setting, list) else str(setting)

@@ -11,7 +11,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +20,7 @@ import torch
 from ...dump import Call, RankDump
 from ..evidence.noise_floors import Limits
 from ..evidence.states import WORSE, Inputs, State, inputs_of
-from .argument_differences import ArgumentDifference, argument_differences
+from .argument_differences import ArgumentDifference, argument_differences, numbers_in
 
 _AMPLIFIES: Final = 8.0  # honest arithmetic may put numbers so many times further apart than those it was done on
 _GROWTH: Final = 2.0  # of what counts as rounding, times the root of the ops that a number went through
@@ -58,8 +58,7 @@ class ReadNumbers:
 
     def note(self, target: Call, baseline: Call, inputs: Inputs) -> None:
         """Take the numbers that a pair of calls returned, and what is known of what these were given."""
-        pairs = list(zip(_floats(target.outputs), _floats(baseline.outputs), strict=False))
-        for pair in pairs:
+        for pair in zip(numbers_in(target.outputs), numbers_in(baseline.outputs), strict=False):
             self._take(pair, inputs, _GROWTH * math.sqrt(1 + inputs.depth) * _rounding(target, baseline))
 
     def _inherit(self) -> None:
@@ -68,13 +67,13 @@ class ReadNumbers:
         if ranks is None:
             return
         target, baseline = ranks
-        ours, theirs = ([call for call in rank.calls if _floats(call.outputs)] for rank in ranks)
+        ours, theirs = ([call for call in rank.calls if [*numbers_in(call.outputs)]] for rank in ranks)
         if [call.op for call in ours] != [call.op for call in theirs]:
             return
         inputs = inputs_of([State("within")])
         for one, other in zip(ours, theirs, strict=True):
             limit = _OF_STEPS * math.sqrt(1 + max(target.step, baseline.step)) * _rounding(one, other)
-            for pair in zip(_floats(one.outputs), _floats(other.outputs), strict=False):
+            for pair in zip(numbers_in(one.outputs), numbers_in(other.outputs), strict=False):
                 self._take(pair, inputs, limit)
 
     def _take(self, pair: tuple[float, float], inputs: Inputs, rounding: float) -> None:
@@ -128,18 +127,6 @@ def _is_written(number: float) -> bool:
     """Tell whether a number has as few digits as one in a program's text."""
     digits = repr(number).partition("e")[0].lstrip("-").replace(".", "").strip("0")
     return len(digits) <= _WRITTEN
-
-
-def _floats(tree: object) -> list[float]:
-    return list(_leaves(tree))
-
-
-def _leaves(tree: object) -> Iterator[float]:
-    if isinstance(tree, float):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from _leaves(item)
 
 
 def _rounding(*calls: Call) -> float:

@@ -107,8 +107,8 @@ class Regions:
         widened = self._from_common_start(sides)
         key = tuple(cone.key for cone in widened)
         if key not in self._meanings:
-            meaning = self._compare(cones, widened)
-            self._meanings[key] = replace(meaning, estimated=bool(self._numbers(widened)))
+            numbers = self._numbers(widened)
+            self._meanings[key] = replace(self._compare(cones, widened, numbers), estimated=bool(numbers))
         return self._meanings[key]
 
     def _tie_sources(self, growing: GrowingCone) -> None:
@@ -175,26 +175,20 @@ class Regions:
         maker = None if own is None else self._flows[0].maker(own)
         return -1 if maker is None else maker.id
 
-    def _compare(self, cones: tuple[Cone, Cone], widened: tuple[Cone, Cone]) -> Meaning:
+    def _compare(self, cones: tuple[Cone, Cone], widened: tuple[Cone, Cone], numbers: Mapping[float, float]) -> Meaning:
         try:
             starts = self._starts(widened)
         except (ReplayError, MissingDataError, FormatError) as error:
             return Meaning("unknown", why=str(error), cones=cones)
-        one, other = self._outcomes(widened, starts)
+        one, other = _outcomes(widened, starts, numbers)
         if isinstance(other, str):
             return Meaning("unknown", why=other, cones=cones)
         try:
             if isinstance(one, str):
-                return self._against_recorded(cones, widened, other, one)
-            return self._judged(cones, widened, one, other)
+                return self._against_recorded(cones, widened, other, one, numbers)
+            return self._judged(cones, widened, one, other, numbers)
         except AtenDumpError as error:
             return Meaning("unknown", why=str(error), cones=cones)
-
-    def _outcomes(
-        self, cones: tuple[Cone, Cone], starts: Sequence[dict[Value, torch.Tensor]]
-    ) -> tuple[list[torch.Tensor] | str, list[torch.Tensor] | str]:
-        """Run both cones, on the target's numbers where the program read them of tensors."""
-        return _outcome(cones[0], starts[0]), _outcome(cones[1], starts[1], self._numbers(cones))
 
     def _numbers(self, cones: tuple[Cone, Cone]) -> dict[float, float]:
         """Return which numbers take the place of those that the baseline's calls were given."""
@@ -230,6 +224,7 @@ class Regions:
         widened: tuple[Cone, Cone],
         one: Sequence[torch.Tensor],
         other: Sequence[torch.Tensor],
+        numbers: Mapping[float, float],
     ) -> Meaning:
         unlike = [
             number
@@ -239,14 +234,19 @@ class Regions:
         if not unlike:
             return Meaning("same", cones=cones)
         if all(one[n].shape == other[n].shape for n in unlike) and self._alone(widened):
-            shaken = self._outcomes(widened, self._starts(widened, shaken=True))
+            shaken = _outcomes(widened, self._starts(widened, shaken=True), numbers)
             if all(_is_shaken_as_far(one[n], other[n], (shaken[0][n], shaken[1][n])) for n in unlike):
                 return Meaning("same", cones=cones)
         x, y = one[unlike[0]], other[unlike[0]]
         return Meaning("differs", measure(x, y).rel_l2 if x.shape == y.shape else math.inf, cones=cones)
 
     def _against_recorded(
-        self, cones: tuple[Cone, Cone], widened: tuple[Cone, Cone], other: Iterable[torch.Tensor], why: str
+        self,
+        cones: tuple[Cone, Cone],
+        widened: tuple[Cone, Cone],
+        other: Iterable[torch.Tensor],
+        why: str,
+        numbers: Mapping[float, float],
     ) -> Meaning:
         """Hold what the target recorded against the baseline's region on the target's inputs.
 
@@ -254,13 +254,8 @@ class Regions:
         grows, the baseline's calls tell, each result rounded to its dtype.
         """
         worst, limit = 0.0, SUSPECT * math.sqrt(max(1, len(cones[0].pieces)))
-        rounded = run_region(
-            widened[1].pieces,
-            self._starts(widened)[1],
-            cones[1].values,
-            rounded=True,
-            numbers=self._numbers(widened),
-        )
+        starts = self._starts(widened)[1]
+        rounded = run_region(widened[1].pieces, starts, cones[1].values, rounded=True, numbers=numbers)
         for value, expected, honest in zip(cones[0].values, other, rounded, strict=True):
             recorded = value.tensor()
             if recorded.shape != expected.shape:
@@ -275,6 +270,13 @@ class Regions:
                 return Meaning("differs", found.error, cones=cones)
             worst = max(worst, found.error)
         return Meaning("same", worst, cones=cones)
+
+
+def _outcomes(
+    cones: tuple[Cone, Cone], starts: Sequence[dict[Value, torch.Tensor]], numbers: Mapping[float, float]
+) -> tuple[list[torch.Tensor] | str, list[torch.Tensor] | str]:
+    """Run both cones, on the target's numbers where the program read them of tensors."""
+    return _outcome(cones[0], starts[0]), _outcome(cones[1], starts[1], numbers)
 
 
 def _outcome(

@@ -25,10 +25,9 @@ from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
 from .input_links import Links
 from .result_judge import ResultJudge
-from .sources import Sources
+from .sources import Sources, records_all_ops
 
 _SIDES: Final = ("target", "baseline")
-_FILTERS: Final = ("ops", "exclude_ops", "modules", "trigger")  # of the configuration: calls are left out
 
 
 @dataclass(slots=True)
@@ -73,7 +72,7 @@ class Knowledge:
     def tells_all(self) -> bool:
         """Whether every op of both sides was recorded, as each rank ran it: what no call reads is read by none."""
         ranks = self.target, self.baseline
-        is_whole = all(rank.complete and not any(map(rank.config.get, _FILTERS)) for rank in ranks)
+        is_whole = all(rank.complete and records_all_ops(rank) and not rank.config.get("trigger") for rank in ranks)
         return self.kind == "aten" and is_whole and self.tells_memory and not self.wrapped
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:

@@ -11,6 +11,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
 
 from ...dump import RankDump, Value
@@ -76,13 +77,17 @@ class LeftBehind:
     def _of_counterparts(self) -> Iterator[tuple[Value, Value]]:
         """Yield what was left where a pair of counterparts lies that outlives the step."""
         knows = self._knows
-        last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
         for target, baseline in knows.known.pairs():
             if target.composed or not self._lasts(target, baseline):
                 continue
-            ends = [side.get(v.record.place, v) for side, v in zip(last, (target, baseline), strict=True)]
+            ends = [side.get(v.record.place, v) for side, v in zip(self._last, (target, baseline), strict=True)]
             if (ends[0].id, ends[1].id) != (target.id, baseline.id):
                 yield from self._once(*ends)
+
+    @cached_property
+    def _last(self) -> list[dict[tuple[object, ...], Value]]:
+        """The last value of each place that was written, on both sides."""
+        return [_last_places(rank) for rank in (self._knows.target, self._knows.baseline)]
 
     def _once(self, target: Value, baseline: Value) -> Iterator[tuple[Value, Value]]:
         is_new = (target.id, baseline.id) not in self._yielded
@@ -137,13 +142,12 @@ class LeftBehind:
     def _of_places(self) -> Iterator[tuple[Value, Value]]:
         """Yield what was left at places that had a counterpart at any time in the step."""
         knows = self._knows
-        last = [_last_places(rank) for rank in (knows.target, knows.baseline)]
         for side in _SIDES:
             for place in self._open(side):
                 earlier = knows.flows[side].earlier(place.last)
                 partner = next((p for v in earlier if (p := knows.known.partner(side, v)) is not None), None)
                 if partner is not None and partner.from_outside:
-                    other = last[1 - side].get(partner.record.place, partner)
+                    other = self._last[1 - side].get(partner.record.place, partner)
                     yield from self._once(*((other, place.last) if side else (place.last, other)))
 
     # -- places that one side alone wrote ---------------------------------------------------------------------------

@@ -23,11 +23,8 @@ class LastReads:
         if not value.storage:
             return any(which(self._flow.rank.call(call)) for call, _ in self._reads.get((0, value.id), ()))
         found = self._reads.get((value.storage, 0), ())
-        return any(
-            number == value.id or (self._is_later(number, value) and which(self._flow.rank.call(call)))
-            for call, number in found
-            if number != value.id or which(self._flow.rank.call(call))
-        )
+        calls = (call for call, number in found if number == value.id or self._is_later(number, value))
+        return any(which(self._flow.rank.call(call)) for call in calls)
 
     def _is_later(self, number: int, value: Value) -> bool:
         """Tell whether what was read touches elements of a value, when they had been written."""

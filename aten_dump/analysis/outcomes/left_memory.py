@@ -63,12 +63,12 @@ class LeftMemory:
 
     def _written(self) -> Iterator[Value]:
         outside: dict[int, bool] = {}
+        apart = self._literals | self._of_gradients
         for record in self._flow.rank.tables.values.records():
             if not (record.storage and record.version):
                 continue
             value = self._flow.rank.value_by_id(record.id)
             if record.storage not in outside:
-                apart = self._literals | self._of_gradients
                 outside[record.storage] = value.from_outside and record.storage not in apart
             is_told = not (value.undefined or value.composed or value.opaque or has_parts(value))
             if outside[record.storage] and is_told:

@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from .on_device import Array
+from .on_device import SIGNS, Array
 
-_SIGNS: Final = frozenset(("zero", "negative", "positive"))
 _FLOAT64_BYTES: Final = 8
 
 
@@ -30,7 +29,7 @@ class FusedResults:
         """
         kernels = self._kernels = _kernels()
         self._names = names
-        self._signs = not _SIGNS.isdisjoint(names)
+        self._signs = not SIGNS.isdisjoint(names)
         self._spread = "std" in names
         self._titles = (*kernels.RESULTS, *kernels.OF_SPREAD) if self._spread else kernels.RESULTS
         most_each = kernels.MOST_PROGRAMS

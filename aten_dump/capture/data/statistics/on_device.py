@@ -39,7 +39,7 @@ _COUNTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "negative": lambda x: x < 0,
     "positive": lambda x: x > 0,
 }
-_SIGNS: Final = frozenset(("zero", "negative", "positive"))
+SIGNS: Final = frozenset(("zero", "negative", "positive"))
 Reduced = dict[str, torch.Tensor]  # name of a result -> one or more numbers, on the device
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -88,7 +88,7 @@ def reduce_ints(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:
         found["var"] = torch.var(rows, dim=1, correction=0)
         found["sum"] = rows.sum(dim=1)
         found["norm"] = torch.linalg.vector_norm(rows, dim=1)
-    return found | {name: _COUNTS[name](flat).sum() for name in _COUNTS if name in names and name in _SIGNS}
+    return found | {name: _COUNTS[name](flat).sum() for name in _COUNTS if name in names and name in SIGNS}
 
 
 def finish(lengths: list[int], reduced: dict[str, Array], names: tuple[str, ...]) -> list[Any]:
