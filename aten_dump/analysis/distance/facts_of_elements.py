@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import zlib
-from collections.abc import Callable
-from typing import Any, Final
 
 import torch
-import xxhash
 
 from ...dump import Value
 from ...dump.value_statistics import Number
 from ...errors import MissingDataError
-
-# DumpConfig.hash -> hexadecimal digest of bytes
-_DIGESTS: Final[dict[str, Callable[[Any], str]]] = {
-    "xxh3": xxhash.xxh3_64_hexdigest,
-    "md5": lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest(),
-    "crc32": lambda data: f"{zlib.crc32(data):08x}",
-    "sha256": lambda data: hashlib.sha256(data).hexdigest(),
-}
+from ...store.writing.checksums import HASHES
 
 
 def hash_as(value: Value, other: Value) -> str | None:
@@ -30,9 +18,9 @@ def hash_as(value: Value, other: Value) -> str | None:
     Returns:
         None where that is none of ours, or a value's bytes are not there or not in a row of elements.
     """
-    digest = _DIGESTS.get(str(other.rank.config.get("hash")))
+    digest = HASHES.get(str(other.rank.config.get("hash")))
     elements = None if digest is None else _elements(value)
-    return None if digest is None or elements is None else digest(elements.view(torch.uint8).numpy().data)
+    return None if digest is None or elements is None else digest(elements.view(torch.uint8).numpy().data).hex()
 
 
 def statistics_of(value: Value) -> dict[str, Number] | None:

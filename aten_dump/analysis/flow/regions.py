@@ -111,6 +111,10 @@ class Regions:
             self._meanings[key] = replace(self._compare(cones, widened, numbers), estimated=bool(numbers))
         return self._meanings[key]
 
+    def mean_the_same(self, target: Value, baseline: Value) -> bool:
+        """Tell whether two values are known to mean the same."""
+        return self.compare([target], [baseline]).verdict == "same"
+
     def _tie_sources(self, growing: GrowingCone) -> None:
         for value in self._unknown_sources(growing):
             self._tie(growing.side, value)

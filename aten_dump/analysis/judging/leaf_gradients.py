@@ -105,11 +105,11 @@ class LeafGradients:
 
     def _shared_out(self, rivals: list[LeafGradient], alike: list[LeafGradient]) -> dict[int, LeafGradient]:
         """Return who is whose counterpart, by id of the leaf: who is sent the same, and the others in their order."""
-        compare = self._knows.regions.compare
+        mean_the_same = self._knows.regions.mean_the_same
         found: dict[int, LeafGradient] = {}
         left = list(alike)
         for one in rivals:
-            same = (other for other in left if compare([one.gradient], [other.gradient]).verdict == "same")
+            same = (other for other in left if mean_the_same(one.gradient, other.gradient))
             other = next(same, None)
             if other is not None:
                 found[one.leaf.id] = other

@@ -169,7 +169,7 @@ class LeftBehind:
         target, baseline = (result, value) if side else (value, result)
         if _is_same(self._knows.known.close(target, baseline)):
             return True
-        return self._knows.regions.compare([target], [baseline]).verdict == "same"
+        return self._knows.regions.mean_the_same(target, baseline)
 
 
 def _is_same(close: Closeness) -> bool:

@@ -89,7 +89,7 @@ class TakenAway:
         target, baseline = (other, value) if side else (value, other)
         if self._knows.wiring.state(target, baseline) is not None:
             return True
-        return self._knows.regions.compare([target], [baseline]).verdict == "same"
+        return self._knows.regions.mean_the_same(target, baseline)
 
     # -- other results ----------------------------------------------------------------------------------------------
 

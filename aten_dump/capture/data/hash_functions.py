@@ -1,4 +1,4 @@
-"""The hash functions that `DumpConfig.hash` may name.
+"""The hash of elements in host memory, by the functions that `DumpConfig.hash` may name.
 
 xxh3 of long memory, and of elements that do not lie in a row, is taken on torch's threads where the C file beside this
 one was compiled (hatch_build.py) and knows the processor.
@@ -6,13 +6,9 @@ one was compiled (hatch_build.py) and knows the processor.
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final
 
-import xxhash
-
+from ...store.writing.checksums import HASHES
 from ...store.writing.host_bytes import memory_at
 from ..memory.geometry import Elements
 from ..team_threads import team_threads
@@ -28,51 +24,6 @@ else:
 
 LEAST_BYTES: Final = 241  # that the C file hashes
 COPY_ALIGNMENT: Final = 32  # of the memory that it copies to
-
-
-class Hasher(Protocol):
-    """Takes the hash of bytes that come in pieces."""
-
-    def update(self, data: Any, /) -> object:
-        """Take the next piece."""
-
-    def digest(self) -> bytes:
-        """Return the hash of all pieces."""
-
-
-class _Crc32:
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: Any) -> None:
-        self._value = zlib.crc32(data, self._value)
-
-    def digest(self) -> bytes:
-        return self._value.to_bytes(4, "big")
-
-
-HASHERS: Final[dict[str, Callable[[], Hasher]]] = {
-    "xxh3": xxhash.xxh3_64,
-    "md5": lambda: hashlib.md5(usedforsecurity=False),
-    "crc32": _Crc32,
-    "sha256": hashlib.sha256,
-}
-
-
-def _at_once(begin: Callable[[], Hasher]) -> Callable[[Any], bytes]:
-    def digest(data: Any) -> bytes:
-        hasher = begin()
-        hasher.update(data)
-        return hasher.digest()
-
-    return digest
-
-
-# The same of all bytes at once; xxh3, which small values want by the thousand, in one call.
-HASHES: Final[dict[str, Callable[[Any], bytes]]] = {
-    **{name: _at_once(begin) for name, begin in HASHERS.items()},
-    "xxh3": xxhash.xxh3_64_digest,
-}
 
 
 def digest_of_elements(algorithm: str, elements: Elements) -> bytes | None:

@@ -10,12 +10,13 @@ import torch
 
 from ...store.records import HASH, STATISTICS, Hash, Statistics
 from ...store.sink import Emit, Sink
+from ...store.writing.checksums import HASHERS, HASHES
 from ...store.writing.host_bytes import memory_at
 from ..torch_internals.quiet import quiet
 from . import gather
 from .byte_copies import elements_on_host
 from .gather import GatheredBytes, can_gather, lie_apart, read_at_once
-from .hash_functions import HASHERS, HASHES, digest_of_elements
+from .hash_functions import digest_of_elements
 from .host_memory import as_array
 from .statistics.one_pass import CODES, of_memory
 from .statistics.one_tensor import compute

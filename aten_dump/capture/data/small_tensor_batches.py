@@ -19,9 +19,9 @@ import torch
 
 from ...store.records import DATA, HASH, STATISTICS
 from ...store.sink import Sink
+from ...store.writing.checksums import HASHES
 from .blob_dtypes import blob_dtype
 from .flushing import Flushable
-from .hash_functions import HASHES
 from .statistics.many_small_tensors import compute
 from .statistics.one_pass import of_parts
 from .wanted_data import WantedData

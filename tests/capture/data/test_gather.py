@@ -17,9 +17,9 @@ from torch import Tensor
 from aten_dump.capture.data import gather
 from aten_dump.capture.data.byte_copies import copy_elements
 from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once
-from aten_dump.capture.data.hash_functions import HASHERS, HASHES
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
+from aten_dump.store.writing.checksums import HASHERS, HASHES
 from tests.capture.bits import raw
 from tests.store.recording import begin, blobs_of, writer
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from aten_dump.capture.data import hash_functions
 from aten_dump.capture.data.hash_functions import LEAST_BYTES, digest_of_elements
+from aten_dump.store.writing.checksums import HASHERS, HASHES
 from tests.capture.bits import raw
 from tests.capture.data.test_gather import DTYPES, LARGE, drawn
 
@@ -145,9 +146,9 @@ def test_a_copy_to_a_place_that_vectors_do_not_fit_is_refused(to: int) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 240, 241, 5000, 300_000, 5_000_001])
-@pytest.mark.parametrize("algorithm", tuple(hash_functions.HASHES))
+@pytest.mark.parametrize("algorithm", tuple(HASHES))
 def test_memory_in_a_row(algorithm: str, nbytes: int) -> None:
     x = drawn(max(nbytes, 1), torch.uint8)
-    hasher = hash_functions.HASHERS[algorithm]()
+    hasher = HASHERS[algorithm]()
     hasher.update(raw(x)[:nbytes])
     assert digest_of_elements(algorithm, (x.dtype, 0, nbytes, x.data_ptr(), None)) == hasher.digest()

@@ -13,12 +13,12 @@ import torch
 import xxhash
 from torch import Tensor
 
-from aten_dump.capture.data.hash_functions import HASHERS, HASHES
 from aten_dump.capture.data.hashes import hash_later, hash_of, statistics_of
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS as STATISTIC_NAMES
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import HASH, STATISTICS
+from aten_dump.store.writing.checksums import HASHERS, HASHES
 from tests.capture.bits import calls, raw
 
 Record = Callable[..., Any]
