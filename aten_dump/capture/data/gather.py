@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-import numpy as np
 import torch
 
 from ...store.writing.host_bytes import HostBytes, bytes_at
 from ..memory.geometry import Elements, byte_extent
+from ..memory.scratch import KEPT_BYTES, give_back, take_scratch
 from ..team_threads import team_threads
 from .tensor_bytes import as_integers
 
@@ -27,41 +27,10 @@ except ImportError:
 else:
     IS_COMPILED = True
 
-_ALIGNMENT: Final = 64
-# What `stretch` asks for, but where rows are very long. Torch is given all elements at once, as it is slow with parts.
-_KEPT_BYTES: Final = 1 << 19 if IS_COMPILED else 1 << 22
-_MOST_KEPT: Final = 4
+# As many as `stretch` asks for, but where rows are very long. Torch is given all elements, as it is slow with parts.
+_AT_ONCE_BYTES: Final = 1 << 19 if IS_COMPILED else KEPT_BYTES
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 T = TypeVar("T")
-
-
-class _Scratch:
-    """Memory that pieces are copied to."""
-
-    def __init__(self, nbytes: int) -> None:
-        memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % _ALIGNMENT
-        self.nbytes = nbytes
-        self.address = memory.ctypes.data + start
-        self.view = memory.data[start : start + nbytes]
-        self.tensor = torch.from_numpy(memory[start : start + nbytes])
-
-
-_kept: Final[list[_Scratch]] = []  # what is not in use
-
-
-def _scratch(nbytes: int) -> _Scratch:
-    if nbytes > _KEPT_BYTES:
-        return _Scratch(nbytes)
-    try:
-        return _kept.pop()
-    except IndexError:
-        return _Scratch(_KEPT_BYTES)
-
-
-def _give_back(scratch: _Scratch) -> None:
-    if scratch.nbytes == _KEPT_BYTES and len(_kept) < _MOST_KEPT:
-        _kept.append(scratch)
 
 
 def can_gather(tensor: torch.Tensor) -> bool:
@@ -103,14 +72,14 @@ class GatheredBytes(HostBytes):
     def pieces(self, nbytes: int) -> Iterator[memoryview]:
         """Yield the first so many bytes; each piece is there until the next one is asked for."""
         step = stretch(self._item, self._shape, self._strides) * self._item
-        scratch = _scratch(min(step, nbytes))
+        scratch = take_scratch(min(step, nbytes))
         try:
             for offset in range(0, nbytes, step):
                 size = min(step, nbytes - offset)
                 self._copy_on(1, offset, scratch.address, size)  # what another thread copies is in another's cache
                 yield scratch.view[:size]
         finally:
-            _give_back(scratch)
+            give_back(scratch)
 
     def _copy(self, offset: int, address: int, nbytes: int) -> None:
         self._copy_on(team_threads(nbytes), offset, address, nbytes)
@@ -124,12 +93,12 @@ class GatheredBytes(HostBytes):
 def bytes_of_elements(elements: Elements) -> bytes:
     """Return a copy of elements in host memory that do not lie in a row, in row-major order; needs the C file."""
     dtype, _, nbytes, address, (shape, strides) = elements
-    scratch = _scratch(nbytes)
+    scratch = take_scratch(nbytes)
     try:
         copy(address, dtype.itemsize, shape, strides, 0, nbytes // dtype.itemsize, scratch.address, 1)
         return bytes_at(scratch.address, nbytes)
     finally:
-        _give_back(scratch)
+        give_back(scratch)
 
 
 def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:
@@ -137,9 +106,9 @@ def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:
     None where they are more than are copied at once. `lie_apart` says of which tensors. Call inside `quiet()`.
     """
     nbytes = tensor.numel() * tensor.element_size()
-    if nbytes > _KEPT_BYTES:
+    if nbytes > _AT_ONCE_BYTES:
         return None
-    scratch = _scratch(nbytes)
+    scratch = take_scratch(nbytes)
     try:
         if IS_COMPILED:
             GatheredBytes(tensor)(0, scratch.address, nbytes)
@@ -148,4 +117,4 @@ def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:
             scratch.tensor[:nbytes].view(bits.dtype).view(bits.shape).copy_(bits)
         return read(scratch.address)
     finally:
-        _give_back(scratch)
+        give_back(scratch)

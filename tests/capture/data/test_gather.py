@@ -17,6 +17,7 @@ from torch import Tensor
 from aten_dump.capture.data import gather
 from aten_dump.capture.data.byte_copies import copy_elements
 from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once
+from aten_dump.capture.memory import scratch
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.writing.checksums import HASHERS, HASHES
@@ -206,7 +207,7 @@ def test_memory_of_pieces_is_used_again_and_by_one_reader_at_a_time() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [True] * 120 and len(gather._kept) <= gather._MOST_KEPT
+    assert results == [True] * 120 and len(scratch._kept) <= scratch.MOST_KEPT
 
 
 class Wrapped(Tensor):

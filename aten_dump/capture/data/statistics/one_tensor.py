@@ -37,6 +37,7 @@ import torch
 
 from ....config import STATISTICS
 from ...memory.geometry import covers
+from ...memory.scratch import Scratch, give_back, take_scratch
 from .one_pass import CODES, IS_COMPILED, of_memory
 
 _CHUNK_ELEMENTS: Final = 1 << 17
@@ -129,7 +130,9 @@ def _chunks(flat: torch.Tensor, longest: int) -> Sequence[torch.Tensor]:
 
 def _of_float(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
     count = flat.numel()
-    low, high, total, squares = _scan(flat, "mean" in names or "std" in names, "l2norm" in names or "std" in names)
+    scan = _Scan(names)
+    scan.read(flat)
+    low, high, total, squares = scan.low, scan.high, scan.total, scan.squares
     found: dict[str, Number] = {"count": count, "min": low, "max": high}
     finite = math.isfinite(low) and math.isfinite(high)
     greatest = max(-low, high)
@@ -145,7 +148,8 @@ def _of_float(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:
         found["nan"] = int(torch.isnan(flat).sum().item())
         found["posinf"] = int((flat == math.inf).sum().item())
         found["neginf"] = int((flat == -math.inf).sum().item())
-    _count_signs(flat, names, found)
+    found.update(zero=count - scan.nonzero - found["nan"], negative=scan.negative)
+    found["positive"] = scan.nonzero - scan.negative
     return found
 
 
@@ -180,24 +184,68 @@ def _sums_around(flat: torch.Tensor, near: float, dtype: torch.dtype) -> tuple[f
     return total, apart
 
 
-def _scan(flat: torch.Tensor, wants_sum: bool, wants_squares: bool) -> tuple[float, float, float, float]:
-    """Return min, max, sum and sum of squares of the elements, the latter two 0 unless wanted."""
-    lows, highs, total, squares = [], [], 0.0, 0.0
-    count = flat.numel()
-    for chunk in _chunks(flat, _FAST_CHUNK_ELEMENTS * torch.get_num_threads()):
-        if count <= _SMALL_ELEMENTS:
-            chunk = chunk.double()
-        elif chunk.element_size() < 4:
-            chunk = chunk.float()
-        low, high = torch.aminmax(chunk)
-        lows.append(low.item())
-        highs.append(high.item())
-        if wants_sum:
-            total += chunk.sum().item()
-        if wants_squares:
-            squares += _squares_by_row(chunk)
-    is_nan = any(low != low for low in lows)
-    return math.nan if is_nan else min(lows), math.nan if is_nan else max(highs), total, squares
+class _Scan:
+    """What is found while the elements of a floating tensor are read once; NaN makes `low` and `high` NaN."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._wants_sum = "mean" in names or "std" in names
+        self._wants_squares = "l2norm" in names or "std" in names
+        self._wants_signs = not {"zero", "negative", "positive"}.isdisjoint(names)
+        self._scratch: Scratch | None = None  # for the signs of each chunk
+        self.low, self.high = math.inf, -math.inf
+        self.total = self.squares = 0.0
+        self.nonzero = self.negative = 0
+
+    def read(self, flat: torch.Tensor) -> None:
+        """Take all elements."""
+        count = flat.numel()
+        try:
+            for chunk in _chunks(flat, _FAST_CHUNK_ELEMENTS * torch.get_num_threads()):
+                if count <= _SMALL_ELEMENTS:
+                    chunk = chunk.double()
+                elif chunk.element_size() < 4:
+                    chunk = chunk.float()
+                self._read_chunk(chunk)
+        finally:
+            if self._scratch is not None:
+                give_back(self._scratch)
+
+    def _read_chunk(self, chunk: torch.Tensor) -> None:
+        limits = torch.aminmax(chunk)
+        low, high = limits.min.item(), limits.max.item()
+        self.low = low if low < self.low or low != low else self.low
+        self.high = high if high > self.high or high != high else self.high
+        if self._wants_sum:
+            self.total += chunk.sum().item()
+        if self._wants_squares:
+            self.squares += _squares_by_row(chunk)
+        if self._wants_signs:
+            nonzero, negative = self._count_signs(chunk, low, high)
+            self.nonzero += nonzero
+            self.negative += negative
+
+    def _count_signs(self, chunk: torch.Tensor, low: float, high: float) -> tuple[int, int]:
+        """Return how many elements are positive or negative, and how many are negative; `low` to `high` they are."""
+        if low > 0 or high < 0:  # not where one is NaN
+            return chunk.numel(), chunk.numel() if high < 0 else 0
+        have_both = not (low >= 0 or high <= 0)
+        nonzero = balance = 0  # positive less negative
+        for part in _chunks(chunk, _MOST_COUNTED):
+            signs = self._signs(part)
+            balance += int(signs.sum().item())
+            if have_both:
+                nonzero += int(torch.dot(signs, signs).item())
+        if not have_both:
+            nonzero = abs(balance)
+        return nonzero, (nonzero - balance) // 2
+
+    def _signs(self, part: torch.Tensor) -> torch.Tensor:
+        if not part.is_cpu:
+            return torch.sign(part)
+        nbytes = part.numel() * part.element_size()
+        if self._scratch is None:  # the first part is the longest
+            self._scratch = take_scratch(nbytes)
+        return torch.sign(part, out=self._scratch.tensor[:nbytes].view(part.dtype))
 
 
 def _squares_by_row(chunk: torch.Tensor) -> float:
@@ -223,32 +271,12 @@ def _square_sum(chunk: torch.Tensor) -> float:
 
 
 def _count_signs(flat: torch.Tensor, names: tuple[str, ...], found: dict[str, Number]) -> None:
-    """Fill in zero, negative and positive."""
-    if not {"zero", "negative", "positive"} & set(names):
+    """Fill in zero, negative and positive of integers."""
+    if {"zero", "negative", "positive"}.isdisjoint(names):
         return
-    count = found["count"]
-    if flat.is_floating_point():
-        nonzero, negative = _count_float_signs(flat, found["min"], found["max"])
-    else:
-        nonzero = int(torch.count_nonzero(flat).item())
-        negative = 0 if found["min"] >= 0 else count if found["max"] < 0 else int(torch.count_nonzero(flat < 0).item())
-    found.update(zero=count - nonzero - found["nan"], negative=negative, positive=nonzero - negative)
-
-
-def _count_float_signs(flat: torch.Tensor, low: float, high: float) -> tuple[int, int]:
-    """Return how many elements are positive or negative, and how many are negative; `low` to `high` they are."""
-    if low > 0 or high < 0:  # not where one is NaN
-        return flat.numel(), flat.numel() if high < 0 else 0
-    have_both = not (low >= 0 or high <= 0)
-    nonzero = balance = 0  # positive less negative
-    for chunk in _chunks(flat, min(_FAST_CHUNK_ELEMENTS * torch.get_num_threads(), _MOST_COUNTED)):
-        signs = torch.sign(chunk if chunk.element_size() >= 4 else chunk.float())
-        balance += int(signs.sum().item())
-        if have_both:
-            nonzero += int(torch.dot(signs, signs).item())
-    if not have_both:
-        nonzero = abs(balance)
-    return nonzero, (nonzero - balance) // 2
+    count, nonzero = found["count"], int(torch.count_nonzero(flat).item())
+    negative = 0 if found["min"] >= 0 else count if found["max"] < 0 else int(torch.count_nonzero(flat < 0).item())
+    found.update(zero=count - nonzero, negative=negative, positive=nonzero - negative)
 
 
 def _of_int(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from aten_dump.capture.data.statistics import one_tensor
 from aten_dump.capture.torch_internals.quiet import quiet
+from aten_dump.config import STATISTICS
 from tests.capture.bits import calls
 
 Record = Callable[..., Any]
@@ -297,3 +299,26 @@ def test_std_of_many_elements_far_from_zero(dtype: torch.dtype, near: float, spr
     wide = x.double()
     expected = [wide.mean().item(), (wide / near).norm().item() * abs(near), (wide - near).std().item()]
     assert found == pytest.approx(expected, rel=1e-6)
+
+
+SIGNS = {"positive": (0.5, 1.0), "negative": (-1.0, -0.5), "both": (-1.0, 1.0), "not negative": (0.0, 1.0)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations(SIGNS, 3)), ids=lambda names: "-".join(names).replace(" ", "_")
+)
+def test_signs_of_each_chunk_count(order: tuple[str, ...], dtype: torch.dtype) -> None:
+    n = one_tensor._FAST_CHUNK_ELEMENTS * torch.get_num_threads()
+    x = torch.cat([torch.empty(n).uniform_(*SIGNS[name]) for name in order] + [torch.tensor([-3.0, 0.0, 2.0])]).to(
+        dtype
+    )
+    for i in (i for i, name in enumerate(order) if name == "not negative"):
+        x[i * n : (i + 1) * n : 100] = 0
+    x[n + 5] = math.nan
+    x[n + 7] = -math.inf
+    with quiet():
+        found = dict(zip(STATISTICS, one_tensor.compute(x, STATISTICS), strict=True))
+    expected = reference(x)
+    assert {name: found[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
+    assert math.isnan(found["min"]) and math.isnan(found["max"])
