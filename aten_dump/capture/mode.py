@@ -52,7 +52,8 @@ class DumpMode:
             device, a FlopCounterMode): for one that is entered in the midst of a program and outlives them.
 
     Raises:
-        ConfigError: at once, when the torch that is installed cannot do what `config` asks for.
+        ConfigError: at once, when `config` or `model` is something else, or the torch that is installed cannot do what
+            `config` asks for.
         StoreError: on entering, when the dump cannot be written there.
         CaptureError: when the recorder fails and ``on_error="raise"``.
 
@@ -74,6 +75,8 @@ class DumpMode:
         outermost: bool = False,
     ) -> None:
         self.config = DumpConfig.from_environment() if config is None else config
+        if not isinstance(self.config, DumpConfig):
+            raise ConfigError(f"DumpMode got {config!r} as its config; allowed: a DumpConfig(path=...), or None")
         if self.config.saved_tensors == "hooks":
             refuse_hooks()
         paths, self._watch = ModulePaths(model), Watch()

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from ...config import DumpConfig
+from ...errors import CaptureError
 from ...store.op_names import LIFT_FRESH, is_collective, read_inputs, reads_no_elements
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ..values.encoded_trees import entries, values_in
@@ -234,7 +235,14 @@ class Custom:
 
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
         found = [dict(s) for value in call.results if (s := known.stats(value))]
-        return Cause(f"the trigger said so at {op.op}") if self._asked(op.op, found) else None
+        try:
+            fires = bool(self._asked(op.op, found))
+        except Exception as error:
+            raise CaptureError(
+                f"the function that DumpConfig.trigger names raised {type(error).__name__} at {op.op}: {error}; it is "
+                "called with the op's name and a list with the statistics of each result, and returns True or False"
+            ) from error
+        return Cause(f"the trigger said so at {op.op}") if fires else None
 
 
 def _of_register(found: FoundSet, op: Op, call: Call) -> str:
