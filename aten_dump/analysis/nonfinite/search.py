@@ -9,8 +9,8 @@ Theory of operation
     as a literal: no mask is made of it, and the trigger of the recorder fires there too. What is known of a value
     follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it. Gradients
     that overflow under the loss scale of a gradient scaler, which then skips the optimizer's step, are *scaled*.
-    What memory held that a call only writes to is nothing to it. Statistics are enough; bytes are read only where there
-    are none.
+    What memory held that a call only writes to is nothing to it, and what workspaces hold is nobody's number.
+    Statistics are enough; bytes are read only where there are none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ...errors import MissingDataError
-from ...store.op_names import LIFT_FRESH
+from ...store.op_names import LIFT_FRESH, is_workspace
 from ..host_default import made_on_the_host
 from .explanations import Slot, explain, explain_scaled, greatest_of, numbers_given
 from .value_range import ContentsTable
@@ -111,6 +111,7 @@ class _Search:
         self._masks: set[tuple[int, int]] = set()  # (storage, version), or (0, -value) for what has none
         self._made: set[tuple[int, int]] = set()  # the same, of everything non-finite that a call made
         self._storages: set[int] = set()  # of those
+        self._workspaces: set[tuple[int, int]] = set()
         self._events: dict[Kind, list[Event]] = {"producer": [], "propagator": [], "mask": [], "outside": []}
         self._near_overflow: list[NearOverflow] = []
         self._seen: set[int] = set()
@@ -152,7 +153,10 @@ class _Search:
 
     def _look(self, call: Call) -> None:
         inputs, undefined = self._slots(call.input_values())
+        inputs = [slot for slot in inputs if self._key(slot.value) not in self._workspaces]
         values = call.result_values()
+        self._workspaces.update(self._key(value.id) for slot, value in values if is_workspace(call.op, slot))
+        values = [(slot, value) for slot, value in values if not is_workspace(call.op, slot)]
         results, _ = self._slots(values)
         self._unknown += sum(self._contents.of(v) is None and not v.undefined for _, v in values)
         self._note_near(call, results)

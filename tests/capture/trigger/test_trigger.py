@@ -344,3 +344,13 @@ def test_a_function_that_raises_is_told_from_a_fault_of_the_recorder(tmp_path: P
     assert "please report" not in str(caught.value) and isinstance(caught.value.__cause__, KeyError)
     with pytest.warns(UserWarning, match=said):
         run(tmp_path / "e", Layers(), [None, None], trigger=_raises, on_error="warn")
+
+
+def test_a_workspace_does_not_fire(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "d", trigger="nonfinite", trigger_before=1)) as dump:
+        scores = nn.Linear(4, 5)(torch.randn(8, 2, 4)).log_softmax(2)
+        for length in (7, 1):
+            lengths = torch.tensor([8, length])
+            nn.functional.ctc_loss(scores, torch.randint(1, 5, (2, 3)), lengths, torch.tensor([3, 2])).sum()
+            dump.step()
+    assert open_dump(tmp_path / "d").steps == [1], "what it keeps for backward holds log(0); a loss of infinity fires"
