@@ -36,7 +36,8 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
             f"no error in {where}, but gradients overflowed as a gradient scaler expects", found.scaled[0]
         )
     else:
-        yield f"no call of {where} made a NaN or Inf that was not a mask"
+        is_known = " is known to have" if found.unknown else ""
+        yield f"no call of {where}{is_known} made a NaN or Inf that was not a mask"
     counts = (
         (len(found.producers), "producer"),
         (len(found.outside), "call given them from outside"),
@@ -48,8 +49,8 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
     yield f"{_count(found.calls, 'call')}: {', '.join(_count(n, what) for n, what in counts)}"
     if found.unknown:
         yield (
-            f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics nor bytes of them "
-            "were kept"
+            f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics that tell of NaN and "
+            "Inf nor all bytes of them were kept"
         )
 
 

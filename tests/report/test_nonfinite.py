@@ -76,7 +76,7 @@ def test_overflow_that_the_scaler_found_is_no_error() -> None:
 
 def test_nothing_found_says_so_and_what_could_not_be_judged() -> None:
     lines = list(answer_lines(found(masks=(event(1, "mask"),), unknown=1, calls=1)))
-    assert lines[0] == "no call of dump (step 0, rank 0) made a NaN or Inf that was not a mask"
+    assert lines[0] == "no call of dump (step 0, rank 0) is known to have made a NaN or Inf that was not a mask"
     assert lines[1].startswith("1 call: 0 producers") and "1 mask," in lines[1]
     assert lines[2].startswith("1 floating result could not be judged")
     assert list(answer_lines(found(unknown=2)))[2].startswith("2 floating results could")

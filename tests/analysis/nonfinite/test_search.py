@@ -263,3 +263,27 @@ def test_why_a_number_that_python_holds_made_it(
     found = find_nonfinite(record(lambda: program(torch.ones(3)), data="statistic"))
     assert found.first is not None and found.first.kind == "producer"
     assert found.first.why.startswith(why), found.first.why
+
+
+def late_zero() -> None:
+    x = torch.ones(10)
+    x[7] = 0
+    (x.log() * 1).sum()
+
+
+def test_the_first_elements_tell_nothing_of_the_rest(record: Callable[..., Any]) -> None:
+    found = find_nonfinite(record(late_zero, data="tensor", sample=4))
+    assert found.first is not None and found.first.op == "aten::sum", "the first that is known whole"
+    assert found.first.why.startswith("it may only have passed it on, as nothing is known of all of input.0; if not: ")
+    assert found.unknown == 3  # ones, log, mul
+    whole = find_nonfinite(record(late_zero, data="tensor", sample=8))
+    assert whole.first is not None and whole.first.op == "aten::log", "a sample that has it is enough"
+
+
+@pytest.mark.parametrize("options", [{"data": "tensor", "max_bytes": 0}, {"statistics": ("mean",)}])
+def test_where_nothing_is_known_nothing_is_said_to_be_fine(tmp_path: Path, options: dict[str, Any]) -> None:
+    with DumpMode(DumpConfig(tmp_path / "d", **options)):
+        late_zero()
+    result = CliRunner().invoke(main, ["nonfinite", str(tmp_path / "d")])
+    assert result.exit_code == 2
+    assert "is known to have made a NaN or Inf" in result.output and "could be judged; record again" in result.output
