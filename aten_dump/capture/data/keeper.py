@@ -206,7 +206,7 @@ class Keeper:
     # -- all others
 
     def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
-        if tensor._is_zerotensor():
+        if tensor._is_zerotensor() or _has_no_elements(tensor):
             self._keep_zeros(tensor, state, value)
         elif state.format is not None:
             self._keep_in_plain_format(tensor, state, value)
@@ -300,7 +300,7 @@ class Keeper:
             hash_of(self._emit, tensor, value, algorithm, self._seconds)
 
     def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
-        """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""
+        """Keep the zeros that a tensor stands for which has no memory (autograd makes such), or none."""
         with quiet():
             zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").zero_()
         self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), value)
@@ -331,6 +331,11 @@ class Keeper:
         """Say in the dump that data of a value could not be kept; the program does not depend on it."""
         kind = f"{dtype_name(tensor.dtype)} tensor of shape {tuple(tensor.shape)} on {tensor.device}"
         self._emit(Note(NOTE, "unreadable", f"value {value}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
+
+
+def _has_no_elements(tensor: torch.Tensor) -> bool:
+    """Tell whether there is nothing to read of a plain tensor: on one that `torch.load` makes of a storage no op runs."""
+    return tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in ITEM_BYTES and not tensor.numel()
 
 
 def _elements_in_a_row(tensor: torch.Tensor, row: Row | None) -> Elements | None:
