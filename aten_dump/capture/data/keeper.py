@@ -334,7 +334,7 @@ class Keeper:
 
 
 def _has_no_elements(tensor: torch.Tensor) -> bool:
-    """Tell whether there is nothing to read of a plain tensor: on one that `torch.load` makes of a storage no op runs."""
+    """Tell whether a plain tensor has nothing to read: on one that `torch.load` makes of a storage no op runs."""
     return tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in ITEM_BYTES and not tensor.numel()
 
 
