@@ -206,7 +206,8 @@ class Keeper:
     # -- all others
 
     def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
-        if tensor._is_zerotensor() or _has_no_elements(tensor):
+        is_plain = tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in ITEM_BYTES
+        if tensor._is_zerotensor() or (is_plain and not tensor.numel()):  # no op runs on one that torch.load makes
             self._keep_zeros(tensor, state, value)
         elif state.format is not None:
             self._keep_in_plain_format(tensor, state, value)
@@ -331,11 +332,6 @@ class Keeper:
         """Say in the dump that data of a value could not be kept; the program does not depend on it."""
         kind = f"{dtype_name(tensor.dtype)} tensor of shape {tuple(tensor.shape)} on {tensor.device}"
         self._emit(Note(NOTE, "unreadable", f"value {value}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
-
-
-def _has_no_elements(tensor: torch.Tensor) -> bool:
-    """Tell whether a plain tensor has nothing to read: on one that `torch.load` makes of a storage no op runs."""
-    return tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in ITEM_BYTES and not tensor.numel()
 
 
 def _elements_in_a_row(tensor: torch.Tensor, row: Row | None) -> Elements | None:
