@@ -56,7 +56,10 @@ STATISTICS: Final = (
     "positive",
 )
 CONFIG_VARIABLE: Final = VARIABLES[0]
-_RANGES = re.compile(r"\s*\d+\s*(-\s*\d+\s*)?(\|\s*\d+\s*(-\s*\d+\s*)?)*")
+_NUMBER: Final = r"\s*[0-9]{1,18}\s*"
+_RANGES: Final = re.compile(rf"{_NUMBER}(-{_NUMBER})?(\|{_NUMBER}(-{_NUMBER})?)*")
+_MOST: Final = 10**18 - 1  # an index holds no number of more than 64 bits
+_MOST_SHOWN: Final = 200  # characters of what was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +74,12 @@ class Selection:
     @classmethod
     def parse(cls, name: str, value: object) -> Selection:
         """Read a selection; `name` is the field that an error names."""
-        if isinstance(value, bool):
-            raise _bad(name, value, _NUMBERS)
-        if isinstance(value, int):
-            value = [value]
+        value = _listed(value)
         if isinstance(value, str):
             return cls._parse_text(name, value)
-        if isinstance(value, Iterable):
-            numbers = list(value)
-            if numbers and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
-                return cls(tuple((n, n) for n in sorted(set(numbers))))
-            raise _bad(name, numbers, _NUMBERS)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if numbers and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST for n in numbers):
+            return cls(tuple((n, n) for n in sorted(set(numbers))))
         raise _bad(name, value, _NUMBERS)
 
     @classmethod
@@ -101,11 +99,27 @@ class Selection:
         return cls(tuple(sorted(ranges)))
 
 
-_NUMBERS = '"all", numbers and ranges such as "0|5-8|100-120", an int of 0 or more, or a non-empty list of them'
+_NUMBERS: Final = (
+    '"all", numbers and ranges such as "0|5-8|100-120", an int of 0 or more, or a non-empty list of them; '
+    "numbers have 18 digits at most"
+)
 
 
 def _bad(name: str, found: object, allowed: str) -> ConfigError:
-    return ConfigError(f"DumpConfig.{name} is {found!r}; allowed: {allowed}")
+    shown = repr(list(found)) if isinstance(found, tuple) else repr(found)
+    if len(shown) > _MOST_SHOWN:
+        shown = f"{shown[:_MOST_SHOWN]}... ({len(shown)} characters)"
+    return ConfigError(f"DumpConfig.{name} is {shown}; allowed: {allowed}")
+
+
+def _listed(value: object) -> object:
+    """Return a tuple of what can be iterated over, once; text, numbers and all else as they are."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return value
+    try:
+        return tuple(value)
+    except TypeError:  # a tensor or an array of one number
+        return value
 
 
 @dataclass(frozen=True)
@@ -199,15 +213,14 @@ class DumpConfig:
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, (str, os.PathLike)) or not os.fspath(self.path):
+        path = os.fspath(self.path) if isinstance(self.path, (str, os.PathLike)) else None
+        if not isinstance(path, str) or not path or "\0" in path:
             raise _bad("path", self.path, "a directory's path")
-        self._put("step_selection", Selection.parse("steps", self.steps))
-        self._put("rank_selection", Selection.parse("ranks", self.ranks))
-        for name in ("steps", "ranks"):
-            value = getattr(self, name)
-            self._put(name, value if isinstance(value, (str, int)) else tuple(value))
+        for name, selection in (("steps", "step_selection"), ("ranks", "rank_selection")):
+            self._put(name, _listed(getattr(self, name)))
+            self._put(selection, Selection.parse(name, getattr(self, name)))
         for name, kind in _CHOICES:
-            if getattr(self, name) not in get_args(kind):
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in get_args(kind):
                 raise _bad(name, getattr(self, name), ", ".join(repr(a) for a in get_args(kind)))
         for name in ("statistics", "ops", "exclude_ops", "modules"):
             self._put(name, self._names(name))
@@ -217,8 +230,8 @@ class DumpConfig:
         object.__setattr__(self, name, value)  # the dataclass is frozen once it is made
 
     def _names(self, name: str) -> tuple[str, ...]:
-        value = getattr(self, name)
-        names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+        value = _listed(getattr(self, name))
+        names = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(n, str) and n for n in names):
             raise _bad(name, value, "a string or a list of non-empty strings")
         for n in names:
@@ -249,14 +262,16 @@ class DumpConfig:
             value = getattr(self, name)
             if optional and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _bad(name, value, f"an int of {least} or more" + (" or None" if optional else ""))
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+                allowed = f"an int of {least} or more, of 18 digits at most"
+                raise _bad(name, value, allowed + (", or None" if optional else ""))
         self._check_trigger()
 
     def _check_trigger(self) -> None:
         if self.trigger is None:
             return
-        if not callable(self.trigger) and self.trigger not in ("nonfinite", "loss_spike"):
+        is_known = isinstance(self.trigger, str) and self.trigger in ("nonfinite", "loss_spike")
+        if not callable(self.trigger) and not is_known:
             raise _bad("trigger", self.trigger, 'None, "nonfinite", "loss_spike", or a function of (op, statistics)')
         if callable(self.trigger) and not self.wants_statistics:
             raise _bad("trigger", self.trigger, 'data "statistic" or "full" for a function of statistics')

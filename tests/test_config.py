@@ -45,7 +45,45 @@ WRONG: list[tuple[str, Any, str]] = [
     ("stacks", 1, "True"),
     ("path", "", "path"),
     ("dedup", "bytes", "content"),
+    ("path", "a\0b", "path"),
+    ("steps", "9" * 30, "18 digits"),
+    ("steps", 10**30, "18 digits"),
+    ("ranks", "0-" + "9" * 30, "18 digits"),
+    ("max_bytes", 10**30, "18 digits"),
+    ("trigger_before", 10**18, "18 digits"),
 ]
+TENSORS = (torch.tensor(3), torch.ones(2), torch.ones(2).numpy())
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(DumpConfig) if f.init])
+@pytest.mark.parametrize("value", TENSORS, ids=("number", "tensor", "array"))
+def test_a_tensor_or_an_array_is_no_field(tmp_path: Path, field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"DumpConfig\.{field} is "):
+        DumpConfig(**{"path": str(tmp_path), field: value})
+
+
+def test_what_can_be_iterated_over_once_is_read_once(tmp_path: Path) -> None:
+    config = DumpConfig(
+        tmp_path,
+        steps=(n for n in (3, 5)),
+        ranks=iter([0]),
+        ops=(name for name in ("add", "mul")),  # type: ignore[arg-type]
+    )
+    assert (config.steps, config.ranks, config.ops) == ((3, 5), (0,), ("add", "mul"))
+    assert 5 in config.step_selection and 4 not in config.step_selection
+    assert dataclasses.replace(config) == config
+
+
+def test_a_long_value_is_shown_in_short(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        DumpConfig(tmp_path, level="x" * 5000)  # type: ignore[arg-type]
+    assert "xxx... (5002 characters); allowed" in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("config", ["dump", 3, {"path": "dump"}])
+def test_a_mode_takes_a_config_alone(config: Any) -> None:
+    with pytest.raises(ConfigError, match="as its config; allowed: a DumpConfig"):
+        DumpMode(config)
 
 
 @pytest.mark.parametrize(("field", "value", "allowed"), WRONG, ids=lambda v: str(v))

@@ -27,7 +27,7 @@ from .intercept.wait_wrappers import Waits
 from .interrupts import HeldSignals, deliver, runs_program
 from .naming.call_name import CallName
 from .recorder import Watch
-from .session import Session
+from .session import Session, step_number
 from .step.module_paths import ModulePaths
 from .torch_internals.higher_order import HigherOrderRules
 from .torch_internals.mode_stack import Modes
@@ -52,7 +52,8 @@ class DumpMode:
             device, a FlopCounterMode): for one that is entered in the midst of a program and outlives them.
 
     Raises:
-        ConfigError: at once, when the torch that is installed cannot do what `config` asks for.
+        ConfigError: at once, when `config` or `model` is something else, or the torch that is installed cannot do what
+            `config` asks for.
         StoreError: on entering, when the dump cannot be written there.
         CaptureError: when the recorder fails and ``on_error="raise"``.
 
@@ -74,6 +75,8 @@ class DumpMode:
         outermost: bool = False,
     ) -> None:
         self.config = DumpConfig.from_environment() if config is None else config
+        if not isinstance(self.config, DumpConfig):
+            raise ConfigError(f"DumpMode got {config!r} as its config; allowed: a DumpConfig(path=...), or None")
         if self.config.saved_tensors == "hooks":
             refuse_hooks()
         paths, self._watch = ModulePaths(model), Watch()
@@ -110,7 +113,7 @@ class DumpMode:
             StoreError: the dump cannot be written.
         """
         if step is not None and not self._session.is_entered:
-            self._session.current_step = step
+            self._session.current_step = step_number("start", step)
         try:
             self._signals.install()
             self._session.enter()
@@ -141,7 +144,7 @@ class DumpMode:
         """End the step in progress and begin the next one, or the step of a number above it.
 
         Raises:
-            ConfigError: `number` is not above that of the step in progress.
+            ConfigError: `number` is no number above that of the step in progress.
         """
         self._session.step(number)
         deliver()
@@ -180,8 +183,9 @@ class DumpMode:
         Does nothing while nothing is recorded. `DumpConfig.data` says what is kept of it, as of any tensor.
 
         Raises:
-            ConfigError: it is no tensor.
+            ConfigError: it is no tensor, or the name is no text.
         """
+        _check_text("save", name)
         if not isinstance(tensor, torch.Tensor):
             raise ConfigError(f"DumpMode.save({name!r}) got a {type(tensor).__name__}; allowed: a torch.Tensor")
         recorder = self._watch.recorder
@@ -189,7 +193,12 @@ class DumpMode:
             recorder.remarks.save(name, tensor, calling_frame())
 
     def mark(self, text: str) -> None:
-        """Record a text where the program is: ``rank.marks`` has it, and the tree of calls."""
+        """Record a text where the program is: ``rank.marks`` has it, and the tree of calls.
+
+        Raises:
+            ConfigError: it is no text.
+        """
+        _check_text("mark", text)
         recorder = self._watch.recorder
         if recorder is not None:
             recorder.remarks.mark(text, calling_frame())
@@ -198,10 +207,14 @@ class DumpMode:
     def scope(self, name: str) -> Iterator[None]:
         """Put what runs in the block under a level of the tree, ``Scope.{name}``, and its backward too.
 
+        Raises:
+            ConfigError: the name is no text.
+
         Example:
             >>> with dump.scope("attention"):
             ...     scores = (q @ k.mT).softmax(-1) @ v
         """
+        _check_text("scope", name)
         recorder = self._watch.recorder
         call = None if recorder is None else recorder.remarks.begin_scope(name, calling_frame(2))
         if recorder is None or call is None:
@@ -270,6 +283,11 @@ class DumpMode:
                 self._signals.remove()
                 self._interception.remove()
             deliver()
+
+
+def _check_text(method: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise ConfigError(f"DumpMode.{method} got {text!r:.100}, a {type(text).__name__}; allowed: a text")
 
 
 def stop_all() -> None:

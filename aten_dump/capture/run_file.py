@@ -52,8 +52,9 @@ class Run:
         """
         config = self.config
         end_team_before_forks()
+        ranks = [rank for rank in range(self.world_size) if rank in config.rank_selection]
         settings = WriterSettings(
-            world_size=self.world_size,
+            recording=ranks,
             overwrite=config.overwrite,
             queue_bytes=config.queue_bytes,
             shard_bytes=config.shard_bytes,
@@ -65,7 +66,6 @@ class Run:
             on_steps=self._file.add_steps if self._file is not None else None,
         )
         writer = Writer(self.root, self.rank, settings)
-        ranks = [rank for rank in range(self.world_size) if rank in config.rank_selection]
         self.control = Control(self.root, self.rank, ranks, attempts_before(self.root, self._restarts))
         if self._file is not None:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import threading
 import time
@@ -104,12 +105,10 @@ class Session:
     def step(self, number: int | None = None) -> None:
         """End the step in progress and begin the next one, or the step of a number above it."""
         _check_thread(self, "step")
-        following = self.current_step + 1 if number is None else number
-        if following <= self.current_step:
-            raise ConfigError(
-                f"DumpMode.step({following}): step {self.current_step} is in progress, and steps are written in order; "
-                f"allowed: a number above {self.current_step}"
-            )
+        following = self.current_step + 1
+        if number is not None:
+            in_order = f"step {self.current_step} is in progress, and steps are written in order; "
+            following = step_number("step", number, following, in_order)
         if self.is_recording:
             self._guarded(lambda: self._heed_requests(following))
         stays = self._watch.recorder is not None and following in self.config.step_selection
@@ -283,6 +282,28 @@ class Session:
         self._recorder = self._watch.in_step = None
         self._sink = None
         self.is_entered = False
+
+
+def step_number(method: str, number: object, least: int = 0, why: str = "") -> int:
+    """Return the number of a step that a method of DumpMode was given.
+
+    Args:
+        method: its name.
+        number: what it was given; a number of numpy's or a tensor will do.
+        least: allowed.
+        why: no less.
+
+    Raises:
+        ConfigError: it is no such number; an index holds none of more than 64 bits.
+    """
+    try:
+        found = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        found = -1
+    if not least <= found < 10**18:
+        above = f"a number above {least - 1}" if least else "an int of 0 or more"
+        raise ConfigError(f"DumpMode.{method}({number!r:.100}): {why}allowed: {above}, of 18 digits at most")
+    return found
 
 
 def _check_thread(session: Session, what: str) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ..errors import ConfigError
 from .translation import Translation, no_meaning, numbers, path_field, pattern
 
 _TASKS: Final[dict[str, dict[str, str]]] = {
@@ -156,7 +157,9 @@ def translate(content: Mapping[str, Any], source: str, task: str | None = None) 
     common = {key: found for key, found in content.items() if not _is_section(key)}
     translation.each({**common, "task": chosen}, KEYS)
     section = content.get(chosen)
-    if isinstance(section, Mapping):
+    if section is not None and not isinstance(section, Mapping):
+        raise ConfigError(f"{source}: {chosen} is {section!r:.100}; an object is expected")
+    if section is not None:
         selected: dict[str, Any] = dict(section)
         if chosen == "tensor":
             selected.pop("summary_mode", None)  # says nothing there

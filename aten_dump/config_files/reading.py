@@ -46,11 +46,12 @@ def read_named_fields(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     if parse is None:
         raise ConfigError(f"config file {file} has suffix {file.suffix!r}; allowed: {', '.join(_PARSERS)}")
     try:
-        content = parse(file.read_text(encoding="utf-8"))
+        content = parse(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read config file {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"config file {file} is not valid {file.suffix[1:].upper()}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        found = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"config file {file} is not valid {file.suffix[1:].upper()}: {found}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"config file {file} holds a {type(content).__name__}; it must hold named fields")
     for name in _names(content):

@@ -35,6 +35,12 @@ class RankDump(Recording):
         """Return it as it was when opened: nothing that has been read is held."""
         return RankDump(self.directory, self.step, self.rank, self.source.verify)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle it as it was when opened: neither what has been read nor open files travel."""
+        if type(self) is not RankDump:
+            raise TypeError(f"a {type(self).__name__} is not copied; copy what it was made of")
+        return RankDump, (self.directory, self.step, self.rank, self.source.verify)
+
     @property
     def header(self) -> records.Header:
         return self.tables.header

@@ -10,6 +10,7 @@ from rich.table import Table
 from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.short_texts import format_exactly
+from ..store.op_names import is_collective
 from .terminal_tables import _table
 
 
@@ -36,7 +37,8 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
             f"no error in {where}, but gradients overflowed as a gradient scaler expects", found.scaled[0]
         )
     else:
-        yield f"no call of {where} made a NaN or Inf that was not a mask"
+        is_known = " is known to have" if found.unknown else ""
+        yield f"no call of {where}{is_known} made a NaN or Inf that was not a mask"
     counts = (
         (len(found.producers), "producer"),
         (len(found.outside), "call given them from outside"),
@@ -48,8 +50,8 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
     yield f"{_count(found.calls, 'call')}: {', '.join(_count(n, what) for n, what in counts)}"
     if found.unknown:
         yield (
-            f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics nor bytes of them "
-            "were kept"
+            f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics that tell of NaN and "
+            "Inf nor all bytes of them were kept"
         )
 
 
@@ -70,13 +72,24 @@ def _count(n: int, what: str) -> str:
 
 
 def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
-    """Yield, for several steps and ranks, where it began and how many have nothing to tell."""
-    bad = [found for found in all_found if found.first is not None]
+    """Yield, for several steps and ranks, where it began and how many have nothing to tell.
+
+    Within a step a call that made it goes before one that was given it, and both before a collective, which may have
+    brought it from one of them.
+    """
+    bad = [(found.step, _distance(found.first), found.rank, found.first) for found in all_found if found.first]
     if bad:
-        began = min(bad, key=lambda found: (found.step, found.first is None or found.first.kind == "outside"))
-        assert began.first is not None, "it is one of those that have a first cause"
-        yield f"it began in step {began.step}, rank {began.rank}: {began.first.name} ({began.first.op})"
+        step, _, rank, first = min(bad, key=lambda one: one[:2])
+        yield f"it began in step {step}, rank {rank}: {first.name} ({first.op})"
     yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks"
+    unknown = sum(1 for found in all_found if found.first is None and found.unknown)
+    if unknown:
+        yield f"of {unknown} of these not all could be judged"
+
+
+def _distance(event: Event) -> int:
+    """Return how far from its maker NaN or Inf may have been seen."""
+    return 2 if is_collective(event.op) else int(event.kind == "outside")
 
 
 def _place(event: Event) -> str:

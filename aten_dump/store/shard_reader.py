@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import xxhash
@@ -168,6 +168,9 @@ class _ShardFile:
 
     def __del__(self) -> None:
         os.close(self.fd)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open shard is not copied: each copy would close the file of all")
 
 
 def _cut_off(blob: Blob, directory: Path, there: int) -> MissingDataError:

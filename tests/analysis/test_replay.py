@@ -239,3 +239,9 @@ def test_calls_results_and_executors(tmp_path: Path) -> None:
     assert torch.equal(replay_call(call, dtype=None).outputs, call.outputs.tensor())
     api = opened.step(0).rank(0)["Functional.linear.0.forward"]
     assert "replay the aten ops inside it" in str(replay_call(api).reason)
+
+
+def test_a_tensor_that_is_set_to_another_is_replayed(record: Callable[..., Any]) -> None:
+    found = replay(record(lambda: torch.zeros(2).set_(torch.randn(3, 4))))
+    assert "aten::set_.source_Tensor" in {op.op for op in found.ops} and found.suspects == ()
+    assert set(found.reasons) == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aten_dump.analysis.rerun.workspaces import is_workspace
+from aten_dump.store.op_names import is_workspace
 from tests.capture.bits import difference, values
 from tests.capture.oracle import Seen, Step
 from tests.devices import here

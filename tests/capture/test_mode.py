@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -195,3 +196,40 @@ def test_modes_that_the_engine_has_put_back_after_a_hook_are_there_once_and_go_i
     assert modes_on_the_stacks() == around
     ops = [call.op for call in open_dump(tmp_path).step(0).rank(0).calls if call.kind == "aten"]
     assert ops.count("aten::tan") == (1 if how == "pause" else 0) and "aten::exp" in ops
+
+
+@pytest.mark.parametrize("number", [1.5, "2", 10**30, -1, np.float32(3)])
+def test_what_is_no_number_of_a_step_is_refused(tmp_path: Path, number: object) -> None:
+    with pytest.raises(ConfigError, match=r"DumpMode\.start\("):
+        DumpMode(DumpConfig(tmp_path / "d")).start(number)  # type: ignore[arg-type]
+    with DumpMode(DumpConfig(tmp_path / "d")) as dump:
+        with pytest.raises(ConfigError, match=r"DumpMode\.step\("):
+            dump.step(number)  # type: ignore[arg-type]
+        torch.ones(1)
+    assert open_dump(tmp_path / "d").steps == [0] and DumpMode.current() is None
+
+
+@pytest.mark.parametrize("number", [np.int64(5), torch.tensor(5)])
+def test_a_number_of_another_library_is_a_step_s_number(tmp_path: Path, number: object) -> None:
+    with DumpMode(DumpConfig(tmp_path / "d", steps="5")) as dump:
+        dump.step(number)  # type: ignore[arg-type]
+        torch.ones(1)
+    assert open_dump(tmp_path / "d").step(5).rank(0).complete
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda dump: dump.mark(3),
+        lambda dump: dump.save(3, torch.ones(1)),
+        lambda dump: dump.scope(None).__enter__(),
+    ],
+)
+def test_what_is_no_text_is_refused_and_the_dump_stays_readable(
+    tmp_path: Path, say: Callable[[DumpMode], object]
+) -> None:
+    with DumpMode(DumpConfig(tmp_path / "d")) as dump:
+        torch.ones(1)
+        with pytest.raises(ConfigError, match="allowed: a text"):
+            say(dump)
+    assert "Aten.ones.0.forward" in {call.name for call in open_dump(tmp_path / "d").step(0).rank(0).calls}

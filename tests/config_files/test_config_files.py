@@ -249,3 +249,31 @@ def test_convert_and_init(tmp_path: Path) -> None:
     begun = tmp_path / "begun.toml"
     assert run(main, ["config", "init", "--out", str(begun)]).exit_code == 0
     assert DumpConfig.from_file(begun) == DumpConfig("dump", steps="0-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("deep.json", '{"path": ' + "[" * 100_000, "is not valid JSON: it is nested too deeply"),
+        ("deep.yaml", "path: " + "[" * 5_000, "is not valid YAML: it is nested too deeply"),
+        (
+            "a.json",
+            '{"task": "statistics", "dump_path": "x", "statistics": 5}',
+            "statistics is 5; an object is expected",
+        ),
+        ("a.json", '{"task": ["tensor"], "dump_path": "x"}', "task is ['tensor']"),
+    ],
+)
+def test_what_a_file_holds_is_refused_in_our_words(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        DumpConfig.from_file(tmp_path / name)
+    assert said in str(caught.value) and name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.json", '{"path": "x"}'), ("a.toml", 'path = "x"'), ("a.yml", "path: x")]
+)
+def test_a_mark_of_the_byte_order_is_no_content(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert DumpConfig.from_file(tmp_path / name).path == "x"

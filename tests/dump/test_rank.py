@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -57,3 +63,20 @@ def test_a_wrong_tensor_name(rank: RankDump, name: str, message: str) -> None:
 def test_gradients_are_of_the_last_backward(rank: RankDump, scenario: Scenario) -> None:
     assert list(rank.gradients) == ["net.fc.weight"]
     assert torch.equal(rank.gradients["net.fc.weight"].tensor(), scenario.tensors["grad_w"])
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_is_opened_anew_and_closes_no_file_of_the_other(
+    rank: RankDump, scenario: Scenario, copied: Callable[[Any], Any]
+) -> None:
+    name, expected = "Aten.addmm.0.forward.output.0", scenario.tensors["y0"]
+    assert torch.equal(rank.tensor(name), expected)
+    other = copied(rank)
+    assert other == rank and torch.equal(other.tensor(name), expected)
+    shards = rank.source._shards
+    assert shards is not None
+    with pytest.raises(TypeError, match="an open shard is not copied"):
+        copied(next(iter(shards._files.values())))
+    del other
+    gc.collect()
+    assert torch.equal(rank.anew().tensor(name), expected) and torch.equal(rank.tensor(name), expected)

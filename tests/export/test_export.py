@@ -380,3 +380,33 @@ def test_the_command(recorded: Path, tmp_path: Path) -> None:
     assert "Functional.gelu.0" in names and all("gelu" in path.name for path in (tmp_path / "out").rglob("*.pt"))
     again = CliRunner().invoke(main, [str(part) for part in command[3:]])
     assert again.exit_code == 2 and "exists already" in again.output
+
+
+NAMES = ("../../up", "a/b", "a_b", "a\0b", "\x1b[31m", "</script>", "=1+1", "x" * 300, "\ud800", "..")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_names_that_no_file_system_takes_are_exported(target: str, tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")) as dump:
+        for number, name in enumerate(NAMES):
+            with dump.scope(name):
+                dump.save(name, torch.full((2,), float(number)))
+    export_dump(tmp_path / "dump", target, tmp_path / "deep" / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"dump", "deep"}
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+
+
+def test_names_that_become_one_hold_their_own_tensors(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")) as dump:
+        for number, name in enumerate(("a/b", "a_b")):
+            dump.save(name, torch.full((2,), float(number)))
+    export_dump(tmp_path / "dump", "torch", tmp_path / "torch")
+    found = [torch.load(path) for path in tmp_path.glob("torch/**/*.pt") if path.name.startswith("Saved")]
+    assert len(found) == 1, "the other has a name of its own, which mapping.csv has"
+    (mapping,) = tmp_path.glob("torch/**/mapping.csv")
+    (line,) = csv.reader(mapping.read_text().splitlines())
+    assert {x[0].item() for x in (*found, torch.load(mapping.with_name(line[0])))} == {0.0, 1.0}
+    export_dump(tmp_path / "dump", "hdf5", tmp_path / "out.h5")
+    with h5py.File(tmp_path / "out.h5") as file:
+        groups = [file[name] for name in file if name.startswith("Saved")]
+        assert sorted(group["input.0"][0] for group in groups) == [0.0, 1.0]

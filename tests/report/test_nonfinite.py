@@ -76,7 +76,7 @@ def test_overflow_that_the_scaler_found_is_no_error() -> None:
 
 def test_nothing_found_says_so_and_what_could_not_be_judged() -> None:
     lines = list(answer_lines(found(masks=(event(1, "mask"),), unknown=1, calls=1)))
-    assert lines[0] == "no call of dump (step 0, rank 0) made a NaN or Inf that was not a mask"
+    assert lines[0] == "no call of dump (step 0, rank 0) is known to have made a NaN or Inf that was not a mask"
     assert lines[1].startswith("1 call: 0 producers") and "1 mask," in lines[1]
     assert lines[2].startswith("1 floating result could not be judged")
     assert list(answer_lines(found(unknown=2)))[2].startswith("2 floating results could")
@@ -89,6 +89,11 @@ def test_of_several_steps_the_earliest_is_where_it_began_and_a_maker_goes_before
         "it began in step 1, rank 0: Aten.log.9.forward (aten::log)",
         "4 of 3 step/rank folders have no NaN or Inf but masks",
     ]
+    reduced = found(1, producers=(event(2, op="c10d::allreduce_", name="Distributed.allreduce_.0.backward"),))
+    for others in ([early], [received]):
+        assert "allreduce" not in next(iter(total_lines([reduced, *others], 0))), "it may have come from the other rank"
+    assert "allreduce" in next(iter(total_lines([reduced, late], 0)))
+    assert list(total_lines([found(unknown=3)], 1))[1] == "of 1 of these not all could be judged"
     assert list(total_lines([found()], 1)) == ["1 of 1 step/rank folders have no NaN or Inf but masks"]
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import read_op_name
+from ...store.op_names import is_workspace, read_op_name
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
@@ -27,7 +27,6 @@ from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.regions import SAME_NORM, Meaning
 from ..rerun.shared_memory import moment_of
-from ..rerun.workspaces import is_workspace
 from .estimates import distance
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...dump import Call, Value
+from ...store.op_names import is_workspace
 from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair, said_of
 from ..evidence.findings import Finding, FindingKind, Row, Status
@@ -31,7 +32,6 @@ from ..flow.counterparts import NOT_TOLD
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
-from ..rerun.workspaces import is_workspace
 from .ends import Ends, roots_of
 from .estimates import limits_of
 from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from

@@ -17,6 +17,7 @@ from typing import Final
 import torch
 
 from ...dump import Call, Value
+from ...store.op_names import is_workspace
 from ..distance.metrics import Metrics
 from ..distance.value_distance import Closeness
 from ..evidence.findings import Status
@@ -25,7 +26,6 @@ from ..evidence.states import Inputs
 from ..evidence.user_rules import Rule, find_rule
 from ..rerun.allowed_ops import registered_op
 from ..rerun.op_errors import OwnError, Replays, draws_otherwise
-from ..rerun.workspaces import is_workspace
 from .estimates import ControlLimits, Estimator, limits_of
 
 OTHER_DRAWS: Final = "it draws random numbers, and the generators were not in one state"

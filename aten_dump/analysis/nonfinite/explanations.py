@@ -55,18 +55,20 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
     if undefined:
         return "it was given memory that nothing had written (torch.empty)"
     base = read_op_name(call.op).name.removeprefix("_foreach_").rstrip("_")
-    if base in _DIVISIONS:
-        divisor = inputs[-1].contents if inputs else None
-        if divisor is None or divisor.low is None or divisor.low <= 0 <= (divisor.high or 0.0):
-            is_nan = any(slot.contents.nan for slot in bad)
-            return "a division by zero: 0/0" if is_nan else "a division by zero"
-    if base in _NO_RESULT and any(slot.contents.nan for slot in bad):
+    is_nan = any(slot.contents.nan for slot in bad)
+    if base in _DIVISIONS and _may_divide_by_zero(call, inputs):
+        return "a division by zero: 0/0" if is_nan and base not in _REMAINDERS else "a division by zero"
+    if base in _NO_RESULT and is_nan and not (base in _NORMS and _squares_overflow(inputs)):
         return _NO_RESULT[base]
+    if base in _POLES:
+        return _POLES[base]
     least = min((slot for slot in inputs if slot.contents.low is not None), key=_low, default=None)
     for names, limit, text in _CAUSES:
         if base in names and (least is None or _low(least) <= limit):
             return text if least is None else f"{text}: {_odd(least, limit)}"
     infinite = next((slot for slot in bad if slot.contents.posinf or slot.contents.neginf), None)
+    if infinite is None and base in _NORMS:
+        infinite = bad[0]  # of infinite squares
     if infinite is not None:
         limit = greatest_of(infinite.dtype)
         greatest = max(((_size(slot), slot.dtype) for slot in inputs), default=(0.0, infinite.dtype))
@@ -75,6 +77,21 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
             f"the greatest input is {format_exactly(*greatest)}"
         )
     return "an operation that has no result: 0/0, or inf - inf on the way"
+
+
+def _may_divide_by_zero(call: Call, inputs: list[Slot]) -> bool:
+    """Tell whether what a division is given last is the number zero, or may have an element that is."""
+    args = call.inputs[0]
+    number = args[1] if len(args) > 1 else None
+    if isinstance(number, (int, float, complex)):
+        return number == 0
+    divisor = inputs[-1].contents if inputs else None
+    return divisor is None or divisor.low is None or divisor.low <= 0 <= (divisor.high or 0.0)
+
+
+def _squares_overflow(inputs: list[Slot]) -> bool:
+    """Tell whether the square of an element of an input is beyond its dtype's greatest number, or float32's."""
+    return any(_size(slot) > math.sqrt(max(greatest_of(slot.dtype), greatest_of("float32"))) for slot in inputs)
 
 
 def _low(slot: Slot) -> float:
@@ -121,7 +138,9 @@ def explain_scaled(why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], up
     return f"{why}; under a loss scale of {scale:.6g}: the gradient scaler found it, skipped the optimizer's step{then}"
 
 
-_DIVISIONS: Final = frozenset(("div", "true_divide", "addcdiv", "reciprocal"))
+_REMAINDERS: Final = frozenset(("remainder", "fmod"))
+_DIVISIONS: Final = frozenset(("div", "true_divide", "floor_divide", "addcdiv", "reciprocal")) | _REMAINDERS
+_NORMS: Final = ("native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm")
 _FLAT: Final = "the variance of a row or channel is zero, and eps is too"
 # What NaN means that these make of finite inputs.
 _NO_RESULT: Final = {
@@ -131,14 +150,25 @@ _NO_RESULT: Final = {
     "var": "a variance of too few elements",
     "std": "a deviation of too few elements",
     "var_mean": "a variance of too few elements",
-    "native_layer_norm": _FLAT,
-    "native_group_norm": _FLAT,
-    "native_batch_norm": _FLAT,
-    "_fused_rms_norm": _FLAT,
+    **dict.fromkeys(_NORMS, _FLAT),
+}
+# What NaN or Inf means that these make of finite inputs.
+_GAMMA: Final = "a pole of the gamma function: zero or a negative whole number"
+_SINGULAR: Final = "a matrix that cannot be inverted"
+_POLES: Final = {
+    "logit": "a logit of 0, of 1, or of what is no probability",
+    "erfinv": "an argument of -1 or 1, or beyond them",
+    "lgamma": _GAMMA,
+    "digamma": _GAMMA,
+    "polygamma": _GAMMA,
+    "linalg_inv_ex": _SINGULAR,
+    "_linalg_solve_ex": _SINGULAR,
+    "_ctc_loss": "a target that its input is too short for (zero_infinity=True takes its loss for zero)",
+    "_cudnn_ctc_loss": "a target that its input is too short for (zero_infinity=True takes its loss for zero)",
 }
 # Op, and the input up to which it is the cause.
 _CAUSES: Final = (
-    (frozenset(("log", "log2", "log10")), 0.0, "a logarithm of zero or less"),
+    (frozenset(("log", "log2", "log10", "xlogy")), 0.0, "a logarithm of zero or less"),
     (frozenset(("log1p",)), -1.0, "a logarithm of zero or less: log1p of -1 or less"),
     (frozenset(("sqrt",)), -math.ulp(0.0), "a square root of a negative number"),
     (frozenset(("rsqrt",)), 0.0, "an inverse square root of zero or less"),

@@ -9,8 +9,8 @@ Theory of operation
     as a literal: no mask is made of it, and the trigger of the recorder fires there too. What is known of a value
     follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it. Gradients
     that overflow under the loss scale of a gradient scaler, which then skips the optimizer's step, are *scaled*.
-    What memory held that a call only writes to is nothing to it. Statistics are enough; bytes are read only where there
-    are none.
+    What memory held that a call only writes to is nothing to it, and what workspaces hold is nobody's number.
+    Statistics are enough; bytes are read only where there are none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ...errors import MissingDataError
-from ...store.op_names import LIFT_FRESH
+from ...store.op_names import LIFT_FRESH, is_workspace
 from ..host_default import made_on_the_host
 from .explanations import Slot, explain, explain_scaled, greatest_of, numbers_given
 from .value_range import ContentsTable
@@ -74,9 +74,10 @@ class NonFinite:
     outside: tuple[Event, ...]  # non-finite values that no recorded call made: first call that read each
     near_overflow: tuple[NearOverflow, ...]
     calls: int  # looked at
-    unknown: int  # floating results that nothing is known of
+    unknown: int  # floating results that nothing is known of, or the first elements alone, which are finite
     scaled: tuple[Event, ...] = ()  # gradients that overflowed under a loss scale, which the gradient scaler found
     has_scaler: bool = False  # a gradient scaler was at work, as far as the dump tells
+    judged: int = 0  # results that something is known of
 
     @property
     def first(self) -> Event | None:
@@ -111,10 +112,11 @@ class _Search:
         self._masks: set[tuple[int, int]] = set()  # (storage, version), or (0, -value) for what has none
         self._made: set[tuple[int, int]] = set()  # the same, of everything non-finite that a call made
         self._storages: set[int] = set()  # of those
+        self._workspaces: set[tuple[int, int]] = set()
         self._events: dict[Kind, list[Event]] = {"producer": [], "propagator": [], "mask": [], "outside": []}
         self._near_overflow: list[NearOverflow] = []
         self._seen: set[int] = set()
-        self._unknown = 0
+        self._unknown = self._judged = 0
 
     def run(self) -> NonFinite:
         calls = _innermost(self._rank)
@@ -136,6 +138,7 @@ class _Search:
             self._unknown,
             tuple(scaled),
             any(note.code == "gradient_scaler" for note in self._rank.notes),
+            self._judged,
         )
 
     def _take_scaled(self) -> list[Event]:
@@ -151,10 +154,15 @@ class _Search:
         return scaled
 
     def _look(self, call: Call) -> None:
-        inputs, undefined = self._slots(call.input_values())
+        given_values = call.input_values()
+        inputs, undefined = self._slots(given_values)
+        inputs = [slot for slot in inputs if self._key(slot.value) not in self._workspaces]
         values = call.result_values()
+        self._workspaces.update(self._key(value.id) for slot, value in values if is_workspace(call.op, slot))
+        values = [(slot, value) for slot, value in values if not is_workspace(call.op, slot)]
         results, _ = self._slots(values)
-        self._unknown += sum(self._contents.of(v) is None and not v.undefined for _, v in values)
+        self._unknown += sum(map(self._is_unknown, values))
+        self._judged += sum(value.is_floating for _, value in values) - sum(map(self._is_unknown, values))
         self._note_near(call, results)
         bad = [slot for slot in results if not slot.contents.finite]
         given = [slot for slot in inputs if not slot.contents.finite]
@@ -179,6 +187,9 @@ class _Search:
             self._note_made(key)
             (self._masks.add if kind == "mask" else self._masks.discard)(key)
         why = explain(call, inputs, bad, given, undefined) if kind == "producer" else ""
+        unknown = next((slot for slot in given_values if why and self._is_unknown(slot)), None)
+        if unknown is not None:
+            why = f"it may only have passed it on, as nothing is known of all of {unknown[0]}; if not: {why}"
         self._events[kind].append(_event(kind, call, bad, inputs, why))
 
     def _slots(self, values: list[tuple[str, Value]]) -> tuple[list[Slot], bool]:
@@ -191,6 +202,10 @@ class _Search:
             if contents is not None:
                 found.append(Slot(name, value.id, value.dtype_name, contents))
         return found, undefined
+
+    def _is_unknown(self, slot: tuple[str, Value]) -> bool:
+        """Tell whether a tensor may hold anything."""
+        return self._contents.of(slot[1]) is None and not slot[1].undefined
 
     def _key(self, value: int) -> tuple[int, int]:
         record = self._rank.tables.values[value]

@@ -54,9 +54,12 @@ class ContentsTable:
         if not value.has_data:
             return None
         try:
-            return _from_tensor(value.tensor())
+            tensor = value.tensor()
         except (MissingDataError, FormatError):  # bytes lost with an interrupted dump: nothing is known
             return None
+        found = _from_tensor(tensor)
+        is_sampled = tensor.layout is torch.strided and tensor.numel() < value.numel
+        return None if is_sampled and found.finite else found
 
 
 def _from_statistics(value: Value, stats: dict[str, Any]) -> Contents:

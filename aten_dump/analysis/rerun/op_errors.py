@@ -11,11 +11,11 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from ...store.op_names import is_workspace
 from .rounding import Rounding, terms_of
 from .rounding_error import SUSPECT, LocalError, measure, measure_exact
 from .run_op import RUN_ERRORS, Run, recorded_slots, result_slots, run_call, without
 from .shared_memory import check_readable
-from .workspaces import is_workspace
 
 REPLAY_BYTES: Final = 256 << 20
 _CPU: Final = torch.device("cpu")

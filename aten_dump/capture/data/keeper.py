@@ -206,7 +206,8 @@ class Keeper:
     # -- all others
 
     def _keep_as_it_lies(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
-        if tensor._is_zerotensor():
+        is_plain = tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in ITEM_BYTES
+        if tensor._is_zerotensor() or (is_plain and not tensor.numel()):  # no op runs on one that torch.load makes
             self._keep_zeros(tensor, state, value)
         elif state.format is not None:
             self._keep_in_plain_format(tensor, state, value)
@@ -300,7 +301,7 @@ class Keeper:
             hash_of(self._emit, tensor, value, algorithm, self._seconds)
 
     def _keep_zeros(self, tensor: torch.Tensor, state: StorageState, value: int) -> None:
-        """Keep the zeros that a tensor stands for which has no memory (autograd makes such)."""
+        """Keep the zeros that a tensor stands for which has no memory (autograd makes such), or none."""
         with quiet():
             zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").zero_()
         self._keep(zeros, StorageState(state.id, zeros.untyped_storage().nbytes(), 0), value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from ...errors import ConfigError
 from ..values.tensor_subclasses import describe_subclass
 
 _Known = tuple[weakref.ref[Any], str, weakref.ref[nn.Module]]  # a module or parameter, its path, and the model it is of
@@ -32,8 +33,7 @@ class ModulePaths:
         if isinstance(model, nn.Module):
             self._add_root(model, "")
         elif model is not None:
-            named = model.items() if isinstance(model, Mapping) else ((str(at), one) for at, one in enumerate(model))
-            for name, one in named:
+            for name, one in _named(model):
                 self._add_root(one, name)
 
     def path(self, module: nn.Module) -> str:
@@ -76,6 +76,29 @@ class ModulePaths:
                 self._parameters[id(parameter)] = (weakref.ref(parameter), path, reference)
                 if describe_subclass(type(parameter)) is not None:
                     self._sharded.append(self._parameters[id(parameter)])
+
+
+def _named(models: object) -> list[tuple[str, nn.Module]]:
+    """Return several models, each with its name.
+
+    Raises:
+        ConfigError: they are something else.
+    """
+    if isinstance(models, Mapping):
+        named = list(models.items())
+    elif isinstance(models, Iterable) and not isinstance(models, (str, torch.Tensor)):
+        named = [(str(at), one) for at, one in enumerate(models)]
+    else:
+        named = [(None, models)]
+    for name, one in named:
+        if not isinstance(name, str) or not isinstance(one, nn.Module):
+            found = (
+                f"the name {name!r} of" if isinstance(one, nn.Module) else f"the {type(one).__name__} {one!r:.100} as"
+            )
+            raise ConfigError(
+                f"DumpMode got {found} a model; allowed: an nn.Module, a list of them, or a mapping of texts to them"
+            )
+    return named
 
 
 def _left_of(known: Mapping[int, _Known]) -> dict[int, _Known]:

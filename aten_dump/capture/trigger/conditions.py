@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from ...config import DumpConfig
-from ...store.op_names import LIFT_FRESH, is_collective, read_inputs, reads_no_elements
+from ...errors import CaptureError
+from ...store.op_names import LIFT_FRESH, is_collective, is_workspace, read_inputs, reads_no_elements
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ..values.encoded_trees import entries, values_in
 from .held_call import HeldCall
@@ -110,6 +111,7 @@ class NonFinite:
     def __init__(self) -> None:
         self._made: set[int] = set()  # storages that a call is known to have put NaN or Inf in
         self._meaningless: set[int] = set()  # storages with what was computed from undefined memory
+        self._workspaces: set[int] = set()  # storages of workspaces
         self._is_sick = False  # this step had NaN or Inf
         self._was_sick = False  # the step before had
 
@@ -119,6 +121,7 @@ class NonFinite:
     def begin_step(self) -> None:
         self._made.clear()
         self._meaningless.clear()
+        self._workspaces.clear()
         self._was_sick, self._is_sick = self._is_sick, False
 
     def awaits(self, call: HeldCall, known: Known) -> bool:
@@ -136,8 +139,10 @@ class NonFinite:
             read = values_in(read_inputs(op, record))
         if known.has_undefined and self._spread(read, call.results, known):
             return None
-        made = _strange(call.results, known)
-        given = _strange(read, known)
+        workspaces = _workspaces(record, op)
+        self._workspaces.update(map(known.storage, workspaces))
+        made = _strange([value for value in call.results if value not in workspaces], known)
+        given = _strange([value for value in read if known.storage(value) not in self._workspaces], known)
         why = self._judge(record, op, made, given) if made or given else None
         self._made.update(storage for storage, _ in made)
         return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))
@@ -234,7 +239,14 @@ class Custom:
 
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
         found = [dict(s) for value in call.results if (s := known.stats(value))]
-        return Cause(f"the trigger said so at {op.op}") if self._asked(op.op, found) else None
+        try:
+            fires = bool(self._asked(op.op, found))
+        except Exception as error:
+            raise CaptureError(
+                f"the function that DumpConfig.trigger names raised {type(error).__name__} at {op.op}: {error}; it is "
+                "called with the op's name and a list with the statistics of each result, and returns True or False"
+            ) from error
+        return Cause(f"the trigger said so at {op.op}") if fires else None
 
 
 def _of_register(found: FoundSet, op: Op, call: Call) -> str:
@@ -246,6 +258,14 @@ def _of_register(found: FoundSet, op: Op, call: Call) -> str:
 
 def _strange(values: list[int], known: Known) -> _Strange:
     return [(known.storage(value), found) for value in values if (found := known.extremes(value)) is not None]
+
+
+def _workspaces(call: Call, op: Op) -> list[int]:
+    """Return which results of a call are workspaces."""
+    outputs = [tree for place, tree in entries(call.outputs) if is_workspace(op.op, f"output.{place}")]
+    written = call.written or []
+    named = zip(written[::2], written[1::2], strict=True)
+    return values_in([*outputs, *(tree for name, tree in named if is_workspace(op.op, f"mutated.{name}"))])
 
 
 def _names_infinity(call: Call) -> bool:

@@ -10,6 +10,7 @@ import click
 
 from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
 from ...dump import RankDump, open_dump
+from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, near_lines, total_lines
 from ..console import echo, is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
 from ..options import dump_argument, end_if_never_fired, limit_option, place_options
@@ -34,7 +35,7 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
 
     All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Exit code 0: nothing
     made a NaN or Inf but masks, and gradients that overflowed under the loss scale of a gradient scaler, which
-    skipped the optimizer's step; 1: something did.
+    skipped the optimizer's step; 1: something did; 2: nothing could be judged.
 
     \b
     Examples
@@ -58,6 +59,8 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
         searched.append(replace(found, propagators=(), masks=(), near_overflow=()))
     if len(places) > 1:
         print_lines(total_lines(searched, clean))
+    if searched and not sick and not any(found.judged for found in searched) and any(f.unknown for f in searched):
+        raise MissingDataError(f'nothing in {dump} could be judged; record again with DumpConfig.data="statistic"')
     if sick:
         raise click.exceptions.Exit(1)
 

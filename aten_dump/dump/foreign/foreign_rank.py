@@ -99,6 +99,9 @@ class ForeignRank(RankDump):
         """Return it as it was when opened."""
         return ForeignRank(self._read, self.directory, self.step, self.rank, self._world_size)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ForeignRank, (self._read, self.directory, self.step, self.rank, self._world_size)
+
     def summary(self) -> Summary:
         """Return sizes, and a header and commit that stand for those of an index."""
         assert isinstance(self.source, ForeignSource)

@@ -40,7 +40,7 @@ def is_child(call: Call) -> bool:
 
 def write_call(group: Any, call: Call, chosen: ChosenCalls) -> None:
     """Write what a module's call, or its backward, was given and gave."""
-    group.attrs["call"] = call.name
+    group.attrs["call"] = call.name.replace("\0", "_")
     given, made = ("grad_output", "grad_input") if call.phase == "backward" else ("feat_input", "feat_output")
     args, _ = call.inputs
     _write_items(group, given, tuple(args), chosen)

@@ -13,6 +13,7 @@ from typing import Any
 from ...dump import RankDump, Value
 from ..chosen_calls import ChosenCalls, require, slots_of
 from ..values.arrays import as_array
+from ..values.linked_files import one_name
 
 
 def write(chosen: ChosenCalls, out: Path) -> None:
@@ -25,10 +26,10 @@ def write(chosen: ChosenCalls, out: Path) -> None:
             root = group_of(file, chosen, rank)
             written: dict[int, str] = {}  # by value id: the name of its dataset
             for call in chosen.calls(rank):
-                group = root.create_group(call.name.replace("/", "_"))
-                group.attrs.update(
-                    {"op": call.op, "kind": call.kind, "phase": call.phase, "module": call.module, "id": call.id}
-                )
+                name = one_name(call.name)
+                group = root.create_group(name if name not in root else f"{name}.{call.id}")
+                facts = {"op": call.op, "kind": call.kind, "phase": call.phase, "module": call.module}
+                group.attrs.update({key: text.replace("\0", "_") for key, text in facts.items()} | {"id": call.id})
                 for slot, value in chosen.tensors(slots_of(call)):
                     put(group, slot, value, written)
 
@@ -41,9 +42,9 @@ def group_of(file: Any, chosen: ChosenCalls, rank: RankDump) -> Any:
 def put(group: Any, name: str, value: Value, written: dict[int, str]) -> None:
     """Write a value as a dataset; under further names, of other calls too, it is a link to the first."""
     if value.id in written:
-        group[name.replace("/", "_")] = group.file[written[value.id]]
+        group[one_name(name)] = group.file[written[value.id]]
         return
-    dataset = put_array(group, name.replace("/", "_"), value)
+    dataset = put_array(group, one_name(name), value)
     dataset.attrs["dtype"] = value.dtype_name
     written[value.id] = dataset.name
 

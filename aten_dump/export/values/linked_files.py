@@ -26,6 +26,7 @@ class TensorFiles:
         self._suffix = suffix
         self._save = save
         self._first: dict[int, Path] = {}  # by value id
+        self._names: dict[str, str] = {}  # what each file is named for
         self._renamed: list[tuple[str, str]] = []
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -38,18 +39,23 @@ class TensorFiles:
         return path.name
 
     def _file_name(self, name: str) -> str:
-        full = name.replace("/", "_") + self._suffix
-        if len(full.encode()) <= _LONGEST:
+        full = one_name(name) + self._suffix
+        if len(full.encode()) <= _LONGEST and self._names.setdefault(full, name) == name:
             return full
-        short = hashlib.sha256(full.encode()).hexdigest()[:32] + self._suffix
-        self._renamed.append((short, full))
+        short = hashlib.sha256((name + self._suffix).encode()).hexdigest()[:32] + self._suffix
+        self._renamed.append((short, name + self._suffix))
         return short
 
     def close(self) -> None:
-        """Write which names were too long for a file."""
+        """Write which names were too long for a file, or those of another file already."""
         if self._renamed:
             with open(self.folder / MAPPING_FILE, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows(self._renamed)
+
+
+def one_name(text: str) -> str:
+    """Return a name that is one level of a path, without what no file and no HDF5 group may have in its name."""
+    return text.replace("/", "_").replace("\0", "_")
 
 
 def _linked(first: Path, path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,17 @@ from ..run_json import RUN_FILE
 _OURS: Final = re.compile(r"index\.msgpack(\.partial)?|\.lock|shard-[0-9]{5,}\.safetensors(\.partial)?")
 
 
-def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> None:
+def prepare_root(root: Path, rank: int, recording: Sequence[int], overwrite: bool) -> None:
     """Create `root`; see that no earlier dump of this rank is in it.
 
-    Rank 0 also answers for ranks that this run does not have (>= world_size) and for ``run.json``.
+    The first rank that records also answers for those that do not, or that this run does not have, and for
+    ``run.json``: what another run recorded of them is no part of this one.
+
+    Args:
+        root: the folder of the dump.
+        rank: this one.
+        recording: the ranks that record.
+        overwrite: remove what is there.
 
     Raises:
         StoreError: `root` cannot be written, or holds a dump and `overwrite` is False.
@@ -27,8 +35,9 @@ def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> Non
         root.mkdir(parents=True, exist_ok=True)
         _refuse_links(root)
         ranks = _rank_folders(root)
-        found = [path for number, path in ranks if number == rank or (rank == 0 and number >= world_size)]
-        attempts = list(numbered_folders(root, "restart").values()) if rank == 0 else []
+        is_first = rank == min(recording, default=0)
+        found = [path for number, path in ranks if number == rank or (is_first and number not in recording)]
+        attempts = list(numbered_folders(root, "restart").values()) if is_first else []
     except StoreError:
         raise
     except OSError as error:
@@ -43,7 +52,7 @@ def prepare_root(root: Path, rank: int, world_size: int, overwrite: bool) -> Non
             f"{root} already holds a dump: found {lying[0].relative_to(root)}{more}; "
             "pass overwrite=True to replace it, or choose another path"
         )
-    _remove(found, root / RUN_FILE if overwrite and rank == 0 else None)
+    _remove(found, root / RUN_FILE if overwrite and is_first else None)
     for attempt in attempts:
         _remove_attempt(attempt)
 

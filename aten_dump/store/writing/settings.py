@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import StoreError
@@ -19,7 +19,7 @@ class WriterSettings:
         shard_bytes: size at which a new shard is begun; a longer blob gets a shard of its own.
         max_bytes: most bytes of blobs to keep in all steps together; None for no limit.
         overwrite: replace an earlier dump of this rank instead of refusing to start.
-        world_size: ranks of the run; rank 0 answers for folders of ranks beyond it.
+        recording: ranks of the run that record; the first answers for folders of others.
         allocate: makes the host memory (pinned, say) as a uint8 array of so many bytes.
         at_once: let no more than QUEUED_BYTES of what is `HostBytes` wait: `store` then returns when all is written.
         bell: makes what the storing thread waits with.
@@ -34,7 +34,7 @@ class WriterSettings:
     shard_bytes: int
     max_bytes: int | None = None
     overwrite: bool = False
-    world_size: int = 1
+    recording: Sequence[int] = (0,)
     allocate: Allocate | None = None
     at_once: bool = False
     bell: Callable[[], Bell] = Bell

@@ -54,7 +54,7 @@ class Writer:
             StoreError: the folder holds a dump already, or cannot be written.
         """
         root = Path(root).absolute()  # the program may change its folder later
-        prepare_root(root, rank, settings.world_size, settings.overwrite)
+        prepare_root(root, rank, settings.recording, settings.overwrite)
         self._rank = rank
         self._pid = os.getpid()
         self._bell = settings.bell() if settings.at_once else None

@@ -221,3 +221,69 @@ def test_the_command(record: Callable[..., Any]) -> None:
     assert 'record again with data="statistic"' in blind.output
     with pytest.raises(MissingDataError):
         find_nonfinite(record(attention, data="hash"))
+
+
+def ctc(lengths: tuple[int, int] = (8, 7)) -> None:
+    scores = nn.Linear(4, 5)(torch.randn(8, 2, 4)).log_softmax(2)
+    F.ctc_loss(scores, torch.randint(1, 5, (2, 3)), torch.tensor(lengths), torch.tensor([3, 2])).backward()
+
+
+def test_a_workspace_holds_nobody_s_numbers(record: Callable[..., Any]) -> None:
+    found = find_nonfinite(
+        record(ctc, data="tensor")
+    )  # logarithms of zero lie in the second result, which its backward alone reads
+    assert (found.first, found.masks) == (None, ())
+
+
+def test_a_target_that_does_not_fit_is_told(record: Callable[..., Any]) -> None:
+    found = find_nonfinite(record(lambda: ctc((2, 7)), data="tensor"))
+    assert found.first is not None and found.first.why.startswith("a target that its input is too short for")
+    assert [slot.name for slot in found.first.results] == ["output.0"]
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (lambda x: x / 0, "a division by zero"),
+        (lambda x: (x - 1) / 0.0, "a division by zero: 0/0"),
+        (lambda x: x.clone().div_(0), "a division by zero"),
+        (lambda x: torch._foreach_div([x], 0.0), "a division by zero"),
+        (lambda x: x // 0, "a division by zero"),
+        (lambda x: x % 0, "a division by zero"),
+        (lambda x: (x - 1) / 1e-45 * 1e30 + (x * 3e38) / 0.5, "overflow of float32"),
+        (lambda x: x.logit(), "a logit of 0, of 1"),
+        (lambda x: torch.xlogy(x, x - 1), "a logarithm of zero or less: 0"),
+        (lambda x: torch.linalg.inv_ex(torch.zeros(2, 2)), "a matrix that cannot be inverted"),
+        (lambda x: F.layer_norm(x * 1e30, (3,)), "overflow of float32"),
+    ],
+)
+def test_why_a_number_that_python_holds_made_it(
+    record: Callable[..., Any], program: Callable[[Tensor], object], why: str
+) -> None:
+    found = find_nonfinite(record(lambda: program(torch.ones(3)), data="statistic"))
+    assert found.first is not None and found.first.kind == "producer"
+    assert found.first.why.startswith(why), found.first.why
+
+
+def late_zero() -> None:
+    x = torch.ones(10)
+    x[7] = 0
+    (x.log() * 1).sum()
+
+
+def test_the_first_elements_tell_nothing_of_the_rest(record: Callable[..., Any]) -> None:
+    found = find_nonfinite(record(late_zero, data="tensor", sample=4))
+    assert found.first is not None and found.first.op == "aten::sum", "the first that is known whole"
+    assert found.first.why.startswith("it may only have passed it on, as nothing is known of all of input.0; if not: ")
+    assert found.unknown == 3  # ones, log, mul
+    whole = find_nonfinite(record(late_zero, data="tensor", sample=8))
+    assert whole.first is not None and whole.first.op == "aten::log", "a sample that has it is enough"
+
+
+@pytest.mark.parametrize("options", [{"data": "tensor", "max_bytes": 0}, {"statistics": ("mean",)}])
+def test_where_nothing_is_known_nothing_is_said_to_be_fine(tmp_path: Path, options: dict[str, Any]) -> None:
+    with DumpMode(DumpConfig(tmp_path / "d", **options)):
+        late_zero()
+    result = CliRunner().invoke(main, ["nonfinite", str(tmp_path / "d")])
+    assert result.exit_code == 2
+    assert "is known to have made a NaN or Inf" in result.output and "could be judged; record again" in result.output

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import xxhash
 
-from aten_dump import DumpConfig
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.data.keeper import KEPT, Keeper
 from aten_dump.capture.data.small_tensor_batches import SMALL_BYTES
 from aten_dump.capture.data.stored_bytes import COMPACT, SAMPLE, STRIDED
@@ -259,3 +260,17 @@ def test_facts_are_of_the_elements_however_they_lie(layout: str, dtype: torch.dt
             "std": wide.std(), "zero": (wide == 0).sum(), "negative": (wide < 0).sum(), "positive": (wide > 0).sum(),
         }.get(name, 0)  # fmt: skip
         assert number == pytest.approx(float(expected), rel=1e-5, abs=1e-4), name
+
+
+@pytest.mark.parametrize("data", ["full", "statistic", "hash"])
+def test_the_empty_tensor_that_torch_makes_of_a_storage_is_read(tmp_path: Path, data: Any) -> None:
+    torch.save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "weights.pt")
+    with DumpMode(DumpConfig(tmp_path / "dump", data=data)) as dump:
+        dump.mark("no dispatch key is set on what is read first of each tensor")
+        torch.load(tmp_path / "weights.pt")
+        empty = torch.randn(0, 3).mT.sum()
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert [note.code for note in rank.notes] == []
+    if data == "full":
+        found = rank["Torch.randn.0.forward"].outputs.tensor()
+        assert (found.shape, found.stride(), empty.item()) == ((0, 3), (3, 1), 0.0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from aten_dump import ConfigError
 from aten_dump.capture.step.module_paths import ModulePaths
 
 
@@ -104,3 +107,21 @@ def test_a_new_model_that_lies_where_one_lay_that_is_gone_has_its_own_paths() ->
 
 def test_no_parameter_of_plain_tensors_is_a_shard() -> None:
     assert ModulePaths(model()).sharded() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (3, "the int 3 as"),
+        ("model", "the str 'model' as"),
+        (nn.Linear, "the type <class"),
+        ([model(), None], "the NoneType None as"),
+        ({"a": "b"}, "the str 'b' as"),
+        ({1: nn.ReLU()}, "the name 1 of"),
+        (torch.ones(2), "the Tensor tensor"),
+    ],
+)
+def test_what_is_no_model_is_named(given: Any, found: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModulePaths(given)
+    assert found in str(caught.value) and "allowed: an nn.Module" in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump import ConfigError, Dump, DumpConfig, DumpMode, MissingDataError, open_dump
+from aten_dump import CaptureError, ConfigError, Dump, DumpConfig, DumpMode, MissingDataError, open_dump
 from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.capture.trigger.held_bytes import HeldBytes
@@ -331,3 +331,26 @@ def test_garbage_that_is_only_written_over_does_not_fire(tmp_path: Path) -> None
         garbage[1].copy_(torch.ones(3))
         garbage[2].zero_()
     assert not (tmp_path / "dump" / "step0").exists()
+
+
+def _raises(op: str, statistics: list[dict[str, Any]]) -> bool:
+    return statistics[0]["maximum"] > 1
+
+
+def test_a_function_that_raises_is_told_from_a_fault_of_the_recorder(tmp_path: Path) -> None:
+    said = "DumpConfig.trigger names raised KeyError at aten::randn: 'maximum'"
+    with pytest.raises(CaptureError, match=said) as caught:
+        run(tmp_path / "d", Layers(), [None, None], trigger=_raises)
+    assert "please report" not in str(caught.value) and isinstance(caught.value.__cause__, KeyError)
+    with pytest.warns(UserWarning, match=said):
+        run(tmp_path / "e", Layers(), [None, None], trigger=_raises, on_error="warn")
+
+
+def test_a_workspace_does_not_fire(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "d", trigger="nonfinite", trigger_before=1)) as dump:
+        scores = nn.Linear(4, 5)(torch.randn(8, 2, 4)).log_softmax(2)
+        for length in (7, 1):
+            lengths = torch.tensor([8, length])
+            nn.functional.ctc_loss(scores, torch.randint(1, 5, (2, 3)), lengths, torch.tensor([3, 2])).sum()
+            dump.step()
+    assert open_dump(tmp_path / "d").steps == [1], "what it keeps for backward holds log(0); a loss of infinity fires"

@@ -76,3 +76,18 @@ def test_names_are_as_long_as_a_file_system_takes_in_bytes(files: Files, name: s
 def test_two_long_names_are_two_files(files: Files) -> None:
     names = {files.files.put("x" * 300 + end, files.values[0]) for end in "ab"}
     assert len(names) == 2
+
+
+def test_names_that_would_be_one_file_are_two(files: Files) -> None:
+    first, second = files.values
+    assert files.files.put("a/b", first) == "a_b.txt"
+    other = files.files.put("a_b", second)
+    assert other != "a_b.txt" and files.files.put("a/b", first) == "a_b.txt"
+    files.files.close()
+    assert (files.folder / "a_b.txt").read_text() == "[0.0, 0.0]"
+    assert (files.folder / other).read_text() == "[1.0, 1.0]"
+    assert list(csv.reader((files.folder / MAPPING_FILE).read_text().splitlines())) == [[other, "a_b.txt"]]
+
+
+def test_no_name_ends_before_its_end(files: Files) -> None:
+    assert files.files.put("a\0b", files.values[0]) == "a_b.txt"

@@ -152,20 +152,20 @@ def ranks_on_disk(root: Path) -> set[str]:
 
 def test_overwrite_removes_what_is_ours_and_of_this_rank(tmp_path: Path) -> None:
     for rank in range(3):
-        sink = writer(tmp_path, rank=rank, world_size=3)
+        sink = writer(tmp_path, rank=rank, recording=range(3))
         small_step(sink, step=0)
         small_step(sink, step=7)
         sink.close()
     write_run(tmp_path, {"world_size": 3})
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "step0" / "mine.txt").write_text("mine")
-    writer(tmp_path, rank=1, world_size=3, overwrite=True).close()
+    writer(tmp_path, rank=1, recording=range(3), overwrite=True).close()
     assert ranks_on_disk(tmp_path) == {"step0/rank0", "step0/rank2", "step7/rank0", "step7/rank2"}
     assert (tmp_path / "run.json").exists()
-    writer(tmp_path, rank=1, world_size=3).close()  # rank 0 and 2 are not its concern
+    writer(tmp_path, rank=1, recording=range(3)).close()  # rank 0 and 2 are not its concern
     with pytest.raises(StoreError):
-        writer(tmp_path, rank=0, world_size=3)
-    writer(tmp_path, rank=0, world_size=1, overwrite=True).close()
+        writer(tmp_path, rank=0, recording=range(3))
+    writer(tmp_path, rank=0, recording=range(1), overwrite=True).close()
     assert ranks_on_disk(tmp_path) == set()
     assert not (tmp_path / "run.json").exists()
     assert not (tmp_path / "step7").exists()
@@ -176,12 +176,12 @@ def test_overwrite_removes_what_is_ours_and_of_this_rank(tmp_path: Path) -> None
 
 
 def test_one_process_refuses_the_ranks_of_a_larger_run(tmp_path: Path) -> None:
-    sink = writer(tmp_path, rank=1, world_size=2)
+    sink = writer(tmp_path, rank=1, recording=range(2))
     small_step(sink)
     sink.close()
     with pytest.raises(StoreError, match="step0/rank1"):
-        writer(tmp_path, rank=0, world_size=1)
-    writer(tmp_path, rank=0, world_size=2).close()
+        writer(tmp_path, rank=0, recording=range(1))
+    writer(tmp_path, rank=0, recording=range(2)).close()
 
 
 def test_overwrite_removes_nothing_where_files_of_others_are(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_blob_is_journaled_after_its_bytes_and_before_its_data(tmp_path: Path)
 
 
 def test_steps_go_to_folders_of_their_own_and_those_that_were_dropped_or_never_ended_leave_none(tmp_path: Path) -> None:
-    sink = writer(tmp_path, rank=3, world_size=8)
+    sink = writer(tmp_path, rank=3, recording=range(8))
     small_step(sink, step=4)
     sink.begin_step(header(5))
     sink.drop_step()

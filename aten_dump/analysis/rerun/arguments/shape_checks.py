@@ -173,6 +173,8 @@ def _fused_step(given: Named) -> Iterator[Expected]:
 
 def _reaching(given: Named) -> Iterator[Expected]:
     """A geometry that is laid over memory without a look at its size."""
+    if "size" not in given:
+        return  # that of another tensor
     source = given["source"] if "source" in given else given["self"]
     sizes, steps = given["size"], given.get("stride") or ()
     first = given.get("storage_offset")
