@@ -80,8 +80,11 @@ class OpenPairs:
     def _is_shaped_otherwise(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
         """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
 
-        Who reads what the calls made is asked instead.
+        Who reads what the calls made is asked instead. So it is with any pair of which one call works on complex numbers
+        and the other on real ones.
         """
+        if pair.how != "mapping" and any(_is_complex(link.target) != _is_complex(link.baseline) for link in links):
+            return True
         if pair.how not in ("order", "shapeless"):
             return False
         if any(link.close.shape is not None for link in open_links(links)):
@@ -217,8 +220,11 @@ class OpenPairs:
         flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
         ours: set[int] = set()
         first = {value.id for value in results} | {moment_of(value) for value in results if value.storage}
+        by_numbers = any(self._goes_on(pair.target, value) for value in results)
 
         def comes_of_it(value: Value) -> bool:
+            if by_numbers and not value.is_floating:
+                return False  # an index or a mask is the same of much that is not
             maker = flow.maker(value)
             return value.id in first or moment_of(value) in first or (maker is not None and maker.id in ours)
 
@@ -239,6 +245,15 @@ class OpenPairs:
             if comes_of_it(loss) and self._comes_of([other], pair.baseline):
                 yield [loss], [other]
 
+    def _goes_on(self, call: Call, result: Value) -> bool:
+        """Tell whether later calls of the target make numbers of the numbers in a result."""
+        flow = self._knows.flows[0]
+        if not result.is_floating:
+            return False
+        readers = (later for later in flow.readers(call) if not _takes_the_shape(later))
+        readers = (later for later in readers if any(_is_of(result, value) for _, value in flow.reads(later)))
+        return any(value.is_floating for later in readers for _, value in flow.results(later))
+
     def _read_by(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
         """Return what both calls read, by slot: of those that make no tensor, as ``item()`` does."""
         theirs = dict(self._knows.flows[1].reads(baseline))
@@ -249,10 +264,19 @@ class OpenPairs:
         return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
 
 
+def _is_complex(value: Value) -> bool:
+    return value.dtype_name.startswith("complex")
+
+
 def _takes_the_shape(call: Call) -> bool:
     """Tell whether a call is given a tensor for its shape alone."""
     name = read_op_name(call.op).name
     return name.endswith("_like") or name.startswith("new_")
+
+
+def _is_of(result: Value, value: Value) -> bool:
+    """Tell whether a value is a result, or a view of it."""
+    return value.id == result.id or (result.storage != 0 and moment_of(value) == moment_of(result))
 
 
 def _could_tell(targets: list[Value], baselines: list[Value]) -> bool:
