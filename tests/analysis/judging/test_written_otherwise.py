@@ -329,3 +329,31 @@ def test_scores_that_are_divided_before_they_go_on_are_found_though_their_order_
     assert found.exit_code == 1, found.answer()
     assert found.cause is not None
     assert found.cause.row.place.call == "Aten.div.0.forward", found.answer()
+
+
+# -- a bug behind what is written otherwise ------------------------------------------------------------------------
+
+HITS = (seeded(16, 4, seed=7) > 0).float()
+
+
+def focal(model: nn.ModuleDict, *, by_hand: bool, scale: float = 0.5) -> Tensor:
+    """A loss that weighs what is wrong most."""
+    x = model["a"](seeded(16, 8))
+    p = x.sigmoid()
+    if by_hand:
+        entropy = -(HITS * F.logsigmoid(x) + (1 - HITS) * F.logsigmoid(-x))
+    else:
+        entropy = F.binary_cross_entropy_with_logits(x, HITS, reduction="none")
+    right = p * HITS + (1 - p) * (1 - HITS)
+    return ((1 - right) * (entropy * scale)).sum()
+
+
+def test_what_is_written_otherwise_is_not_blamed_for_a_bug_behind_it(tmp_path: Path) -> None:
+    agree = compared(tmp_path, lambda m: focal(m, by_hand=True), lambda m: focal(m, by_hand=False), "a")
+    assert agree.exit_code == 0, agree.answer()
+    wrong = compared(
+        tmp_path / "wrong", lambda m: focal(m, by_hand=True, scale=0.25), lambda m: focal(m, by_hand=False), "a"
+    )
+    assert wrong.cause is not None
+    assert (wrong.cause.kind, wrong.cause.row.place.op) == ("argument", "aten::mul.Tensor"), wrong.answer()
+    assert wrong.cause.text == "it was called with other arguments: other is 0.25, in the baseline 0.5"
