@@ -247,14 +247,19 @@ class Ends:
 
 
 def roots_of(rank: RankDump) -> list[Value]:
-    """Return the tensors that backward was called on."""
+    """Return the tensors that backward was called on; what `torch.func` wraps is seen in the calls beneath alone."""
     found: list[Value] = []
     for call in rank.calls.filter(kind="api"):
         if call.op in _BACKWARD:
             first = call.inputs[0][0] if call.inputs[0] else None
             given = first if isinstance(first, (list, tuple)) else [first]
-            found += [value for value in given if isinstance(value, Value)]
+            found += [value for value in given if isinstance(value, Value) and not _is_wrapper(value)]
     return found
+
+
+def _is_wrapper(value: Value) -> bool:
+    """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
+    return value.opaque and "local" not in value.extra
 
 
 def gradients_of(rank: RankDump) -> dict[str, Value]:

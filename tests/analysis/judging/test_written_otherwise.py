@@ -357,3 +357,42 @@ def test_what_is_written_otherwise_is_not_blamed_for_a_bug_behind_it(tmp_path: P
     assert wrong.cause is not None
     assert (wrong.cause.kind, wrong.cause.row.place.op) == ("argument", "aten::mul.Tensor"), wrong.answer()
     assert wrong.cause.text == "it was called with other arguments: other is 0.25, in the baseline 0.5"
+
+
+# -- gradients of functions ----------------------------------------------------------------------------------------
+
+
+def of_functions(path: Path, how: str, power: int = 2) -> Path:
+    """Descend two steps along gradients that `torch.func` takes: of all samples at once, one by one, or of the mean."""
+    model = layers("a")["a"]
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(given: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, given, (x,)).pow(power).mean()
+
+    gradient = torch.func.grad(loss)
+
+    def body(step: int) -> None:
+        x = seeded(6, 8, seed=step)
+        if how == "at once":
+            found = torch.func.vmap(gradient, in_dims=(None, 0))(weights, x)
+        elif how == "one by one":
+            each = [gradient(weights, sample) for sample in x]
+            found = {name: torch.stack([one[name] for one in each]) for name in weights}
+        else:
+            found = {name: whole.unsqueeze(0) for name, whole in gradient(weights, x).items()}
+        for name in weights:
+            weights[name] = weights[name] - 0.1 * found[name].mean(0)
+
+    return record(path, body, steps=2)
+
+
+@pytest.mark.parametrize("how", ["at once", "one by one", "of the mean"])
+def test_gradients_of_functions_agree_and_a_bug_in_the_function_is_found(how: str, tmp_path: Path) -> None:
+    baseline = of_functions(tmp_path / "baseline", "at once")
+    agree = compare(of_functions(tmp_path / "agree", how), baseline)
+    assert agree.verdict == ("same" if how == "at once" else "within"), agree.answer()
+    found = compare(of_functions(tmp_path / "wrong", how, power=4), baseline)
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert how == "one by one" or found.cause.row.place.op == "aten::pow.Tensor_Scalar", found.answer()
