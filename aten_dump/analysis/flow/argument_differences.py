@@ -75,11 +75,11 @@ class _Comparing:
 
     def _is_default(self, name: str, item: Any) -> bool:
         """Tell whether giving this is the same as giving nothing."""
-        for call in self._calls:
-            default = _defaults(call.op).get(name, _ABSENT)
-            if default is not _ABSENT and self._same(item, default):
-                return True
-        return item is None or item is False
+        known = [found[name] for call in self._calls if name in (found := _defaults(call.op))]
+        is_nothing = item is None or item is False
+        if not known:
+            return is_nothing
+        return any(self._same(item, default) or (is_nothing and default in (None, False)) for default in known)
 
     def _same(self, one: Any, other: Any) -> bool:
         if isinstance(one, Value) and isinstance(other, Value):

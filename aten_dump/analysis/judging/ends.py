@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ...dump import Call, RankDump, Value
@@ -61,6 +61,7 @@ class Ends:
         unsure = any(wrote_unseen(rank) for rank in (knows.target, knows.baseline))
         self._left = LeftBehind(knows, self._taken, unsure=unsure)
         self._open_pairs = open_pairs
+        self._at_its_end: list[tuple[End, Row, str]] = []  # findings that no calls stand behind
         self.unknown: list[str] = []  # ends that could not be compared
         self._of_nothing: list[str] = []  # losses that both sides made of memory that nothing had written
         self._knows_a_loss = False
@@ -72,6 +73,7 @@ class Ends:
             self._judge(end)
         for end in [End("result", *found) for found in self._taken.unclear()]:
             self._is_unclear(end)
+        self._blame_ends()
         self._left_alone()
         for lost in self._open_pairs.leaves.lost():
             where = "" if lost.detach is None else f"; {lost.detach.name} takes it there"
@@ -158,7 +160,7 @@ class Ends:
         call = places[0].writer
         place = knows.evidence.place(call)
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        name, other = f"{self._left.name(side, places[0])}{more}", _SIDES[1 - side]
+        name, other = f"{self._left.name(side, places[0].last)}{more}", _SIDES[1 - side]
         text = f"only the {_SIDES[side]} changes {name}, there before the step; the {other} has no such write"
         row = Row(None if side else place, place if side else None, "", "left behind", "different", note=text)
         knows.evidence.rows.append(row)
@@ -217,9 +219,24 @@ class Ends:
             seen_as = Finding(kind, row, text, known, (row.place.id, 1))
             knows.evidence.blame_region(seen_as, odd_call(cones, knows.flows, knows.known), calls)
         else:
+            self._at_its_end.append((end, row, text))
+
+    def _blame_ends(self) -> None:
+        """Add the findings about ends that no calls stand behind, when all ends are known."""
+        knows = self._knows
+        for end, row, text in self._at_its_end:
+            read = self._left.read_as_one(end.target, end.baseline) if end.kind == "left" else None
+            if read is not None:
+                pair, slot = read
+                there = knows.evidence.place(pair.target), knows.evidence.place(pair.baseline)
+                names = self._left.name(0, end.target), self._left.name(1, end.baseline)
+                why = f"it reads {names[0]}, in the baseline {names[1]} of another place, which held the same"
+                at = replace(row, target=there[0], baseline=there[1], slot=slot)
+                knows.evidence.blame("source", at, why, "", (pair.target.id, 0))
+                continue
             # What made it is right; that the other side wrote it later, and who did, shows where the step ends.
-            at = knows.target.calls[-1].id if end.kind == "left" else row.place.id
-            knows.evidence.blame(end.kind, row, text, "", (at, 1))
+            last = knows.target.calls[-1].id if end.kind == "left" else row.place.id
+            knows.evidence.blame(end.kind, row, text, "", (last, 1))
 
     def _pair(self, end: End) -> Pair:
         calls = [
@@ -230,14 +247,19 @@ class Ends:
 
 
 def roots_of(rank: RankDump) -> list[Value]:
-    """Return the tensors that backward was called on."""
+    """Return the tensors that backward was called on; what `torch.func` wraps is seen in the calls beneath alone."""
     found: list[Value] = []
     for call in rank.calls.filter(kind="api"):
         if call.op in _BACKWARD:
             first = call.inputs[0][0] if call.inputs[0] else None
             given = first if isinstance(first, (list, tuple)) else [first]
-            found += [value for value in given if isinstance(value, Value)]
+            found += [value for value in given if isinstance(value, Value) and not _is_wrapper(value)]
     return found
+
+
+def _is_wrapper(value: Value) -> bool:
+    """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
+    return value.opaque and "local" not in value.extra
 
 
 def gradients_of(rank: RankDump) -> dict[str, Value]:

@@ -165,7 +165,9 @@ class Links:
 
     def _norm(self, side: Side, value: Value) -> float:
         if (side, value.id) not in self._norms:
-            self._norms[side, value.id] = float(torch.linalg.vector_norm(plain(value.tensor()), dtype=torch.float64))
+            tensor = plain(value.tensor())
+            wide = torch.complex128 if tensor.is_complex() else torch.float64
+            self._norms[side, value.id] = float(torch.linalg.vector_norm(tensor, dtype=wide).real)
         return self._norms[side, value.id]
 
     @cached_property

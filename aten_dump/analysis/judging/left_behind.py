@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
-from ...dump import RankDump, Value
+from ...dump import Call, RankDump, Value
 from ...store.op_names import read_op_name
 from ..distance.value_distance import Closeness
+from ..evidence.evidence_rows import Pair
 from ..evidence.states import State
 from ..flow.counterparts import Side
+from ..flow.data_flow import DataFlow
 from ..flow.leaves import named_leaves
 from ..outcomes.left_memory import LeftMemory, LeftPlace
 from .knowledge import Knowledge
@@ -64,13 +66,35 @@ class LeftBehind:
         """Tell whether a place is the model's or is made of what is, not what the program around it counts."""
         return self._memory[side].belongs_to_model(place)
 
-    def name(self, side: Side, place: LeftPlace) -> str:
-        """Return what to call a place: a parameter by its name, other memory by how it looks."""
+    def name(self, side: Side, value: Value) -> str:
+        """Return what to call the place of a value: a parameter by its name, other memory by how it looks."""
         leaves = named_leaves(self._knows.flows[side], self._knows.links.leaf_gradients[side])
         named = {value.record.place: name for name, value in leaves.items()}
-        value = place.last
         found = named.get(value.record.place)
         return found or f"memory ({value.dtype_name}{list(value.shape)})"
+
+    def read_as_one(self, target: Value, baseline: Value) -> tuple[Pair, str] | None:
+        """Return the first calls, and the slot, that read two places as one though each has a counterpart of its own.
+
+        Both held the same bits: a network and its copy, before either was written.
+
+        Args:
+            target: what the target left at its place.
+            baseline: what the baseline left at another one.
+        """
+        known, flows = self._knows.known, self._knows.flows
+        own = known.partner(0, target), known.partner(1, baseline)
+        if own[0] is None or own[1] is None or baseline.record.place == own[0].record.place:
+            return None
+        states = known.find(target, own[0]), known.find(own[1], baseline)
+        if any(state is None or state.status not in ("same", "within") for state in states):
+            return None
+        for call, slot in sorted(_reads(flows[0], target), key=lambda item: item[0].id):
+            other = self._knows.wiring.pairs.get(call.id)
+            read = None if other is None else dict(other.input_values()).get(slot)
+            if other is not None and read is not None and read.record.place == baseline.record.place:
+                return Pair(call, other, "order"), slot
+        return None
 
     # -- places with a counterpart ----------------------------------------------------------------------------------
 
@@ -170,6 +194,12 @@ class LeftBehind:
         if _is_same(self._knows.known.close(target, baseline)):
             return True
         return self._knows.regions.mean_the_same(target, baseline)
+
+
+def _reads(flow: DataFlow, last: Value) -> Iterator[tuple[Call, str]]:
+    """Yield the aten calls, and the slot, that were given what a place held before it was left."""
+    for value in flow.earlier(last):
+        yield from ((call, slot) for call, slot in value.consumers if call.kind == "aten")
 
 
 def _is_same(close: Closeness) -> bool:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from ...dump import Call, Value
@@ -79,8 +79,11 @@ class OpenPairs:
     def _is_shaped_otherwise(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
         """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
 
-        Who reads what the calls made is asked instead.
+        Who reads what the calls made is asked instead. So it is with any pair of which one call works on complex
+        numbers and the other on real ones.
         """
+        if pair.how != "mapping" and any(_is_complex(link.target) != _is_complex(link.baseline) for link in links):
+            return True
         if pair.how not in ("order", "shapeless"):
             return False
         if any(link.close.shape is not None for link in open_links(links)):
@@ -195,7 +198,8 @@ class OpenPairs:
 
     def _meets_later(self, pair: Pair, results: Sequence[Value]) -> bool:
         """Tell whether what later calls make of one of these means the same; then note the calls up to there."""
-        for values in islice(self._later(pair, results), _MOST_TRIED):
+        ways = (islice(self._later(pair, results, given=given), _MOST_TRIED) for given in (False, True))
+        for values in chain.from_iterable(ways):
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and meaning.cones is not None:
                 self.cleared |= {call.id for call in meaning.cones[0].calls}
@@ -211,13 +215,23 @@ class OpenPairs:
             return []
         return [target for target, baseline in found if compare([target], [baseline]).verdict != "same"]
 
-    def _later(self, pair: Pair, results: Sequence[Value]) -> Iterator[tuple[list[Value], list[Value]]]:
-        """Yield what comes of results on both sides: what pairs of later calls make or read, in order, and losses."""
+    def _later(self, pair: Pair, results: Sequence[Value], *, given: bool) -> Iterator[tuple[list[Value], list[Value]]]:
+        """Yield what comes of results on both sides: what pairs of later calls make, in order, and losses.
+
+        Args:
+            pair: the calls.
+            results: some of what the target's made.
+            given: yield what pairs of later calls are given in place of what they make. The baseline's need not come of
+                its call: where it means what comes of the target's, that call is no partner.
+        """
         flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
         ours: set[int] = set()
         first = {value.id for value in results} | {moment_of(value) for value in results if value.storage}
+        by_numbers = any(self._goes_on(pair.target, value) for value in results)
 
         def comes_of_it(value: Value) -> bool:
+            if by_numbers and not value.is_floating:
+                return False  # an index or a mask is the same of much that is not
             maker = flow.maker(value)
             return value.id in first or moment_of(value) in first or (maker is not None and maker.id in ours)
 
@@ -230,16 +244,30 @@ class OpenPairs:
             partner = pairs.get(number)
             if partner is None or flow.is_view(call):
                 continue
-            found = self._knows.results(call, partner) or self._read_by(call, partner)
+            read = self._read_by(call, partner)
+            if given:
+                both = [pair for pair in read.values() if comes_of_it(pair[0])]
+                yield from (([target], [baseline]) for target, baseline in both if _could_tell([target], [baseline]))
+                continue
+            found = self._knows.results(call, partner) or read
             values = [list(side) for side in zip(*found.values(), strict=True)]
             if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
                 yield values[0], values[1]
-        for loss, other in self._losses:
+        for loss, other in () if given else self._losses:
             if comes_of_it(loss) and self._comes_of([other], pair.baseline):
                 yield [loss], [other]
 
+    def _goes_on(self, call: Call, result: Value) -> bool:
+        """Tell whether later calls of the target make numbers of the numbers in a result."""
+        flow = self._knows.flows[0]
+        if not result.is_floating:
+            return False
+        readers = (later for later in flow.readers(call) if not _takes_the_shape(later))
+        readers = (later for later in readers if any(_is_of(result, value) for _, value in flow.reads(later)))
+        return any(value.is_floating for later in readers for _, value in flow.results(later))
+
     def _read_by(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
-        """Return what both calls read, by slot: of those that make no tensor, as ``item()`` does."""
+        """Return what both calls read, by slot."""
         theirs = dict(self._knows.flows[1].reads(baseline))
         return {slot: (v, theirs[slot]) for slot, v in self._knows.flows[0].reads(target) if slot in theirs}
 
@@ -248,10 +276,19 @@ class OpenPairs:
         return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
 
 
+def _is_complex(value: Value) -> bool:
+    return value.dtype_name.startswith("complex")
+
+
 def _takes_the_shape(call: Call) -> bool:
     """Tell whether a call is given a tensor for its shape alone."""
     name = read_op_name(call.op).name
     return name.endswith("_like") or name.startswith("new_")
+
+
+def _is_of(result: Value, value: Value) -> bool:
+    """Tell whether a value is a result, or a view of it."""
+    return value.id == result.id or (result.storage != 0 and moment_of(value) == moment_of(result))
 
 
 def _could_tell(targets: list[Value], baselines: list[Value]) -> bool:

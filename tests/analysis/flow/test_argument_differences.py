@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.analysis.flow.argument_differences import argument_differences, numbers_given
 from aten_dump.dump import Call
 from aten_dump.store import records as r
@@ -81,6 +83,41 @@ def test_defaults_are_those_of_the_schema(make: Callable[..., Call]) -> None:
     assert told(make(X, X, **add), make(X, X, keywords={"alpha": 1}, **add)) == []
     unknown = {"op": "nolib::add", "arguments": ("self", "other")}
     assert told(make(X, X, keywords={"alpha": 1}, **unknown), make(X, X, **unknown)) != []
+
+
+def test_false_is_no_default_where_the_schema_says_true(make: Callable[..., Call]) -> None:
+    topk = {"op": "aten::topk", "arguments": ("self", "k", "dim", "largest")}
+    assert told(make(X, 2, -1, True, **topk), make(X, 2, **topk)) == []
+    for given in (False, None):
+        pair = make(X, 2, -1, given, **topk), make(X, 2, **topk)
+        assert told(*pair) == [f"largest is {given}, in the baseline not given"]
+        assert told(*pair[::-1]) == [f"largest is not given, in the baseline {given}"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (lambda x: x.topk(2)[0], lambda x: x.topk(2, largest=False)[0], "largest"),
+        (lambda x: F.avg_pool1d(x, 3, 1, 1), lambda x: F.avg_pool1d(x, 3, 1, 1, count_include_pad=False), "count_"),
+        (
+            lambda x: torch.zeros(1, 4).scatter_reduce(0, torch.zeros(3, 4).long(), x, "amax"),
+            lambda x: torch.zeros(1, 4).scatter_reduce(0, torch.zeros(3, 4).long(), x, "amax", include_self=False),
+            "include_self",
+        ),
+    ],
+)
+def test_a_flag_that_is_true_where_nothing_is_given_is_found(
+    tmp_path: Path, one: Callable[..., Any], other: Callable[..., Any], name: str
+) -> None:
+    x = -torch.arange(1.0, 13.0).reshape(3, 4)
+    for path, program in (("target", other), ("baseline", one)):
+        with DumpMode(DumpConfig(path=str(tmp_path / path), data="tensor")):
+            program(x).square().sum()
+    found = compare(tmp_path / "target", tmp_path / "baseline")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert found.cause.kind == "argument"
+    assert name in found.cause.text
 
 
 def test_an_argument_by_name_is_the_one_by_position(make: Callable[..., Call]) -> None:

@@ -273,4 +273,38 @@ def test_a_parameter_goes_by_its_name(record: Callable[..., Any]) -> None:
     knows = walked(record(body(True), model), record(body(False), model)).knows
     left = LeftBehind(knows, TakenAway(knows, [], ([], [])), unsure=False)
     place = next(place for place in left._memory[0].places)
-    assert left.name(0, place) == "bias"
+    assert left.name(0, place.last) == "bias"
+
+
+def targets(path: Path, *, asks_itself: bool, fused: bool = False) -> Path:
+    """Train two steps towards what a network that follows says of the same states; both begin alike."""
+    torch.manual_seed(0)
+    online = nn.Linear(5, 4)
+    models = nn.ModuleDict({"online": online, "target": copy.deepcopy(online)})
+    optimizer = torch.optim.Adam(online.parameters(), lr=0.1, fused=fused)
+
+    def body(step: int) -> None:
+        states = seeded(8, 5, seed=step)
+        with torch.no_grad():
+            wanted = models["online" if asks_itself else "target"](states) + 1.0
+        loss = (online(states * 2) - wanted).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            looped(*(list(models[name].parameters()) for name in ("target", "online")))
+
+    return record(path, body, models, steps=2)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_network_that_is_asked_in_place_of_its_copy_is_told_where_it_is_asked(fused: bool, tmp_path: Path) -> None:
+    baseline = targets(tmp_path / "baseline", asks_itself=False)
+    agree = compare(targets(tmp_path / "agree", asks_itself=False, fused=fused), baseline)
+    assert agree.exit_code == 0, agree.answer()
+    found = compare(targets(tmp_path / "target", asks_itself=True, fused=fused), baseline)
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    place = found.cause.row.place
+    assert (found.cause.kind, place.step, place.module, place.phase) == ("source", 0, "online", "forward")
+    assert found.cause.text.startswith("it reads online."), found.answer()

@@ -252,3 +252,147 @@ def test_another_batch_is_still_another_source(tmp_path: Path) -> None:
     found = compared(tmp_path, given(seeded(16, 8, seed=5)), given(seeded(16, 8, seed=6)), "a")
     assert found.exit_code == 1, found.answer()
     assert found.cause is not None and found.cause.kind == "source"
+
+
+# -- complex numbers -----------------------------------------------------------------------------------------------
+
+
+class Spectral(nn.Module):
+    """Mixes channels of a signal's frequencies by complex weights."""
+
+    def __init__(self, *, by_parts: bool, conjugate: bool = False) -> None:
+        super().__init__()
+        self.by_parts, self.conjugate = by_parts, conjugate
+        self.weight = nn.Parameter(torch.complex(seeded(4, 4, 5), seeded(4, 4, 5, seed=1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found, w = torch.fft.rfft(x), self.weight
+        sign = -1.0 if self.conjugate else 1.0
+        if not self.by_parts:
+            return torch.fft.irfft(torch.einsum("bik,iok->bok", found, w), n=x.shape[-1])
+        real = torch.einsum("bik,iok->bok", found.real, w.real) - sign * torch.einsum(
+            "bik,iok->bok", found.imag, w.imag
+        )
+        imag = sign * torch.einsum("bik,iok->bok", found.real, w.imag) + torch.einsum(
+            "bik,iok->bok", found.imag, w.real
+        )
+        return torch.fft.irfft(torch.complex(real, imag), n=x.shape[-1])
+
+
+def spectral(tmp_path: Path, *, conjugate: bool = False) -> Comparison:
+    def one(name: str, *, by_parts: bool) -> Path:
+        model = nn.Sequential(*(Spectral(by_parts=by_parts, conjugate=conjugate and by_parts) for _ in range(2)))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=by_parts)
+
+        def body(step: int) -> None:
+            optimizer.zero_grad()
+            model(seeded(3, 4, 9, seed=step)).square().mean().backward()
+            optimizer.step()
+
+        return record(tmp_path / name, body, model, steps=2)
+
+    return compare(one("target", by_parts=True), one("baseline", by_parts=False))
+
+
+def test_complex_products_by_their_parts_agree_and_what_a_step_left_is_compared(tmp_path: Path) -> None:
+    found = spectral(tmp_path)
+    assert found.exit_code == 0, found.answer()
+
+
+def test_a_conjugate_among_parts_is_found(tmp_path: Path) -> None:
+    found = spectral(tmp_path, conjugate=True)
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert found.cause.row.place.phase == "forward"
+    assert "Spectral.forward" in found.cause.row.place.source
+
+
+# -- what meets again by its order alone ---------------------------------------------------------------------------
+
+
+def searched(tmp_path: Path, *, divided: bool) -> Path:
+    """Keep the three best of all ways on, twice; what is best does not change where all are divided by one number."""
+
+    def body(step: int) -> None:
+        ways, scores = (seeded(3, 5, seed=2) @ seeded(5, 7, seed=3)).log_softmax(-1), seeded(3, seed=4)
+        for _ in range(2):
+            total = scores[:, None] + ways
+            total = total / 2 if divided else total
+            scores, best = total.view(-1).topk(3)
+            ways = ways[best // 7].sin()
+
+    return record(tmp_path / str(divided), body)
+
+
+def test_scores_that_are_divided_before_they_go_on_are_found_though_their_order_is_the_same(tmp_path: Path) -> None:
+    found = compare(searched(tmp_path, divided=True), searched(tmp_path, divided=False))
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert found.cause.row.place.call == "Aten.div.0.forward", found.answer()
+
+
+# -- a bug behind what is written otherwise ------------------------------------------------------------------------
+
+HITS = (seeded(16, 4, seed=7) > 0).float()
+
+
+def focal(model: nn.ModuleDict, *, by_hand: bool, scale: float = 0.5) -> Tensor:
+    """A loss that weighs what is wrong most."""
+    x = model["a"](seeded(16, 8))
+    p = x.sigmoid()
+    if by_hand:
+        entropy = -(HITS * F.logsigmoid(x) + (1 - HITS) * F.logsigmoid(-x))
+    else:
+        entropy = F.binary_cross_entropy_with_logits(x, HITS, reduction="none")
+    right = p * HITS + (1 - p) * (1 - HITS)
+    return ((1 - right) * (entropy * scale)).sum()
+
+
+def test_what_is_written_otherwise_is_not_blamed_for_a_bug_behind_it(tmp_path: Path) -> None:
+    agree = compared(tmp_path, lambda m: focal(m, by_hand=True), lambda m: focal(m, by_hand=False), "a")
+    assert agree.exit_code == 0, agree.answer()
+    wrong = compared(
+        tmp_path / "wrong", lambda m: focal(m, by_hand=True, scale=0.25), lambda m: focal(m, by_hand=False), "a"
+    )
+    assert wrong.cause is not None
+    assert (wrong.cause.kind, wrong.cause.row.place.op) == ("argument", "aten::mul.Tensor"), wrong.answer()
+    assert wrong.cause.text == "it was called with other arguments: other is 0.25, in the baseline 0.5"
+
+
+# -- gradients of functions ----------------------------------------------------------------------------------------
+
+
+def of_functions(path: Path, how: str, power: int = 2) -> Path:
+    """Descend two steps along gradients that `torch.func` takes: of all samples at once, one by one, or of the mean."""
+    model = layers("a")["a"]
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(given: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, given, (x,)).pow(power).mean()
+
+    gradient = torch.func.grad(loss)
+
+    def body(step: int) -> None:
+        x = seeded(6, 8, seed=step)
+        if how == "at once":
+            found = torch.func.vmap(gradient, in_dims=(None, 0))(weights, x)
+        elif how == "one by one":
+            each = [gradient(weights, sample) for sample in x]
+            found = {name: torch.stack([one[name] for one in each]) for name in weights}
+        else:
+            found = {name: whole.unsqueeze(0) for name, whole in gradient(weights, x).items()}
+        for name in weights:
+            weights[name] = weights[name] - 0.1 * found[name].mean(0)
+
+    return record(path, body, steps=2)
+
+
+@pytest.mark.parametrize("how", ["at once", "one by one", "of the mean"])
+def test_gradients_of_functions_agree_and_a_bug_in_the_function_is_found(how: str, tmp_path: Path) -> None:
+    baseline = of_functions(tmp_path / "baseline", "at once")
+    agree = compare(of_functions(tmp_path / "agree", how), baseline)
+    assert agree.verdict == ("same" if how == "at once" else "within"), agree.answer()
+    found = compare(of_functions(tmp_path / "wrong", how, power=4), baseline)
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert how == "one by one" or found.cause.row.place.op == "aten::pow.Tensor_Scalar", found.answer()
