@@ -232,6 +232,40 @@ def test_a_module_around_the_model_renames_its_parameters(record: Callable[..., 
     assert lost == bool(told)
 
 
+class Renamed(nn.Module):
+    """A network of which parts, or their parameters, go by a name of their own."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.names = names
+        for name in names:
+            self.add_module(name, nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in self.names:
+            x = self.get_submodule(name)(x).tanh()
+        return x
+
+
+@pytest.mark.parametrize("level", ["mix", "module"])
+@pytest.mark.parametrize("wrong", ["", "frozen", "scaled", "swapped"])
+def test_parameters_whose_modules_go_by_other_names(record: Callable[..., Any], level: str, wrong: str) -> None:
+    """At level `module` no call tells which parameter of the one is which of the other."""
+    model, other = Renamed("a", "b", "c"), Renamed("inner", "middle", "head")
+    if wrong == "frozen":
+        model.b.bias.requires_grad_(False)
+    names = ("a", "c", "b") if wrong == "swapped" else model.names
+
+    def body(model: Renamed, factor: float) -> Body:
+        return lambda: (model(X) * factor).sum().backward()
+
+    model.names = names
+    one = record(body(model, 1.5 if wrong == "scaled" else 1.0), model=model, level=level)
+    found = compare(one, record(body(other, 1.0), model=other, level=level))
+    assert found.exit_code == bool(wrong), found.cause
+
+
 def test_gradients_that_are_paired_are_known(record: Callable[..., Any], ended: Ended) -> None:
     model = nn.Linear(4, 2)
     walk, unknown = ended(*(record(step_of(model, "weight", "bias"), model) for _ in range(2)))
