@@ -29,6 +29,7 @@ from ..flow.leaves import LeafGradient, named_leaves
 from ..flow.odd_calls import odd_call
 from ..outcomes.left_memory import LeftPlace
 from ..pairing.call_keys import normal_module
+from .estimates import limits_of
 from .input_links import Link, state_from
 from .knowledge import Knowledge
 from .left_behind import LeftBehind
@@ -83,9 +84,30 @@ class Ends:
     # -- which they are -------------------------------------------------------------------------------------------
 
     def _roots(self) -> Iterator[End]:
-        ours, theirs = self._losses
-        for number, (target, baseline) in enumerate(zip(ours, theirs, strict=False)):
-            yield End("loss", f"loss {number}" if len(ours) > 1 else "loss", target, baseline)
+        several = len(self._losses[0]) > 1
+        for number, (target, baseline) in enumerate(self._paired_losses()):
+            yield End("loss", f"loss {number}" if several else "loss", target, baseline)
+
+    def _paired_losses(self) -> list[tuple[Value, Value]]:
+        """Return which losses belong together: in order, where both sides have as many.
+
+        Else one side calls backward on parts of what the other does: on two losses, on micro-batches. Gradients of
+        parts add up, so what has no counterpart has to as well.
+        """
+        ours, theirs = map(list, self._losses)
+        if len(ours) == len(theirs):
+            return list(zip(ours, theirs, strict=True))
+        known = [(t, b) for t in ours for b in theirs if self._knows.wiring.state(t, b) is not None]
+        found: list[tuple[Value, Value]] = []
+        for target, baseline in known:
+            if target in ours and baseline in theirs:
+                found.append((target, baseline))
+                ours.remove(target)
+                theirs.remove(baseline)
+        if ours and theirs and _is_one_sum(ours, theirs):
+            self._knows_a_loss = True
+            return found
+        return [*found, *zip(ours, theirs, strict=False)]
 
     def _gradients(self) -> Iterator[End]:
         ours, theirs = (gradients_of(rank) for rank in (self._knows.target, self._knows.baseline))
@@ -261,6 +283,16 @@ def roots_of(rank: RankDump) -> list[Value]:
             given = first if isinstance(first, (list, tuple)) else [first]
             found += [value for value in given if isinstance(value, Value)]
     return found
+
+
+def _is_one_sum(targets: Sequence[Value], baselines: Sequence[Value]) -> bool:
+    """Tell whether the losses of both sides add up to the same, as far as their dtypes tell."""
+    if not all(v.is_floating and v.numel == 1 and v.has_data and not v.undefined for v in (*targets, *baselines)):
+        return False
+    numbers = [[float(value.tensor().item()) for value in side] for side in (targets, baselines)]
+    least = max(limits_of(t, b).rel_l2 for t in targets for b in baselines)
+    size = max(sum(map(abs, side)) for side in numbers)
+    return abs(sum(numbers[0]) - sum(numbers[1])) <= least * math.sqrt(len(targets) + len(baselines)) * size
 
 
 def gradients_of(rank: RankDump) -> dict[str, Value]:

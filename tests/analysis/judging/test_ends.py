@@ -159,6 +159,29 @@ def test_losses_are_numbered_where_there_are_several(ended: Ended) -> None:
     assert [text.split(" is")[0] for kind, text in found(walk) if kind == "loss"] == ["the loss 1"]
 
 
+@pytest.mark.parametrize("wrong", ["", "undivided", "same half", "detached", "slightly larger"])
+def test_backward_on_micro_batches_is_that_on_the_batch(record: Callable[..., Any], wrong: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 3), torch.randn(8, 4), torch.randint(0, 3, (8,))
+    loss = nn.functional.cross_entropy
+
+    def micro() -> None:
+        for number in range(2):
+            at = slice(0, 4) if number == 0 or wrong == "same half" else slice(4, 8)
+            part = loss(model(x[at]), y[at]) / (1 if wrong == "undivided" else 2)
+            if number and wrong == "slightly larger":
+                part = part * 1.000001
+            if number and wrong == "detached":
+                part = part.detach() + 0 * part
+            part.backward()
+
+    parts = record(micro, model=model, data="tensor")
+    model.zero_grad()
+    whole = record(lambda: loss(model(x), y).backward(), model=model, data="tensor")
+    for found in (compare(parts, whole), compare(whole, parts)):
+        assert found.exit_code == bool(wrong), found.cause
+
+
 def test_a_loss_of_which_nothing_was_recorded_is_unknown(ended: Ended) -> None:
     walk, unknown = ended(
         lambda: X.clone().requires_grad_().exp().norm().backward(),
