@@ -129,7 +129,12 @@ class Regions:
         return {tuple(v.shape) for v in sides[0].cut.values() if self._known.class_of(0, v) in theirs}
 
     def _from_common_start(self, sides: tuple[GrowingCone, GrowingCone]) -> tuple[Cone, Cone]:
-        """Widen what only one side starts from: views first, as they may be of what the other starts from."""
+        """Widen what only one side starts from: views first, as they may be of what the other starts from.
+
+        What has no common start near by is left as it was, views aside: in a recurrent network each step leads to the
+        one before.
+        """
+        narrow: tuple[Cone, Cone] | None = None
         made_at: dict[tuple[Side, int], tuple[bool, int]] = {}
 
         def when(item: tuple[GrowingCone, Value]) -> tuple[bool, int]:
@@ -144,10 +149,12 @@ class Regions:
         for _ in range(_MOST_WIDENED):
             odd = [item for item in self._odd(sides) if self._can_widen(*item)]
             if not odd:
-                break
+                return sides[0].cone(), sides[1].cone()
             growing, value = max(odd, key=when)
+            if narrow is None and not when((growing, value))[0]:
+                narrow = sides[0].cone(), sides[1].cone()
             growing.widen(value)
-        return sides[0].cone(), sides[1].cone()
+        return narrow or (sides[0].cone(), sides[1].cone())
 
     def _can_widen(self, growing: GrowingCone, value: Value) -> bool:
         key = growing.side, value.id

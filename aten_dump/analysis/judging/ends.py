@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from ...dump import Call, RankDump, Value
@@ -24,10 +25,11 @@ from ..evidence.evidence_rows import Pair, said_of
 from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Judgement
 from ..flow.counterparts import Side
-from ..flow.leaves import LeafGradient
+from ..flow.leaves import LeafGradient, named_leaves
 from ..flow.odd_calls import odd_call
 from ..outcomes.left_memory import LeftPlace
 from ..pairing.call_keys import normal_module
+from .estimates import limits_of
 from .input_links import Link, state_from
 from .knowledge import Knowledge
 from .left_behind import LeftBehind
@@ -84,9 +86,30 @@ class Ends:
     # -- which they are -------------------------------------------------------------------------------------------
 
     def _roots(self) -> Iterator[End]:
-        ours, theirs = self._losses
-        for number, (target, baseline) in enumerate(zip(ours, theirs, strict=False)):
-            yield End("loss", f"loss {number}" if len(ours) > 1 else "loss", target, baseline)
+        several = len(self._losses[0]) > 1
+        for number, (target, baseline) in enumerate(self._paired_losses()):
+            yield End("loss", f"loss {number}" if several else "loss", target, baseline)
+
+    def _paired_losses(self) -> list[tuple[Value, Value]]:
+        """Return which losses belong together: in order, where both sides have as many.
+
+        Else one side calls backward on parts of what the other does: on two losses, on micro-batches. Gradients of
+        parts add up, so what has no counterpart has to as well.
+        """
+        ours, theirs = map(list, self._losses)
+        if len(ours) == len(theirs):
+            return list(zip(ours, theirs, strict=True))
+        known = [(t, b) for t in ours for b in theirs if self._knows.wiring.state(t, b) is not None]
+        found: list[tuple[Value, Value]] = []
+        for target, baseline in known:
+            if target in ours and baseline in theirs:
+                found.append((target, baseline))
+                ours.remove(target)
+                theirs.remove(baseline)
+        if ours and theirs and _is_one_sum(ours, theirs):
+            self._knows_a_loss = True
+            return found
+        return [*found, *zip(ours, theirs, strict=False)]
 
     def _gradients(self) -> Iterator[End]:
         ours, theirs = (gradients_of(rank) for rank in (self._knows.target, self._knows.baseline))
@@ -94,8 +117,8 @@ class Ends:
             return
         names = {name: name for name in ours.keys() & theirs.keys()}
         names |= self._renamed(
-            {name: ours[name] for name in sorted(ours.keys() - theirs.keys())},
-            {name: theirs[name] for name in sorted(theirs.keys() - ours.keys())},
+            {name: value for name, value in ours.items() if name not in theirs},
+            {name: value for name, value in theirs.items() if name not in ours},
         )
         for name, other in names.items():
             yield End("gradient", f"gradient of {name}", ours[name], theirs[other])
@@ -106,12 +129,19 @@ class Ends:
     def _renamed(self, ours: dict[str, Value], theirs: dict[str, Value]) -> dict[str, str]:
         """Return which of the parameters of one side that the other does not know by name are which of the other's.
 
-        A module around the model adds to the front of all names; where modules go by other names, counterparts tell.
+        A module around the model adds to the front of all names; where modules go by other names, counterparts tell:
+        the parameters', then the gradients'. What is left is taken in the order of backward where as many of one shape
+        are left on both sides: another parameter's gradient is not the same.
         """
-        known = self._knows.known
+        known, leaves = self._knows.known, self._leaves
         found: dict[str, str] = {}
         ways: tuple[Callable[[str, str], bool], ...] = (
             lambda name, other: f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}"),
+            lambda name, other: (
+                name in leaves[0]
+                and other in leaves[1]
+                and known.class_of(0, leaves[0][name]) == known.class_of(1, leaves[1][other])
+            ),
             lambda name, other: known.class_of(0, ours[name]) == known.class_of(1, theirs[other]),
         )
         for is_same in ways:
@@ -123,7 +153,22 @@ class Ends:
             ]
             times = [Counter(side) for side in zip(*pairs, strict=True)]
             found |= {name: other for name, other in pairs if times[0][name] == times[1][other] == 1}
+        left: dict[tuple[int, ...], tuple[list[str], list[str]]] = {}
+        for side, (gradients, taken) in enumerate(((ours, found.keys()), (theirs, set(found.values())))):
+            for name in gradients.keys() - taken:
+                left.setdefault(tuple(gradients[name].shape), ([], []))[side].append(name)
+        for one, other in left.values():
+            if len(one) == len(other):
+                order = sorted(one, key=list(ours).index), sorted(other, key=list(theirs).index)
+                found |= dict(zip(*order, strict=True))
         return found
+
+    @cached_property
+    def _leaves(self) -> tuple[dict[str, Value], dict[str, Value]]:
+        """The parameters that got a gradient, of both sides, by name."""
+        found = map(named_leaves, self._knows.flows, self._knows.links.leaf_gradients)
+        ours, theirs = ({normal_module(name): value for name, value in side.items()} for side in found)
+        return ours, theirs
 
     def _lacks(self, side: int, name: str, value: Value, where: str = "") -> None:
         knows = self._knows
@@ -260,6 +305,16 @@ def roots_of(rank: RankDump) -> list[Value]:
 def _is_wrapper(value: Value) -> bool:
     """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
     return value.opaque and "local" not in value.extra
+
+
+def _is_one_sum(targets: Sequence[Value], baselines: Sequence[Value]) -> bool:
+    """Tell whether the losses of both sides add up to the same, as far as their dtypes tell."""
+    if not all(v.is_floating and v.numel == 1 and v.has_data and not v.undefined for v in (*targets, *baselines)):
+        return False
+    numbers = [[float(value.tensor().item()) for value in side] for side in (targets, baselines)]
+    least = max(limits_of(t, b).rel_l2 for t in targets for b in baselines)
+    size = max(sum(map(abs, side)) for side in numbers)
+    return abs(sum(numbers[0]) - sum(numbers[1])) <= least * math.sqrt(len(targets) + len(baselines)) * size
 
 
 def gradients_of(rank: RankDump) -> dict[str, Value]:

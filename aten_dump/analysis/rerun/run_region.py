@@ -107,7 +107,7 @@ def run_region(
         ReplayError: a call cannot be run, or it takes too much memory; the message says why.
     """
     _check_size(pieces, starts)
-    memory = _Memory()
+    memory = _Memory(_made_again(pieces, starts))
     for value, tensor in starts.items():
         memory.keep(value, tensor)
     for piece in pieces:
@@ -115,6 +115,15 @@ def run_region(
             run = run_on(piece.call, partial(memory.given, piece), piece.items, numbers)
             _keep_results(piece, run, memory, rounded=rounded)
     return [memory.find(value) for value in wanted]
+
+
+def _made_again(pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Return copies of what a region starts from and makes as well, by id.
+
+    A call that writes one part of some memory is in a region for what it left in the others.
+    """
+    made = {number for piece in pieces for _, number in (*piece.call.output_slots(), *piece.call.written_slots())}
+    return {value.id: tensor.clone() for value, tensor in starts.items() if value.id in made}
 
 
 def _check_size(pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor]) -> None:
@@ -162,14 +171,20 @@ def _part(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 class _Memory:
-    """Tensors by value; after a write the same memory, seen with the same geometry, is the next version's value."""
+    """Tensors by value; after a write the same memory, seen with the same geometry, is the next version's value.
 
-    def __init__(self) -> None:
+    `fixed` has what values hold whatever a call made of them, by id.
+    """
+
+    def __init__(self, fixed: Mapping[int, torch.Tensor]) -> None:
+        self._fixed = fixed
         self._by_id: dict[int, torch.Tensor] = {}
         self._by_place: dict[tuple[object, ...], torch.Tensor] = {}
         self._by_storage: dict[int, list[tuple[Value, torch.Tensor]]] = {}
 
     def keep(self, value: Value, tensor: torch.Tensor) -> None:
+        if value.id in self._fixed and value.id in self._by_id:
+            tensor = laid(self._fixed[value.id], tensor)
         self._by_id[value.id] = tensor
         if value.storage and not value.composed:
             self._by_place[_place(value)] = tensor

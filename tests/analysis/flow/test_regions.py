@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from aten_dump.analysis.evidence.states import State
+from aten_dump.analysis.flow import regions
 from aten_dump.analysis.flow.cones import Cone
 from aten_dump.analysis.flow.regions import Meaning
 from aten_dump.analysis.judging.knowledge import Knowledge
@@ -327,3 +328,23 @@ def test_views_are_followed_first_to_what_both_start_from(behind: Behind) -> Non
         knows.known.keep(one.outputs, other.outputs, SAME)
         knows.known.keep(one.inputs[0][0], other.inputs[0][0], SAME)
     assert compared(knows).verdict == "same"
+
+
+def test_what_has_no_common_start_near_by_is_not_run_from_far_away(behind: Behind, monkeypatch: Any) -> None:
+    """Each step of a recurrent network leads to the one before."""
+
+    def body(which: int) -> None:
+        x, y = X, Y
+        for _ in range(70):
+            x, y = x.sin(), y.cos()
+        (x, y)[which].tanh()
+
+    knows = behind(lambda: body(0), lambda: body(1))
+    for name in [f"Aten.{op}.{number}.forward" for number in range(70) for op in ("sin", "cos")]:
+        knows.known.keep(knows.target[name].outputs, knows.baseline[name].outputs, SAME)
+    sizes: list[int] = []
+    kept = regions.run_region
+    monkeypatch.setattr(
+        regions, "run_region", lambda pieces, *a, **k: (sizes.append(len(pieces)), kept(pieces, *a, **k))[1]
+    )
+    assert compared(knows).verdict == "differs" and max(sizes) == 1

@@ -159,6 +159,29 @@ def test_losses_are_numbered_where_there_are_several(ended: Ended) -> None:
     assert [text.split(" is")[0] for kind, text in found(walk) if kind == "loss"] == ["the loss 1"]
 
 
+@pytest.mark.parametrize("wrong", ["", "undivided", "same half", "detached", "slightly larger"])
+def test_backward_on_micro_batches_is_that_on_the_batch(record: Callable[..., Any], wrong: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 3), torch.randn(8, 4), torch.randint(0, 3, (8,))
+    loss = nn.functional.cross_entropy
+
+    def micro() -> None:
+        for number in range(2):
+            at = slice(0, 4) if number == 0 or wrong == "same half" else slice(4, 8)
+            part = loss(model(x[at]), y[at]) / (1 if wrong == "undivided" else 2)
+            if number and wrong == "slightly larger":
+                part = part * 1.000001
+            if number and wrong == "detached":
+                part = part.detach() + 0 * part
+            part.backward()
+
+    parts = record(micro, model=model, data="tensor")
+    model.zero_grad()
+    whole = record(lambda: loss(model(x), y).backward(), model=model, data="tensor")
+    for found in (compare(parts, whole), compare(whole, parts)):
+        assert found.exit_code == bool(wrong), found.cause
+
+
 def test_a_loss_of_which_nothing_was_recorded_is_unknown(ended: Ended) -> None:
     walk, unknown = ended(
         lambda: X.clone().requires_grad_().exp().norm().backward(),
@@ -230,6 +253,40 @@ def test_a_module_around_the_model_renames_its_parameters(record: Callable[..., 
         ["2.bias has a gradient in the baseline only"] if lost else []
     )
     assert lost == bool(told)
+
+
+class Renamed(nn.Module):
+    """A network of which parts, or their parameters, go by a name of their own."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.names = names
+        for name in names:
+            self.add_module(name, nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in self.names:
+            x = self.get_submodule(name)(x).tanh()
+        return x
+
+
+@pytest.mark.parametrize("level", ["mix", "module"])
+@pytest.mark.parametrize("wrong", ["", "frozen", "scaled", "swapped"])
+def test_parameters_whose_modules_go_by_other_names(record: Callable[..., Any], level: str, wrong: str) -> None:
+    """At level `module` no call tells which parameter of the one is which of the other."""
+    model, other = Renamed("a", "b", "c"), Renamed("inner", "middle", "head")
+    if wrong == "frozen":
+        model.b.bias.requires_grad_(False)
+    names = ("a", "c", "b") if wrong == "swapped" else model.names
+
+    def body(model: Renamed, factor: float) -> Body:
+        return lambda: (model(X) * factor).sum().backward()
+
+    model.names = names
+    one = record(body(model, 1.5 if wrong == "scaled" else 1.0), model=model, level=level)
+    found = compare(one, record(body(other, 1.0), model=other, level=level))
+    assert found.exit_code == bool(wrong), found.cause
 
 
 def test_gradients_that_are_paired_are_known(record: Callable[..., Any], ended: Ended) -> None:

@@ -282,3 +282,29 @@ def test_moments_that_a_fused_optimizer_is_given_in_lists_are_those_of_a_looped_
     wrong = compare(trained(tmp_path / "wrong", fused=True, beta=0.998), looped)
     assert wrong.verdict == "different"
     assert wrong.first is not None and wrong.first[0].steps == (2, 2)
+
+
+def test_a_nested_tensor_has_no_counterpart_among_padded_ones(tmp_path: Path) -> None:
+    """Nothing is recorded of it but its class."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    rows = [torch.randn(n, 4) for n in (3, 2)]
+
+    def nested() -> torch.Tensor:
+        found: torch.Tensor = torch.relu(model(torch.nested.nested_tensor(rows, layout=torch.jagged))).values()
+        return found.sum()
+
+    def padded(factor: float) -> torch.Tensor:
+        mask = torch.arange(3) < torch.arange(3, 1, -1)[:, None]
+        return (torch.relu(model(nn.utils.rnn.pad_sequence(rows, batch_first=True))) * mask[..., None] * factor).sum()
+
+    def dump(name: str, loss: Callable[[], torch.Tensor]) -> Path:
+        model.zero_grad()
+        with DumpMode(DumpConfig(path=str(tmp_path / name)), model=model):
+            loss().backward()
+        return tmp_path / name
+
+    target = dump("nested", nested)
+    found = compare(target, dump("padded", lambda: padded(1.0)))
+    assert found.exit_code == 0, found.cause
+    assert compare(target, dump("wrong", lambda: padded(1.01))).exit_code == 1

@@ -234,3 +234,20 @@ def test_a_sparse_tensor_gets_the_contents_in_its_layout(layout: torch.layout) -
         found = laid(contents, target)
         assert found.layout is layout and torch.equal(found.to_dense(), torch.ones(3, 3))
         assert found is not contents
+
+
+def test_what_a_region_starts_from_is_not_made_again(record: Callable[..., RankDump]) -> None:
+    """A call that wrote one part of some memory runs for the sake of the others."""
+
+    def body() -> torch.Tensor:
+        left, right = (X * 2).split(8)
+        left.tanh_()
+        right.sigmoid_()
+        return left * right
+
+    rank = record(body)
+    given = rank["Aten.tanh_.0.forward"].outputs
+    starts = {value: start_tensors([value])[value.id] for value in outside(rank)}
+    kept = torch.full((8,), 5.0, dtype=torch.float64)
+    (found,) = run_region(pieces_of(rank), {**starts, given: kept}, [last(rank)])
+    assert torch.equal(found, 5 * (X.double() * 2)[8:].sigmoid()), found
