@@ -45,9 +45,7 @@ def open_table(path: Path) -> TextIO:
 def _load(path: Path) -> torch.Tensor:
     try:
         if path.parent.is_symlink():
-            raise FormatError(
-                f"{path.parent} is a symbolic link, which is not followed; put its files there"
-            )
+            raise FormatError(f"{path.parent} is a symbolic link, which is not followed; put its files there")
         with open(open_inside(path), "rb") as file:
             if path.suffix == ".npy":
                 found = torch.from_numpy(np.load(file, allow_pickle=False))
