@@ -191,7 +191,7 @@ class RankDump(Recording):
     def _split(self, name: str) -> tuple[Call, str]:
         """Split a tensor's name into the longest call name that begins it, and the slot."""
         names = self.links.names
-        head, dot, _ = name.rpartition(".")
+        head, dot, _ = name.rpartition(".") if isinstance(name, str) else ("", "", "")
         while dot:
             if head in names:
                 return self.call_at(names[head]), name[len(head) + 1 :]

@@ -70,8 +70,13 @@ def _first(sentences: Iterable[str]) -> str:
     return next(iter(sentences), "see `aten-dump verify`")
 
 
-def no_such_call(name: str, known: Iterable[str], where: str) -> str:
+def no_such_call(name: object, known: Iterable[str], where: str) -> str:
     """Return the message for a call name that is not in the index, with the nearest ones."""
+    if not isinstance(name, str):
+        return (
+            f"{name!r:.100} is no name of a call in {where}: names are texts; `rank.calls[0]` is the first call, "
+            "`rank.call(3)` the one whose id is 3"
+        )
     names = list(known)
     if not names:
         return f"no call {name!r} in {where}: it has no calls at all; record a step with DumpMode around it"

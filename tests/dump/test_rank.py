@@ -80,3 +80,11 @@ def test_a_copy_is_opened_anew_and_closes_no_file_of_the_other(
     del other
     gc.collect()
     assert torch.equal(rank.anew().tensor(name), expected) and torch.equal(rank.tensor(name), expected)
+
+
+@pytest.mark.parametrize("name", [0, None, 1.5, ("Aten.addmm.0.forward",)])
+def test_what_is_no_text_names_no_call(rank: RankDump, name: Any) -> None:
+    assert name not in rank
+    for asked in (rank.__getitem__, rank.tensor, rank.value):
+        with pytest.raises(MissingDataError, match=r"names are texts; `rank\.calls\[0\]`"):
+            asked(name)

@@ -67,11 +67,11 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
         if base in names and (least is None or _low(least) <= limit):
             return text if least is None else f"{text}: {_odd(least, limit)}"
     infinite = next((slot for slot in bad if slot.contents.posinf or slot.contents.neginf), None)
-    if infinite is None and base in _NORMS:
-        infinite = bad[0]  # of infinite squares
+    greatest = max(((_size(slot), slot.dtype) for slot in inputs), default=(0.0, bad[0].dtype))
+    if infinite is None and (base in _NORMS or greatest[0] > greatest_of(bad[0].dtype)):
+        infinite = bad[0]  # of infinite squares, or in a dtype that has no infinity
     if infinite is not None:
         limit = greatest_of(infinite.dtype)
-        greatest = max(((_size(slot), slot.dtype) for slot in inputs), default=(0.0, infinite.dtype))
         return (
             f"{_OVERFLOW}{infinite.dtype}, whose greatest number is {format_exactly(limit, infinite.dtype)}; "
             f"the greatest input is {format_exactly(*greatest)}"

@@ -22,7 +22,7 @@ from ...store.records import (
     Tree,
     TreePath,
 )
-from .containers import is_int64, is_mapping, is_too_deep, items_of, repr_of, tensors_in
+from .containers import entries_of, is_int64, is_mapping, is_too_deep, items_of, repr_of, tensors_in
 from .distributed_literals import describe
 from .value_ids import ValueIds
 
@@ -109,7 +109,7 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
             return _name_of(item)
         inner = (*within, id(item))
         tree: list[Tree] = [tag]
-        for entry in item:
+        for entry in entries_of(item):
             kind = type(entry)
             is_plain = kind in PLAIN_TYPES or (kind is int and is_int64(entry))
             tree.append(entry if is_plain else encode(entry, values, keep, inner))
@@ -131,7 +131,10 @@ def _name_of(item: Any) -> Tree:
 def _encode_mapping(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...]) -> Tree:
     tree: list[Tree] = [TREE_DICT]
     inner = (*within, id(item))
-    for key, entry in items_of(item):
+    items = items_of(item)
+    if items is None:
+        return _name_of(item)
+    for key, entry in items:
         tree += (key, encode(entry, values, keep, inner))
     return tuple(tree)
 

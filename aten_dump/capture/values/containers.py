@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ def repr_of(item: Any) -> str:
     """Return the repr of a number or of what holds some; of an int too long to be one, its hexadecimal digits."""
     try:
         return repr(item)
-    except ValueError:  # sys.set_int_max_str_digits: 4,300 by default
+    except Exception:  # noqa: BLE001 - the program's own; of an int sys.set_int_max_str_digits, 4,300 by default
         return hex(item) if isinstance(item, int) else f"{type(item).__name__}(...)"
 
 
@@ -39,15 +40,37 @@ def is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
     return bool(within) and (len(within) >= DEEPEST or id(item) in within)
 
 
-def items_of(item: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the entries of what `is_mapping` is true of; keys are texts or integers of 64 bits."""
+def entries_of(item: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    """Return an iterator over what a list or tuple holds, that runs no code of the program's."""
+    return list.__iter__(item) if isinstance(item, list) else tuple.__iter__(item)
+
+
+def items_of(item: Any) -> list[tuple[Any, Any]] | None:
+    """Return the entries of what `is_mapping` is true of; keys are texts or integers of 64 bits.
+
+    None of one that raises when it is asked: a mapping that is no dict reads its entries from wherever it likes.
+    """
+    if not isinstance(item, dict):
+        try:
+            return [(_key_of(key), entry) for key, entry in _pairs_of(item)]
+        except Exception:  # noqa: BLE001 - the program's own, which has asked for nothing
+            return None
+    pairs = OrderedDict.items(item) if isinstance(item, OrderedDict) else dict.items(item)
+    return [(_key_of(key), entry) for key, entry in pairs]
+
+
+def _pairs_of(item: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(item, Mapping):
         for key in item:
-            plain = isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool) and is_int64(key))
-            yield (key if plain else repr_of(key)), item[key]
+            yield key, item[key]
     else:
         for field in dataclasses.fields(item):
             yield field.name, getattr(item, field.name, None)
+
+
+def _key_of(key: Any) -> Any:
+    plain = isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool) and is_int64(key))
+    return key if plain else repr_of(key)
 
 
 def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> Iterator[tuple[TreePath, torch.Tensor]]:
@@ -57,9 +80,9 @@ def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> 
         return
     entries: Iterable[tuple[Any, Any]]
     if isinstance(item, (list, tuple)):
-        entries = enumerate(item)
+        entries = enumerate(entries_of(item))
     elif is_mapping(item):
-        entries = items_of(item)
+        entries = items_of(item) or ()
     else:
         return
     if not is_too_deep(item, within):

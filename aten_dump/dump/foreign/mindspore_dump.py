@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ...store import records
 from .made_index import MadeCall, MadeIndex, MadeTensor
-from .tensor_files import loader
+from .tensor_files import loader, open_table
 
 _FILE: Final = re.compile(
     r"(?P<type>[^.]+)\.(?P<name>.+)\.(?P<task>\d+)\.(?P<stream>\d+)\.(?P<time>\d+)\.(?P<io>input|output)\.(?P<slot>\d+)"
@@ -139,7 +139,7 @@ def _ops_of(folder: Path) -> dict[Key, _Op]:
         if match["dtype"]:
             op.dtypes[slot] = match["dtype"].lower()
     if (folder / _TABLE).is_file():
-        with open(folder / _TABLE, encoding="utf-8", newline="") as file:
+        with open_table(folder / _TABLE) as file:
             for row in csv.DictReader(file):
                 cells = {name.strip().lower(): cell for name, cell in row.items() if name and isinstance(cell, str)}
                 slot = (cells["io"].lower(), int(cells["slot"]))
@@ -151,7 +151,7 @@ def _ops_of(folder: Path) -> dict[Key, _Op]:
 def _mapping(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield (file, name) of names that were too long for a file."""
     if (folder / "mapping.csv").is_file():
-        with open(folder / "mapping.csv", encoding="utf-8", newline="") as file:
+        with open_table(folder / "mapping.csv") as file:
             for row in csv.reader(file):
                 if len(row) == 2:
                     suffix = "" if row[1].endswith(".npy") else ".npy"
@@ -165,7 +165,9 @@ class _Order:
         folder = directory.parent.parent.parent / "execution_order"
         self._names: dict[str, tuple[int, str]] = {}
         for path in sorted(folder.glob("ms_execution_order_graph_*.csv")):
-            for line in path.read_text(encoding="utf-8").splitlines():
+            with open_table(path) as file:
+                lines = file.read().splitlines()
+            for line in lines:
                 name = line.strip().rstrip(",")
                 if name == _HEADING:
                     continue

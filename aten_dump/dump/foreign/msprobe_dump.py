@@ -20,7 +20,7 @@ from typing import Any, Final
 from ...errors import FormatError
 from ...store import records
 from .made_index import MadeCall, MadeIndex, MadeTensor
-from .tensor_files import loader
+from .tensor_files import loader, open_table
 
 _STATISTICS: Final = {"max": "Max", "min": "Min", "mean": "Mean", "l2norm": "Norm"}
 _OPTIMIZER: Final = "optimizer"
@@ -215,7 +215,7 @@ class _Reader:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    with open(path, encoding="utf-8") as file:
+    with open_table(path) as file:
         content = json.load(file)
     if not isinstance(content, dict):
         raise FormatError(f"{path} holds a JSON {type(content).__name__}; an object is expected")

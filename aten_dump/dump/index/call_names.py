@@ -39,7 +39,7 @@ class CallNames(Mapping[str, int]):
         self._columns = [column[self._order] for column in columns]
 
     def __getitem__(self, name: str) -> int:
-        for kind, head, *numbers in _readings(name):
+        for kind, head, *numbers in _readings(name) if isinstance(name, str) else ():
             start, stop = 0, len(self._order)
             for column, wanted in zip(self._columns, (self._heads.get(head, -1), *numbers), strict=True):
                 part = column[start:stop]

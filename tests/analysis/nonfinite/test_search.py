@@ -255,6 +255,7 @@ def test_a_target_that_does_not_fit_is_told(record: Callable[..., Any]) -> None:
         (lambda x: torch.xlogy(x, x - 1), "a logarithm of zero or less: 0"),
         (lambda x: torch.linalg.inv_ex(torch.zeros(2, 2)), "a matrix that cannot be inverted"),
         (lambda x: F.layer_norm(x * 1e30, (3,)), "overflow of float32"),
+        (lambda x: (x * 1e9).to(torch.float8_e5m2fnuz), "overflow of float8_e5m2fnuz"),
     ],
 )
 def test_why_a_number_that_python_holds_made_it(

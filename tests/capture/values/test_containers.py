@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.values.containers import DEEPEST, is_mapping, is_too_deep, items_of, tensors_in
 
 Pair = namedtuple("Pair", "first second")
@@ -34,13 +38,13 @@ def test_others_are_not(item: Any) -> None:
 
 
 def test_keys_are_texts_or_integers() -> None:
-    assert list(items_of({"a": 1, 2: 3, True: 4, (1, 2): 5, None: 6})) == [
+    assert items_of({"a": 1, 2: 3, True: 4, (1, 2): 5, None: 6}) == [
         ("a", 1), (2, 3), ("True", 4), ("(1, 2)", 5), ("None", 6),
     ]  # fmt: skip
 
 
 def test_of_a_dataclass_the_fields_in_order_also_one_that_was_never_set() -> None:
-    assert list(items_of(Options(2))) == [("scale", 2), ("mask", None), ("later", None)]
+    assert items_of(Options(2)) == [("scale", 2), ("mask", None), ("later", None)]
 
 
 def test_tensors_are_found_with_their_paths_in_order() -> None:
@@ -79,3 +83,62 @@ def test_the_outermost_is_never_too_deep() -> None:
     assert not is_too_deep(item, (1, 2))
     assert is_too_deep(item, (1, id(item)))
     assert not is_too_deep(item, tuple(range(1, DEEPEST))) and is_too_deep(item, tuple(range(1, DEEPEST + 1)))
+
+
+class Lazy(list[Any]):
+    def __iter__(self) -> Any:
+        raise RuntimeError("its entries are fetched when the program asks")
+
+
+class LazyPair(tuple[Any, ...]):
+    __iter__ = Lazy.__iter__
+
+
+class LazyDict(dict[Any, Any]):
+    __iter__ = keys = values = items = Lazy.__iter__
+
+    def __getitem__(self, key: Any) -> Any:
+        raise RuntimeError("missing")
+
+
+class Config(Mapping[str, Any]):
+    """As omegaconf's: what is missing raises when it is read."""
+
+    def __iter__(self) -> Any:
+        return iter(("missing",))
+
+    def __len__(self) -> int:
+        return 1
+
+    __getitem__ = LazyDict.__getitem__
+
+
+class NoRepr:
+    def __repr__(self) -> str:
+        raise RuntimeError("none")
+
+
+def test_a_program_s_own_containers_are_entered_without_its_code() -> None:
+    x = torch.ones(1)
+    for item, path in ((Lazy([x]), (0,)), (LazyPair((x,)), (0,)), (LazyDict(a=x), ("a",))):
+        assert list(tensors_in(item)) == [(path, x)]
+    ordered = OrderedDict(a=1, b=2)
+    ordered.move_to_end("a")
+    assert items_of(ordered) == [("b", 2), ("a", 1)]
+    assert items_of(Config()) is None and list(tensors_in(Config())) == []
+
+
+class Takes(nn.Module):
+    def forward(self, x: Tensor, given: object) -> Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Lazy([1]), LazyPair((1,)), LazyDict(a=1), Config(), {NoRepr(): 1}, slice(NoRepr(), None)],
+    ids=lambda item: type(item).__name__,
+)
+def test_a_container_that_raises_is_the_program_s_own_affair(tmp_path: Path, given: object) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump")):
+        Takes()(torch.ones(2), given)
+    assert "Aten.mul.0.forward" in {call.name for call in open_dump(tmp_path / "dump").step(0).rank(0).calls}
