@@ -282,3 +282,28 @@ def test_moments_that_a_fused_optimizer_is_given_in_lists_are_those_of_a_looped_
     wrong = compare(trained(tmp_path / "wrong", fused=True, beta=0.998), looped)
     assert wrong.verdict == "different"
     assert wrong.first is not None and wrong.first[0].steps == (2, 2)
+
+
+def rows(path: Path, *, padded: bool, scale: float = 1.0) -> Path:
+    """Take the mean of what a layer makes of each sequence, of nested rows or of padded ones."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    given = [torch.randn(length, 4) for length in (2, 5, 3)]
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=layer):
+        if padded:
+            whole = layer(nn.utils.rnn.pad_sequence(given, batch_first=True)).relu() * scale
+            made = [row[: len(one)] for row, one in zip(whole, given, strict=True)]
+        else:
+            made = list((layer(torch.nested.nested_tensor(given, layout=torch.jagged)).relu() * scale).unbind())
+        torch.stack([row.mean(0) for row in made]).square().sum().backward()
+    return path
+
+
+def test_rows_that_are_nested_on_one_side_are_compared_beneath(tmp_path: Path) -> None:
+    baseline = rows(tmp_path / "baseline", padded=False)
+    assert compare(rows(tmp_path / "again", padded=False), baseline).exit_code == 0
+    found = compare(rows(tmp_path / "wrong", padded=False, scale=1.1), baseline)
+    assert found.exit_code == 1, found.answer()
+    assert compare(rows(tmp_path / "padded", padded=True), baseline).cause is None
+    wrong = compare(rows(tmp_path / "wrong padded", padded=True, scale=1.1), baseline)
+    assert wrong.exit_code == 1, wrong.answer()
