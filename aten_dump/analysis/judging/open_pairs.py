@@ -20,6 +20,7 @@ from typing import Final
 
 from ...dump import Call, Value
 from ...store.op_names import is_workspace, read_op_name
+from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
@@ -82,7 +83,7 @@ class OpenPairs:
         Who reads what the calls made is asked instead. So it is with any pair of which one call works on complex
         numbers and the other on real ones.
         """
-        if pair.how != "mapping" and any(_is_complex(link.target) != _is_complex(link.baseline) for link in links):
+        if pair.how != "mapping" and any(_is_complex_alone(link.close) for link in links):
             return True
         if pair.how not in ("order", "shapeless"):
             return False
@@ -276,8 +277,9 @@ class OpenPairs:
         return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
 
 
-def _is_complex(value: Value) -> bool:
-    return value.dtype_name.startswith("complex")
+def _is_complex_alone(close: Closeness) -> bool:
+    """Tell whether one value of two has complex numbers, and the other real ones."""
+    return close.dtype is not None and len({name.startswith("complex") for name in close.dtype}) == 2
 
 
 def _takes_the_shape(call: Call) -> bool:

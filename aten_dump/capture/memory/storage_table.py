@@ -167,7 +167,7 @@ class StorageTable:
 
     def undefined(self, tensor: torch.Tensor) -> None:
         """Note that the memory of `tensor` was just allocated and holds nothing yet."""
-        state = self.state_of(tensor)
+        state = None if tensor._has_symbolic_sizes_strides else self.state_of(tensor)  # what is jagged wraps its memory
         if state is not None and state.version == 0 and state.value is None:
             state.written = WrittenRanges(state.nbytes)
 

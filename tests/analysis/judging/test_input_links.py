@@ -308,3 +308,28 @@ def test_a_nested_tensor_has_no_counterpart_among_padded_ones(tmp_path: Path) ->
     found = compare(target, dump("padded", lambda: padded(1.0)))
     assert found.exit_code == 0, found.cause
     assert compare(target, dump("wrong", lambda: padded(1.01))).exit_code == 1
+
+
+def rows(path: Path, *, padded: bool, scale: float = 1.0) -> Path:
+    """Take the mean of what a layer makes of each sequence, of nested rows or of padded ones."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    given = [torch.randn(length, 4) for length in (2, 5, 3)]
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=layer):
+        if padded:
+            whole = layer(nn.utils.rnn.pad_sequence(given, batch_first=True)).relu() * scale
+            made = [row[: len(one)] for row, one in zip(whole, given, strict=True)]
+        else:
+            made = list((layer(torch.nested.nested_tensor(given, layout=torch.jagged)).relu() * scale).unbind())
+        torch.stack([row.mean(0) for row in made]).square().sum().backward()
+    return path
+
+
+def test_rows_that_are_nested_on_one_side_are_compared_beneath(tmp_path: Path) -> None:
+    baseline = rows(tmp_path / "baseline", padded=False)
+    assert compare(rows(tmp_path / "again", padded=False), baseline).exit_code == 0
+    found = compare(rows(tmp_path / "wrong", padded=False, scale=1.1), baseline)
+    assert found.exit_code == 1, found.answer()
+    assert compare(rows(tmp_path / "padded", padded=True), baseline).cause is None
+    wrong = compare(rows(tmp_path / "wrong padded", padded=True, scale=1.1), baseline)
+    assert wrong.exit_code == 1, wrong.answer()

@@ -103,6 +103,18 @@ def test_a_wrapper_is_recorded_by_its_shape(record: Record) -> None:
     assert [note.code for note in rank.notes if note.code == "wrapped_tensors"] == ["wrapped_tensors"]
 
 
+def test_gradients_of_nested_rows_are_written_to_a_wrapper_whose_memory_is_not_followed(record: Record) -> None:
+    weight = torch.ones(4, 2, requires_grad=True)
+
+    def run() -> None:
+        nested = torch.nested.nested_tensor([torch.ones(2, 2), torch.ones(3, 2)], layout=torch.jagged)
+        rows = torch.nn.functional.linear(nested, weight).relu().unbind()
+        torch.stack([row.mean(0) for row in rows]).sum().backward()
+
+    record(run, data="full")
+    assert weight.grad is not None and torch.equal(weight.grad, torch.full((4, 2), 2.0))
+
+
 def test_a_sum_that_was_not_computed_has_no_data(record: Record) -> None:
     x = torch.ones(3, requires_grad=True)
     rank = record(lambda: torch.mul(x, x).sum().backward(), data="structure")
