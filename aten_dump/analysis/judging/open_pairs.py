@@ -20,12 +20,13 @@ from typing import Final
 
 from ...dump import Call, Value
 from ...store.op_names import read_op_name
+from ..distance.float64_results import SAME_NORM
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
-from ..flow.regions import SAME_NORM, Meaning
+from ..flow.regions import Meaning
 from ..rerun.shared_memory import moment_of
 from ..rerun.workspaces import is_workspace
 from .estimates import distance
