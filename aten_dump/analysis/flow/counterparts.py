@@ -71,6 +71,10 @@ class Counterparts:
             found, bitwise=apart.bitwise, error=apart.rel_l2, metrics=apart, nonfinite=apart.nonfinite > 0, reason=why
         )
 
+    def holds_undefined(self, side: Side, value: Value) -> bool:
+        """Tell whether something of a value depends on memory that nothing had written."""
+        return value.undefined or (self._undefined is not None and self._undefined[side].elements(value) is not None)
+
     def leaves_undefined(self, side: Side, call: Call) -> bool:
         """Tell whether something of what a call made depends on memory that nothing had written."""
         values = [value for _, value in call.result_values()]

@@ -20,13 +20,14 @@ from typing import Final
 
 from ...dump import Call, Value
 from ...store.op_names import is_workspace, read_op_name
+from ..distance.float64_results import SAME_NORM
 from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
-from ..flow.regions import SAME_NORM, Meaning
+from ..flow.regions import Meaning
 from ..rerun.shared_memory import moment_of
 from .estimates import distance
 from .input_links import Link, open_links, state_from

@@ -1,0 +1,117 @@
+"""Two results of float64, and what the rounding of their starts moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from aten_dump import compare
+from aten_dump.analysis.distance.float64_results import (
+    SAME_NORM,
+    are_near,
+    is_as_large,
+    is_same,
+    is_shaken_as_far,
+    shake,
+)
+from aten_dump.dump import RankDump
+
+X = torch.linspace(0.1, 3.0, 16)
+
+
+def test_two_results_are_the_same_if_they_differ_by_float64_alone(record: Callable[..., RankDump]) -> None:
+    value = record(lambda: X.exp())["Aten.exp.0.forward"].outputs
+    exact = X.double().exp()
+    assert is_same(value, exact, exact) and is_same(value, exact, exact * (1 + SAME_NORM / 100))
+    assert not is_same(value, exact, exact * (1 + 10 * SAME_NORM))
+    assert not is_same(value, exact, exact.log() / 0)
+
+
+def test_a_shaken_tensor_is_rounded_otherwise(record: Callable[..., RankDump]) -> None:
+    value = record(lambda: X.exp())["Aten.exp.0.forward"].outputs
+    exact = X.double()
+    one, other, again = exact.clone(), exact.clone(), exact.clone()
+    shake(one, value)
+    shake(other, value, 1)
+    shake(again, value)
+    assert torch.equal(one, again) and not torch.equal(one, other)
+    assert torch.allclose((one / exact - 1).abs(), torch.full_like(exact, torch.finfo(torch.float32).eps / 2))
+    far = one * 1.001
+    assert is_shaken_as_far(exact, one, (other, one)) and not is_shaken_as_far(exact, far, (other, far))
+
+
+def test_a_difference_that_moves_by_its_own_size_is_one_of_rounding() -> None:
+    apart = torch.tensor([1e-8, -2e-8, 0.0], dtype=torch.float64)
+    assert is_as_large(apart, -apart / 2) and is_as_large(apart * 0, apart * 0)
+    assert not is_as_large(apart, apart * 1e-7)
+    assert not is_as_large(apart + 1, apart), "one element stays"
+    assert not is_as_large(apart, apart / 0)
+
+
+def test_results_are_near_if_they_have_some_digits_in_common() -> None:
+    exact = X.double()
+    assert are_near(exact, exact * 1.0005) and not are_near(exact, exact * 1.002)
+    assert not are_near(exact, exact[:4]) and not are_near(exact.long(), exact.long())
+    assert not are_near(exact, exact / 0)
+
+
+class Attention(nn.Module):
+    """Its softmax is shifted by the greatest score, through which a gradient flows that is zero but for rounding."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.qkv = kind, nn.Linear(8, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(-1, -2) / 8**0.5
+        greatest = scores.amax(-1, keepdim=True)
+        if self.kind == "detached":
+            greatest = greatest.detach()
+        exponents = (scores - greatest * (0.5 if self.kind == "halved" else 1.0)).exp()
+        total = exponents.sum(-1, keepdim=True)
+        if self.kind == "total detached":
+            total = total.detach()
+        if self.kind == "eps":
+            total = total + 1e-5
+        return (exponents / total) @ v
+
+
+@pytest.mark.parametrize("wrong", ["", "total detached", "eps"])
+def test_a_gradient_of_rounding_alone_is_no_difference(record: Callable[..., RankDump], wrong: str) -> None:
+    x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+
+    def dump(kind: str) -> RankDump:
+        model = Attention(kind)
+        return record(lambda: model(x).square().mean().backward(), model=model, data="tensor")
+
+    one, other = dump(wrong or "plain"), dump("detached")
+    for found in (compare(one, other), compare(other, one)):
+        assert found.exit_code == bool(wrong), found.cause
+
+
+@pytest.mark.parametrize("wrong", ["", "scaled", "temperature"])
+def test_a_sum_that_cancels_may_start_from_what_was_rounded(record: Callable[..., RankDump], wrong: str) -> None:
+    """Distillation takes the logarithm of the teacher's softmax, or its log_softmax."""
+    torch.manual_seed(0)
+    student, teacher, x = nn.Linear(8, 3), nn.Linear(8, 3), torch.randn(6, 8)
+
+    def in_parts() -> None:
+        student.zero_grad()
+        logits = teacher(x).detach() / 2
+        p, q = logits.softmax(1), student(x).log_softmax(1)
+        cross, entropy = (p * q).sum(1).mean(), (p * (logits * (2 if wrong == "temperature" else 1)).log_softmax(1))
+        (entropy.sum(1).mean() * (1.00001 if wrong == "scaled" else 1) - cross).backward()
+
+    def divergence() -> None:
+        student.zero_grad()
+        q = student(x).log_softmax(1)
+        nn.functional.kl_div(q, (teacher(x).detach() / 2).softmax(1), reduction="batchmean").backward()
+
+    one, other = (record(body, model=student, data="tensor") for body in (in_parts, divergence))
+    for found in (compare(one, other), compare(other, one)):
+        assert found.exit_code == bool(wrong), found.cause
