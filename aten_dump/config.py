@@ -55,6 +55,7 @@ STATISTICS: Final = (
     "negative",
     "positive",
 )
+SIGNS: Final = frozenset(("zero", "negative", "positive"))  # of these: what counts signs
 CONFIG_VARIABLE: Final = VARIABLES[0]
 _NUMBER: Final = r"\s*[0-9]{1,18}\s*"
 _RANGES: Final = re.compile(rf"{_NUMBER}(-{_NUMBER})?(\|{_NUMBER}(-{_NUMBER})?)*")

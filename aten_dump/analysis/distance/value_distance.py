@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
+from ...config import SIGNS
 from ...dump import Value
 from ...dump.value_statistics import Number
 from ...errors import MissingDataError
@@ -175,7 +176,7 @@ def _statistics(target: Value, baseline: Value, t: Statistics, b: Statistics) ->
     errors = []
     for name in common:
         one, other = t[name], b[name]
-        if one is None or other is None or name in ("zero", "negative", "positive", *_COUNTS):
+        if one is None or other is None or name in SIGNS or name in _COUNTS:
             continue
         size = scale * math.sqrt(max(baseline.numel, 1)) if name == "l2norm" else scale
         if not (math.isfinite(abs(one)) and math.isfinite(abs(other))):

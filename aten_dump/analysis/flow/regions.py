@@ -204,20 +204,20 @@ class Regions:
         return self._match_numbers(ours, theirs)
 
     def _starts(
-        self, cones: tuple[Cone, Cone], *, shaken: bool = False, all_shaken: int | None = None
+        self, cones: tuple[Cone, Cone], *, shaken: bool = False, all_shaken: int = 0
     ) -> list[dict[Value, torch.Tensor]]:
         """Return what both cones start from: the target's values, also for their counterparts.
 
         Args:
             cones: the target's and the baseline's.
             shaken: put an error of its dtype's rounding on what one side alone starts from.
-            all_shaken: put one on all that they start from; the number says which.
+            all_shaken: put one on all that they start from, unless 0; the number says which.
         """
         made = [start_tensors(cone.cut) for cone in cones]
-        for side, cone in enumerate(cones) if all_shaken is not None else ():
+        for side, cone in enumerate(cones) if all_shaken else ():
             for value in cone.cut:
                 if value.is_floating:
-                    shake(made[side][value.id], value, all_shaken or 0)
+                    shake(made[side][value.id], value, all_shaken)
         ours = {self._known.class_of(0, value): value for value in cones[0].cut}
         for value in cones[1].cut:
             mine = ours.get(self._known.class_of(1, value))

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import is_workspace, read_op_name
+from ...store.op_names import is_workspace, reads_no_elements
 from ..distance.float64_results import SAME_NORM
 from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair
@@ -240,18 +240,18 @@ class OpenPairs:
         start = self._places[pair.target.id] + 1
         for number in self._order[start : start + _MOST_AHEAD]:
             call = self._knows.target.call(number)
-            if _takes_the_shape(call) or not any(comes_of_it(value) for _, value in flow.reads(call)):
+            if reads_no_elements(call.op) or not any(comes_of_it(value) for _, value in flow.reads(call)):
                 continue
             ours.add(number)
             partner = pairs.get(number)
             if partner is None or flow.is_view(call):
                 continue
-            read = self._read_by(call, partner)
             if given:
-                both = [pair for pair in read.values() if comes_of_it(pair[0])]
-                yield from (([target], [baseline]) for target, baseline in both if _could_tell([target], [baseline]))
+                for target, baseline in self._read_by(call, partner).values():
+                    if comes_of_it(target) and _could_tell([target], [baseline]):
+                        yield [target], [baseline]
                 continue
-            found = self._knows.results(call, partner) or read
+            found = self._knows.results(call, partner) or self._read_by(call, partner)
             values = [list(side) for side in zip(*found.values(), strict=True)]
             if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
                 yield values[0], values[1]
@@ -264,7 +264,7 @@ class OpenPairs:
         flow = self._knows.flows[0]
         if not result.is_floating:
             return False
-        readers = (later for later in flow.readers(call) if not _takes_the_shape(later))
+        readers = (later for later in flow.readers(call) if not reads_no_elements(later.op))
         readers = (later for later in readers if any(_is_of(result, value) for _, value in flow.reads(later)))
         return any(value.is_floating for later in readers for _, value in flow.results(later))
 
@@ -281,12 +281,6 @@ class OpenPairs:
 def _is_complex_alone(close: Closeness) -> bool:
     """Tell whether one value of two has complex numbers, and the other real ones."""
     return close.dtype is not None and len({name.startswith("complex") for name in close.dtype}) == 2
-
-
-def _takes_the_shape(call: Call) -> bool:
-    """Tell whether a call is given a tensor for its shape alone."""
-    name = read_op_name(call.op).name
-    return name.endswith("_like") or name.startswith("new_")
 
 
 def _is_of(result: Value, value: Value) -> bool:

@@ -157,12 +157,16 @@ class _Search:
         given_values = call.input_values()
         inputs, undefined = self._slots(given_values)
         inputs = [slot for slot in inputs if self._key(slot.value) not in self._workspaces]
-        values = call.result_values()
-        self._workspaces.update(self._key(value.id) for slot, value in values if is_workspace(call.op, slot))
-        values = [(slot, value) for slot, value in values if not is_workspace(call.op, slot)]
+        values: list[tuple[str, Value]] = []
+        for name, value in call.result_values():
+            if is_workspace(call.op, name):
+                self._workspaces.add(self._key(value.id))
+            else:
+                values.append((name, value))
         results, _ = self._slots(values)
-        self._unknown += sum(map(self._is_unknown, values))
-        self._judged += sum(value.is_floating for _, value in values) - sum(map(self._is_unknown, values))
+        unknown_here = sum(map(self._is_unknown, values))
+        self._unknown += unknown_here
+        self._judged += sum(value.is_floating for _, value in values) - unknown_here
         self._note_near(call, results)
         bad = [slot for slot in results if not slot.contents.finite]
         given = [slot for slot in inputs if not slot.contents.finite]

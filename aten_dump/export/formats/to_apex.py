@@ -13,6 +13,7 @@ from typing import Any
 
 from ...dump import Call, Value
 from ..chosen_calls import ChosenCalls, require
+from ..values.linked_files import without_nul
 from .to_hdf5 import group_of, put_array
 
 
@@ -40,7 +41,7 @@ def is_child(call: Call) -> bool:
 
 def write_call(group: Any, call: Call, chosen: ChosenCalls) -> None:
     """Write what a module's call, or its backward, was given and gave."""
-    group.attrs["call"] = call.name.replace("\0", "_")
+    group.attrs["call"] = without_nul(call.name)
     given, made = ("grad_output", "grad_input") if call.phase == "backward" else ("feat_input", "feat_output")
     args, _ = call.inputs
     _write_items(group, given, tuple(args), chosen)

@@ -13,7 +13,7 @@ from typing import Any
 from ...dump import RankDump, Value
 from ..chosen_calls import ChosenCalls, require, slots_of
 from ..values.arrays import as_array
-from ..values.linked_files import one_name
+from ..values.linked_files import one_name, without_nul
 
 
 def write(chosen: ChosenCalls, out: Path) -> None:
@@ -29,7 +29,7 @@ def write(chosen: ChosenCalls, out: Path) -> None:
                 name = one_name(call.name)
                 group = root.create_group(name if name not in root else f"{name}.{call.id}")
                 facts = {"op": call.op, "kind": call.kind, "phase": call.phase, "module": call.module}
-                group.attrs.update({key: text.replace("\0", "_") for key, text in facts.items()} | {"id": call.id})
+                group.attrs.update({key: without_nul(text) for key, text in facts.items()} | {"id": call.id})
                 for slot, value in chosen.tensors(slots_of(call)):
                     put(group, slot, value, written)
 

@@ -54,8 +54,13 @@ class TensorFiles:
 
 
 def one_name(text: str) -> str:
-    """Return a name that is one level of a path, without what no file and no HDF5 group may have in its name."""
-    return text.replace("/", "_").replace("\0", "_")
+    """Return a name that is one level of a path, of files or of HDF5 groups."""
+    return without_nul(text).replace("/", "_")
+
+
+def without_nul(text: str) -> str:
+    """Return a text that names of files and HDF5 may hold."""
+    return text.replace("\0", "_")
 
 
 def _linked(first: Path, path: Path) -> bool:

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from .on_device import SIGNS, Array
+from ....config import SIGNS
+from .on_device import Array
 
 _FLOAT64_BYTES: Final = 8
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ....config import SIGNS
 from ...torch_internals.quiet import quiet
 
 Array = NDArray[Any]
@@ -144,7 +145,7 @@ def _of_float(x: Array, starts: Array, counts: Array, names: tuple[str, ...]) ->
 
 
 def _signs(x: Array, starts: Array, names: tuple[str, ...]) -> Columns:
-    if {"zero", "negative", "positive"}.isdisjoint(names):
+    if SIGNS.isdisjoint(names):
         return {}
     return {"zero": _sums(x == 0, starts), "negative": _sums(x < 0, starts), "positive": _sums(x > 0, starts)}
 

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 
+from ....config import SIGNS
 from ...devices import has_float64
 from ...memory.geometry import covers
 from .rows import rows_of
@@ -39,7 +40,6 @@ _COUNTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "negative": lambda x: x < 0,
     "positive": lambda x: x > 0,
 }
-SIGNS: Final = frozenset(("zero", "negative", "positive"))
 Reduced = dict[str, torch.Tensor]  # name of a result -> one or more numbers, on the device
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 import torch
 
-from ....config import STATISTICS
+from ....config import SIGNS, STATISTICS
 from ...memory.geometry import covers
 from ...memory.scratch import Scratch, give_back, take_scratch
 from .one_pass import CODES, IS_COMPILED, of_memory
@@ -190,7 +190,7 @@ class _Scan:
     def __init__(self, names: tuple[str, ...]) -> None:
         self._wants_sum = "mean" in names or "std" in names
         self._wants_squares = "l2norm" in names or "std" in names
-        self._wants_signs = not {"zero", "negative", "positive"}.isdisjoint(names)
+        self._wants_signs = not SIGNS.isdisjoint(names)
         self._scratch: Scratch | None = None  # for the signs of each chunk
         self.low, self.high = math.inf, -math.inf
         self.total = self.squares = 0.0
@@ -272,7 +272,7 @@ def _square_sum(chunk: torch.Tensor) -> float:
 
 def _count_signs(flat: torch.Tensor, names: tuple[str, ...], found: dict[str, Number]) -> None:
     """Fill in zero, negative and positive of integers."""
-    if {"zero", "negative", "positive"}.isdisjoint(names):
+    if SIGNS.isdisjoint(names):
         return
     count, nonzero = found["count"], int(torch.count_nonzero(flat).item())
     negative = 0 if found["min"] >= 0 else count if found["max"] < 0 else int(torch.count_nonzero(flat < 0).item())
