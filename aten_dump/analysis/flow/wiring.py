@@ -53,6 +53,18 @@ class Wiring:
         sides = zip(self._flows, (target, baseline), strict=True)
         return all(flow.maker(value) is None and not written_parts(flow, value) for flow, value in sides)
 
+    def reads_of_pairs(self, target: Call, baseline: Call) -> bool:
+        """Tell whether all that two calls read comes from outside, or was made by calls that are a pair."""
+        theirs = dict(self._flows[1].reads(baseline))
+        for slot, value in self._flows[0].reads(target):
+            other = theirs.get(slot)
+            if other is None or value.shape != other.shape:
+                return False
+            ours, made = self._flows[0].writer(value), self._flows[1].writer(other)
+            if (ours is None) != (made is None) or (ours and made and not self._is_pair(ours[0], made[0])):
+                return False
+        return True
+
     def _depth(self, value: Value) -> int:
         state = self._known.state_of(value)
         return 0 if state is None else state.depth

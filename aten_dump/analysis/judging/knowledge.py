@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 from ...dump import Call, RankDump, Value
+from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import EvidenceRows
 from ..evidence.findings import Status
 from ..evidence.states import WORSE, Inputs, inputs_of
@@ -16,6 +18,7 @@ from ..flow.computed_dtype import computed_dtype, dtype_text
 from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
+from ..flow.flat_memory import has_parts
 from ..flow.read_numbers import ReadNumbers
 from ..flow.regions import Regions
 from ..flow.undefined_memory import UndefinedMemory
@@ -23,6 +26,7 @@ from ..flow.wiring import Wiring
 from ..rerun.op_errors import Undefined
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
+from .estimates import limits_of
 from .input_links import Links
 from .result_judge import ResultJudge
 from .sources import Sources, records_all_ops
@@ -128,3 +132,28 @@ class Knowledge:
                         text = f"{call.name}.{slot} is off by {error.error:.3g} (relative L2) from a float64 replay"
                         return call, side, text
         return None
+
+    def known_status(self, target: Value, baseline: Value, close: Closeness) -> Status:
+        """Return the status of two values that nobody judged."""
+        if target.undefined or baseline.undefined or has_parts(target) != has_parts(baseline):
+            return "unknown"
+        state = self.wiring.state(target, baseline)
+        if state is not None:
+            return state.status
+        known = self.known.is_known(0, target) or self.known.is_known(1, baseline)
+        made = not self.wiring.is_from_outside(target, baseline)
+        if known or made:
+            return "unknown"  # others are their counterparts, or what their region leads to is compared
+        if not close.known or (self.kind == "aten" and not _is_read(target) and not _is_read(baseline)):
+            return "unknown"  # as the old content of an ``out=`` buffer
+        if close.shape is not None or close.nonfinite or close.level == "hash":
+            return "different"
+        limits = limits_of(target, baseline).times(2.0 * math.sqrt(1 + self.known.depth))
+        if (close.error or 0.0) <= limits.rel_l2:
+            return "within"
+        return "unknown" if self.kind == "aten" else "different"  # no op made it or reads it
+
+
+def _is_read(value: Value) -> bool:
+    """Tell whether an op reads what a value holds."""
+    return any(call.kind == "aten" and value.id in call.read_value_ids() for call, _ in value.consumers)

@@ -20,25 +20,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ...dump import Call, Value
+from ...dump import Call
 from ...store.op_names import is_workspace
 from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair, said_of
-from ..evidence.findings import Finding, FindingKind, Row, Status
+from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
-from ..flow.counterparts import NOT_TOLD
+from ..flow.counterparts import NOT_TOLD, Side
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
 from .ends import Ends, roots_of
-from .estimates import limits_of
+from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs
 from .result_judge import OTHER_DRAWS
 
+_MOST_ALIKE: Final = 64  # results that nobody reads, among which the nearest is looked for
 _MOST_FROM_OUTSIDE: Final = 4  # of what a call reads, whose counterparts' readers are looked at
 
 
@@ -50,6 +51,7 @@ class Walk:
         self.given_up: set[int] = set()  # ids of target calls whose pairs turned out to be none
         self.found_by_flow: list[Pair] = []
         self._taken: set[int] = set()  # ids of the baseline's calls that were walked
+        self._by_op: tuple[dict[tuple[str, str], list[Call]], ...] = {}, {}
         self._not_told: list[tuple[Call, str]] = []  # results of which it is not known what in them is undefined
 
     def run(self, primary: Sequence[Pair], aligned: Sequence[Pair] = ()) -> None:
@@ -59,12 +61,13 @@ class Walk:
         self.knows.links.note_precisions(primary)
         pairs = {pair.target.id: pair for pair in primary}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
+        self._pairs = pairs
         losses = zip(roots_of(self.knows.target), roots_of(self.knows.baseline), strict=False)
         self._open_pairs = OpenPairs(self.knows, list(losses))
         for call in self.knows.flows[0].calls():
             pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:
-                pair = self._paired_by_flow(call, from_outside=pair is not None)
+                pair = self._paired_by_flow(call, from_outside=pair is not None) or self._paired_by_results(call)
             if pair is not None:
                 self._pair(pair)
 
@@ -93,8 +96,12 @@ class Walk:
         is_other = any(map(is_another_source, links))
         if is_other or any(open_links(links)):
             better = self._paired_by_flow(pair.target, from_outside=is_other)
+            better = better or self._paired_by_results(pair.target, pair.baseline)
             if better is not None:
                 pair, links = better, self.knows.links.of(better)
+            elif self._belongs_to_later(pair):
+                self._give_up(pair)
+                return
         results = self._compared(pair)
         differences = self.knows.differences(pair.target, pair.baseline)
         data = [close for slot, (_, _, close) in results.items() if not is_workspace(pair.target.op, slot)]
@@ -141,20 +148,65 @@ class Walk:
             call: the target's.
             from_outside: that may be from outside alone, where calls of one op seem to come in another order.
         """
-        knows = self.knows
         for other in self._given_alike(call, from_outside=from_outside):
             if other.op != call.op or other.id in self._taken or other.phase != call.phase:
                 continue
-            pair = Pair(call, other, "flow")
-            links = knows.links.of(pair)
-            # Parts that make up no counterpart may be another partial sum.
-            is_known = bool(links) and not any(open_links(links)) and not any(map(is_unsettled, links))
-            is_clean = not any(is_another_source(link) or (link.said and link.said.guilty) for link in links)
-            if is_known and is_clean and not knows.differences(call, other):
-                knows.wiring.pairs[call.id] = other
-                self.found_by_flow.append(pair)
-                return pair
+            if self._is_given_the_same(Pair(call, other, "flow")):
+                return self._found(call, other)
         return None
+
+    def _is_given_the_same(self, pair: Pair, *, ahead: bool = False) -> bool:
+        """Tell whether both calls are known to be given the same; `ahead`: what calls of a pair made is the same."""
+        links = self.knows.links.of(pair)
+        # Parts that make up no counterpart may be another partial sum.
+        is_known = bool(links) and (ahead or not any(open_links(links))) and not any(map(is_unsettled, links))
+        is_clean = not any(is_another_source(link) or (link.said and link.said.guilty) for link in links)
+        return is_known and is_clean and not self.knows.differences(pair.target, pair.baseline)
+
+    def _found(self, call: Call, other: Call) -> Pair:
+        pair = self._pairs[call.id] = Pair(call, other, "flow")
+        self.knows.wiring.pairs[call.id] = other
+        self.found_by_flow.append(pair)
+        return pair
+
+    def _belongs_to_later(self, pair: Pair) -> bool:
+        """Tell whether the baseline's call is given what a later one of the target's, without a partner, is; pair them.
+
+        As where the target alone runs a model on the same once more, and on something else then.
+        """
+        for call in self._like(0, pair.target):
+            is_free = call.id > pair.target.id and call.id not in self.knows.wiring.pairs
+            is_free = is_free and self.knows.wiring.reads_of_pairs(call, pair.baseline)
+            if is_free and self._is_given_the_same(Pair(call, pair.baseline, "flow"), ahead=True):
+                self._found(call, pair.baseline)
+                return True
+        return False
+
+    def _like(self, side: Side, call: Call) -> list[Call]:
+        """Return the calls of one side that are of the op and phase of a call."""
+        if not self._by_op[side]:
+            for other in self.knows.flows[side].calls():
+                self._by_op[side].setdefault((other.op, other.phase), []).append(other)
+        return self._by_op[side].get((call.op, call.phase), [])
+
+    def _paired_by_results(self, call: Call, instead_of: Call | None = None) -> Pair | None:
+        """Return the pair of a call that nobody reads with the one of those like it in the baseline that made the same.
+
+        A recurrent layer's kernels stack their last states, whether anybody wants them or not, in one order or another.
+        """
+        flows = self.knows.flows
+        if call.phase != "forward" or call.mutated or flows[0].readers(call) or flows[0].is_view(call):
+            return None
+        found = []
+        for other in self._like(1, call):
+            if other.id not in self._taken and not flows[1].readers(other) and len(found) < _MOST_ALIKE:
+                made, depth = self._compared(Pair(call, other, "flow")).values(), self.knows.known.depth
+                apart = [distance(one, two, close, depth)[1] if close.known else math.inf for one, two, close in made]
+                if apart and max(apart) <= 1:
+                    found.append((max(apart), other.id, other))
+        nearest = min(found, key=lambda item: item[:2])[2] if found else instead_of
+        is_known = nearest is None or (instead_of is not None and nearest.id == instead_of.id)
+        return None if is_known else self._found(call, nearest)
 
     def _given_alike(self, call: Call, *, from_outside: bool) -> Iterator[Call]:
         """Yield calls of the baseline that are given what a call is: what a pair's call made, else from outside."""
@@ -290,30 +342,4 @@ class Walk:
             for slot, value in values:
                 if slot in slots:
                     close = self.knows.known.close(value, slots[slot])
-                    self.knows.evidence.known(pair, slot, close, self.known_status(value, slots[slot], close))
-
-    def known_status(self, target: Value, baseline: Value, close: Closeness) -> Status:
-        """Return the status of two values that nobody judged."""
-        knows = self.knows
-        if target.undefined or baseline.undefined or has_parts(target) != has_parts(baseline):
-            return "unknown"
-        state = knows.wiring.state(target, baseline)
-        if state is not None:
-            return state.status
-        known = knows.known.is_known(0, target) or knows.known.is_known(1, baseline)
-        made = not knows.wiring.is_from_outside(target, baseline)
-        if known or made:
-            return "unknown"  # others are their counterparts, or what their region leads to is compared
-        if not close.known or (knows.kind == "aten" and not _is_read(target) and not _is_read(baseline)):
-            return "unknown"  # as the old content of an ``out=`` buffer
-        if close.shape is not None or close.nonfinite or close.level == "hash":
-            return "different"
-        limits = limits_of(target, baseline).times(2.0 * math.sqrt(1 + knows.known.depth))
-        if (close.error or 0.0) <= limits.rel_l2:
-            return "within"
-        return "unknown" if knows.kind == "aten" else "different"  # no op made it or reads it
-
-
-def _is_read(value: Value) -> bool:
-    """Tell whether an op reads what a value holds."""
-    return any(call.kind == "aten" and value.id in call.read_value_ids() for call, _ in value.consumers)
+                    self.knows.evidence.known(pair, slot, close, self.knows.known_status(value, slots[slot], close))

@@ -53,7 +53,24 @@ class TakenAway:
     # -- what modules returned --------------------------------------------------------------------------------------
 
     def of_modules(self) -> Iterator[tuple[str, Value, Value]]:
-        """Yield what outermost modules returned for good, with its name."""
+        """Yield what outermost modules returned for good, with its name.
+
+        Where calls were aligned whose results have their counterparts elsewhere, what is left of both sides goes
+        together, and what one side has more of is its own affair.
+        """
+        left: tuple[list[tuple[str, Value]], list[Value]] = [], []
+        for name, target, baseline in self._of_aligned():
+            elsewhere = self._is_elsewhere(0, target, baseline), self._is_elsewhere(1, baseline, target)
+            if not any(elsewhere):
+                yield name, target, baseline
+            elif not elsewhere[0]:
+                left[0].append((name, target))
+            elif not elsewhere[1]:
+                left[1].append(baseline)
+        for (name, target), baseline in zip(*left, strict=False):
+            yield name, target, baseline
+
+    def _of_aligned(self) -> Iterator[tuple[str, Value, Value]]:
         for pair in self._aligned if self._knows.tells_memory else ():
             if not (_is_outermost(pair.target) and _is_outermost(pair.baseline)):
                 continue
@@ -62,6 +79,18 @@ class TakenAway:
                 other = theirs.get(slot)
                 if other is not None and self._is_result(pair, value, other):
                     yield f"result ({slot} of {pair.target.name})", value, other
+
+    def _is_elsewhere(self, side: Side, value: Value, other: Value) -> bool:
+        """Tell whether the counterpart of a module's result is what another call of a module returned."""
+        partner = self._knows.known.partner(side, value)
+        return partner is not None and partner.id != other.id and partner.id in self._returned[1 - side]
+
+    @cached_property
+    def _returned(self) -> tuple[set[int], set[int]]:
+        """Ids of what outermost modules returned, on both sides."""
+        calls = (rank.calls.filter(kind="module") for rank in (self._knows.target, self._knows.baseline))
+        one, other = ({v.id for call in side if _is_outermost(call) for _, v in call.output_values()} for side in calls)
+        return one, other
 
     def _is_result(self, pair: Pair, target: Value, baseline: Value) -> bool:
         if target.id in self._losses[0] or baseline.id in self._losses[1] or not _is_told(target, baseline):

@@ -208,3 +208,15 @@ def test_calls_that_show_a_view_must_be_given_the_same(knows: Knows, alike: bool
     wiring.pairs = {}
     assert Wiring(found.flows, Counterparts(read_data=True), same_arguments).state(*read_by(found, "relu.0")) is None
     assert len(asked) == 1, "calls that are no pair are not asked about"
+
+
+def test_calls_that_read_what_paired_calls_made(knows: Knows) -> None:
+    found = knows(lambda: (X.exp() + X, X.sin() + X), lambda: (X.exp() + X, X.sin() + X))
+    exp, sin = ([rank[f"Aten.{op}.0.forward"] for rank in (found.target, found.baseline)] for op in ("exp", "sin"))
+    first, second = ([rank[f"Aten.add.{n}.forward"] for rank in (found.target, found.baseline)] for n in (0, 1))
+    reads, found.wiring.pairs = found.wiring.reads_of_pairs, {}
+    assert reads(exp[0], exp[1]), "all from outside"
+    assert not reads(first[0], first[1]), "nothing is a pair"
+    found.wiring.pairs = {exp[0].id: exp[1], sin[0].id: sin[1]}
+    assert reads(first[0], first[1]) and reads(second[0], second[1])
+    assert not reads(first[0], second[1]) and not reads(first[0], exp[1])

@@ -381,7 +381,7 @@ def status(walk: Walk, target: torch.Tensor, baseline: torch.Tensor) -> str:
         next(v for v in rank.values if v.dtype == wanted.dtype and torch.equal(v.tensor(), wanted))
         for rank, wanted in ((walk.knows.target, target), (walk.knows.baseline, baseline))
     ]
-    return walk.known_status(values[0], values[1], walk.knows.known.close(values[0], values[1]))
+    return walk.knows.known_status(values[0], values[1], walk.knows.known.close(values[0], values[1]))
 
 
 def test_the_status_of_values_from_outside_that_no_pair_reads(walk: Walks) -> None:
@@ -412,7 +412,7 @@ def test_equal_statistics_of_values_that_no_pair_reads_are_within(walk: Walks) -
     one = seen.knows.target["Aten.neg.0.forward"].inputs[0][0]
     other = seen.knows.baseline["Aten.exp.0.forward"].inputs[0][0]
     close = seen.knows.known.close(one, other)
-    assert not close.error and seen.known_status(one, other, close) == "within"
+    assert not close.error and seen.knows.known_status(one, other, close) == "within"
 
 
 def test_zeros_in_the_dtype_of_a_gradient_that_has_no_counterpart(record: Callable[..., Any]) -> None:
@@ -433,3 +433,39 @@ def test_zeros_in_the_dtype_of_a_gradient_that_has_no_counterpart(record: Callab
     assert compare(by_autocast, plain).exit_code == compare(plain, by_autocast).exit_code == 0
     cause = compare(record(gathered(False, torch.float64), data="tensor"), plain).cause
     assert cause is not None and (cause.kind, cause.row.place.call) == ("argument", "Aten.zeros.0.forward")
+
+
+def test_a_call_whose_partner_comes_later_waits_for_it(walk: Walks) -> None:
+    """The target alone runs a function on what it ran it on before, and throws that away."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).exp().sum()
+
+    def body(*also: torch.Tensor) -> Body:
+        return lambda: list(map(run, (X, *also, Y)))
+
+    seen = walk(body(X), body())
+    assert found(seen) == []
+    pairs = by_flow(seen)
+    assert {pairs[f"Aten.{op}.2.forward"] for op in ("exp", "sum")} == {"Aten.exp.1.forward", "Aten.sum.1.forward"}
+    assert found(walk(body(), body(X))) == []
+    assert found(walk(body(X * 3), body(Y * 3))), "given what no call of the other side is"
+
+
+def test_results_that_nobody_reads_are_paired_by_what_they_are(walk: Walks) -> None:
+    a, b = torch.outer(X, Y), torch.outer(Y, X)
+
+    def fused() -> object:
+        return torch.stack([a @ X, a @ Y]), torch.stack([b @ X, b @ Y])
+
+    def in_parts() -> object:
+        second = torch.stack([(b * X).sum(1), (b * Y).sum(1)])
+        return torch.stack([(a * X).sum(1), (a * Y).sum(1)]), second
+
+    def wrong() -> object:
+        second = torch.stack([(b * X).sum(1), (b * X).sum(1)])
+        return torch.stack([(a * X).sum(1), (a * Y).sum(1)]), second
+
+    assert found(walk(fused, in_parts)) == []
+    assert found(walk(in_parts, fused)) == []
+    assert found(walk(wrong, fused))

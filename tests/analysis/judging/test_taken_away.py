@@ -168,3 +168,30 @@ def test_losses_are_compared_as_such(record: Callable[..., RankDump]) -> None:
     aligned = pair_calls(*ranks, Mapping())
     assert len([*TakenAway(knows, aligned, ([], [])).of_modules()]) == 1
     assert [*TakenAway(knows, aligned, (roots_of(ranks[0]), roots_of(ranks[1]))).of_modules()] == []
+
+
+def evaluations(path: Path, *seeds: int) -> Path:
+    torch.manual_seed(0)
+    model, batches = Net(same), [seeded(6, 8, seed=seed) for seed in seeds]
+
+    def body(step: int) -> None:
+        with torch.no_grad():
+            for batch in batches:
+                model(batch)
+
+    return record(path, body, model)
+
+
+def test_what_one_side_alone_evaluates_is_its_own_affair(tmp_path: Path) -> None:
+    more, fewer = evaluations(tmp_path / "more", 1, 1, 2), evaluations(tmp_path / "fewer", 1, 2)
+    swapped = evaluations(tmp_path / "swapped", 2, 1)
+    for one, other in ((more, fewer), (swapped, fewer)):
+        for found in both_ways(one, other):
+            assert found.exit_code == 0, found.answer()
+
+
+def test_a_result_that_is_another_call_s_is_a_difference(tmp_path: Path) -> None:
+    right = evaluations(tmp_path / "right", 1, 2)
+    for seeds in ((1, 1), (2, 2), (1, 1, 3)):
+        for found in both_ways(evaluations(tmp_path / str(seeds), *seeds), right):
+            assert found.exit_code == 1, found.answer()
