@@ -10,11 +10,13 @@ from torch import Tensor
 
 from ..torch_names import has_kernel_for
 from .fused_ops.schemas import FusedOp
-from .fused_references import FUSED, ON_GPU
+from .fused_references import FUSED, IN_FLOAT64, ON_GPU
 
 
 def composed(op: Any, device: torch.device) -> Callable[..., Any]:
     """Return the op, or what computes the same on a device that has no kernel for it."""
+    if op.name() in IN_FLOAT64 and device.type == "cpu":
+        return IN_FLOAT64[op.name()]
     own = _COMPOSED.get(op.name())
     if own is not None and isinstance(op, FusedOp):
         return own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .fused_ops import attention, cudnn_norms, experts, gpu_attention, gradients, norms, pointwise
+from .fused_ops import attention, cudnn_norms, experts, gpu_attention, gradients, norms, pointwise, recurrent
 
 _ATTENTION: Final[dict[str, Callable[..., Any]]] = {
     "npu_fusion_attention": attention.attention,
@@ -87,4 +87,9 @@ ON_GPU: Final[dict[str, Callable[..., Any]]] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": gpu_attention.cudnn_backward,
     "aten::cudnn_batch_norm": cudnn_norms.batch_norm,
     "aten::cudnn_batch_norm_backward": cudnn_norms.batch_norm_backward,
+}
+# Ops of torch's own whose kernels do not take float64; what stands here runs them in other dtypes.
+IN_FLOAT64: Final[dict[str, Callable[..., Any]]] = {
+    "aten::mkldnn_rnn_layer": recurrent.layer,
+    "aten::mkldnn_rnn_layer_backward": recurrent.layer_backward,
 }
