@@ -209,6 +209,12 @@ def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
         if wrote_unseen(rank):
             text = "callbacks ran unseen; what they left in memory is compared where a call reads it"
             yield f"in the {side} {rank.where} {text}"
+    scales = [f"by {rank.loss_scale:g}" if rank.loss_scale else "by nothing" for rank in (target, baseline)]
+    if scales[0] != scales[1]:
+        yield (
+            f"the loss is scaled {scales[0]} in the target, {scales[1]} in the baseline: loss and gradients differ by "
+            "that until they are unscaled; to see what else differs, record both with one scale"
+        )
 
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:

@@ -251,6 +251,29 @@ def test_what_could_only_be_estimated_is_named(evidence: Callable[..., RankEvide
     assert (found.proven, found.judged) == (0, 3)
 
 
+def test_losses_of_another_scale_are_noted(tmp_path: Path) -> None:
+    def path(name: str, scale: float) -> Path:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=bool(scale))
+
+        def body(step: int) -> None:
+            scaler.scale(model(X).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        return record_steps(tmp_path / name, body, model)
+
+    scaled, plain, again = (
+        open_dump(path(name, scale)).rank(0, 0)
+        for name, scale in (("scaled", 1024.0), ("plain", 0.0), ("again", 1024.0))
+    )
+    text = "the loss is scaled by 1024 in the target, by nothing in the baseline"
+    assert any(text in note for note in compare_rank(task(scaled, plain)).notes)
+    assert not any("scaled" in note for note in compare_rank(task(scaled, again)).notes)
+
+
 def test_an_interrupted_side_is_noted(tmp_path: Path) -> None:
     done, cut = tmp_path / "done", tmp_path / "cut"
     Builder(done).finish()
