@@ -31,7 +31,7 @@ from ..outcomes.left_memory import LeftPlace
 from ..pairing.call_keys import normal_module
 from .estimates import limits_of
 from .input_links import Link, state_from
-from .knowledge import Knowledge
+from .knowledge import Knowledge, is_wrapper
 from .left_behind import LeftBehind
 from .open_pairs import OpenPairs
 from .taken_away import TakenAway
@@ -298,13 +298,8 @@ def roots_of(rank: RankDump) -> list[Value]:
         if call.op in _BACKWARD:
             first = call.inputs[0][0] if call.inputs[0] else None
             given = first if isinstance(first, (list, tuple)) else [first]
-            found += [value for value in given if isinstance(value, Value) and not _is_wrapper(value)]
+            found += [value for value in given if isinstance(value, Value) and not is_wrapper(value)]
     return found
-
-
-def _is_wrapper(value: Value) -> bool:
-    """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
-    return value.opaque and "local" not in value.extra
 
 
 def _is_one_sum(targets: Sequence[Value], baselines: Sequence[Value]) -> bool:

@@ -12,6 +12,7 @@ from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import EvidenceRows
 from ..evidence.findings import Status
+from ..evidence.judgement import Compared
 from ..evidence.states import WORSE, Inputs, inputs_of
 from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.computed_dtype import computed_dtype, dtype_text
@@ -95,6 +96,10 @@ class Knowledge:
         theirs = dict(baseline.result_values())
         return {slot: (v, theirs[slot]) for slot, v in self.flows[0].results(target) if slot in theirs}
 
+    def compared(self, target: Call, baseline: Call) -> dict[str, Compared]:
+        """Return what both calls made, and how close that is, by slot."""
+        return {slot: (t, b, self.known.close(t, b)) for slot, (t, b) in self.results(target, baseline).items()}
+
     def _undefined_in(self, call: Call) -> Undefined:
         """Return which elements of a call's results depend on memory that nothing had written."""
         for memory, rank in zip(self._undefined, (self.target, self.baseline), strict=True):
@@ -137,6 +142,8 @@ class Knowledge:
         """Return the status of two values that nobody judged."""
         if target.undefined or baseline.undefined or has_parts(target) != has_parts(baseline):
             return "unknown"
+        if is_wrapper(target) or is_wrapper(baseline):
+            return "unknown"  # one sample of a batch, to a function under `vmap`: the calls beneath see all of it
         state = self.wiring.state(target, baseline)
         if state is not None:
             return state.status
@@ -157,3 +164,8 @@ class Knowledge:
 def _is_read(value: Value) -> bool:
     """Tell whether an op reads what a value holds."""
     return any(call.kind == "aten" and value.id in call.read_value_ids() for call, _ in value.consumers)
+
+
+def is_wrapper(value: Value) -> bool:
+    """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
+    return value.opaque and "local" not in value.extra

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import Final
 
@@ -35,7 +36,7 @@ from .knowledge import Knowledge
 from .leaf_gradients import LeafGradients
 from .sources import records_all_ops
 
-_MOST_AHEAD: Final = 120  # calls of the target that are looked at for where two ways meet again
+_MOST_AHEAD: Final = 120  # calls of the target, of what comes of a pair, that are looked at for where two ways meet
 _MOST_TRIED: Final = 8  # pairs among them that are run
 _MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
 
@@ -43,14 +44,12 @@ _MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
 class OpenPairs:
     """Resolves pairs; `cleared` has the ids of target calls that belong to regions which mean the same."""
 
-    def __init__(self, knows: Knowledge, losses: Sequence[tuple[Value, Value]] = ()) -> None:
-        """Prepare to resolve; `losses` are the roots of backward of both sides, where ways may meet as well."""
+    def __init__(self, knows: Knowledge, ends: Sequence[tuple[Value, Value]] = ()) -> None:
+        """Prepare to resolve; `ends` are losses and gradients of both sides, where ways may meet as well."""
         self._knows = knows
-        self._losses = losses
+        self._ends = ends
         self.cleared: set[int] = set()
         self.leaves = LeafGradients(knows)
-        self._order = [call.id for call in knows.flows[0].calls()]
-        self._places = {number: place for place, number in enumerate(self._order)}
 
     def resolve(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
         """Settle the open inputs of a pair, and drop the differences that make no difference.
@@ -218,7 +217,7 @@ class OpenPairs:
         return [target for target, baseline in found if compare([target], [baseline]).verdict != "same"]
 
     def _later(self, pair: Pair, results: Sequence[Value], *, given: bool) -> Iterator[tuple[list[Value], list[Value]]]:
-        """Yield what comes of results on both sides: what pairs of later calls make, in order, and losses.
+        """Yield what comes of results on both sides: what pairs of later calls make, in order, and ends.
 
         Args:
             pair: the calls.
@@ -234,30 +233,35 @@ class OpenPairs:
         def comes_of_it(value: Value) -> bool:
             if by_numbers and not value.is_floating:
                 return False  # an index or a mask is the same of much that is not
-            maker = flow.maker(value)
-            return value.id in first or moment_of(value) in first or (maker is not None and maker.id in ours)
+            writer = flow.writer(value)
+            return value.id in first or moment_of(value) in first or (writer is not None and writer[0].id in ours)
 
-        start = self._places[pair.target.id] + 1
-        for number in self._order[start : start + _MOST_AHEAD]:
+        waiting = [call.id for call in flow.readers(pair.target)]
+        heapify(waiting)
+        for number in islice(_ascending(waiting), _MOST_AHEAD):
             call = self._knows.target.call(number)
             if reads_no_elements(call.op) or not any(comes_of_it(value) for _, value in flow.reads(call)):
                 continue
             ours.add(number)
+            for reader in flow.readers(call):
+                heappush(waiting, reader.id)
             partner = pairs.get(number)
-            if partner is None or flow.is_view(call):
+            if partner is None:
                 continue
             if given:
                 for target, baseline in self._read_by(call, partner).values():
                     if comes_of_it(target) and _could_tell([target], [baseline]):
                         yield [target], [baseline]
                 continue
+            if call.phase == "optimizer":
+                continue  # a step of Adam is nearly the same for a gradient of another scale
             found = self._knows.results(call, partner) or self._read_by(call, partner)
             values = [list(side) for side in zip(*found.values(), strict=True)]
             if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
                 yield values[0], values[1]
-        for loss, other in () if given else self._losses:
-            if comes_of_it(loss) and self._comes_of([other], pair.baseline):
-                yield [loss], [other]
+        for end, other in () if given else self._ends:
+            if comes_of_it(end) and self._comes_of([other], pair.baseline):
+                yield [end], [other]
 
     def _goes_on(self, call: Call, result: Value) -> bool:
         """Tell whether later calls of the target make numbers of the numbers in a result."""
@@ -276,6 +280,16 @@ class OpenPairs:
     def _comes_of(self, values: list[Value], origin: Call) -> bool:
         """Tell whether what has no counterpart behind the baseline's values begins at a call."""
         return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
+
+
+def _ascending(waiting: list[int]) -> Iterator[int]:
+    """Take numbers off a heap, each once, while others are put on it."""
+    last = -1
+    while waiting:
+        number = heappop(waiting)
+        if number != last:
+            yield number
+        last = number
 
 
 def _is_complex_alone(close: Closeness) -> bool:

@@ -32,7 +32,7 @@ from ..flow.counterparts import NOT_TOLD, Side
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
-from .ends import Ends, roots_of
+from .ends import Ends, gradients_of, roots_of
 from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
@@ -62,12 +62,16 @@ class Walk:
         pairs = {pair.target.id: pair for pair in primary}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
         self._pairs = pairs
-        losses = zip(roots_of(self.knows.target), roots_of(self.knows.baseline), strict=False)
-        self._open_pairs = OpenPairs(self.knows, list(losses))
+        sides = self.knows.target, self.knows.baseline
+        ours, theirs = map(gradients_of, sides)
+        ends = [*zip(*map(roots_of, sides), strict=False), *((ours[n], theirs[n]) for n in ours if n in theirs)]
+        self._open_pairs = OpenPairs(self.knows, ends)
         for call in self.knows.flows[0].calls():
             pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:
-                pair = self._paired_by_flow(call, from_outside=pair is not None) or self._paired_by_results(call)
+                taken = pair is not None
+                pair = self._paired_by_flow(call, from_outside=taken)
+                pair = self._paired_by_results(call) if pair is None and taken else pair
             if pair is not None:
                 self._pair(pair)
 
@@ -102,7 +106,7 @@ class Walk:
             elif self._belongs_to_later(pair):
                 self._give_up(pair)
                 return
-        results = self._compared(pair)
+        results = self.knows.compared(pair.target, pair.baseline)
         differences = self.knows.differences(pair.target, pair.baseline)
         data = [close for slot, (_, _, close) in results.items() if not is_workspace(pair.target.op, slot)]
         is_equal = bool(data) and all(close.bitwise for close in data)
@@ -136,10 +140,6 @@ class Walk:
             state = None if other is None else self.knows.wiring.state(value, other)
             if other is not None and state is not None:
                 self.knows.evidence.known(pair, slot, self.knows.known.close(value, other), state.status)
-
-    def _compared(self, pair: Pair) -> dict[str, Compared]:
-        found = self.knows.results(pair.target, pair.baseline)
-        return {slot: (t, b, self.knows.known.close(t, b)) for slot, (t, b) in found.items()}
 
     def _paired_by_flow(self, call: Call, *, from_outside: bool) -> Pair | None:
         """Return the pair of a call with one of the baseline's that is the same op and was given the same.
@@ -197,16 +197,17 @@ class Walk:
         flows = self.knows.flows
         if call.phase != "forward" or call.mutated or flows[0].readers(call) or flows[0].is_view(call):
             return None
-        found = []
+        found: list[tuple[float, int, Call]] = []
         for other in self._like(1, call):
             if other.id not in self._taken and not flows[1].readers(other) and len(found) < _MOST_ALIKE:
-                made, depth = self._compared(Pair(call, other, "flow")).values(), self.knows.known.depth
+                made, depth = self.knows.compared(call, other).values(), self.knows.known.depth
                 apart = [distance(one, two, close, depth)[1] if close.known else math.inf for one, two, close in made]
                 if apart and max(apart) <= 1:
                     found.append((max(apart), other.id, other))
         nearest = min(found, key=lambda item: item[:2])[2] if found else instead_of
-        is_known = nearest is None or (instead_of is not None and nearest.id == instead_of.id)
-        return None if is_known else self._found(call, nearest)
+        if nearest is None or (instead_of is not None and nearest.id == instead_of.id):
+            return None
+        return self._found(call, nearest)
 
     def _given_alike(self, call: Call, *, from_outside: bool) -> Iterator[Call]:
         """Yield calls of the baseline that are given what a call is: what a pair's call made, else from outside."""

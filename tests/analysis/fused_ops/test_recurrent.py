@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import compare, replay
 from aten_dump.analysis.composed_ops import composed
+from aten_dump.analysis.fused_ops import recurrent
 from tests.analysis.judging.steps import record, seeded
 
 LAYERS = ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward")
@@ -44,6 +45,7 @@ def test_in_float64_it_computes_what_its_kernels_do(bidirectional: bool, bias: b
     for func, args, found in mode.calls:
         wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in args]
         run = composed(func, torch.device("cpu"))
+        assert run in (recurrent.layer, recurrent.layer_backward)
         for result, mine, again in zip(found, run(*wide), run(*args), strict=True):
             if not mine.numel():
                 continue  # the workspace

@@ -396,3 +396,51 @@ def test_gradients_of_functions_agree_and_a_bug_in_the_function_is_found(how: st
     assert found.exit_code == 1, found.answer()
     assert found.cause is not None
     assert how == "one by one" or found.cause.row.place.op == "aten::pow.Tensor_Scalar", found.answer()
+
+
+def by_rows(path: Path, *, at_once: bool, frozen: int = -1, step: bool = False) -> Path:
+    """Run a layer on each row: what is added up of the bias's gradients meets the whole sum 300 calls later."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"up": nn.Linear(8, 8), "down": nn.Linear(8, 8)})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x = seeded(24, 8)
+
+    def one(row: Tensor, number: int) -> Tensor:
+        hidden = F.gelu(model["up"](row))
+        return hidden if number == frozen else model["down"](hidden)
+
+    def body(number: int) -> None:
+        made = model["down"](F.gelu(model["up"](x))) if at_once else torch.stack([one(r, n) for n, r in enumerate(x)])
+        made.square().mean().backward()
+        if step:
+            optimizer.step()
+
+    return record(path, body, model)
+
+
+@pytest.mark.parametrize("step", [True, False], ids=["step", "gradients"])
+def test_a_layer_row_by_row_agrees_and_a_row_without_it_is_found(tmp_path: Path, step: bool) -> None:
+    whole = by_rows(tmp_path / "whole", at_once=True, step=step)
+    rows = by_rows(tmp_path / "rows", at_once=False, step=step)
+    assert compare(rows, whole).exit_code == 0, compare(rows, whole).answer()
+    assert compare(whole, rows).exit_code == 0, compare(whole, rows).answer()
+    assert compare(by_rows(tmp_path / "less", at_once=False, frozen=3, step=step), whole).exit_code == 1
+
+
+def test_a_module_under_vmap_agrees_with_one_on_the_batch(tmp_path: Path) -> None:
+    def one(name: str, *, at_once: bool, shift: int = 0) -> Path:
+        torch.manual_seed(0)
+        model, x = nn.Linear(8, 8), seeded(6, 8)
+
+        def sample(row: Tensor) -> Tensor:
+            return model(row).roll(shift) @ row
+
+        def body(step: int) -> None:
+            made = torch.einsum("ni,ni->n", model(x), x) if at_once else torch.func.vmap(sample)(x)
+            made.square().mean().backward()
+
+        return record(tmp_path / name, body)
+
+    whole = one("whole", at_once=True)
+    assert compare(one("mapped", at_once=False), whole).exit_code == 0
+    assert compare(one("rolled", at_once=False, shift=1), whole).exit_code == 1
