@@ -62,10 +62,10 @@ def training(path: Path, *, onednn: bool, last: int = -1) -> Path:
     def body(step: int) -> None:
         with torch.backends.mkldnn.flags(enabled=onednn):
             optimizer.zero_grad()
-            model[1](model[0](seeded(4, 5, 6, seed=step))[0][:, last]).square().mean().backward()
+            model[1](model[0](seeded(4, 3, 6, seed=step))[0][:, last]).square().mean().backward()
             optimizer.step()
 
-    return record(path, body, model, steps=2)
+    return record(path, body, model)
 
 
 def test_its_calls_are_replayed_and_the_ops_without_it_mean_the_same(tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ def test_its_calls_are_replayed_and_the_ops_without_it_mean_the_same(tmp_path: P
 
 def test_another_state_is_found_across_both(tmp_path: Path) -> None:
     one, other = training(tmp_path / "one", onednn=True), training(tmp_path / "other", onednn=False, last=-2)
-    for pair in ((one, other), (other, one)):
-        assert compare(*pair).exit_code == 1
+    found = compare(other, one)
+    assert found.exit_code == 1, found.answer()
