@@ -31,7 +31,7 @@ from .estimates import limits_of
 _OF_STEPS: Final = 8.0  # times the root of the number of steps
 _FAR_NEARER: Final = 0.1  # times as far as what is read
 _SAMPLED: Final = 64  # elements of a tensor that tell it from others
-_TELLING: Final = 8  # different numbers among them, at least, to three digits of the greatest
+_TELLING: Final = 6  # different numbers among them, at least, to three digits of the greatest
 _SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"
 _OTHER: Final = "the step before left it, but it is another tensor than in the baseline: the {} has what the {} reads"
 
