@@ -26,7 +26,7 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
-from ..flow.argument_differences import ArgumentDifference
+from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.regions import Meaning
 from ..rerun.shared_memory import moment_of
 from .estimates import distance
@@ -312,8 +312,11 @@ def region_text(meaning: Meaning) -> str:
     if not (meaning.cones[0].pieces or meaning.cones[1].pieces):
         made = [_maker_text(cone.values[0]) for cone in meaning.cones]
         return f"it reads {made[0]}, in the baseline {made[1]}"
-    names = [_names(cone.calls) for cone in meaning.cones]
-    return f"{names[0]} in the target stand against {names[1]} in the baseline"
+    ours, theirs = (cone.calls for cone in meaning.cones)
+    text = f"{_names(ours)} in the target stand against {_names(theirs)} in the baseline"
+    if len(ours) == len(theirs) == 1 and ours[0].op == theirs[0].op:
+        text = ": ".join((text, *map(str, argument_differences(ours[0], theirs[0])[:1])))
+    return text
 
 
 def _maker_text(value: object) -> str:
