@@ -132,12 +132,13 @@ class LeftContents:
     def has_nearer(self, value: Value, than: Value) -> bool:
         """Tell whether the step left something that is far nearer to a value than another one that it left.
 
-        Zeros and ones and what holds few numbers may be like anything, and tell nothing.
+        Zeros and ones and what holds few numbers may be like anything, and tell nothing. Beside a gradient that is
+        rounding in one precision all that is as good as zero is near to it in a finer one: it has to be near in itself.
         """
         wanted, other = _sample(value), _sample(than)
         if wanted is None or other is None or wanted.shape != other.shape or not _tells(wanted):
             return False
-        most = _FAR_NEARER * torch.dist(wanted, other)
+        most = _FAR_NEARER * float(min(torch.dist(wanted, other), wanted.norm()))
         left = (self._sample(one) for one in self._alike(value))
         return any(one is not None and bool(torch.dist(one, wanted) < most) for one in left)
 

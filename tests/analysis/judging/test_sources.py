@@ -161,6 +161,10 @@ def test_nearer_is_told_of_what_holds_many_numbers(ranks: Callable[..., RankDump
     signs = torch.sign(mine) * 1e-3
     few, many = values(ranks(signs, other))
     assert not LeftContents(ranks(other, signs)).has_nearer(few, many), "two numbers may be like any others"
+    noise, coarse = values(ranks(mine * 1e-9, other * 1e-3))
+    assert not LeftContents(ranks(other * 1e-3, mine.square() * 1e-8)).has_nearer(noise, coarse), (
+        "both are as good as 0"
+    )
     unknown = values(ranks(mine, store=None))[0]
     assert not left.has_nearer(unknown, far) and not left.has_nearer(near, unknown)
     turned = values(ranks(torch.complex(mine, other), torch.complex(other, mine)))
