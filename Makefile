@@ -55,8 +55,8 @@ build/compiled/.ready: $(READY) hatch_build.py README.md pyproject.toml $(shell 
 	@touch $@
 
 # Of what writes little is compiled, of what reads nothing: tests of full disks, of thousands of steps, of restarts, of comparing
-# layouts and of the examples (`make wheel` runs one) add nothing here.
-COMPILED_TESTS := tests/capture tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, host_bytes.py index_writer.py packed_records.py) \
+# layouts, of kernels for GPUs and of the examples (`make wheel` runs one) add nothing here.
+COMPILED_TESTS := tests/capture --ignore=tests/capture/data/statistics/test_triton_kernel.py tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, host_bytes.py index_writer.py packed_records.py) \
   $(filter-out $(addprefix tests/distributed/test_, layouts.py restarts.py), $(wildcard tests/distributed/test_*.py)) \
   $(filter-out $(addprefix tests/promises/test_, minimal_reader.py other_processors.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
 

@@ -4,6 +4,9 @@ Theory of operation
     Two float64 computations of the same thing differ by so little that no difference of meaning hides below it, but
     where they start from values that were rounded: those of one side alone, or of both, if what is left of the rounding
     cancels on one of them. So starts are shaken: rounded otherwise, and the results are looked at again.
+
+    Beside the -1e9 of a mask all else is small. So what is much smaller than the greatest element is looked at by
+    itself as well.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ SAME_NORM: Final = 1e-8  # relative L2 of two float64 computations of the same
 SAME_ELEMENT: Final = 1e-7
 _OF_ROUNDING: Final = 1e-6  # float64 is so much finer than the recorded dtypes, also where sums cancel
 _ROUNDINGS: Final = 4.0  # of starts
+_SMALL: Final = 1e-3  # times the greatest element
 _NEAR: Final = 1e-3  # relative L2
 _SEEDS: Final = 1_000_003  # apart, as values have seeds of their own
 
@@ -47,17 +51,27 @@ def is_shaken_as_far(one: torch.Tensor, other: torch.Tensor, shaken: tuple[objec
 
 def is_same(value: Value, one: torch.Tensor, other: torch.Tensor) -> bool:
     """Tell whether two float64 results are the same, as far as float64 is exact."""
-    if torch.equal(one, other) and bool(one.isfinite().all()):
+    if one.dtype == other.dtype and torch.equal(one, other) and bool(one.isfinite().all()):
         return True
     apart = measure(one, other)
     if apart.nonfinite:
         return False
     if apart.rel_l2 <= SAME_NORM and apart.max_scaled <= SAME_ELEMENT:
-        return True
+        return _are_small_the_same(one, other)
     if not value.is_floating or not value.has_data:
         return False
     rounding = measure(value.tensor().to_dense().to(one.dtype), one)
     return apart.rmse <= _OF_ROUNDING * rounding.rmse and apart.max_abs <= _OF_ROUNDING * rounding.max_abs
+
+
+def _are_small_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether elements that are much smaller than the greatest are the same beside each other, too."""
+    if other.dtype == torch.bool:
+        return True
+    size = other.abs()
+    finite = size[size.isfinite()]
+    small = size <= _SMALL * finite.max() if finite.numel() else torch.zeros_like(size, dtype=torch.bool)
+    return not bool(small.any()) or measure(one[small], other[small]).rel_l2 <= SAME_NORM
 
 
 def are_near(one: torch.Tensor, other: torch.Tensor) -> bool:

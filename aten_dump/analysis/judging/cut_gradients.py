@@ -4,13 +4,14 @@ Theory of operation
     A gradient that is lost shows in backward, as calls that only one side has; the mistake is in forward. Of the pairs
     of forward calls that have a backward on one side only, the last is where backward first goes another way. If it
     made a node on the side that lacks the backward, what it made was cut off; if not, what it was given was, at the
-    first call behind it of which that holds. The detach that did it is named, if there is one.
+    first call behind it of which that holds. The detach that did it is named, if there is one. Where the calls have a
+    backward on both sides, one operand of one of them may be detached, such as a weight.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,12 +32,14 @@ def named_at_the_cut(knows: Knowledge, findings: Sequence[Finding]) -> list[Find
     if not found or not _is_of_backward(knows, found[0]):
         return found
     reasons = [found[0], *(finding for finding in found[1:] if _is_lone(finding))]
-    for reason in reasons:
-        for side in (0, 1):
-            lacking = _lacking(knows, side)
-            if lacking and _is_about(knows, reason, side, lacking):
-                found.remove(reason)
-                return [_at(knows, reason, _cut(knows, side, lacking), side), *found]
+    sides: tuple[Side, Side] = (0, 1)
+    for cut_of in (_cut_through, _cut_beside):
+        for reason in reasons:
+            for side in sides:
+                cut = cut_of(knows, reason, side)
+                if cut is not None:
+                    found.remove(reason)
+                    return [_at(knows, reason, cut, side), *found]
     return sorted(found, key=lambda finding: not _is_lone(finding)) if found[0].row.place.phase != "backward" else found
 
 
@@ -60,14 +63,42 @@ def _lacking(knows: Knowledge, side: Side) -> list[_Pair]:
     ]
 
 
-def _is_about(knows: Knowledge, finding: Finding, side: Side, lacking: Iterable[_Pair]) -> bool:
-    """Tell whether a finding has to do with the backward that a side lacks."""
+def _cut_through(knows: Knowledge, finding: Finding, side: Side) -> Call | None:
+    """Return what cuts off the gradients of calls, if a finding is about the backward of these that a side lacks."""
+    lacking = _lacking(knows, side)
+    if not lacking:
+        return None
     if _is_lone(finding):
-        return (finding.row.target is None) == (side == 0)
+        is_about = (finding.row.target is None) == (side == 0)
+    else:
+        lost = {other.id for _, other in lacking}
+        is_about = any(call.id in lost for call in _forwards_of(knows, finding, side))
+    return _cut(knows, side, lacking) if is_about else None
+
+
+def _cut_beside(knows: Knowledge, finding: Finding, side: Side) -> Call | None:
+    """Return what cuts off the gradient of one operand of a call that has a backward on both sides."""
+    forwards = _forwards_of(knows, finding, side)
+    lacking = _lacking(knows, side)
+    lost = {number for _, other in lacking for _, number in other.output_slots()}
+    if any(number in lost for call in forwards for _, number in call.input_slots()):
+        return _cut(knows, side, lacking)
+    wanted = {call.id for call in forwards}
+    for number, other in sorted(knows.wiring.pairs.items()):
+        ours, theirs = (knows.target.call(number), other) if side == 0 else (other, knows.target.call(number))
+        if theirs.id in wanted:
+            found = detach_of(knows, side, {value for _, value in ours.input_slots()}, (0, ours.id))
+            if found is not None:
+                return found
+    return None
+
+
+def _forwards_of(knows: Knowledge, finding: Finding, side: Side) -> list[Call]:
+    """Return the forward calls, of the side that has their backward, that a finding's calls are the backward of."""
+    names = {*finding.calls, finding.row.place.call}
     having = (knows.target, knows.baseline)[1 - side]
-    lost = {other.id for _, other in lacking}
-    calls = [call for call in having.calls if call.phase == "backward" and call.name in set(finding.calls)]
-    return any(call.forward is not None and call.forward.id in lost for call in calls)
+    calls = (call.forward for call in having.calls if call.phase == "backward" and call.name in names)
+    return [call for call in calls if call is not None]
 
 
 def _cut(knows: Knowledge, side: Side, lacking: list[_Pair]) -> Call:

@@ -27,7 +27,7 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
-from ..flow.argument_differences import ArgumentDifference
+from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.regions import Meaning
 from ..rerun.shared_memory import moment_of
 from .estimates import distance
@@ -81,9 +81,11 @@ class OpenPairs:
         """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
 
         Who reads what the calls made is asked instead. So it is with any pair of which one call works on complex
-        numbers and the other on real ones.
+        numbers and the other on real ones, or one on integers, which wrap around, and the other on floats.
         """
-        if pair.how != "mapping" and any(_is_complex_alone(link.close) for link in links):
+        if pair.how != "mapping" and any(is_of_other_numbers(link.close) for link in links):
+            return True
+        if pair.how != "mapping" and differences and self._makes_other_numbers(pair):
             return True
         if pair.how not in ("order", "shapeless"):
             return False
@@ -91,6 +93,10 @@ class OpenPairs:
             return True
         found = self._knows.results(pair.target, pair.baseline)
         return bool(differences) and any(t.shape != b.shape for t, b in found.values())
+
+    def _makes_other_numbers(self, pair: Pair) -> bool:
+        found = self._knows.results(pair.target, pair.baseline).values()
+        return any(is_of_other_numbers(self._knows.known.close(*both)) for both in found)
 
     def settle(self, pair: Pair, link: Link) -> None:
         """Settle an input by itself, whatever is made of it."""
@@ -292,9 +298,15 @@ def _ascending(waiting: list[int]) -> Iterator[int]:
         last = number
 
 
-def _is_complex_alone(close: Closeness) -> bool:
-    """Tell whether one value of two has complex numbers, and the other real ones."""
-    return close.dtype is not None and len({name.startswith("complex") for name in close.dtype}) == 2
+def is_of_other_numbers(close: Closeness) -> bool:
+    """Tell whether of two values one has complex numbers, or integers, and the other has other ones."""
+    return close.dtype is not None and len({_numbers_of(name) for name in close.dtype}) == 2
+
+
+def _numbers_of(dtype: str) -> str:
+    if dtype.startswith("complex"):
+        return "complex"
+    return "integer" if dtype.startswith(("int", "uint", "bool")) else "real"
 
 
 def _is_of(result: Value, value: Value) -> bool:
@@ -314,8 +326,11 @@ def region_text(meaning: Meaning) -> str:
     if not (meaning.cones[0].pieces or meaning.cones[1].pieces):
         made = [_maker_text(cone.values[0]) for cone in meaning.cones]
         return f"it reads {made[0]}, in the baseline {made[1]}"
-    names = [_names(cone.calls) for cone in meaning.cones]
-    return f"{names[0]} in the target stand against {names[1]} in the baseline"
+    ours, theirs = (cone.calls for cone in meaning.cones)
+    text = f"{_names(ours)} in the target stand against {_names(theirs)} in the baseline"
+    if len(ours) == len(theirs) == 1 and ours[0].op == theirs[0].op:
+        text = ": ".join((text, *map(str, argument_differences(ours[0], theirs[0])[:1])))
+    return text
 
 
 def _maker_text(value: object) -> str:

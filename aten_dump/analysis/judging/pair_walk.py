@@ -36,7 +36,7 @@ from .ends import Ends, gradients_of, roots_of
 from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
-from .open_pairs import OpenPairs
+from .open_pairs import OpenPairs, is_of_other_numbers
 from .result_judge import OTHER_DRAWS
 
 _MOST_ALIKE: Final = 64  # results that nobody reads, among which the nearest is looked for
@@ -110,8 +110,8 @@ class Walk:
         differences = self.knows.differences(pair.target, pair.baseline)
         data = [close for slot, (_, _, close) in results.items() if not is_workspace(pair.target.op, slot)]
         is_equal = bool(data) and all(close.bitwise for close in data)
-        is_open = not is_equal and (bool(differences) or any(open_links(links)))
-        if is_open and not self._open_pairs.resolve(pair, links, differences):
+        is_open = bool(differences) or any(open_links(links)) or any(is_of_other_numbers(link.close) for link in links)
+        if is_open and not is_equal and not self._open_pairs.resolve(pair, links, differences):
             self._give_up(pair)
             return
         self._taken.add(pair.baseline.id)

@@ -4,9 +4,10 @@ Theory of operation
     At the first step it must be bitwise equal, or differ as the precision does: a value that both cast to the coarser
     dtype are equal. At a later step it may also be what the step before left behind: then its difference is the affair
     of that step. That is told by contents: each side's value must be among what its own step before held at its end.
-    Another batch is not, and is found. Memory that was written in pieces (FSDP1's flat parameter, through its views) is
-    put together of them. What several ranks hold is asked of each of them. Where no step before was compared, noise of
-    as many steps is allowed.
+    Another batch is not, and is found. Nor may it be another tensor that the step left, an older copy or the other of
+    two buffers: it is far from its counterpart then, and among what was left there is something near that. Memory that
+    was written in pieces (FSDP1's flat parameter, through its views) is put together of them. What several ranks hold
+    is asked of each of them. Where no step before was compared, noise of as many steps is allowed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from ..evidence.judgement import Judgement
 from .estimates import limits_of
 
 _OF_STEPS: Final = 8.0  # times the root of the number of steps
+_FAR_NEARER: Final = 0.1  # times as far as what is read
+_SAMPLED: Final = 64  # elements of a tensor that tell it from others
+_TELLING: Final = 6  # different numbers among them, at least, to three digits of the greatest
 _SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"
+_OTHER: Final = "the step before left it, but it is another tensor than in the baseline: the {} has what the {} reads"
 
 
 def records_all_ops(rank: RankDump) -> bool:
@@ -44,6 +49,10 @@ class Left(Protocol):
 
     def has(self, value: Value) -> bool:
         """Tell whether the step left a tensor with the contents of a value."""
+        ...
+
+    def has_nearer(self, value: Value, than: Value) -> bool:
+        """Tell whether the step left something that is far nearer to a value than another one that it left."""
         ...
 
 
@@ -78,6 +87,11 @@ class Sources:
         if close.bitwise:
             return Judgement("same", floor_from="exact"), _SOURCE
         if self._before is not None and self._before[0].has(target) and self._before[1].has(baseline):
+            if self._after_steps(target, baseline, close).guilty:
+                if self._before[0].has_nearer(baseline, target):
+                    return Judgement("different", True, floor_from="exact"), _OTHER.format("target", "baseline")
+                if self._before[1].has_nearer(target, baseline):
+                    return Judgement("different", True, floor_from="exact"), _OTHER.format("baseline", "target")
             return Judgement("within", floor_from="exact", note="inherited from the step before"), _SOURCE
         if self._exact and not (close.level == "statistic" and not close.error):
             return Judgement("different", True, 0.0, "exact", math.inf), _SOURCE
@@ -99,6 +113,7 @@ class LeftContents:
         self._by_kind: dict[tuple[object, ...], list[Value]] | None = None
         self._by_storage: dict[int, list[records.Value]] | None = None
         self._digests: dict[int, str | None] = {}
+        self._samples: dict[int, torch.Tensor | None] = {}
 
     def has(self, value: Value) -> bool:
         """Tell whether the step left a tensor with the contents of a value."""
@@ -113,6 +128,24 @@ class LeftContents:
         if of_bytes is not None and any(self._digest(other) == of_bytes for other in nameless):
             return True
         return any(self._became(other, value) for other in alike)
+
+    def has_nearer(self, value: Value, than: Value) -> bool:
+        """Tell whether the step left something that is far nearer to a value than another one that it left.
+
+        Zeros and ones and what holds few numbers may be like anything, and tell nothing. Beside a gradient that is
+        rounding in one precision all that is as good as zero is near to it in a finer one: it has to be near in itself.
+        """
+        wanted, other = _sample(value), _sample(than)
+        if wanted is None or other is None or wanted.shape != other.shape or not _tells(wanted):
+            return False
+        most = _FAR_NEARER * float(min(torch.dist(wanted, other), wanted.norm()))
+        left = (self._sample(one) for one in self._alike(value))
+        return any(one is not None and bool(torch.dist(one, wanted) < most) for one in left)
+
+    def _sample(self, value: Value) -> torch.Tensor | None:
+        if value.id not in self._samples:
+            self._samples[value.id] = _sample(value)
+        return self._samples[value.id]
 
     def _became(self, earlier: Value, value: Value) -> bool:
         """Tell whether memory holds what `value` does, once what was written into pieces of it later is put there."""
@@ -167,6 +200,10 @@ class LeftOnRanks:
         parts = value.assembly.parts
         return self._left.keys() >= parts.keys() and all(self._left[rank].has(part) for rank, part in parts.items())
 
+    def has_nearer(self, value: Value, than: Value) -> bool:
+        """Tell nothing: parts of it are left on each rank, and may be anything near."""
+        return False
+
 
 def last_values(rank: RankDump) -> list[Value]:
     """Return the last value of each place: a storage seen with a geometry."""
@@ -192,6 +229,24 @@ def digest_of_bytes(value: Value) -> str | None:
         return None
     flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
     return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else ""
+
+
+def _sample(value: Value) -> torch.Tensor | None:
+    """Return some elements of a tensor, by which it is told from others; None where there are none."""
+    if not value.has_data or value.undefined or not value.numel:
+        return None
+    try:
+        flat = plain(value.tensor()).reshape(-1)
+    except (AtenDumpError, RuntimeError):
+        return None
+    taken = flat[torch.linspace(0, flat.numel() - 1, min(_SAMPLED, flat.numel())).long()]
+    return (torch.view_as_real(taken).reshape(-1) if taken.is_complex() else taken).double()
+
+
+def _tells(sample: torch.Tensor) -> bool:
+    """Tell whether elements hold enough numbers to tell a tensor from others."""
+    most = sample.abs().max()
+    return bool(most.isfinite()) and (sample / most).round(decimals=3).unique().numel() >= _TELLING
 
 
 def _is_dense(value: Value) -> bool:

@@ -4,7 +4,8 @@ Theory of operation
     Tensors are known by the ids of the values that they stand for. Views run as they did and share memory, so that a
     write through one is seen through the others: after it, the same memory, seen with the same geometry, is the next
     version's value. A value that no call of the region showed with its geometry is laid over a tensor of its storage.
-    Memory that was undefined holds NaN: what reads it gives itself away.
+    Memory that was undefined holds NaN: what reads it gives itself away. Whole numbers that are cast to integers are
+    those that the dtype they were in can hold: an index that went through bfloat16 is another one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ...store.op_names import UNDEFINED_OUTPUT_OPS, read_op_name
 from .run_op import Run, leaves, recorded_slots, result_slots, run_on
 from .shared_memory import Surroundings, tensors_of, wide
 
+_CASTS: Final = ("aten::_to_copy",)
 MOST_ELEMENTS: Final = 64 << 20  # that the calls of a region read and make
 
 
@@ -112,7 +114,8 @@ def run_region(
         memory.keep(value, tensor)
     for piece in pieces:
         if read_op_name(piece.call.op).without_overload not in UNDEFINED_OUTPUT_OPS:
-            run = run_on(piece.call, partial(memory.given, piece), piece.items, numbers)
+            given = partial(memory.given_whole if _makes_integers(piece.call) else memory.given, piece)
+            run = run_on(piece.call, given, piece.items, numbers)
             _keep_results(piece, run, memory, rounded=rounded)
     return [memory.find(value) for value in wanted]
 
@@ -132,6 +135,12 @@ def _check_size(pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor]) -
     elements += sum(piece.seen(value).numel for piece in whole for _, value in piece.call.output_values())
     if elements > MOST_ELEMENTS:
         raise ReplayError(f"it takes {elements} elements, too many to run again while comparing")
+
+
+def _makes_integers(call: Call) -> bool:
+    """Tell whether a call is a cast of floats to integers."""
+    is_cast = read_op_name(call.op).without_overload in _CASTS
+    return is_cast and not any(value.dtype.is_floating_point for _, value in call.output_values())
 
 
 def _keep_results(piece: Piece, run: Run, memory: _Memory, *, rounded: bool) -> None:
@@ -212,6 +221,13 @@ class _Memory:
             if value.id in piece.call.read_value_ids():
                 raise
         return self._blank(piece.seen(value))
+
+    def given_whole(self, piece: Piece, value: Value) -> torch.Tensor:
+        """Return what a cast to integers is given: whole numbers as the dtype that they were in can hold them."""
+        tensor = self.given(piece, value)
+        if not value.is_floating or value.dtype.is_complex or tensor.layout is not torch.strided:
+            return tensor
+        return torch.where(tensor == tensor.round(), tensor.to(value.dtype).to(tensor.dtype), tensor)
 
     def _blank(self, value: Value) -> torch.Tensor:
         blank = _undefined(value)

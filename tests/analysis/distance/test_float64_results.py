@@ -30,6 +30,41 @@ def test_two_results_are_the_same_if_they_differ_by_float64_alone(record: Callab
     assert not is_same(value, exact, exact.log() / 0)
 
 
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min, -torch.inf])
+def test_beside_what_a_mask_fills_in_the_rest_counts(record: Callable[..., RankDump], fill: float) -> None:
+    value = record(lambda: X.exp())["Aten.exp.0.forward"].outputs
+    exact = X.double().exp()
+    exact[3:9] = fill
+    wrong, rounded = exact.clone(), exact.clone()
+    wrong[12] *= 1.01
+    rounded[12] *= 1 + SAME_NORM / 100
+    assert is_same(value, rounded, exact) and not is_same(value, wrong, exact)
+    assert is_same(value, X > 1, X > 1) and not is_same(value, X > 1, X > 2)
+
+
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min])
+def test_a_mask_does_not_hide_what_is_done_to_scores(record: Callable[..., RankDump], fill: float) -> None:
+    """Scores with a bias of the distance meet those without it behind the mask, where both are all but -1e9."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 24), torch.randn(2, 6, 8)
+
+    def dump(kind: str) -> RankDump:
+        def body() -> None:
+            model.zero_grad()
+            q, k, v = model(x).chunk(3, -1)
+            scores = (q * 8**-0.5) @ k.transpose(-1, -2) if kind == "form" else q @ k.transpose(-1, -2) * 8**-0.5
+            scores = scores + 0.3 * torch.arange(6.0) if kind == "bias" else scores
+            scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), fill)
+            (scores.softmax(-1) @ v).square().mean().backward()
+
+        return record(body, model=model, data="tensor")
+
+    plain, form, bias = map(dump, ("", "form", "bias"))
+    assert compare(form, plain).exit_code == 0
+    cause = compare(bias, plain).cause
+    assert cause is not None and cause.row.place.call == "Aten.add.0.forward", cause
+
+
 def test_a_shaken_tensor_is_rounded_otherwise(record: Callable[..., RankDump]) -> None:
     value = record(lambda: X.exp())["Aten.exp.0.forward"].outputs
     exact = X.double()

@@ -53,6 +53,34 @@ def test_the_call_that_cuts_a_gradient_off_is_named(name: str, tmp_path: Path) -
     assert "no gradient flows back through it in the baseline" in turned.text
 
 
+OPERANDS: dict[str, Callable[[Tensor, nn.ModuleDict, Callable[[Tensor], Tensor]], Tensor]] = {
+    "weight of a product": lambda y, model, cut: nn.functional.linear(y, cut(model["table"].weight)),
+    "bias": lambda y, model, cut: nn.functional.linear(y, model["table"].weight, cut(model["head"].bias)),
+    "factor": lambda y, model, cut: (y * cut(model["head"].weight)) @ model["table"].weight.t() + model["head"].bias,
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_a_detached_weight_is_named_though_its_call_has_a_backward(name: str, tmp_path: Path) -> None:
+    """The gradient of the other operand flows through the call, and the weight's is made of its other use as well."""
+
+    def record(path: Path, cut: Callable[[Tensor], Tensor]) -> Path:
+        torch.manual_seed(0)
+        model = nn.ModuleDict({"table": nn.Embedding(7, 5), "head": nn.Linear(5, 7)})
+        model["head"].weight = nn.Parameter(torch.rand(5))
+        x = torch.randint(0, 7, (6,))
+        with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+            y = model["table"](x).sin() * model["head"].weight
+            (OPERANDS[name](y, model, cut) * model["head"].bias).square().mean().backward()
+        return path
+
+    paths = record(tmp_path / "changed", torch.Tensor.detach), record(tmp_path / "plain", lambda tensor: tensor)
+    found = compare(*paths)
+    assert found.cause is not None and found.cause.row.place.call.startswith("Aten.detach."), found.answer()
+    assert found.cause.row.place.phase == "forward"
+    assert "no gradient flows back through it in the target" in found.cause.text
+
+
 def _trained(path: Path, change: Callable[[nn.ModuleDict], object]) -> Path:
     torch.manual_seed(0)
     model = nn.ModuleDict({"one": nn.Linear(4, 5), "two": nn.Linear(4, 5)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.user_rules import Rule
+from aten_dump.analysis.flow.regions import Meaning
 from aten_dump.analysis.judging.input_links import Link, open_links
 from aten_dump.analysis.judging.knowledge import Knowledge
 from aten_dump.analysis.judging.open_pairs import OpenPairs, region_text
@@ -328,11 +330,13 @@ def test_regions_in_words(opened: Opens) -> None:
         pair = opened(SIN, target, baseline)
         return region_text(pair.knows.regions.compare([pair.link.target], [pair.link.baseline]))
 
-    assert (
-        words(scaled(), divided())
-        == "Aten.mul.0.forward in the target stand against Aten.div.0.forward in the baseline"
-    )
+    text = "Aten.mul.0.forward in the target stand against Aten.div.0.forward in the baseline"
+    assert words(scaled(), divided()) == text
     assert words(scaled(), lambda: Z.sin()) == "Aten.mul.0.forward in the target stand against no ops in the baseline"
+    knows = opened(SIN, scaled(), scaled(0.4)).knows
+    calls = [rank["Aten.mul.0.forward"] for rank in (knows.target, knows.baseline)]
+    cones: Any = [SimpleNamespace(pieces=[0], calls=(call,)) for call in calls]
+    assert region_text(Meaning("differs", cones=cones)).endswith("in the baseline: other is 0.3, in the baseline 0.4")
 
     def long() -> None:
         x = Z

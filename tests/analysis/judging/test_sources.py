@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump import open_dump
+from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.distance.value_distance import Closeness, closeness
 from aten_dump.analysis.judging.sources import LeftContents, Sources, digest_of, last_values
 from aten_dump.dump import RankDump, Value
@@ -111,6 +111,64 @@ def test_what_both_inherited_is_the_affair_of_the_step_before(ranks: Callable[..
     new = values(ranks(X + 9))[0]
     assert said_of(sources, new, now[1][0])[:2] == ("different", True), "the target's is new"
     assert said_of(sources, now[0][0], new)[:2] == ("different", True), "the baseline's is new"
+
+
+def _moments(path: Path, change: str) -> Path:
+    """Three steps with two moments of a weight; at the second step the change takes effect."""
+    torch.manual_seed(0)
+    weight, one, two = torch.randn(5, 5), torch.zeros(5, 5), torch.zeros(5, 5)
+    older = weight
+    batches = torch.randn(3, 4, 5)
+    with DumpMode(DumpConfig(path=str(path), data="tensor")) as dump:
+        for number, x in enumerate(batches):
+            is_wrong = number == 1
+            read = older if is_wrong and change == "an older copy" else weight
+            first, second = (two, one) if is_wrong and change == "swapped" else (one, two)
+            gradient = x.t() @ (x @ read).tanh()
+            first.lerp_(gradient, 0.1)
+            second.lerp_(gradient * gradient, 0.1)
+            older = weight.clone() if change in ("an older copy", "a copy that nobody reads") else weight
+            weight.sub_(first / (second.abs().sqrt() + 0.1))
+            dump.step()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "slot"), [("swapped", "Aten.lerp_.0.forward input.0"), ("an older copy", "Aten.mm.0.forward input.1")]
+)
+def test_what_was_inherited_has_to_be_the_counterpart(change: str, slot: str, tmp_path: Path) -> None:
+    paths = _moments(tmp_path / "changed", change), _moments(tmp_path / "plain", "")
+    for target, baseline in (paths, paths[::-1]):
+        found = compare(target, baseline)
+        assert found.cause is not None, found.answer()
+        row = found.cause.row
+        assert (found.cause.kind, row.place.step, f"{row.place.call} {row.slot}") == ("source", 1, slot)
+        assert "but it is another tensor than in the baseline" in found.cause.text
+
+
+def test_copies_that_nobody_reads_are_none_of_it(tmp_path: Path) -> None:
+    found = compare(_moments(tmp_path / "copied", "a copy that nobody reads"), _moments(tmp_path / "plain", ""))
+    assert found.exit_code == 0, found.answer()
+
+
+def test_nearer_is_told_of_what_holds_many_numbers(ranks: Callable[..., RankDump]) -> None:
+    torch.manual_seed(0)
+    mine, other = torch.randn(4, 5), torch.randn(4, 5)
+    left = LeftContents(ranks(other, mine * (1 + ROUNDOFF)))
+    near, far = values(ranks(mine, other))
+    assert left.has_nearer(near, far) and not left.has_nearer(far, far)
+    assert not LeftContents(ranks(other)).has_nearer(near, far)
+    signs = torch.sign(mine) * 1e-3
+    few, many = values(ranks(signs, other))
+    assert not LeftContents(ranks(other, signs)).has_nearer(few, many), "two numbers may be like any others"
+    noise, coarse = values(ranks(mine * 1e-9, other * 1e-3))
+    assert not LeftContents(ranks(other * 1e-3, mine.square() * 1e-8)).has_nearer(noise, coarse), (
+        "both are as good as 0"
+    )
+    unknown = values(ranks(mine, store=None))[0]
+    assert not left.has_nearer(unknown, far) and not left.has_nearer(near, unknown)
+    turned = values(ranks(torch.complex(mine, other), torch.complex(other, mine)))
+    assert LeftContents(ranks(*(value.tensor() for value in turned))).has_nearer(*turned)
 
 
 def test_inherited_is_what_a_step_had_at_its_end(ranks: Callable[..., RankDump]) -> None:

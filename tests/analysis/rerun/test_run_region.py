@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from aten_dump import compare
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.rerun import run_region as module
 from aten_dump.analysis.rerun.run_region import Piece, laid, run_region, start_tensors
@@ -251,3 +253,34 @@ def test_what_a_region_starts_from_is_not_made_again(record: Callable[..., RankD
     kept = torch.full((8,), 5.0, dtype=torch.float64)
     (found,) = run_region(pieces_of(rank), {**starts, given: kept}, [last(rank)])
     assert torch.equal(found, 5 * (X.double() * 2)[8:].sigmoid()), found
+
+
+@pytest.mark.parametrize(
+    ("change", "guilty"),
+    [
+        ("", ""),
+        ("wraps", r"Aten\.(sub|_to_copy)\.0"),
+        ("loses digits", r"Aten\.(_to_copy|clamp)\."),
+        ("exact cast", ""),
+    ],
+)
+def test_integers_are_no_floats(record: Callable[..., RankDump], change: str, guilty: str) -> None:
+    """Differences of bytes wrap around; indices that go through bfloat16 come back as others; float64 holds them."""
+    torch.manual_seed(0)
+    table = torch.randn(5000, 3)
+    one, other = torch.randint(0, 256, (2, 40), dtype=torch.uint8)
+    index = torch.randint(0, 5000, (20,))
+
+    def dump(kind: str) -> RankDump:
+        def body() -> None:
+            apart = (one - other).float() if kind == "wraps" else one.float() - other.float()
+            through = {"loses digits": torch.bfloat16, "exact cast": torch.float64}.get(kind)
+            at = index if through is None else index.to(through).long().clamp(max=4999)
+            table[at].sin().sum().add(apart.square().mean())
+
+        return record(body, data="tensor")
+
+    found = compare(dump(change), dump(""))
+    named = "" if found.cause is None else found.cause.row.place.call
+    assert found.exit_code == bool(guilty), found.answer()
+    assert bool(re.match(guilty, named)) if guilty else not named

@@ -21,7 +21,7 @@ def sweep(*options: str, timeout: int) -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_sample_of_the_op_database(part: int) -> None:
-    sweep("--part", f"{part}/{PARTS}", "--every", "8", "--limit", "2", timeout=280)
+    sweep("--part", f"{part}/{PARTS}", "--every", "16", "--limit", "2", timeout=280)
 
 
 @pytest.mark.slow
