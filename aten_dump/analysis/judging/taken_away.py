@@ -59,8 +59,9 @@ class TakenAway:
         together, and what one side has more of is its own affair.
         """
         left: tuple[list[tuple[str, Value]], list[Value]] = [], []
-        for name, target, baseline in self._of_aligned():
-            elsewhere = self._is_elsewhere(0, target, baseline), self._is_elsewhere(1, baseline, target)
+        for call, slot, target, baseline in self._of_aligned():
+            elsewhere = self._is_elsewhere(0, slot, target, baseline), self._is_elsewhere(1, slot, baseline, target)
+            name = f"result ({slot} of {call})"
             if not any(elsewhere):
                 yield name, target, baseline
             elif not elsewhere[0]:
@@ -70,7 +71,7 @@ class TakenAway:
         for (name, target), baseline in zip(*left, strict=False):
             yield name, target, baseline
 
-    def _of_aligned(self) -> Iterator[tuple[str, Value, Value]]:
+    def _of_aligned(self) -> Iterator[tuple[str, str, Value, Value]]:
         for pair in self._aligned if self._knows.tells_memory else ():
             if not (_is_outermost(pair.target) and _is_outermost(pair.baseline)):
                 continue
@@ -78,18 +79,19 @@ class TakenAway:
             for slot, value in pair.target.output_values():
                 other = theirs.get(slot)
                 if other is not None and self._is_result(pair, value, other):
-                    yield f"result ({slot} of {pair.target.name})", value, other
+                    yield pair.target.name, slot, value, other
 
-    def _is_elsewhere(self, side: Side, value: Value, other: Value) -> bool:
-        """Tell whether the counterpart of a module's result is what another call of a module returned."""
+    def _is_elsewhere(self, side: Side, slot: str, value: Value, other: Value) -> bool:
+        """Tell whether the counterpart of a module's result is what another call of a module returned in its place."""
         partner = self._knows.known.partner(side, value)
-        return partner is not None and partner.id != other.id and partner.id in self._returned[1 - side]
+        return partner is not None and partner.id != other.id and (slot, partner.id) in self._returned[1 - side]
 
     @cached_property
-    def _returned(self) -> tuple[set[int], set[int]]:
-        """Ids of what outermost modules returned, on both sides."""
-        calls = (rank.calls.filter(kind="module") for rank in (self._knows.target, self._knows.baseline))
-        one, other = ({v.id for call in side if _is_outermost(call) for _, v in call.output_values()} for side in calls)
+    def _returned(self) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+        """Slots and ids of what outermost modules returned, on both sides."""
+        ranks = self._knows.target, self._knows.baseline
+        calls = ([*filter(_is_outermost, rank.calls.filter(kind="module"))] for rank in ranks)
+        one, other = ({(slot, v.id) for call in side for slot, v in call.output_values()} for side in calls)
         return one, other
 
     def _is_result(self, pair: Pair, target: Value, baseline: Value) -> bool:

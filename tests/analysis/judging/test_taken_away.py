@@ -195,3 +195,30 @@ def test_a_result_that_is_another_call_s_is_a_difference(tmp_path: Path) -> None
     for seeds in ((1, 1), (2, 2), (1, 1, 3)):
         for found in both_ways(evaluations(tmp_path / str(seeds), *seeds), right):
             assert found.exit_code == 1, found.answer()
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, crossed: bool) -> None:
+        super().__init__()
+        self.body, self.one, self.other = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+        self.crossed = crossed
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.body(x).relu()
+        one, other = self.one(hidden), self.other(hidden)
+        return (other, one) if self.crossed else (one, other)
+
+
+def test_results_that_a_module_returns_crosswise_are_a_difference(tmp_path: Path) -> None:
+    def heads(name: str, crossed: bool) -> Path:
+        torch.manual_seed(0)
+        model, batch = TwoHeads(crossed), seeded(6, 8, seed=1)
+
+        def body(step: int) -> None:
+            with torch.no_grad():
+                model(batch)
+
+        return record(tmp_path / name, body, model)
+
+    for found in both_ways(heads("crossed", True), heads("right", False)):
+        assert found.exit_code == 1, found.answer()
