@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,13 @@ def test_nothing_is_recorded_before_the_first_module(monkeypatch: pytest.MonkeyP
         waiting.close()
     assert nn.Module.__call__ is before
     assert not (tmp_path / "dump").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / "dump").write_text("a file")
+    _, recorded = run("accumulating", tmp_path)
+    assert recorded.done.returncode == 2
+    assert re.fullmatch(
+        r"aten_dump: .*cannot create the folder .*--path and --overwrite for that\n", recorded.done.stderr
+    )
