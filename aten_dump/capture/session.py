@@ -205,10 +205,10 @@ class Session:
         config = self._described[1]
         now, process = time.time_ns(), os.getpid()
         header = Header(HEADER, FORMAT_VERSION, self.current_step, run.rank, run.world_size, now, process, config)
-        self._around.paths.refresh()
         sink.begin_step(header)
         recorder = self._recorder = StepRecorder(self.config, sink, self._around)
         recorder.begin_with(in_flight)
+        self._around.paths.refresh()
         self._interception.install()
         self._watch.turn_on(recorder)
 

@@ -137,11 +137,18 @@ def test_nothing_is_recorded_before_the_first_module(monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
-    (tmp_path / "recorded").mkdir()
-    (tmp_path / "recorded" / "dump").write_text("a file")
-    _, recorded = run("accumulating", tmp_path)
-    assert recorded.done.returncode == 2
-    assert re.fullmatch(
-        r"aten_dump: .*cannot create the folder .*--path and --overwrite for that\n", recorded.done.stderr
-    )
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dump").write_text("a file")
+    monkeypatch.setenv("ATEN_DUMP_RUN", json.dumps({"path": str(tmp_path / "dump")}))
+    monkeypatch.setenv("ATEN_DUMP_RUN_RANK", "")
+    waiting = unattended.begin()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            nn.Linear(1, 1)(torch.ones(1))
+        assert ended.value.code == 2
+    finally:
+        waiting.close()
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"aten_dump: .*cannot create the folder .*--path and --overwrite for that\n", said)
