@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -22,7 +23,8 @@ class SwappedTensors:
         """Wrap it; does nothing where it is wrapped already."""
         if self._patch is not None:
             return
-        original, paths = torch.utils.swap_tensors, self._paths
+        paths = self._paths
+        original: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
 
         @functools.wraps(original)
         @runs_program

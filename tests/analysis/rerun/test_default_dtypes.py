@@ -35,7 +35,9 @@ def last(record: Callable[..., Any]) -> Of:
         (lambda: X.sum(), None),
     ],
 )
-def test_a_factory_without_a_dtype_is_asked_for_the_recorded_one(last: Of, body: Any, dtype: torch.dtype | None) -> None:
+def test_a_factory_without_a_dtype_is_asked_for_the_recorded_one(
+    last: Of, body: Any, dtype: torch.dtype | None
+) -> None:
     assert factory_dtype(last(body), {}) == dtype
 
 
