@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -83,6 +84,12 @@ class Run:
         self._calls += calls
         for note in notes:
             self._unseen[note.code] += note.count
+
+    def say_if_empty(self, config: DumpConfig, last_step: int) -> None:
+        """Warn where the configuration matched nothing of the program, unless an error of that is on its way."""
+        why = self.why_empty(config, last_step)
+        if why is not None and sys.exc_info()[0] is None:
+            warnings.warn(f"aten_dump recorded nothing: {why}", stacklevel=5)
 
     def why_empty(self, config: DumpConfig, last_step: int) -> str | None:
         """Return what of the configuration matched nothing of the program; None where it did match."""

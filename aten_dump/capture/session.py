@@ -6,7 +6,6 @@ import contextlib
 import functools
 import operator
 import os
-import sys
 import threading
 import time
 import warnings
@@ -175,14 +174,8 @@ class Session:
                 first = first or error
         if first is not None:
             raise first
-        self._say_if_empty()
-
-    def _say_if_empty(self) -> None:
-        """Warn where the configuration matched nothing of the program, unless an error of it is on its way."""
-        run = self._run
-        why = None if run is None or self._failed is not None else run.why_empty(self.config, self.current_step)
-        if why is not None and sys.exc_info()[0] is None:
-            warnings.warn(f"aten_dump recorded nothing: {why}", stacklevel=4)
+        if self._run is not None and self._failed is None:
+            self._run.say_if_empty(self.config, self.current_step)
 
     def _close_files(self) -> None:
         self.is_entered = False

@@ -10,6 +10,8 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.capture.intercept.swapped_tensors import SwappedTensors
+from aten_dump.capture.step.module_paths import ModulePaths
 
 ORIGINAL = torch.utils.swap_tensors
 
@@ -40,3 +42,15 @@ def test_in_a_step_between_steps_and_after_them(tmp_path: Path) -> None:
     for step in (0, 2):
         assert "0.weight" in open_dump(tmp_path / "dump").step(step).rank(0).gradients
     assert dump.current_step == 3
+
+
+def test_torch_is_left_as_it_was_and_no_parameter_is_referred_to() -> None:
+    model = nn.Linear(2, 2)
+    paths = ModulePaths(model)
+    swapped = SwappedTensors(paths)
+    paths.refresh()
+    swapped.install()
+    swapped.install()
+    assert torch.utils.swap_tensors is not ORIGINAL and paths.parameter(id(model.weight)) is not None
+    swapped.remove()
+    assert torch.utils.swap_tensors is ORIGINAL and paths.parameter(id(model.weight)) is None
