@@ -297,7 +297,9 @@ def compare_recompute(
         for step in opened_dump.steps
         for rank in opened_dump.step(step).ranks
     ]
-    return Comparison(path, path, _run(tasks, executor, progress))
+    found = _run(tasks, executor, progress)
+    notes = () if any(evidence.paired for evidence in found) else ("no call in it was run again by checkpointing",)
+    return Comparison(path, path, found, notes)
 
 
 def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | None) -> tuple[RankEvidence, ...]:

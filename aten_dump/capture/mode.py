@@ -22,6 +22,7 @@ from .intercept.custom_functions import FunctionCalls, run_as_call
 from .intercept.interception import Interception
 from .intercept.module_calls import ModuleCalls
 from .intercept.optimizer_steps import OptimizerSteps
+from .intercept.swapped_tensors import SwappedTensors
 from .intercept.torch_modes import ApiMode, new_op_mode
 from .intercept.wait_wrappers import Waits
 from .interrupts import HeldSignals, deliver, runs_program
@@ -312,6 +313,6 @@ def _interception(config: DumpConfig, paths: ModulePaths, watch: Watch, outermos
         Modes(api_mode, op_mode, outermost),
         traced=[ModuleCalls(watch, paths, api_mode), FunctionCalls(watch)],
         others=[compiled, OptimizerSteps(watch), HigherOrderRules(op_mode)],
-        lasting=[Waits(watch)],
+        lasting=[Waits(watch), SwappedTensors(paths)],
     )
     return interception

@@ -94,6 +94,11 @@ class StepRecorder:
         self.values.storages.invalidate(self._before if before is None else before)
         self.flights.hide_again()
 
+    def was_written(self, tensor: torch.Tensor) -> None:
+        """A function of torch's that is no op has written to a tensor."""
+        with self.step.here.state.own:
+            self.values.storages.written(tensor)
+
     def flush(self) -> None:
         """Send on what was gathered of small tensors, and of those on devices."""
         with self.step.here.state.own:

@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,7 @@ from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
+from .naming.selection import CallFilter
 from .torch_internals.quiet import without_torch_functions
 from .torch_threads import bell_for_program, end_team_before_forks
 
@@ -41,6 +43,7 @@ class Run:
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
         self._restarts = restarts
         self._steps = 0
+        self._calls = 0
         self._unseen: Counter[str] = Counter()  # notes of all steps, by code
         self._file = RunFile(root, describe_run(config, world_size, restarts)) if rank in (first, 0) else None
 
@@ -75,11 +78,28 @@ class Run:
                 raise
         return writer
 
-    def count_step(self, notes: Iterable[Note]) -> None:
-        """Count a step that was recorded, and what could not be seen in it."""
+    def count_step(self, calls: int, notes: Iterable[Note]) -> None:
+        """Count a step that was recorded, its calls, and what could not be seen in it."""
         self._steps += 1
+        self._calls += calls
         for note in notes:
             self._unseen[note.code] += note.count
+
+    def say_if_empty(self, config: DumpConfig, last_step: int) -> None:
+        """Warn where the configuration matched nothing of the program, unless an error of that is on its way."""
+        why = self.why_empty(config, last_step)
+        if why is not None and sys.exc_info()[0] is None:
+            warnings.warn(f"aten_dump recorded nothing: {why}", stacklevel=5)
+
+    def why_empty(self, config: DumpConfig, last_step: int) -> str | None:
+        """Return what of the configuration matched nothing of the program; None where it did match."""
+        left_out = self._unseen["selection"]
+        if not self._calls and left_out:
+            return f"of {left_out} calls none is selected by {CallFilter(config).text}"
+        chosen = config.step_selection.ranges
+        if not self._steps and chosen and last_step < chosen[0][0]:
+            return f"DumpConfig.steps is {config.steps!r}, and the last step was {last_step}; is dump.step() called?"
+        return None
 
     def finish(self) -> None:
         """Add to run.json what this rank could not see, where it is the rank that wrote it; `ls` has that of all.

@@ -174,6 +174,8 @@ class Session:
                 first = first or error
         if first is not None:
             raise first
+        if self._run is not None and self._failed is None:
+            self._run.say_if_empty(self.config, self.current_step)
 
     def _close_files(self) -> None:
         self.is_entered = False
@@ -196,10 +198,10 @@ class Session:
         config = self._described[1]
         now, process = time.time_ns(), os.getpid()
         header = Header(HEADER, FORMAT_VERSION, self.current_step, run.rank, run.world_size, now, process, config)
-        self._around.paths.refresh()
         sink.begin_step(header)
         recorder = self._recorder = StepRecorder(self.config, sink, self._around)
         recorder.begin_with(in_flight)
+        self._around.paths.refresh()
         self._interception.install()
         self._watch.turn_on(recorder)
 
@@ -228,7 +230,7 @@ class Session:
             sink.drop_step()
             return
         if self._run is not None:
-            self._run.count_step(notes)
+            self._run.count_step(step.calls, notes)
         if sink is not None:
             sink.end_step(step.calls, recorder.values.count, recorder.seconds)
             if self.config.durability != "async":

@@ -20,7 +20,7 @@ from .loss_scale import LossScale, loss_scales_of
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
 from .told_by_program import Mark, RecordedModule, SavedTensor, marks, recorded_module, saved_tensors
-from .why_absent import missing_parts, no_such_call
+from .why_absent import missing_parts, no_such_call, why_no_calls
 
 _MOST_COMPLETIONS: Final = 100_000  # names: more would make each Tab wait
 
@@ -59,6 +59,11 @@ class RankDump(Recording):
     def notes(self) -> list[records.Note]:
         """What was not seen, not stored, or went wrong while recording."""
         return list(self.tables.notes)
+
+    @property
+    def why_no_calls(self) -> str | None:
+        """Where the configuration left out every call, the sentence that says so; None elsewhere."""
+        return why_no_calls(self.where, len(self.calls), self.notes)
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -24,6 +24,12 @@ def why_no_data(value: ValueFacts, tables: Tables, source: Source) -> str:
     return f"no bytes of value {value.id} ({_shape(value)}) in {tables.where}: {_reason(value, tables, source)}"
 
 
+def why_no_calls(where: str, calls: int, notes: Iterable[records.Note]) -> str | None:
+    """Return the sentence for a step and rank of which the configuration left out every call; None where it did not."""
+    left_out = next((note.message for note in notes if note.code == "selection"), None)
+    return None if calls or left_out is None else f"{where} has no calls: {left_out}"
+
+
 def _shape(value: ValueFacts) -> str:
     return f"{value.dtype_name}[{', '.join(map(str, value.shape))}]"
 

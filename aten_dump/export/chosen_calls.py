@@ -31,6 +31,7 @@ class ChosenCalls:
     sources: Path | None = None
     progress: Progress | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # what was not exported, and how often
+    yielded: int = 0  # calls, so far
     _done: int = 0
     _all: int = 0
 
@@ -51,6 +52,7 @@ class ChosenCalls:
         kinds = frozenset(self.kinds)
         for call in selected:
             if call.kind in kinds:
+                self.yielded += 1
                 yield call
             self._done += 1
             if self.progress is not None:

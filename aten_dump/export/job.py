@@ -19,9 +19,10 @@ from .targets import TARGETS, Target
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and what was not: sentences to counts."""
+    """What was written, of how many calls, and what was not: sentences to counts."""
 
     path: Path
+    calls: int
     left_out: dict[str, int]
 
 
@@ -77,7 +78,7 @@ def export_dump(
     final = Path(out)
     with whole_or_nothing(final, target, options.overwrite) as partial:
         write(chosen, partial)
-    return Exported(final, chosen.left_out)
+    return Exported(final, chosen.yielded, chosen.left_out)
 
 
 def _ranks(dump: Dump, options: Options) -> list[RankDump]:

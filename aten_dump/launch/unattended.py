@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from ..capture.launcher_rank import rank_and_world_size
 from ..capture.mode import DumpMode
 from ..config import DumpConfig
+from ..errors import StoreError
 from .environment import config_from
 from .live_objects import models_of, optimizers
 from .next_module_call import NextModuleCall
@@ -71,7 +72,11 @@ class Unattended:
         self._dump = DumpMode(self._config, model=models_of(found) or None, outermost=True)
         os.environ[RECORDED_RANK] = _rank_text()
         Finalize(None, self.close, exitpriority=_EARLY)
-        self._dump.start()
+        try:
+            self._dump.start()
+        except StoreError as error:  # who gave the path reads this, and wrote no line that a traceback would name
+            sys.stderr.write(f"aten_dump: {error}. aten-dump run has --path and --overwrite for that\n")
+            raise SystemExit(2) from None
 
     def _look_at(self, found: list[Optimizer]) -> None:
         self._known.update(map(id, found))

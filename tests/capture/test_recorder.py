@@ -27,7 +27,9 @@ class Recording:
 
     def __init__(self, model: nn.Module | None = None, **config: Any) -> None:
         self.sink, self.told = MemorySink(), Told()
-        around = Surroundings(ModulePaths(model), Modes(Asked(), Passing()), self.told)
+        paths = ModulePaths(model)
+        paths.refresh()
+        around = Surroundings(paths, Modes(Asked(), Passing()), self.told)
         chosen = DumpConfig(path="unused", **{"stacks": False, "data": "structure", **config})
         self.recorder = StepRecorder(chosen, self.sink, around)
 

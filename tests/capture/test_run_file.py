@@ -58,8 +58,8 @@ def test_it_is_there_before_the_first_step_and_says_at_the_end_what_was_not_seen
     writer = run.open_writer()
     assert written(path)["steps"] == "" and "coverage" not in written(path)
     writer.close()
-    run.count_step([Note(NOTE, "traced", "", 3)])
-    run.count_step([])
+    run.count_step(1, [Note(NOTE, "traced", "", 3)])
+    run.count_step(1, [])
     run.finish()
     assert written(path)["coverage"] == {"rank": 0, "steps": 2, "notes": {"traced": 3}}
 
@@ -79,3 +79,24 @@ def test_where_it_cannot_be_written_no_writer_is_left_behind(tmp_path: Path) -> 
         with pytest.raises(StoreError, match=r"run\.json"):
             run_of(path, overwrite=overwrite).open_writer()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("config", "steps", "words"),
+    [
+        ({}, [(3, 0)], None),
+        ({"ops": ("nosuch",)}, [(0, 5), (0, 6)], "of 11 calls none is selected by level='mix', ops=('nosuch',)"),
+        ({"ops": ("nosuch",)}, [(0, 5), (1, 4)], None),
+        ({"ops": ("nosuch",)}, [(0, 0)], None),
+        ({"steps": "7-9"}, [], "DumpConfig.steps is '7-9', and the last step was 2; is dump.step() called?"),
+        ({"steps": "none"}, [], None),
+        ({"steps": "1"}, [], None),
+    ],
+)
+def test_it_knows_why_nothing_was_recorded(
+    tmp_path: Path, config: dict[str, Any], steps: list[tuple[int, int]], words: str | None
+) -> None:
+    run = run_of(tmp_path, **config)
+    for calls, left_out in steps:
+        run.count_step(calls, [Note(NOTE, "selection", "", left_out)])
+    assert run.why_empty(run.config, 2) == words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,20 @@ def test_nothing_is_recorded_before_the_first_module(monkeypatch: pytest.MonkeyP
         waiting.close()
     assert nn.Module.__call__ is before
     assert not (tmp_path / "dump").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dump").write_text("a file")
+    monkeypatch.setenv("ATEN_DUMP_RUN", json.dumps({"path": str(tmp_path / "dump")}))
+    monkeypatch.setenv("ATEN_DUMP_RUN_RANK", "")
+    waiting = unattended.begin()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            nn.Linear(1, 1)(torch.ones(1))
+        assert ended.value.code == 2
+    finally:
+        waiting.close()
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"aten_dump: .*cannot create the folder .*--path and --overwrite for that\n", said)

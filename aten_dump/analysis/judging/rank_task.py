@@ -172,7 +172,7 @@ def evidence_of(
     target, baseline = knows.target, knows.baseline
     primary, others = divide(pairs)
     walk.run(primary, pairs)
-    ends = walk.ends() if whole else ()
+    ends = walk.ends() if whole and len(target.calls) and len(baseline.calls) else ()
     for pair in others:
         if not knows.flows[0].is_apart(pair.target):
             walk.describe(pair)
@@ -206,6 +206,8 @@ def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
     for rank, side in ((target, "target"), (baseline, "baseline")):
         if not rank.complete:
             yield f"the {side} {rank.where} was interrupted; calls after its end have no counterpart"
+        if rank.why_no_calls is not None:
+            yield f"the {side} {rank.why_no_calls}"
         if wrote_unseen(rank):
             text = "callbacks ran unseen; what they left in memory is compared where a call reads it"
             yield f"in the {side} {rank.where} {text}"

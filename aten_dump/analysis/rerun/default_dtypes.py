@@ -1,9 +1,10 @@
-"""Where a recorded op follows torch's default dtype, which the float64 replay has to take the place of.
+"""Where a recorded op follows torch's default dtype, which may be another here, and is float64 in a float64 replay.
 
 Theory of operation
     Ops that are given floating tensors follow these. A factory without a dtype makes torch's default, and so does what
     makes floating numbers of integers: in a float64 replay both would be float32 among tensors of float64, which some
-    ops refuse and which rounds what should be exact.
+    ops refuse and which rounds what should be exact. In the recorded dtype a factory would draw other numbers where
+    the program had set another default.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ import torch
 from ...dump import Call
 from ...store.op_names import read_op_name
 from .allowed_ops import allowed_op
-from .shared_memory import wide
 
 _CHOOSES: Final = ("where",)  # among numbers, by a mask that has to be one
 
 
 def factory_dtype(call: Call, named: dict[str, Any]) -> torch.dtype | None:
-    """Return the wide dtype to ask for where a factory was given none; `named` has the keyword arguments."""
+    """Return the recorded dtype, to ask for where a factory was given none; `named` has the keyword arguments."""
     asked = any(argument.name == "dtype" and argument.kwarg_only for argument in allowed_op(call.op)._schema.arguments)
     if not asked or named.get("dtype") is not None or call.input_values():
         return None
     made = call.output_values()
-    return wide(made[0][1].dtype) if made else None
+    return made[0][1].dtype if made else None
 
 
 def makes_floats_of_integers(call: Call) -> bool:

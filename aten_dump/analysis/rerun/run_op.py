@@ -217,8 +217,10 @@ class _Arguments:
         named = {name: self._item(self._chosen(item)) for name, item in kwargs.items()}
         if named.get("pin_memory"):
             named["pin_memory"] = None
-        dtype = factory_dtype(call, named) if self._around.cast else None
-        return made, named if dtype is None else named | {"dtype": dtype}
+        dtype = factory_dtype(call, named)
+        if dtype is not None:
+            named["dtype"] = wide(dtype) if self._around.cast else dtype
+        return made, named
 
     def _chosen(self, item: Any) -> Any:
         is_list = isinstance(item, (list, tuple)) and self._items is not None

@@ -23,7 +23,7 @@ from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.compiler import can_leave_alone, leave_alone, set_compiler
 from ..torch_internals.engine import dispatch_mode_at, is_jit_tracing, len_dispatch_stack
-from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS, WRITES_BETWEEN_APIS
+from ..torch_internals.formulas_without_mode import OWN_FORMULA_APIS, WRITES_AS_PYTHON_APIS, WRITES_BETWEEN_APIS
 from ..torch_internals.mode_stack import (
     DETACH,
     TorchDispatchMode,
@@ -49,7 +49,7 @@ _OWN_CODE: Final = "the recorder itself makes it"
 _STANDS_IN: Final = "its tensors stand for others"
 _IS_TRACED: Final = "it is traced, not run"
 _HANDED_ON: Final = "it was handed on to a tensor subclass, and its inner ops come back"
-_RUN_OTHERWISE: Final = OWN_FORMULA_APIS | WRITES_BETWEEN_APIS
+_RUN_OTHERWISE: Final = OWN_FORMULA_APIS | WRITES_BETWEEN_APIS | WRITES_AS_PYTHON_APIS
 
 
 class ApiMode(TorchFunctionMode):
@@ -112,6 +112,11 @@ class ApiMode(TorchFunctionMode):
     def _run_otherwise(
         self, recorder: StepRecorder, name: CallName, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if name.op in WRITES_AS_PYTHON_APIS:
+            try:
+                return func(*args, **kwargs)
+            finally:
+                recorder.was_written(args[0])
         if name.op in WRITES_BETWEEN_APIS:
             if len_dispatch_stack() > 1:  # other modes see what they see without ours
                 return func(*args, **kwargs)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -12,11 +13,18 @@ from torch import nn
 from ...errors import ConfigError
 from ..values.tensor_subclasses import describe_subclass
 
-_Known = tuple[weakref.ref[Any], str, weakref.ref[nn.Module]]  # a module or parameter, its path, and the model it is of
+_Known = tuple[weakref.ref[nn.Module], str, weakref.ref[nn.Module]]  # a module, its path, and the model it is of
+
+
+class _Parameter(NamedTuple):
+    reference: weakref.ref[torch.Tensor]
+    path: str
+    is_subclass: bool  # with a dispatch of its own
 
 
 class ModulePaths:
-    """Paths (fqn) of modules and parameters. Holds no module alive.
+    """Paths (fqn) of modules and parameters. Holds no module alive, and refers to no parameter but while a step is
+    recorded: `torch.utils.swap_tensors`, by which ``Module.to`` converts DTensors, refuses those that are referred to.
 
     Args:
         model: the model, or several under names of their own, or under their numbers; None learns models as they are
@@ -27,8 +35,7 @@ class ModulePaths:
 
     def __init__(self, model: nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module] | None = None) -> None:
         self._modules: dict[int, _Known] = {}
-        self._parameters: dict[int, _Known] = {}
-        self._sharded: list[_Known] = []
+        self._parameters: dict[int, _Parameter] | None = None  # while a step is recorded
         self._roots: list[tuple[weakref.ref[nn.Module], str]] = []
         if isinstance(model, nn.Module):
             self._add_root(model, "")
@@ -47,35 +54,64 @@ class ModulePaths:
 
     def parameter(self, number: int) -> tuple[str, torch.Tensor] | None:
         """Return name and tensor of the parameter whose id is `number`."""
-        known = self._parameters.get(number)
-        tensor = known[0]() if known is not None else None
-        return None if known is None or tensor is None else (known[1], tensor)
+        known = (self._parameters or {}).get(number)
+        tensor = None if known is None else known.reference()
+        return None if known is None or tensor is None else (known.path, tensor)
 
     def sharded(self) -> list[tuple[str, torch.Tensor]]:
         """Return name and tensor of the parameters that are shards (FSDP2): no autograd node accumulates into them."""
-        return [(known[1], tensor) for known in self._sharded if (tensor := known[0]()) is not None]
+        shards = [known for known in (self._parameters or {}).values() if known.is_subclass]
+        return [(known.path, tensor) for known in shards if (tensor := known.reference()) is not None]
 
     def refresh(self) -> None:
         """Read the models anew: modules and parameters may have been added or replaced."""
         roots, self._roots = self._roots, []
-        self._modules, self._parameters = _left_of(self._modules), _left_of(self._parameters)
-        self._sharded = [known for known in self._sharded if _is_left(known)]
+        self._modules = {number: entry for number, entry in self._modules.items() if _is_left(entry)}
+        self._parameters = {}
+        for left, path, _ in self._modules.values():
+            module = left()
+            if module is not None:
+                self._learn(module.named_parameters(prefix=path, recurse=False))
         for reference, name in roots:
             module = reference()
             if module is not None:
                 self._add_root(module, name)
 
+    def let_go(self) -> None:
+        """Refer to no parameter until `refresh`."""
+        self._parameters = None
+
+    @contextlib.contextmanager
+    def unreferred(self, *tensors: torch.Tensor) -> Iterator[None]:
+        """Refer to none of these inside this block, after which each has the path that it had."""
+        paths = [self._forget(tensor) for tensor in tensors]
+        try:
+            yield
+        finally:
+            self._learn((path, tensor) for path, tensor in zip(paths, tensors, strict=True) if path is not None)
+
+    def _forget(self, parameter: torch.Tensor) -> str | None:
+        """Refer to a parameter no more; return its path."""
+        known = None if self._parameters is None else self._parameters.pop(id(parameter), None)
+        return None if known is None or known.reference() is not parameter else known.path
+
     def _add_root(self, root: nn.Module, name: str) -> None:
         reference = weakref.ref(root)
         self._roots.append((reference, name))
         for path, module in root.named_modules(prefix=name):
-            if not _is_known(self._modules, module):
+            known = self._modules.get(id(module))
+            if known is None or known[0]() is not module:
                 self._modules[id(module)] = (weakref.ref(module), path, reference)
-        for path, parameter in root.named_parameters(prefix=name):
-            if not _is_known(self._parameters, parameter):
-                self._parameters[id(parameter)] = (weakref.ref(parameter), path, reference)
-                if describe_subclass(type(parameter)) is not None:
-                    self._sharded.append(self._parameters[id(parameter)])
+        self._learn(root.named_parameters(prefix=name))
+
+    def _learn(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        if self._parameters is None:
+            return
+        for path, parameter in parameters:
+            known = self._parameters.get(id(parameter))
+            if known is None or known.reference() is not parameter:
+                is_subclass = describe_subclass(type(parameter)) is not None
+                self._parameters[id(parameter)] = _Parameter(weakref.ref(parameter), path, is_subclass)
 
 
 def _named(models: object) -> list[tuple[str, nn.Module]]:
@@ -101,16 +137,5 @@ def _named(models: object) -> list[tuple[str, nn.Module]]:
     return named
 
 
-def _left_of(known: Mapping[int, _Known]) -> dict[int, _Known]:
-    """Return what lives of models that are gone."""
-    return {number: entry for number, entry in known.items() if _is_left(entry)}
-
-
 def _is_left(entry: _Known) -> bool:
     return entry[2]() is None and entry[0]() is not None
-
-
-def _is_known(known: Mapping[int, _Known], item: object) -> bool:
-    """Tell whether an entry is of this object, not of one that is gone and whose id it has."""
-    entry = known.get(id(item))
-    return entry is not None and entry[0]() is item

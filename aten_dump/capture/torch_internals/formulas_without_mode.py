@@ -29,6 +29,8 @@ OWN_FORMULA_APIS: Final = frozenset(("torch.linalg.pinv", "torch.pinverse", "tor
 WRITES_BETWEEN_APIS: Final = frozenset(
     f"torch._VariableFunctionsClass._sobol_engine_{name}" for name in ("initialize_state_", "scramble_", "ff_", "draw")
 )
+# Of those that write what a function in Python returns for each element, and run no op at all.
+WRITES_AS_PYTHON_APIS: Final = frozenset(f"torch.Tensor.{name}" for name in ("apply_", "map_", "map2_"))
 
 
 def computes_otherwise(node: str, gradients: tuple[torch.Tensor | None, ...]) -> bool:

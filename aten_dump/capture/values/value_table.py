@@ -163,8 +163,8 @@ class ValueTable(ValueIds):
         state = self.storages.state_of(tensor)
         if state is None:
             return False
-        if self._unseen_writes is not None:
-            self._unseen_writes.check(tensor, state)
+        if self._unseen_writes is not None and self._is_plain(type(tensor)) and not tensor.is_nested:
+            self._unseen_writes.check(tensor, state)  # others have a storage, but no memory or extent of their own
         return state.written_at > writes
 
     def flush(self) -> None:

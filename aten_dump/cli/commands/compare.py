@@ -66,6 +66,10 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
     """  # noqa: D301 - \b keeps click from filling lines
     if recompute == (baseline is not None):
         raise click.UsageError("give TARGET and BASELINE, or --recompute and one dump")
+    if form == "answer" and (options["output"] or options["status"]):
+        raise click.UsageError("--output and --status are of the table: give --format table, csv, json or parquet")
+    if form == "table" and options["output"]:
+        raise click.UsageError("--output needs --format csv, json or parquet; a table goes to the terminal")
     if form == "parquet" and options["output"] is None:
         raise click.UsageError("--format parquet needs --output")
     found = _compare(target, baseline, options)

@@ -17,19 +17,19 @@ _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARG
     "export",
     help=f"""Write DUMP in the format of another tool.
 
-    \b
-    Targets
-    {_TARGETS_TEXT.strip()}
+\b
+Targets
+{_TARGETS_TEXT}
 
-    Large tensors are never whole in memory. OUT gets its name when all is written; until then that begins with a dot.
+Large tensors are never whole in memory. OUT gets its name when all is written; until then that begins with a dot.
 
-    \b
-    Examples
-      aten-dump export dump --to msprobe --out for-msprobe
-      aten-dump export dump --to parquet --out tables
-      aten-dump export dump --to hdf5 --out dump.h5 --step 3 --op layer_norm
-      aten-dump export dump --to graph --out graph --sources .
-    """,
+\b
+Examples
+  aten-dump export dump --to msprobe --out for-msprobe
+  aten-dump export dump --to parquet --out tables
+  aten-dump export dump --to hdf5 --out dump.h5 --step 3 --op layer_norm
+  aten-dump export dump --to graph --out graph --sources .
+""",
 )
 @dump_argument
 @click.option("--to", type=click.Choice(list(TARGETS)), required=True, help="Format to write.")
@@ -39,7 +39,7 @@ _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARG
 @filter_options
 @click.option(
     "--sources",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Folder of the program, to show its lines in graph.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what is at OUT.")
@@ -64,5 +64,7 @@ def command(
         options = Options(steps, ranks, filters, sources, overwrite)
         done = export_dump(dump, to, out, options, progress)
     echo(f"wrote {done.path}")
+    if not done.calls:
+        echo(f"no call of {dump} matches, so that it holds none", err=True)
     for what, count in done.left_out.items():
         echo(f"left out {count} {what}", err=True)

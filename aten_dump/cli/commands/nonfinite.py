@@ -48,8 +48,12 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
     sick: dict[int, int] = {}  # rank -> its first step with NaN or Inf
     clean = 0
     for place in with_progress("searching", places):
-        # Opened anew, so that only one index is in memory at a time.
-        found = find_nonfinite(place.anew(), near)
+        fresh = place.anew()  # so that only one index is in memory at a time
+        empty = fresh.why_no_calls
+        if empty is not None:
+            echo(empty, err=True)
+            continue
+        found = find_nonfinite(fresh, near)
         has_nothing = found.first is None and not found.scaled
         clean += has_nothing
         if len(places) == 1 or not has_nothing or found.near_overflow or found.unknown:
@@ -57,9 +61,11 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
         if found.first is not None:
             sick.setdefault(found.rank, found.step)
         searched.append(replace(found, propagators=(), masks=(), near_overflow=()))
-    if len(places) > 1:
+    if len(searched) > 1:
         print_lines(total_lines(searched, clean))
-    if searched and not sick and not any(found.judged for found in searched) and any(f.unknown for f in searched):
+    if not searched:
+        raise MissingDataError(f"nothing in {dump} could be judged: no step and rank that was asked for has calls")
+    if not sick and not any(found.judged for found in searched) and any(f.unknown for f in searched):
         raise MissingDataError(f'nothing in {dump} could be judged; record again with DumpConfig.data="statistic"')
     if sick:
         raise click.exceptions.Exit(1)

@@ -10,8 +10,16 @@ from ...dump import RankDump
 from ...report.details import call_details, value_details
 from ...report.tree import call_line, tree_lines
 from ..completion import complete_name
-from ..console import echo, line_limit, print_lines
-from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
+from ..console import line_limit, print_lines
+from ..options import (
+    dump_argument,
+    filter_options,
+    limit_option,
+    open_rank,
+    place_options,
+    say_if_none_matched,
+    selected,
+)
 
 
 @click.command("show")
@@ -56,8 +64,7 @@ def command(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )
     print_lines((call_line(line) for line in tree_lines(opened, matched, depth)), line_limit(limit))
-    if matched is not None and not matched:
-        echo(f"no call of {opened.where} matches these filters; it has {len(opened.calls)} calls", err=True)
+    say_if_none_matched(opened, matched)
 
 
 def _details(rank: RankDump, name: str) -> list[str]:

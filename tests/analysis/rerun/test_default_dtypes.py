@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from aten_dump.analysis.replay import replay
 from aten_dump.analysis.rerun.default_dtypes import factory_dtype, makes_floats_of_integers
 from aten_dump.dump import Call
 
@@ -24,18 +25,36 @@ def last(record: Callable[..., Any]) -> Of:
 @pytest.mark.parametrize(
     ("body", "dtype"),
     [
-        (lambda: torch.zeros(3), torch.float64),
-        (lambda: torch.full((3,), 0.5), torch.float64),
+        (lambda: torch.zeros(3), torch.float32),
+        (lambda: torch.full((3,), 0.5), torch.float32),
         (lambda: torch.full((3,), 1), torch.int64),
         (lambda: torch.arange(3), torch.int64),
-        (lambda: torch.linspace(0, 1, 3), torch.float64),
+        (lambda: torch.linspace(0, 1, 3), torch.float32),
         (lambda: torch.zeros_like(N), None),
         (lambda: X.new_zeros(3), None),
         (lambda: X.sum(), None),
     ],
 )
-def test_a_factory_without_a_dtype_makes_the_wide_form(last: Of, body: Any, dtype: torch.dtype | None) -> None:
+def test_a_factory_without_a_dtype_is_asked_for_the_recorded_one(
+    last: Of, body: Any, dtype: torch.dtype | None
+) -> None:
     assert factory_dtype(last(body), {}) == dtype
+
+
+def test_numbers_drawn_under_another_default_are_drawn_again(record: Callable[..., Any]) -> None:
+    def body() -> None:
+        torch.set_default_dtype(torch.float64)
+        try:
+            torch.randn(3).exp()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    found = replay(record(body, data="tensor"))
+    assert not found.suspects
+    assert [(op.op, all(result.bit_equal for result in op.results)) for op in found.ops] == [
+        ("aten::randn", True),
+        ("aten::exp", True),
+    ]
 
 
 def test_a_dtype_that_was_given_stays(last: Of) -> None:

@@ -189,3 +189,20 @@ def test_the_stack_of_a_call_begins_at_the_program_s_line() -> None:
     for call in both.watched.calls:
         assert texts[frames[stacks[call.stack].frame].function].endswith("<lambda>")
     both.watched.recorder.close()
+
+
+def test_what_python_writes_element_by_element_is_a_write(record: Callable[..., Any]) -> None:
+    def body() -> None:
+        x = torch.arange(3.0)
+        x.apply_(lambda element: element + 1)
+        x.exp()
+        x.map_(torch.full((3,), 2.0), lambda one, other: one * other)
+        x.exp()
+
+    rank = record(body, data="tensor")
+    given = [call.inputs[0][0].tensor().tolist() for call in rank.calls if call.op == "aten::exp"]
+    assert given == [[1, 2, 3], [2, 4, 6]]
+    assert [call.mutated for call in rank.calls if call.op in ("torch.Tensor.apply_", "torch.Tensor.map_")] == [
+        ("0",),
+        ("0",),
+    ]

@@ -11,16 +11,22 @@ import torch
 from torch import nn
 
 from aten_dump import ConfigError
-from aten_dump.capture.step.module_paths import ModulePaths
+from aten_dump.capture.step.module_paths import ModulePaths, _Parameter
 
 
 def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.ReLU()))
 
 
+def in_a_step(model: Any = None) -> ModulePaths:
+    paths = ModulePaths(model)
+    paths.refresh()
+    return paths
+
+
 def test_paths_of_the_model_are_those_of_named_modules() -> None:
     one = model()
-    paths = ModulePaths(one)
+    paths = in_a_step(one)
     assert {paths.path(module) for module in one.modules()} == {"", "0", "1", "1.0"}
     assert paths.path(one[1][0]) == "1.0"
     found = paths.parameter(id(one[0].weight))
@@ -30,7 +36,7 @@ def test_paths_of_the_model_are_those_of_named_modules() -> None:
 
 def test_several_models_are_under_their_names() -> None:
     actor, critic = model(), model()
-    paths = ModulePaths({"actor": actor, "critic": critic})
+    paths = in_a_step({"actor": actor, "critic": critic})
     assert (paths.path(actor), paths.path(critic[1][0])) == ("actor", "critic.1.0")
     found = paths.parameter(id(critic[0].bias))
     assert found is not None and found[0] == "critic.0.bias"
@@ -38,7 +44,7 @@ def test_several_models_are_under_their_names() -> None:
 
 def test_a_model_learnt_first_is_plain_and_later_ones_have_their_class_in_front() -> None:
     first, second, third = model(), model(), nn.Linear(1, 1)
-    paths = ModulePaths()
+    paths = in_a_step()
     assert [paths.path(m) for m in (first, second, third)] == ["", "Sequential", "Linear"]
     assert (paths.path(first[0]), paths.path(second[1][0])) == ("0", "Sequential.1.0")
 
@@ -47,7 +53,7 @@ def test_a_shared_parameter_and_a_shared_module_keep_their_first_names() -> None
     layer = nn.Linear(2, 2)
     tied = nn.Linear(2, 2)
     tied.weight = layer.weight
-    paths = ModulePaths(nn.ModuleDict({"a": layer, "b": layer, "c": tied}))
+    paths = in_a_step(nn.ModuleDict({"a": layer, "b": layer, "c": tied}))
     assert paths.path(layer) == "a"
     found = paths.parameter(id(tied.weight))
     assert found is not None and found[0] == "a.weight"
@@ -55,7 +61,7 @@ def test_a_shared_parameter_and_a_shared_module_keep_their_first_names() -> None
 
 def test_modules_added_or_replaced_are_known_after_a_refresh() -> None:
     one = model()
-    paths = ModulePaths({"net": one})
+    paths = in_a_step({"net": one})
     one.append(nn.Linear(3, 1))
     one[0].weight = nn.Parameter(one[0].weight.detach().clone())
     assert paths.parameter(id(one[0].weight)) is None
@@ -68,7 +74,7 @@ def test_modules_added_or_replaced_are_known_after_a_refresh() -> None:
 def test_parts_of_a_model_that_is_gone_keep_their_paths() -> None:
     """As with ``DumpMode(config, model=nn.ModuleDict({"actor": actor, "critic": critic}))``."""
     actor, critic = model(), nn.Linear(2, 1)
-    paths = ModulePaths(nn.ModuleDict({"actor": actor, "critic": critic}))
+    paths = in_a_step(nn.ModuleDict({"actor": actor, "critic": critic}))
     gc.collect()
     for _ in range(2):
         paths.refresh()
@@ -85,7 +91,7 @@ def test_parts_of_a_model_that_is_gone_keep_their_paths() -> None:
 
 def test_no_model_is_held_alive_and_no_id_used_again_is_mistaken() -> None:
     one = model()
-    paths = ModulePaths(one)
+    paths = in_a_step(one)
     gone, number = weakref.ref(one), id(one[0].weight)
     del one
     gc.collect()
@@ -94,19 +100,20 @@ def test_no_model_is_held_alive_and_no_id_used_again_is_mistaken() -> None:
 
 
 def test_a_new_model_that_lies_where_one_lay_that_is_gone_has_its_own_paths() -> None:
-    paths, gone = ModulePaths(), weakref.ref(nn.Linear(1, 1))
+    paths, gone = in_a_step(), weakref.ref(nn.Linear(1, 1))
     lost = weakref.ref(nn.Parameter(torch.ones(1)))
     assert gone() is None and lost() is None
     other = nn.Linear(1, 1)
     paths._modules[id(other)] = (gone, "of another", gone)
-    paths._parameters[id(other.weight)] = (lost, "of another", gone)
+    assert paths._parameters is not None
+    paths._parameters[id(other.weight)] = _Parameter(lost, "of another", False)
     assert paths.path(other) == ""
     found = paths.parameter(id(other.weight))
     assert found is not None and found[0] == "weight"
 
 
 def test_no_parameter_of_plain_tensors_is_a_shard() -> None:
-    assert ModulePaths(model()).sharded() == []
+    assert in_a_step(model()).sharded() == []
 
 
 @pytest.mark.parametrize(
@@ -125,3 +132,20 @@ def test_what_is_no_model_is_named(given: Any, found: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ModulePaths(given)
     assert found in str(caught.value) and "allowed: an nn.Module" in str(caught.value)
+
+
+def test_no_parameter_is_referred_to_but_in_a_step() -> None:
+    one = model()
+    weight = one[0].weight
+    paths = ModulePaths(one)
+    assert not weakref.getweakrefs(weight) and paths.parameter(id(weight)) is None
+    paths.refresh()
+    assert weakref.getweakrefs(weight)
+    with paths.unreferred(weight, torch.ones(1)):
+        assert not weakref.getweakrefs(weight)
+    found = paths.parameter(id(weight))
+    assert found is not None and found[0] == "0.weight" and found[1] is weight
+    paths.let_go()
+    assert not weakref.getweakrefs(weight)
+    paths.path(nn.Linear(1, 1))
+    assert not weakref.getweakrefs(weight) and paths.parameter(id(weight)) is None

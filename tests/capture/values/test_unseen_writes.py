@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.memory.storages import StorageState
@@ -152,6 +153,19 @@ def test_every_kind_of_tensor_can_be_hashed(record: Record) -> None:
     for kind, call in zip(kinds, calls(rank, kind="aten", op="aten::clone"), strict=True):
         if kind.layout is torch.strided and not kind.is_meta:
             assert_same(kind, call.inputs[0][0].tensor())
+
+
+@pytest.mark.parametrize("kind", ["subclass", "jagged", "nested"])
+def test_calls_on_tensors_without_an_extent_are_recorded(record: Record, kind: str) -> None:
+    """A Python-level call asks whether its arguments were written, of all of them."""
+    parts = [torch.ones(2, 3), torch.ones(1, 3)]
+    if kind == "subclass":
+        given: torch.Tensor = TwoTensor(parts[0], parts[0].clone())
+    else:
+        given = torch.nested.nested_tensor(parts, layout=torch.jagged if kind == "jagged" else torch.strided)
+    rank = record(lambda: torch.sin(given).cos(), data="full", dedup="content")
+    assert unseen(rank) == []
+    assert [call.op for call in calls(rank, kind="api")] == ["torch.sin", "torch.Tensor.cos"]
 
 
 @pytest.mark.parametrize("model", ["gpt2", "resnet"])

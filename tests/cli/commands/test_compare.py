@@ -92,6 +92,9 @@ def test_rows_of_one_status_and_no_more_than_the_limit(dumps: Path) -> None:
         (["a", "b", "--recompute"], "give TARGET and BASELINE"),
         (["a", "b", "--format", "parquet"], "--format parquet needs --output"),
         (["a", "b", "--status", "odd"], "unmatched"),
+        (["a", "b", "--status", "same"], "--output and --status are of the table: give --format"),
+        (["a", "b", "--output", "rows.csv"], "--output and --status are of the table: give --format"),
+        (["a", "b", "--format", "table", "--output", "rows.csv"], "a table goes to the terminal"),
     ],
 )
 def test_what_does_not_go_together_is_said(dumps: Path, arguments: list[str], words: str) -> None:
@@ -113,6 +116,7 @@ def test_dumps_that_agree_but_lack_a_step_could_not_be_compared_as_a_whole(tmp_p
 def test_recomputed_calls_are_compared_within_one_dump(dumps: Path) -> None:
     result = run(dumps / "a", "--recompute")
     assert result.exit_code == 2 and "proven for 0 of 0 calls" in result.stdout, "nothing was recomputed"
+    assert "Note: no call in it was run again by checkpointing" in result.stdout
 
 
 def test_a_mapping_that_was_found_is_written(dumps: Path, tmp_path: Path) -> None:

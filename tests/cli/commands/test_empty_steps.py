@@ -81,3 +81,35 @@ def test_a_trigger_that_has_not_fired_is_no_failure(tmp_path: Path, command: str
     assert code == 0, text
     if name not in ("ls", "verify"):
         assert "the trigger 'nonfinite'" in text and "has not fired: no step was written" in text
+
+
+@pytest.fixture(scope="module")
+def unselected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("unselected") / "dump"
+    model = torch.nn.Linear(3, 3)
+    dump = DumpMode(DumpConfig(path=path, data="full", ops=("nosuch",)), model=model).start()
+    for _ in range(2):
+        model(torch.ones(2, 3)).sum().backward()
+        dump.step()
+    with pytest.warns(UserWarning, match=r"recorded nothing: of \d+ calls none is selected by level='mix', ops=\('no"):
+        dump.close()
+    return path
+
+
+@pytest.mark.parametrize("options", ["", "--step 1"])
+def test_a_selection_that_matches_nothing_is_no_clean_bill(unselected: Path, options: str) -> None:
+    code, text = run("nonfinite", str(unselected), *options.split())
+    assert code == 2 and "could be judged" in text
+    assert "rank 0) has no calls: " in text and "left out by the configuration: level='mix', ops=('nosuch',)" in text
+
+
+def test_compare_says_that_the_selection_matched_nothing(unselected: Path, dump: Path) -> None:
+    for sides in ((unselected, unselected), (unselected, dump), (dump, unselected)):
+        code, text = run("compare", *map(str, sides), "--step", "0")
+        assert code == 2, text
+        assert f"{unselected} (step 0, rank 0) has no calls: " in text
+
+
+def test_a_rank_that_is_not_there_has_not_been_searched(dump: Path) -> None:
+    code, text = run("nonfinite", str(dump), "--rank", "4")
+    assert code == 2 and "no step and rank that was asked for has calls" in text

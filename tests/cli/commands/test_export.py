@@ -94,3 +94,17 @@ def test_a_bar_counts_the_calls_in_a_terminal_and_is_gone_at_the_end(
     before, _, after = seen.decode().partition("7/7")
     assert "exporting to torch" in before and "\x1b[2K" in after, "the bar's line, and its end"
     assert after.rstrip().endswith("left out 1 tensors that are undefined memory")
+
+
+def test_it_says_that_no_call_matches_and_that_there_are_no_such_sources(tmp_path: Path) -> None:
+    dump = small_step(tmp_path / "dump")
+    result = run(dump, "--to", "torch", "--out", tmp_path / "out", "--op", "nosuch")
+    assert result.stderr == f"no call of {dump} matches, so that it holds none\n"
+    result = run(dump, "--to", "graph", "--out", tmp_path / "graph", "--sources", tmp_path / "nosuch")
+    assert result.exit_code == 2 and "does not exist" in result.stderr and not (tmp_path / "graph").exists()
+
+
+def test_its_help_lays_the_targets_out_under_each_other() -> None:
+    lines = run("--help").stdout.splitlines()
+    assert {f"    {name:<12} {target.says}" for name, target in TARGETS.items()} <= set(lines)
+    assert "  Targets" in lines and "  Examples" in lines

@@ -52,4 +52,5 @@ def test_a_table_goes_to_no_file(dump: Path, tmp_path: Path) -> None:
 
 
 def test_filters_that_match_nothing_make_a_table_without_rows(dump: Path) -> None:
-    assert len(run(dump, "--phase", "recompute").stdout.splitlines()) == 1
+    result = run(dump, "--phase", "recompute")
+    assert len(result.stdout.splitlines()) == 1 and "matches these filters; it has" in result.stderr

@@ -8,7 +8,8 @@ import click
 
 from .... import __version__
 from ....analysis.compare import Comparison, compare
-from ....dump import open_dump
+from ....dump import Dump, open_dump
+from ....errors import MissingDataError
 from ....report.html.payload.sections import MOST_CALLS, Subject
 from ....report.html.writing import write_report
 from ....report.units import format_bytes
@@ -53,12 +54,23 @@ def command(
       aten-dump report dump --step 3 --rank 0
     """  # noqa: D301 - \b keeps click from filling lines
     target = open_dump(dump)
+    _check_places(target, steps, ranks)
     base = None if baseline is None else open_dump(baseline)
     comparison = None if baseline is None else _compare(dump, baseline, jobs)
     with count_progress("reporting") as update:
         subject = Subject(target, __version__, base, comparison, steps, ranks, max_calls, update)
         nbytes = write_report(subject, output)
     echo(f"wrote {output} ({format_bytes(nbytes)}): open it in a browser")
+
+
+def _check_places(dump: Dump, steps: tuple[int, ...], ranks: tuple[int, ...]) -> None:
+    """Raise where a step or rank was asked for that was not recorded."""
+    for step in steps:
+        dump.step(step)
+    for rank in ranks:
+        if rank not in dump.ranks:
+            recorded = ", ".join(map(str, dump.ranks)) or "none"
+            raise MissingDataError(f"rank {rank} is not in {dump.path}; recorded ranks: {recorded}")
 
 
 def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from aten_dump import AtenDumpError
+from aten_dump import AtenDumpError, MissingDataError
 from aten_dump.cli.commands.pages.report import command
 from tests.cli.commands.tiny import record
 from tests.report.sections_read import sections_of
@@ -39,7 +39,7 @@ def test_two_are_compared(tmp_path: Path) -> None:
     [
         (["--step", "1"], {1}),
         (["--step", "0", "--step", "2"], {0, 2}),
-        (["--rank", "7"], set()),
+        (["--rank", "0"], {0, 1, 2}),
         (["--max-calls", "1"], {0}),
     ],
 )
@@ -55,3 +55,10 @@ def test_a_dump_that_is_not_there_is_an_error_and_no_file(tmp_path: Path) -> Non
     assert isinstance(result.exception, AtenDumpError), result.exception
     assert not (tmp_path / "r.html").exists()
     assert run(tmp_path / "nowhere", "--max-calls", "0").exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--step", "--rank"])
+def test_what_was_not_recorded_is_not_shown(tmp_path: Path, option: str) -> None:
+    result = run(record(tmp_path / "dump", steps=2), "-o", tmp_path / "r.html", option, "9")
+    assert isinstance(result.exception, MissingDataError) and " 9 is not in " in str(result.exception)
+    assert not (tmp_path / "r.html").exists()
