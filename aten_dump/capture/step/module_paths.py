@@ -110,7 +110,8 @@ class ModulePaths:
         for path, parameter in parameters:
             known = self._parameters.get(id(parameter))
             if known is None or known.reference() is not parameter:
-                is_subclass = describe_subclass(type(parameter)) is not None
+                kind = type(parameter)
+                is_subclass = kind is not nn.Parameter and describe_subclass(kind) is not None
                 self._parameters[id(parameter)] = _Parameter(weakref.ref(parameter), path, is_subclass)
 
 
