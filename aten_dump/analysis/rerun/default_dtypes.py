@@ -22,11 +22,11 @@ _CHOOSES: Final = ("where",)  # among numbers, by a mask that has to be one
 
 def factory_dtype(call: Call, named: dict[str, Any]) -> torch.dtype | None:
     """Return the recorded dtype, to ask for where a factory was given none; `named` has the keyword arguments."""
-    asked = any(argument.name == "dtype" and argument.kwarg_only for argument in allowed_op(call.op)._schema.arguments)
-    if not asked or named.get("dtype") is not None or call.input_values():
-        return None
     made = call.output_values()
-    return made[0][1].dtype if made else None
+    if named.get("dtype") is not None or call.input_values() or not made:
+        return None
+    asked = any(argument.name == "dtype" and argument.kwarg_only for argument in allowed_op(call.op)._schema.arguments)
+    return made[0][1].dtype if asked else None
 
 
 def makes_floats_of_integers(call: Call) -> bool:

@@ -113,7 +113,7 @@ def repro_script(call: Call, *, allow_ops: Sequence[str] = ()) -> str:
     """
     with allowing(allow_ops):
         op = find_op(call)
-    check_call(op, call)
+        check_call(op, call)
     return _Script(call, op).text()
 
 

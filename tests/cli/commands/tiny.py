@@ -11,13 +11,13 @@ from aten_dump import DumpConfig, DumpMode
 
 
 def record(path: Path, *, wrong: bool = False, nan: bool = False, steps: int = 1, **config: Any) -> Path:
-    """Record a product and its sum; `wrong` changes an element of the product behind torch's back."""
+    """Record a product and its sum; `wrong` adds one to its factors before."""
     torch.manual_seed(0)
     with DumpMode(DumpConfig(path, **{"data": "full", "level": "aten", "stacks": False, **config})) as dump:
         for _ in range(steps):
             x = torch.randn(8, 8)
             if wrong:
-                x.mm(x + 1)
+                x = x + 1
             y = torch.mm(x, x)
             if nan:
                 y = (y * 0 - 1).log()
