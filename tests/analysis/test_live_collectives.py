@@ -99,7 +99,11 @@ def wait_for(folder: Path, words: str) -> Group:
     [
         ("hang", "rank 0 has begun it and not ended it, rank 1 has not begun it"),
         ("shapes", "rank 0: c10d::allreduce_ float32[6] MAX; rank 1: c10d::allreduce_ float32[2, 3] MAX"),
-        ("order", "rank 0: c10d::allreduce_ float32[7] SUM; rank 1: c10d::broadcast_ float32[7]"),
+        pytest.param(
+            "order",
+            "rank 0: c10d::allreduce_ float32[7] SUM; rank 1: c10d::broadcast_ float32[7]",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_ranks_of_a_run_do_not_agree_in(tmp_path: Path, kind: str, words: str) -> None:

@@ -17,6 +17,7 @@ import torch
 from aten_dump.capture.torch_threads import IS_COMPILED, TeamBell, bell_for_program, team_address
 from aten_dump.store.threads.bell import Bell
 from tests.checkout import ROOT
+from tests.sampling import every_second
 
 needs_compiler = pytest.mark.skipif(not IS_COMPILED, reason="nothing is compiled here: `make test-compiled` runs it")
 needs_gomp = pytest.mark.skipif(
@@ -158,7 +159,7 @@ with DumpMode(DumpConfig(path=Path(root) / "dump", data=data)):
 @needs_gomp
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("spares_a_core", [False, True])
-@pytest.mark.parametrize("data", ["statistic", "tensor", "full"])
+@pytest.mark.parametrize("data", every_second(["statistic", "tensor", "full"]))
 def test_a_child_that_is_forked_while_its_parent_is_recorded_goes_on(
     tmp_path: Path, data: str, spares_a_core: bool
 ) -> None:

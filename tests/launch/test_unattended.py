@@ -48,6 +48,7 @@ def test_a_step_that_a_scaler_skips_is_a_step(tmp_path: Path) -> None:
     assert recorded.dump.steps[:3] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_optimizers_that_step_one_after_the_other_share_a_step(tmp_path: Path) -> None:
     bare, recorded = run("two_optimizers", tmp_path, steps="0")
     assert same(bare.result(), recorded.result()), recorded.done.stderr
@@ -106,6 +107,7 @@ def test_an_error_of_the_program_is_its_own_and_is_noted(tmp_path: Path) -> None
     assert [note.message for note in failed.notes if note.code == "exception"] == [f"{last} ended the block"]
 
 
+@pytest.mark.slow
 def test_a_child_of_a_rank_is_no_rank(tmp_path: Path) -> None:
     bare, recorded = run("with_child", tmp_path, data="structure")
     assert bare.done.stderr == ""
