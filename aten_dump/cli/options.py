@@ -99,14 +99,11 @@ def _first(dump: Dump) -> int:
     return dump.steps[0]
 
 
-def say_if_none_matched(rank: RankDump, matched: Calls | None) -> None:
-    """Say that the filter options select no call; `matched` is what `selected` returned."""
-    if matched is not None and not matched:
-        echo(f"no call of {rank.where} matches these filters; it has {len(rank.calls)} calls", err=True)
-
-
 def selected(rank: RankDump, filters: dict[str, str | None]) -> Calls | None:
-    """Return the calls that the filter options select; None when none was given."""
+    """Return the calls that the filter options select, and say so if there are none; None when no filter was given."""
     if all(text is None for text in filters.values()):
         return None
-    return rank.calls.matching(Wanted(**filters))
+    matched = rank.calls.matching(Wanted(**filters))
+    if not matched:
+        echo(f"no call of {rank.where} matches these filters; it has {len(rank.calls)} calls", err=True)
+    return matched

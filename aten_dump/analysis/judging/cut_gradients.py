@@ -33,10 +33,11 @@ def named_at_the_cut(knows: Knowledge, findings: Sequence[Finding]) -> list[Find
         return found
     reasons = [found[0], *(finding for finding in found[1:] if _is_lone(finding))]
     sides: tuple[Side, Side] = (0, 1)
+    lacking = _lacking(knows, 0), _lacking(knows, 1)
     for cut_of in (_cut_through, _cut_beside):
         for reason in reasons:
             for side in sides:
-                cut = cut_of(knows, reason, side)
+                cut = cut_of(knows, reason, side, lacking[side])
                 if cut is not None:
                     found.remove(reason)
                     return [_at(knows, reason, cut, side), *found]
@@ -63,9 +64,8 @@ def _lacking(knows: Knowledge, side: Side) -> list[_Pair]:
     ]
 
 
-def _cut_through(knows: Knowledge, finding: Finding, side: Side) -> Call | None:
+def _cut_through(knows: Knowledge, finding: Finding, side: Side, lacking: Sequence[_Pair]) -> Call | None:
     """Return what cuts off the gradients of calls, if a finding is about the backward of these that a side lacks."""
-    lacking = _lacking(knows, side)
     if not lacking:
         return None
     if _is_lone(finding):
@@ -76,10 +76,9 @@ def _cut_through(knows: Knowledge, finding: Finding, side: Side) -> Call | None:
     return _cut(knows, side, lacking) if is_about else None
 
 
-def _cut_beside(knows: Knowledge, finding: Finding, side: Side) -> Call | None:
+def _cut_beside(knows: Knowledge, finding: Finding, side: Side, lacking: Sequence[_Pair]) -> Call | None:
     """Return what cuts off the gradient of one operand of a call that has a backward on both sides."""
     forwards = _forwards_of(knows, finding, side)
-    lacking = _lacking(knows, side)
     lost = {number for _, other in lacking for _, number in other.output_slots()}
     if any(number in lost for call in forwards for _, number in call.input_slots()):
         return _cut(knows, side, lacking)
@@ -101,7 +100,7 @@ def _forwards_of(knows: Knowledge, finding: Finding, side: Side) -> list[Call]:
     return [call for call in calls if call is not None]
 
 
-def _cut(knows: Knowledge, side: Side, lacking: list[_Pair]) -> Call:
+def _cut(knows: Knowledge, side: Side, lacking: Sequence[_Pair]) -> Call:
     flow = knows.flows[side]
     last, other = lacking[-1]
     if last.sequence_nr is None and other.sequence_nr is not None:

@@ -83,10 +83,11 @@ class OpenPairs:
         Who reads what the calls made is asked instead. So it is with any pair of which one call works on complex
         numbers and the other on real ones, or one on integers, which wrap around, and the other on floats.
         """
-        if pair.how != "mapping" and any(is_of_other_numbers(link.close) for link in links):
-            return True
-        if pair.how != "mapping" and differences and self._makes_other_numbers(pair):
-            return True
+        if pair.how != "mapping":
+            if any(is_of_other_numbers(link.close) for link in links):
+                return True
+            if differences and self._makes_other_numbers(pair):
+                return True
         if pair.how not in ("order", "shapeless"):
             return False
         if any(link.close.shape is not None for link in open_links(links)):

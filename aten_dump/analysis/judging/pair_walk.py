@@ -67,11 +67,11 @@ class Walk:
         ends = [*zip(*map(roots_of, sides), strict=False), *((ours[n], theirs[n]) for n in ours if n in theirs)]
         self._open_pairs = OpenPairs(self.knows, ends)
         for call in self.knows.flows[0].calls():
-            pair = pairs.get(call.id)
+            pair = aligned_pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:
-                taken = pair is not None
-                pair = self._paired_by_flow(call, from_outside=taken)
-                pair = self._paired_by_results(call) if pair is None and taken else pair
+                pair = self._paired_by_flow(call, from_outside=aligned_pair is not None)
+                if pair is None and aligned_pair is not None:
+                    pair = self._paired_by_results(call)
             if pair is not None:
                 self._pair(pair)
 
@@ -197,17 +197,16 @@ class Walk:
         flows = self.knows.flows
         if call.phase != "forward" or call.mutated or flows[0].readers(call) or flows[0].is_view(call):
             return None
-        found: list[tuple[float, int, Call]] = []
+        found: list[tuple[float, int]] = []
         for other in self._like(1, call):
             if other.id not in self._taken and not flows[1].readers(other) and len(found) < _MOST_ALIKE:
                 made, depth = self.knows.compared(call, other).values(), self.knows.known.depth
                 apart = [distance(one, two, close, depth)[1] if close.known else math.inf for one, two, close in made]
                 if apart and max(apart) <= 1:
-                    found.append((max(apart), other.id, other))
-        nearest = min(found, key=lambda item: item[:2])[2] if found else instead_of
-        if nearest is None or (instead_of is not None and nearest.id == instead_of.id):
+                    found.append((max(apart), other.id))
+        if not found or (instead_of is not None and min(found)[1] == instead_of.id):
             return None
-        return self._found(call, nearest)
+        return self._found(call, self.knows.baseline.call(min(found)[1]))
 
     def _given_alike(self, call: Call, *, from_outside: bool) -> Iterator[Call]:
         """Yield calls of the baseline that are given what a call is: what a pair's call made, else from outside."""

@@ -221,32 +221,36 @@ def digest_of(value: Value) -> str | None:
 
 def digest_of_bytes(value: Value) -> str | None:
     """Return a digest of the recorded elements; None where there are none."""
-    if not value.has_data or value.undefined:
+    elements = _in_a_row(value)
+    if elements is None:
         return None
-    try:
-        tensor = plain(value.tensor()).contiguous()
-    except (AtenDumpError, RuntimeError):
-        return None
-    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+    flat = torch.view_as_real(elements).reshape(-1) if elements.is_complex() else elements
     return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else ""
 
 
 def _sample(value: Value) -> torch.Tensor | None:
     """Return some elements of a tensor, by which it is told from others; None where there are none."""
-    if not value.has_data or value.undefined or not value.numel:
-        return None
-    try:
-        flat = plain(value.tensor()).reshape(-1)
-    except (AtenDumpError, RuntimeError):
+    flat = _in_a_row(value)
+    if flat is None or not flat.numel():
         return None
     taken = flat[torch.linspace(0, flat.numel() - 1, min(_SAMPLED, flat.numel())).long()]
     return (torch.view_as_real(taken).reshape(-1) if taken.is_complex() else taken).double()
 
 
+def _in_a_row(value: Value) -> torch.Tensor | None:
+    """Return the recorded elements as a 1-D tensor in row-major order; None where they are not known."""
+    if not value.has_data or value.undefined:
+        return None
+    try:
+        return plain(value.tensor()).contiguous().reshape(-1)
+    except (AtenDumpError, RuntimeError):
+        return None
+
+
 def _tells(sample: torch.Tensor) -> bool:
     """Tell whether elements hold enough numbers to tell a tensor from others."""
     most = sample.abs().max()
-    return bool(most.isfinite()) and (sample / most).round(decimals=3).unique().numel() >= _TELLING
+    return bool(0 < most < math.inf) and (sample / most).round(decimals=3).unique().numel() >= _TELLING
 
 
 def _is_dense(value: Value) -> bool:

@@ -11,15 +11,7 @@ from ...report.details import call_details, value_details
 from ...report.tree import call_line, tree_lines
 from ..completion import complete_name
 from ..console import line_limit, print_lines
-from ..options import (
-    dump_argument,
-    filter_options,
-    limit_option,
-    open_rank,
-    place_options,
-    say_if_none_matched,
-    selected,
-)
+from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
 
 
 @click.command("show")
@@ -64,7 +56,6 @@ def command(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )
     print_lines((call_line(line) for line in tree_lines(opened, matched, depth)), line_limit(limit))
-    say_if_none_matched(opened, matched)
 
 
 def _details(rank: RankDump, name: str) -> list[str]:

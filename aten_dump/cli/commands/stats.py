@@ -14,15 +14,7 @@ from ...report.terminal_tables import statistics_table
 from ...report.value_rows import columns, value_rows, write_csv, write_json
 from ..console import is_terminal, line_limit, print_table, say_left_out
 from ..files import opened as opened_file
-from ..options import (
-    dump_argument,
-    filter_options,
-    limit_option,
-    open_rank,
-    place_options,
-    say_if_none_matched,
-    selected,
-)
+from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
 
 _WRITERS: Final = {"csv": write_csv, "json": write_json}
 
@@ -62,7 +54,6 @@ def command(
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )
-    say_if_none_matched(opened, matched)
     calls = opened.calls if matched is None else matched
     if form == "table":
         if output is not None:
