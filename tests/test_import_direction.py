@@ -241,7 +241,17 @@ MANY_OPTIONS = {
     "compat/precision_debugger.py:__init__": "msprobe's parameters",
 } | {
     f"capture/data/statistics/triton_kernel.py:{name}": "a Triton kernel: pointers, sizes, constants and all results"
-    for name in ("_with", "_store", "_block", "_reduce", "_reduce_rows")
+    for name in (
+        "_with",
+        "_both",
+        "_store",
+        "_reduce_stretch",
+        "_block",
+        "reduce_one",
+        "reduce_each",
+        "reduce_rows",
+        "put_together",
+    )
 }
 CLICK_COMMANDS = "cli/commands/"  # an option each
 # What is still to be mended. An entry that is mended is to be taken out: each must still be wrong.

@@ -139,7 +139,7 @@ def test_a_device_is_the_current_one_only_meanwhile() -> None:
 
 @pytest.mark.skipif(torch.accelerator.device_count() < 2, reason="needs two devices")
 def test_a_kernel_is_launched_on_the_device_of_its_elements() -> None:
-    triton_kernel = pytest.importorskip("aten_dump.capture.data.statistics.triton_kernel", exc_type=ImportError)
+    launches = pytest.importorskip("aten_dump.capture.data.statistics.fused_launches", exc_type=ImportError)
     seen: list[int] = []
 
     class Kernel:
@@ -147,6 +147,7 @@ def test_a_kernel_is_launched_on_the_device_of_its_elements() -> None:
             return lambda *args, num_warps: seen.append(torch.accelerator.current_device_index())
 
     for index in (0, 1):
-        triton_kernel._launch(Kernel(), 1, (torch.ones(2, device=devices.kind(index)),))
+        x = torch.ones(2, device=devices.kind(index))
+        launches._launch((Kernel(), None, False), 1, x, x, ())
         assert torch.accelerator.current_device_index() == 0
     assert seen == [0, 1]

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 
@@ -21,7 +21,7 @@ from ..torch_internals.quiet import quiet
 from .device_copies import copier_of, on_stream
 from .flushing import Flushable
 from .host_memory import as_array, host_tensor
-from .statistics.fused_results import FusedResults
+from .statistics.fused_results import FusedResults, current_stream
 from .statistics.joined_results import JoinedResults
 from .statistics.on_device import (
     FLOATS,
@@ -39,7 +39,6 @@ from .statistics.rows import row_lengths
 BATCH_VALUES: Final = 512
 BATCH_BYTES: Final = 4 << 20  # of results: a value of a gigabyte has some 40 KB of Triton's, or half a megabyte
 _triton_failed: Final[set[str]] = set()  # device types
-_Results = TypeVar("_Results", FusedResults, JoinedResults)
 
 
 class DeviceBatches(Flushable):
@@ -50,22 +49,36 @@ class DeviceBatches(Flushable):
         self._sink = sink
         self._names = names
         self._most_values = most_values
-        self._fused: dict[Any, FusedResults] = {}  # by stream
-        self._joined: dict[Any, JoinedResults] = {}
+        self._fused: dict[tuple[int, int], tuple[Any, FusedResults]] = {}  # by device and stream, with that
+        self._joined: dict[Any, JoinedResults] = {}  # by stream
+        self._held = 0  # how many lists of values are under way
+
+    def hold(self) -> None:
+        """Values of one list begin to come: one launch will do for many. `release` belongs in a ``finally``."""
+        if not self._held:
+            self._is_filled = True  # no tick sends what is not launched yet
+            if self._is_ticking:
+                self._wait_for_tick()
+        self._held += 1
+
+    def release(self) -> None:
+        """All of them have come, and the program may go on."""
+        self._held -= 1
+        if self._held:
+            return
+        with self._lock:
+            for _, results in list(self._fused.values()):
+                self._launch(results)
+            self._is_filled = False
 
     def add(self, value: int, tensor: torch.Tensor) -> bool:
-        """Reduce a tensor on its device; returns False if it is none that can be."""
+        """Reduce a tensor on its device; returns False if it is none that can be. No function mode may be asked."""
         dtype = tensor.dtype
         if not (dtype in FLOATS or dtype in INTS) or not tensor.numel() or copier_of(tensor.device) is None:
             return False
-        stream = torch.accelerator.current_stream(tensor.device)
-        if dtype in FUSED and self._add_fused(value, tensor, stream):
-            return True
-        entry = (value, *self.reduce(tensor))
         with self._lock:
-            results = self._joined.get(stream) or JoinedResults(self._names, self._most_values, BATCH_BYTES)
-            results.add(entry)
-            self._send_or_keep(stream, results, self._joined)
+            if not (dtype in FUSED and self._add_fused(value, tensor)):
+                self._add_joined(value, tensor)
         return True
 
     def reduce(self, tensor: torch.Tensor) -> tuple[list[int], Reduced]:
@@ -78,38 +91,67 @@ class DeviceBatches(Flushable):
                 rows += row_lengths(flat.numel())
             return rows, together(parts)
 
-    def _add_fused(self, value: int, tensor: torch.Tensor, stream: Any) -> bool:
+    def _add_joined(self, value: int, tensor: torch.Tensor) -> None:
+        stream = torch.accelerator.current_stream(tensor.device)
+        entry = (value, *self.reduce(tensor))  # or there is no memory left
+        results = self._joined.get(stream)
+        if results is None:
+            results = self._joined[stream] = JoinedResults(self._names, self._most_values, BATCH_BYTES)
+        results.add(entry)
+        if results.is_full():
+            del self._joined[stream]
+            self._send_results(stream, results)
+
+    def _add_fused(self, value: int, tensor: torch.Tensor) -> bool:
         """Reduce a tensor in one pass; False where it cannot be."""
         device = tensor.device
-        if device.type in _triton_failed or not has_triton(device.type):
+        kind = device.type
+        if kind in _triton_failed or not has_triton(kind) or tensor.is_neg():
             return False
-        with self._lock, quiet():
-            results = self._fused.get(stream)
-            try:
-                if results is None:
-                    results = FusedResults(device, self._names, self._most_values, BATCH_BYTES)
-                if tensor.is_neg() or not results.add(value, tensor):
-                    return False
-            except torch.OutOfMemoryError:  # the other way may do with less
+        try:
+            index = tensor.get_device()
+            key = index, current_stream(index)
+            found = self._fused.get(key)
+            if found is None:
+                found = self._fused[key] = self._begin(device)
+            stream, results = found
+            if not results.add(value, tensor, self._held > 0 and self._most_values > 1):
                 return False
-            except Exception as error:  # noqa: BLE001 - whatever a compiler raises: the dump says so, and there is another way
-                self._give_up_triton(device.type, error)
-                return False
-            self._send_or_keep(stream, results, self._fused)
-            return True
+        except torch.OutOfMemoryError:  # the other way may do with less
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever a compiler raises: the dump says so, and there is another way
+            self._give_up_triton(kind, error)
+            return False
+        if results.is_full():
+            del self._fused[key]
+            self._launch(results)
+            if results.count:
+                self._send_results(stream, results)
+        return True
+
+    def _begin(self, device: torch.device) -> tuple[Any, FusedResults]:
+        with quiet():
+            results = FusedResults(device, self._names, self._most_values, BATCH_BYTES)
+        return torch.accelerator.current_stream(device), results
+
+    def _launch(self, results: FusedResults) -> None:
+        """Reduce the values that wait, one by one where that fails; called with the lock held."""
+        if not results.waits:
+            return
+        try:
+            with quiet():
+                results.launch()
+        except Exception as error:  # noqa: BLE001 - as above
+            waiting = results.take_back()
+            if not isinstance(error, torch.OutOfMemoryError):
+                self._give_up_triton(waiting[0][1].device.type, error)
+            for value, tensor, _, _ in waiting:
+                self._add_joined(value, tensor)
 
     def _give_up_triton(self, kind: str, error: Exception) -> None:
         _triton_failed.add(kind)
         message = f"no Triton for {kind}, statistics take several passes: {type(error).__name__}: {error}"
         self._sink.emit(Note(NOTE, "triton", message.partition("\n")[0], 1))
-
-    def _send_or_keep(self, stream: Any, results: _Results, kept: dict[Any, _Results]) -> None:
-        """Send results that are full, and keep others for more to come; called with the lock held."""
-        if results.is_full():
-            kept.pop(stream, None)
-            self._send_results(stream, results)
-        else:
-            kept[stream] = results
 
     def _send_results(self, stream: Any, results: FusedResults | JoinedResults) -> None:
         """Begin the one copy of all results, and have the statistics made when it is done."""
@@ -119,7 +161,8 @@ class DeviceBatches(Flushable):
         with quiet(), on_stream(stream):
             try:
                 source = results.together()
-            except torch.OutOfMemoryError:
+            except torch.OutOfMemoryError:  # not of fused ones, which take none
+                assert isinstance(results, JoinedResults)
                 host = results.together_on_host()
             else:
                 host = host_tensor(source.numel())
@@ -139,7 +182,8 @@ class DeviceBatches(Flushable):
     def _send(self) -> None:
         fused, joined = self._fused, self._joined
         self._fused, self._joined = {}, {}
-        for stream, columns in fused.items():
-            self._send_results(stream, columns)
+        for stream, columns in fused.values():
+            if columns.count:
+                self._send_results(stream, columns)
         for stream, results in joined.items():
             self._send_results(stream, results)

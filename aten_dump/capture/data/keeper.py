@@ -85,7 +85,7 @@ class Keeper:
             self._batches = Batches(sink, wanted, 1, 1)  # counts bytes one value at a time
         else:
             self._batches = Batches(sink, wanted, BATCH_VALUES, min(BATCH_BYTES, config.shard_bytes))
-        self._on_device = DeviceBatches(sink, wanted.statistics, 1 if callable(config.trigger) else DEVICE_VALUES)
+        self.on_device = DeviceBatches(sink, wanted.statistics, 1 if callable(config.trigger) else DEVICE_VALUES)
         # xxh3 of stored bytes is taken anyway, for their checksum.
         hash_is_checksum = wanted.hash == "xxh3" and config.trigger is None
         self._stored = StoredBytes(sink, self._batches, seconds, wanted.sample, hash_is_checksum)
@@ -138,11 +138,11 @@ class Keeper:
     def flush(self) -> None:
         """Send what waits to the sink."""
         self._batches.flush()
-        self._on_device.flush()
+        self.on_device.flush()
 
     def _tick(self) -> None:
         self._batches.tick()
-        self._on_device.tick()
+        self.on_device.tick()
 
     def close(self) -> None:
         """End the step: send what waits, and expect no more."""
@@ -283,7 +283,7 @@ class Keeper:
                 self._emit(Statistics(STATISTICS, value, numbers))
                 self._seconds["statistics"] += perf_counter() - start
                 return
-        if not saturates(tensor.device.type) and self._on_device.add(value, tensor):
+        if not saturates(tensor.device.type) and self.on_device.add(value, tensor):
             return
         if not statistics_later(self._sink, tensor, value, names):
             statistics_of(self._emit, tensor, value, names, self._seconds)

@@ -27,6 +27,7 @@ from .distributed_literals import describe
 from .value_ids import ValueIds
 
 PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as they are
+_MANY: Final = 4  # tensors of a list that are kept together
 _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
 _PATHS: Final[tuple[TreePath, ...]] = tuple((position,) for position in range(16))  # of arguments, made once
@@ -107,16 +108,28 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
         tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
         if is_too_deep(item, within):
             return _name_of(item)
-        inner = (*within, id(item))
-        tree: list[Tree] = [tag]
-        for entry in entries_of(item):
-            kind = type(entry)
-            is_plain = kind in PLAIN_TYPES or (kind is int and is_int64(entry))
-            tree.append(entry if is_plain else encode(entry, values, keep, inner))
-        return tuple(tree)
+        if keep and kind is list and len(item) >= _MANY and isinstance(item[0], torch.Tensor):
+            values.hold()
+            try:
+                return _encode_entries(tag, item, values, keep, within)
+            finally:
+                values.release()
+        return _encode_entries(tag, item, values, keep, within)
     if is_mapping(item):
         return _name_of(item) if is_too_deep(item, within) else _encode_mapping(item, values, keep, within)
     return _encode_other(item)
+
+
+def _encode_entries(
+    tag: int, item: list[Any] | tuple[Any, ...], values: ValueIds, keep: bool, within: tuple[int, ...]
+) -> Tree:
+    inner = (*within, id(item))
+    tree: list[Tree] = [tag]
+    for entry in entries_of(item):
+        kind = type(entry)
+        is_plain = kind in PLAIN_TYPES or (kind is int and is_int64(entry))
+        tree.append(entry if is_plain else encode(entry, values, keep, inner))
+    return tuple(tree)
 
 
 def _encode_int(item: int) -> Tree:

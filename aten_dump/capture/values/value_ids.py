@@ -29,5 +29,15 @@ class ValueIds(ABC):
         """Return `value_of` as the tree that stands for it in records; nobody changes it."""
 
     @abstractmethod
+    def hold(self) -> None:
+        """Many tensors are asked for one after the other, and nothing runs between them: their data may be kept
+        together. `release` belongs in a ``finally``.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """They have been asked for."""
+
+    @abstractmethod
     def unknown_sum(self, like: torch.Tensor) -> int:
         """Return a new value with the geometry of `like` and no data: a sum that the recorder did not compute."""

@@ -155,6 +155,12 @@ class ValueTable(ValueIds):
         assert state is not None, "it is where the value was found"
         self._keeper.keep(tensor, state, number)
 
+    def hold(self) -> None:
+        self._keeper.on_device.hold()
+
+    def release(self) -> None:
+        self._keeper.on_device.release()
+
     def unknown_sum(self, like: torch.Tensor) -> int:
         return self._without_memory.unknown_sum(like)
 

@@ -68,7 +68,7 @@ def test_where_triton_fails_the_dump_says_so_once_and_it_is_not_tried_again() ->
     sink = MemorySink()
     batches = DeviceBatches(sink, ("min",))
     for value in (1, 2):
-        assert not batches._add_fused(value, torch.ones(3), "a stream")
+        assert not batches._add_fused(value, torch.ones(3))
     assert not batches._has_any()
     (note,) = sink.of(NOTE)
     assert (note.code, note.count) == ("triton", 1)

@@ -1,9 +1,11 @@
-"""What `triton_kernel` reduced many values to: columns of one matrix on their device, finished on the host.
+"""Results of the kernels in `triton_kernel` for many values, which come over together and are finished on the host.
 
 Theory of operation
-    Each program of the kernel writes one column, and the columns of a value lie side by side. So a value costs the
-    program's thread one launch and no memory of its own, all values come over in one copy, and each step of putting
-    columns together is one call of numpy's for all of them.
+    Each program of a kernel writes one column of a matrix that stays on the device, and the columns of a value lie side
+    by side. So a value costs the program's thread one launch and no memory of its own. When enough have come, one
+    launch puts the columns of each together, all values come over in one copy, and each step of finishing them is one
+    call of numpy's for all. Values that come together, as those that an optimizer updates by one op, are launched
+    together.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import torch
 from ....config import SIGNS
 from .on_device import Array
 
-_FLOAT64_BYTES: Final = 8
+_ITEM_BYTES: Final = 8
+_Row = tuple[int, int, int, int]  # of `fused_launches.reduce_many`
+_Waiting = tuple[int, torch.Tensor, int, int]
 
 
 class FusedResults:
@@ -28,105 +32,141 @@ class FusedResults:
         """Take memory of the device for them, at most `most_bytes`; more only if one value has more. Call inside
         `quiet()`.
         """
-        kernels = self._kernels = _kernels()
+        launches = self._launches = _fused_launches()
         self._names = names
         self._signs = not SIGNS.isdisjoint(names)
-        self._spread = "std" in names
-        self._titles = (*kernels.RESULTS, *kernels.OF_SPREAD) if self._spread else kernels.RESULTS
-        most_each = kernels.MOST_PROGRAMS
-        columns = max(most_each, min(most_values * most_each, most_bytes // (len(self._titles) * _FLOAT64_BYTES)))
-        self._columns = torch.empty(len(self._titles), columns, dtype=torch.float64, device=device)
+        most_each = launches.MOST_PROGRAMS
+        columns = max(most_each, min(most_values * most_each, most_bytes // (launches.PARTS * _ITEM_BYTES)))
+        self._columns: Any = torch.empty(launches.PARTS, columns, dtype=torch.float64, device=device)
+        self._table: Any = torch.empty(most_values, 2, dtype=torch.int64, device=device)
+        self._results: Any = torch.empty(most_values * len(launches.RESULTS), dtype=torch.float64, device=device)
         self._most_values = most_values
         self._last_start = columns - most_each
-        self._values: list[tuple[int, int, int]] = []  # value, its elements, its first column
+        self._values: list[tuple[int, int, bool]] = []  # value, its elements, is it of floats
+        self._places: list[tuple[int, int]] = []  # the first column of each, and how many it has
         self._used = 0
+        self._waiting: list[_Waiting] = []
+        self._waiting_columns = 0
 
-    def add(self, value: int, tensor: torch.Tensor) -> bool:
+    @property
+    def waits(self) -> bool:
+        """Tell whether there are values that were not launched."""
+        return bool(self._waiting)
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self._values) + len(self._waiting)
+
+    def add(self, value: int, tensor: torch.Tensor, wait: bool) -> bool:
         """Reduce a value to columns of its own; False where its elements lie so that the kernel cannot.
 
-        Call inside `quiet()`, and not when it `is_full`.
+        Not to be called when it `is_full`.
+
+        Args:
+            value: its id.
+            tensor: of FUSED, not empty, without the bit of a negative view.
+            wait: others come with it: it may wait for `launch`. Nobody writes to its memory before that.
         """
+        launches = self._launches
+        if wait and launches.can_be_together(tensor):
+            self._waiting.append((value, tensor, *launches.programs_of(tensor.numel())))
+            self._waiting_columns += self._waiting[-1][-1]
+            return True
+        programs: int = launches.reduce(tensor, self._columns, self._used, self._signs)
+        if programs:
+            self._take(value, tensor, programs)
+        return programs > 0
+
+    def launch(self) -> None:
+        """Reduce what waits. Call inside `quiet()`."""
+        by_dtype: dict[torch.dtype, list[_Row]] = {}
         start = self._used
-        programs: int = self._kernels.reduce(tensor, self._columns, start, self._signs, self._spread)
-        if not programs:
-            return False
-        self._values.append((value, tensor.numel(), start))
-        self._used = start + programs
-        return True
+        for _, tensor, blocks, programs in self._waiting:
+            by_dtype.setdefault(tensor.dtype, []).append((tensor.data_ptr(), tensor.numel(), blocks, start))
+            start += programs
+        for dtype, rows in by_dtype.items():
+            self._launches.reduce_many(rows, dtype, self._columns, self._signs)
+        for value, tensor, _, programs in self.take_back():
+            self._take(value, tensor, programs)
+
+    def take_back(self) -> list[_Waiting]:
+        """Let go of what waits, and return it: values, their tensors, blocks for each program, and programs."""
+        waiting, self._waiting, self._waiting_columns = self._waiting, [], 0
+        return waiting
+
+    def _take(self, value: int, tensor: torch.Tensor, programs: int) -> None:
+        self._values.append((value, tensor.numel(), tensor.dtype.is_floating_point))
+        self._places.append((self._used, programs))
+        self._used += programs
 
     def is_full(self) -> bool:
         """Tell whether it is to be sent: a further value may find no place."""
-        return len(self._values) >= self._most_values or self._used > self._last_start
+        return self.count >= self._most_values or self._used + self._waiting_columns > self._last_start
 
     def together(self) -> torch.Tensor:
-        """Return the columns in use as uint8[n], on the device, made for this, and let go of all memory there.
+        """Return the results as uint8[n], on the device, made for this, and let go of all memory there. It takes none.
 
-        Call inside `quiet()`.
+        Call inside `quiet()`, when nothing waits.
         """
-        return self._in_a_row(self._columns)
-
-    def together_on_host(self) -> torch.Tensor:
-        """Return the same in host memory, without memory of the device."""
-        return self._in_a_row(self._columns.cpu())
-
-    def _in_a_row(self, columns: torch.Tensor) -> torch.Tensor:
-        row = columns[:, : self._used].contiguous().view(torch.uint8).view(-1)
-        del self._columns
-        return row
+        count = len(self._values)
+        row: torch.Tensor = self._results[: count * len(self._launches.RESULTS)]
+        into = row.view(len(self._launches.RESULTS), count)
+        self._launches.put_together(self._places, self._columns, self._table[:count], into)
+        self._columns = self._table = self._results = None
+        return row.view(torch.uint8)
 
     def statistics(self, memory: Array) -> Iterator[tuple[int, list[Any]]]:
         """Return each value and its statistics, from a copy of `together` in host memory."""
-        values, counts, starts = zip(*self._values, strict=True)
-        of = dict(zip(self._titles, memory.view(np.float64).reshape(len(self._titles), -1), strict=True))
+        values, counts, are_floats = zip(*self._values, strict=True)
+        titles = self._launches.RESULTS
+        of = dict(zip(titles, memory.view(np.float64).reshape(len(titles), -1), strict=True))
         with np.errstate(all="ignore"):
-            found = _finish(np.array(counts), np.array(starts), of, self._names)
+            found = _finish(np.array(counts), are_floats, of, self._names)
         return zip(values, map(list, zip(*found, strict=True)), strict=True)
 
 
+def current_stream(device: int) -> int:
+    """Return the handle of the thread's current stream of a device, by its index, where Triton has that."""
+    handle: int = _fused_launches().current_stream(device)
+    return handle
+
+
 @functools.cache
-def _kernels() -> Any:
-    from . import triton_kernel  # imports Triton
+def _fused_launches() -> Any:
+    from . import fused_launches  # imports Triton
 
-    return triton_kernel
+    return fused_launches
 
 
-def _finish(counts: Array, starts: Array, of: dict[str, Array], names: tuple[str, ...]) -> list[list[Any]]:
+def _finish(
+    counts: Array, are_floats: tuple[bool, ...], of: dict[str, Array], names: tuple[str, ...]
+) -> list[list[Any]]:
     """Return the statistics `names` of all values, each as a list.
 
     Args:
         counts: i64[values], of their elements.
-        starts: i64[values], their first columns.
-        of: f64[columns] of each result.
+        are_floats: of each value; the limits of others are integers.
+        of: f64[values] of each result.
         names: of `STATISTICS`.
     """
-
-    def sums(numbers: Array) -> Array:
-        return np.add.reduceat(numbers, starts)
-
-    nan = sums(of["nan"])
+    nan = of["nan"] > 0
+    nonfinite = nan | (of["posinf"] > 0) | (of["neginf"] > 0)
     found: dict[str, Array] = {
         "count": counts,
-        "min": np.where(nan > 0, np.nan, np.minimum.reduceat(of["low"], starts)),
-        "max": np.where(nan > 0, np.nan, np.maximum.reduceat(of["high"], starts)),
-        "mean": sums(of["sum"]) / counts,
-        "l2norm": np.sqrt(sums(of["squares"])),
+        "min": np.where(nan, np.nan, of["low"]),
+        "max": np.where(nan, np.nan, of["high"]),
+        "mean": of["sum"] / counts,
+        "l2norm": np.where(nan, np.nan, np.where(nonfinite, np.inf, np.sqrt(np.maximum(of["squares"], 0.0)))),
+        "std": np.where(nonfinite, np.nan, np.sqrt(of["spread"] / (counts - 1))),
     }
-    of_kinds = {"nan": nan, **{name: sums(of[name]) for name in ("posinf", "neginf", "zero", "negative")}}
-    of_kinds["positive"] = counts - nan - of_kinds["zero"] - of_kinds["negative"]
+    of_kinds = {name: of[name] for name in ("nan", "posinf", "neginf", "zero", "negative")}
+    of_kinds["positive"] = counts - of["nan"] - of["zero"] - of["negative"]
     found |= {name: numbers.astype(np.int64) for name, numbers in of_kinds.items()}
     lists = {name: numbers.tolist() for name, numbers in found.items()}
-    if "std" in names:
-        spreads = _spreads(counts, starts, of, found["mean"]).tolist()
-        lists["std"] = [spread if count > 1 else None for spread, count in zip(spreads, lists["count"], strict=True)]
+    for at, (count, is_float) in enumerate(zip(lists["count"], are_floats, strict=True)):
+        if count == 1:
+            lists["std"][at] = None
+        if not is_float:
+            lists["min"][at], lists["max"][at] = int(lists["min"][at]), int(lists["max"][at])
     return [lists[name] for name in names]
-
-
-def _spreads(counts: Array, starts: Array, of: dict[str, Array], mean: Array) -> Array:
-    """Return std of each value, of squares around a centre for each column; anything where there is one element."""
-    sizes = of["size"]
-    means = of["sum"] / sizes
-    within = np.add.reduceat(of["around"] - sizes * np.square(means - of["centre"]), starts)
-    columns = np.diff(starts, append=len(sizes))
-    between = np.add.reduceat(sizes * np.square(means - np.repeat(mean, columns)), starts)
-    spreads: Array = np.sqrt(np.maximum(within, 0.0) + between) / np.sqrt(counts - 1)
-    return spreads

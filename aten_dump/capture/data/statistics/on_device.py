@@ -29,7 +29,7 @@ from .rows import rows_of
 
 MOST_ELEMENTS: Final = 2 << 20  # of a piece: up to 8 bytes each to put them in a row, 4 to widen them and 1 for a mask
 FLOATS: Final = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
-FUSED: Final = FLOATS - {torch.float64}
+FUSED: Final = FLOATS - {torch.float64} | {torch.int8, torch.int16, torch.uint8, torch.bool}  # float32 holds them
 INTS: Final = frozenset((torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool))
 _WRAP: Final = 1 << 64
 _COUNTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
