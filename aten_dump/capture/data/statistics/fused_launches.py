@@ -97,18 +97,19 @@ def reduce(tensor: torch.Tensor, into: torch.Tensor, start: int, signs: bool) ->
     return programs
 
 
-def reduce_many(rows: list[Row], dtype: torch.dtype, into: torch.Tensor, signs: bool) -> None:
-    """Reduce many tensors of one dtype on the current stream, by one launch. Call inside `quiet()`.
+def reduce_many(rows: list[Row], dtype: torch.dtype, table: torch.Tensor, into: torch.Tensor, signs: bool) -> None:
+    """Reduce many tensors of one dtype on the current stream by one launch, without memory of the device. Call inside
+    `quiet()`.
 
     Args:
         rows: of each what `programs_of` and `can_be_together` say; there is room for its columns.
         dtype: one that `reduce` takes.
+        table: i64[as many at least, 4] on its device, overwritten.
         into: as there.
         signs: as there.
     """
     most = max(-(-count // (blocks * BLOCK)) for _, count, blocks, _ in rows)
     with made_current(into.device):
-        table = torch.empty(len(rows), 4, dtype=torch.int64, device=into.device)
         _fill(table, rows)
         triton_kernel.reduce_each[(most, len(rows))](
             table, into, into.size(1), _TYPES[dtype], signs, BLOCK, num_warps=_WARPS
@@ -122,7 +123,7 @@ def put_together(places: list[tuple[int, int]], columns: torch.Tensor, table: to
     Args:
         places: the first column of each value, and how many it has.
         columns: f64[PARTS, columns].
-        table: i64[places, 2], overwritten.
+        table: i64[as many at least, 2], overwritten.
         into: f64[RESULTS, places], a row for each of RESULTS.
     """
     with made_current(columns.device):
@@ -134,11 +135,11 @@ def put_together(places: list[tuple[int, int]], columns: torch.Tensor, table: to
 
 
 def _fill(table: torch.Tensor, rows: list[Any]) -> None:
-    """Write numbers to a table, i64[rows, columns], for which the program need not wait."""
+    """Write numbers to the first rows of a table, for which the program need not wait."""
     host = torch.from_numpy(np.array(rows, dtype=np.int64))
     with suppress(RuntimeError):  # no memory that may be pinned is left
         host = host.pin_memory()
-    table.copy_(host, non_blocking=True)
+    table[: len(rows)].copy_(host, non_blocking=True)
 
 
 def _launch(

@@ -38,7 +38,7 @@ class FusedResults:
         most_each = launches.MOST_PROGRAMS
         columns = max(most_each, min(most_values * most_each, most_bytes // (launches.PARTS * _ITEM_BYTES)))
         self._columns: Any = torch.empty(launches.PARTS, columns, dtype=torch.float64, device=device)
-        self._table: Any = torch.empty(most_values, 2, dtype=torch.int64, device=device)
+        self._table: Any = torch.empty(most_values * 4, dtype=torch.int64, device=device)
         self._results: Any = torch.empty(most_values * len(launches.RESULTS), dtype=torch.float64, device=device)
         self._most_values = most_values
         self._last_start = columns - most_each
@@ -86,7 +86,7 @@ class FusedResults:
             by_dtype.setdefault(tensor.dtype, []).append((tensor.data_ptr(), tensor.numel(), blocks, start))
             start += programs
         for dtype, rows in by_dtype.items():
-            self._launches.reduce_many(rows, dtype, self._columns, self._signs)
+            self._launches.reduce_many(rows, dtype, self._table.view(-1, 4), self._columns, self._signs)
         for value, tensor, _, programs in self.take_back():
             self._take(value, tensor, programs)
 
@@ -112,7 +112,7 @@ class FusedResults:
         count = len(self._values)
         row: torch.Tensor = self._results[: count * len(self._launches.RESULTS)]
         into = row.view(len(self._launches.RESULTS), count)
-        self._launches.put_together(self._places, self._columns, self._table[:count], into)
+        self._launches.put_together(self._places, self._columns, self._table.view(-1, 2), into)
         self._columns = self._table = self._results = None
         return row.view(torch.uint8)
 

@@ -59,8 +59,14 @@ class Launches:
         return len(parts)
 
     def reduce_many(
-        self, rows: list[tuple[int, int, int, int]], dtype: torch.dtype, into: torch.Tensor, signs: bool
+        self,
+        rows: list[tuple[int, int, int, int]],
+        dtype: torch.dtype,
+        table: torch.Tensor,
+        into: torch.Tensor,
+        signs: bool,
     ) -> None:
+        assert table.shape[0] >= len(rows) and table.shape[1] == 4
         self.together.append((dtype, len(rows)))
         for address, count, _, start in rows:
             tensor = self.tensors[address]
@@ -70,7 +76,7 @@ class Launches:
     def put_together(
         self, places: list[tuple[int, int]], columns: torch.Tensor, table: torch.Tensor, into: torch.Tensor
     ) -> None:
-        assert table.shape == (len(places), 2)
+        assert table.shape[0] >= len(places) and table.shape[1] == 2
         for value, (start, programs) in enumerate(places):
             of = columns[:, start : start + programs]
             elements = self.by_start[start]
