@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,14 @@ def serve(browser: object) -> Iterator[Serve]:
         return started[paths]
 
     yield start
-    said = [one.stop() for one in started.values()]
+    with ThreadPoolExecutor() as at_once:
+        said = list(at_once.map(Served.stop, started.values()))
     for one in started.values():
         one.kill()
     assert said == [(0, "", "")] * len(said)
 
 
-@pytest.mark.parametrize("kind", ["trained", "interrupted", "empty", "nan"])
+@pytest.mark.parametrize("kind", every_second(["trained", "interrupted", "empty", "nan"]))
 def test_every_view_of_a_dump(kind: str, recorded: Path, serve: Serve, open_report: Open) -> None:
     visit_all(open_report(serve(recorded / kind).url))
 
@@ -243,7 +245,7 @@ def test_the_end_of_the_server_is_told(recorded: Path, browser: object) -> None:
     report.close()
 
 
-@pytest.mark.parametrize("name", one_in(4, STRINGS))
+@pytest.mark.parametrize("name", one_in(8, STRINGS))
 def test_no_string_becomes_markup(name: str, tmp_path: Path, serve: Serve, open_report: Open) -> None:
     report = open_report(serve(build(tmp_path / "dump", STRINGS[name])).url)
     visit_all(report)
