@@ -21,7 +21,7 @@ def run(*arguments, module="benchmarks"):
 
 def test_every_row_is_measured_and_rendered(tmp_path):
     found = run(
-        *("--workloads", "chain", "--modes", ",".join(MODES), "--tables", "costs", "--repeats", "2"),
+        *("--workloads", "chain", "--modes", ",".join(MODES), "--tables", "costs", "--repeats", "1"),
         *("--disk", str(tmp_path), "--json", str(tmp_path / "found.json")),
     )
     assert found.returncode == 0, found.stderr
@@ -42,6 +42,7 @@ def test_an_unknown_mode_is_told_apart_from_the_known(tmp_path):
     assert "unknown modes: telepathy; groups: limits, ours, peers, msprobe" in found.stderr
 
 
+@pytest.mark.slow
 def test_what_comparing_costs_is_measured():
     found = run("lstm", "--repeats", "1", module="benchmarks.comparing")
     assert found.returncode == 0, found.stderr

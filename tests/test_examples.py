@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import ROOT
+from tests.sampling import slow_but_for
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+QUICK = [ROOT / "examples" / f"{name}.py" for name in ("quickstart", "read_dump", "several_models")]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", slow_but_for(QUICK, EXAMPLES), ids=lambda path: path.stem)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(example), str(tmp_path / "a dump")],

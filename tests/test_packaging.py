@@ -43,7 +43,8 @@ def run_python(*arguments: str, cwd: Path) -> str:
 
 def test_import_is_light(tmp_path: Path) -> None:
     """Beyond torch and numpy it takes what is needed to record and to read, and nothing that takes long to import."""
-    loaded = {name.partition(".")[0] for name in json.loads(run_python("-c", IMPORT_PROBE, cwd=tmp_path))}
+    modules = json.loads(run_python("-c", IMPORT_PROBE, cwd=tmp_path))
+    loaded = {name.partition(".")[0] for name in modules}
     slow = {
         "torch_npu",
         "transformers",
@@ -57,7 +58,6 @@ def test_import_is_light(tmp_path: Path) -> None:
         "tensorboard",
     }
     assert "aten_dump" in loaded and slow.isdisjoint(loaded)
-    modules = json.loads(run_python("-c", IMPORT_PROBE, cwd=tmp_path))
     assert not [name for name in modules if name.startswith(("torch._inductor", "torch._dynamo", "aten_dump.analysis"))]
 
 

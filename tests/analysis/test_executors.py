@@ -21,6 +21,7 @@ from aten_dump.analysis.replay import replay_all
 from aten_dump.cli.main import main
 from aten_dump.errors import MissingDataError
 from tests.checkout import ROOT
+from tests.sampling import every_second
 
 
 def record(path: Path, scale: float) -> Path:
@@ -46,7 +47,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return record(root / "target", 1.01), record(root / "baseline", 1.0)
 
 
-@pytest.fixture(scope="module", params=["processes", "dask"])
+@pytest.fixture(scope="module", params=every_second(["processes", "dask"]))
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     if request.param == "processes":
         with ProcessPoolExecutor(2, get_context("spawn")) as processes:
@@ -101,6 +102,7 @@ def run(*arguments: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.slow
 def test_jobs_on_the_command_line(dumps: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     target, baseline = map(str, dumps)
     assert run("compare", target, baseline, "--jobs", "2") == 1

@@ -12,6 +12,7 @@ import torch
 from aten_dump.store import records as r
 from tests.browser.opened import Opened
 from tests.dump.building import Builder, value
+from tests.sampling import every_second
 
 Report = Callable[..., Path]
 Open = Callable[..., Opened]
@@ -67,7 +68,7 @@ def build(root: Path, text: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize("kind", STRINGS)
+@pytest.mark.parametrize("kind", every_second(STRINGS))
 def test_strings_of_a_dump_are_shown_as_text(kind: str, tmp_path: Path, report_of: Report, open_report: Open) -> None:
     text = STRINGS[kind]
     folder = tmp_path / text.replace("/", "")[:60].replace("\x07", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.browser.opened import Opened
 from tests.browser.test_every_view import LOOKS, violations, visit_all
 from tests.browser.test_hostile_strings import STRINGS, build
 from tests.report.serve.server_process import Served
-from tests.sampling import every_second
+from tests.sampling import every_second, one_in, slow_but_for
 
 Open = Callable[..., Opened]
 Serve = Callable[..., Served]
@@ -25,22 +26,25 @@ CALL = "Aten.native_batch_norm.2.forward"
 TENSOR = f"#view=tensor&call={CALL}&value=output.0"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def serve(browser: object) -> Iterator[Serve]:
-    """Return what starts a server; in the end each must have said nothing but its address."""
-    started: list[Served] = []
+    """Return what starts a server, once for what it serves; in the end each must have said nothing but its address."""
+    started: dict[tuple[Path, ...], Served] = {}
 
     def start(*paths: Path) -> Served:
-        started.append(Served(*paths))
-        return started[-1]
+        if paths not in started:
+            started[paths] = Served(*paths)
+        return started[paths]
 
     yield start
-    for one in started:
-        assert one.process.poll() is not None or one.stop() == (0, "", "")
+    with ThreadPoolExecutor() as at_once:
+        said = list(at_once.map(Served.stop, started.values()))
+    for one in started.values():
         one.kill()
+    assert said == [(0, "", "")] * len(said)
 
 
-@pytest.mark.parametrize("kind", ["trained", "interrupted", "empty", "nan"])
+@pytest.mark.parametrize("kind", every_second(["trained", "interrupted", "empty", "nan"]))
 def test_every_view_of_a_dump(kind: str, recorded: Path, serve: Serve, open_report: Open) -> None:
     visit_all(open_report(serve(recorded / kind).url))
 
@@ -121,7 +125,7 @@ def test_the_map_is_drawn_and_leads_to_elements(recorded: Path, serve: Serve, op
     wait_for(report, shown(tensor[0, 0, last[0] :, last[1] :]))
 
 
-@pytest.mark.parametrize("look", every_second(LOOKS))
+@pytest.mark.parametrize("look", slow_but_for(["narrow-dark"], LOOKS))
 def test_axe_finds_nothing_in_a_tensor(
     look: str, recorded: Path, serve: Serve, open_report: Open, axe: str, artifacts: Path
 ) -> None:
@@ -229,8 +233,8 @@ def test_what_was_not_recorded_is_told_in_words(recorded: Path, serve: Serve, op
     assert report.page.locator(".failed").count() == 0
 
 
-def test_the_end_of_the_server_is_told(recorded: Path, serve: Serve, browser: object) -> None:
-    served = serve(recorded / "trained")
+def test_the_end_of_the_server_is_told(recorded: Path, browser: object) -> None:
+    served = Served(recorded / "trained")
     report = Opened(browser, served.url, "#view=calls")
     assert served.stop() == (0, "", "")
     report.page.wait_for_selector("html.alone")
@@ -241,7 +245,7 @@ def test_the_end_of_the_server_is_told(recorded: Path, serve: Serve, browser: ob
     report.close()
 
 
-@pytest.mark.parametrize("name", every_second(STRINGS))
+@pytest.mark.parametrize("name", one_in(8, STRINGS))
 def test_no_string_becomes_markup(name: str, tmp_path: Path, serve: Serve, open_report: Open) -> None:
     report = open_report(serve(build(tmp_path / "dump", STRINGS[name])).url)
     visit_all(report)

@@ -101,11 +101,16 @@ def test_a_row_has_the_facts_of_its_call(pair: Path, rank: RankDump, open_report
     ("query", "filters"),
     [
         ("op:aten::convolution", {"op": "aten::convolution"}),
-        ("op:batch_norm phase:backward", {"op": "batch_norm", "phase": "backward"}),
-        ("kind:module", {"kind": "module"}),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (
+                ("op:batch_norm phase:backward", {"op": "batch_norm", "phase": "backward"}),
+                ("kind:module", {"kind": "module"}),
+                ("name:relu.1.", {"name": "relu.1."}),
+            )
+        ),
         ("module:layers.*.bn1", {"module": "layers.*.bn1"}),
         ("op:regex:^aten::(add|mul)_", {"op": "regex:^aten::(add|mul)_"}),
-        ("name:relu.1.", {"name": "relu.1."}),
         ("phase:optimizer kind:aten op:add", {"phase": "optimizer", "kind": "aten", "op": "add"}),
     ],
 )

@@ -13,7 +13,7 @@ from tests.distributed import layouts
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    layouts.single(folder / "single")
+    layouts.alone(layouts.single, folder)
     layouts.init(folder, 2)
     layouts.train(folder / "ddp", layouts.replicated(layouts.build()), layouts.consecutive)
     torch.save({}, folder / f"rank{layouts.RANK}.pt")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from tests import forked
 
 
-def started(script: str, ready: str) -> subprocess.Popen[str]:
+def started(script: str, ready: str, said: Path) -> BaseProcess:
     """Run a script and wait until it has printed the line `ready`."""
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == f"{ready}\n"
+    child = forked.start(["-c", script], said)
+    deadline = time.monotonic() + 120
+    while not said.exists() or ready not in said.read_text().splitlines():
+        assert child.exitcode is None and time.monotonic() < deadline, said.read_text()
+        time.sleep(0.01)
     return child
 
 
-def kill(child: subprocess.Popen[str]) -> None:
+def kill(child: BaseProcess) -> None:
     """Kill it as ``kill -9`` does, and wait for its end."""
     child.kill()
-    child.communicate()
+    child.join()

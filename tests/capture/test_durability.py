@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,8 @@ import torch
 from aten_dump import ConfigError, DumpConfig, DumpMode, open_dump
 from aten_dump.errors import StoreError
 from aten_dump.store.checking.verification import verify
-from tests.checkout import ROOT
 from tests.devices import script_here
+from tests.forked import run
 
 PROGRAM = """
 import os, signal, sys, torch
@@ -34,10 +32,8 @@ with DumpMode(DumpConfig(path=path, data="full", durability=durability)) as dump
 @pytest.mark.parametrize("last", [0, 3])
 def test_steps_that_were_acknowledged_survive_a_kill(tmp_path: Path, durability: str, last: int) -> None:
     path = tmp_path / "dump"
-    child = subprocess.run(
-        [sys.executable, "-c", script_here(PROGRAM), str(path), durability, str(last)], cwd=ROOT, timeout=120
-    )
-    assert child.returncode == -signal.SIGKILL
+    ended = run(["-c", script_here(PROGRAM), str(path), durability, str(last)], tmp_path / "said")
+    assert ended.code == -signal.SIGKILL
     dump = open_dump(path)
     assert list(dump.steps) == list(range(last + 1))
     for step in dump.steps:
@@ -61,7 +57,7 @@ with DumpMode(DumpConfig(path=sys.argv[1], data="full")) as dump:
 
 
 def test_what_was_flushed_survives_a_kill_in_the_midst_of_a_step(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", script_here(FLUSHED), str(tmp_path / "dump")], cwd=ROOT, timeout=120)
+    run(["-c", script_here(FLUSHED), str(tmp_path / "dump")], tmp_path / "said")
     dump = open_dump(tmp_path / "dump")
     assert dump.step(0).rank(0).missing == []
     rank = dump.step(1).rank(0)

@@ -17,6 +17,7 @@ import torch
 from aten_dump.capture.torch_threads import IS_COMPILED, TeamBell, bell_for_program, team_address
 from aten_dump.store.threads.bell import Bell
 from tests.checkout import ROOT
+from tests.forked import run
 from tests.sampling import every_second
 
 needs_compiler = pytest.mark.skipif(not IS_COMPILED, reason="nothing is compiled here: `make test-compiled` runs it")
@@ -164,6 +165,5 @@ def test_a_child_that_is_forked_while_its_parent_is_recorded_goes_on(
     tmp_path: Path, data: str, spares_a_core: bool
 ) -> None:
     """What the recorder does with torch's threads begins them; a child that inherits them waits for ever."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKS_WHILE_RECORDED, data, str(tmp_path), str(spares_a_core)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "0\n"
+    ended = run(["-c", FORKS_WHILE_RECORDED, data, str(tmp_path), str(spares_a_core)], tmp_path / "said")
+    assert (ended.code, ended.said.splitlines()[-1]) == (0, "0"), ended.said

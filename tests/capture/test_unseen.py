@@ -97,7 +97,7 @@ def test_run_json_and_ls_tell_it(tmp_path: Path) -> None:
 def test_a_killed_dump_keeps_its_run_json_and_says_nothing_of_what_was_not_seen(tmp_path: Path) -> None:
     """What was not seen is counted to the end of a run: a run without its end has no count."""
     path = tmp_path / "dump"
-    kill(started(INTERRUPTED.format(path=str(path)), "in the second step"))
+    kill(started(INTERRUPTED.format(path=str(path)), "in the second step", tmp_path / "said"))
     run = json.loads((path / "run.json").read_text())
     assert run["config"]["level"] == "api"
     assert "coverage" not in run

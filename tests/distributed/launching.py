@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 
 from aten_dump import open_dump
 from tests.checkout import ROOT
+from tests.forked import start
 
 RANKS = 2
 
@@ -61,29 +60,20 @@ def launch(
         "PYTHONPATH": str(ROOT),
     }
     environment.pop("ATEN_DUMP_CONFIG", None)
-    command = [sys.executable, "-W", "ignore::FutureWarning", "-m", module, program, str(folder)]
     logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with log.open("wb") as out:
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    cwd=ROOT,
-                )
-            )
+    processes = [
+        start(["-m", module, program, str(folder)], log, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank, log in enumerate(logs)
+    ]
     deadline = time.monotonic() + timeout
     try:
-        codes = [process.wait(timeout=max(0.1, deadline - time.monotonic())) for process in processes]
-    except subprocess.TimeoutExpired:
-        codes = [-1]
+        for process in processes:
+            process.join(max(0.1, deadline - time.monotonic()))
+        codes = [-1 if process.exitcode is None else process.exitcode for process in processes]
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.join()
     if any(codes):
         texts = "\n".join(f"--- rank {rank}\n{log.read_text()[-4000:]}" for rank, log in enumerate(logs))
         raise AssertionError(f"{program} ended with {codes} (-1: it hung)\n{texts}")

@@ -1,13 +1,13 @@
 """One small transformer in many parallel layouts, and with a fault on one rank: python -m tests.distributed.layouts NAME FOLDER.
 
-Every dump is a folder of FOLDER. `pairs` runs on two ranks, `meshes` on four.
+Every dump is a folder of FOLDER. `pairs` and `more_pairs` run on two ranks, `meshes` on four.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -108,19 +108,38 @@ def train_adam(path: Path, model: nn.Module, take: Callable[[Tensor], Tensor] = 
             dump.step()
 
 
-def single(path: Path, *, classes: bool = False, adam: bool = False, **config: Any) -> None:
-    """Record the step in a process of its own, of which nothing tells that there are others."""
+def alone(record: Callable[[Path], None], folder: Path) -> None:
+    """Record in a process of its own, of which nothing tells that there are others; before anything else has run here."""
     if RANK == 0:
-        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-        code = (
-            "import pathlib, torch; torch.set_num_threads(1); from tests.distributed import layouts as l; "
-            f"l.KEY_BIAS = {KEY_BIAS}; l.train(pathlib.Path({str(path)!r}), l.build(), **{config!r})"
-        )
-        if adam:
-            code = code.replace("l.train(", "l.train_adam(")
-        if classes:
-            code = f"{code.partition('l.KEY_BIAS')[0]}l.classify(pathlib.Path({str(path)!r}), l.build(l.CLASSES))"
-        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+        process = multiprocessing.get_context("fork").Process(target=_alone, args=(record, folder))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+
+def _alone(record: Callable[[Path], None], folder: Path) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
+    record(folder)
+
+
+def single(folder: Path) -> None:
+    train(folder / "single", build())
+
+
+def singles(folder: Path) -> None:
+    """What one process makes of what two ranks do in `pairs`."""
+    single(folder)
+    train_adam(folder / "single.adam", build())
+
+
+def more_singles(folder: Path) -> None:
+    """Of `more_pairs`."""
+    global KEY_BIAS
+    singles(folder)
+    classify(folder / "single.classes", build(CLASSES))
+    KEY_BIAS = False
+    train(folder / "single.statistic", build(), data="statistic")
 
 
 def tensor_parallel(model: nn.Module, mesh: Any, *, classes: bool = False) -> nn.Module:
@@ -248,30 +267,14 @@ def wrong_on_rank_1(op: Any, change: Callable[[Tensor], Tensor], n: int = 0) -> 
 
 
 def pairs(folder: Path) -> None:
-    """Two ranks: honest layouts, and faults."""
-    global KEY_BIAS
-    from torch.distributed.device_mesh import init_device_mesh
-
-    single(folder / "single")
-    single(folder / "single.classes", classes=True)
-    single(folder / "single.adam", adam=True)
+    """Two ranks: of the honest layouts and of the faults those of which most is said."""
+    alone(singles, folder)
     init(folder, 2)
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-    KEY_BIAS = False
-    single(folder / "single.statistic", data="statistic")
-    train(folder / "tp.statistic", tensor_parallel(build(), mesh), data="statistic")
-    KEY_BIAS = True
+    mesh = pair()
     train(folder / "tp", tensor_parallel(build(), mesh))
-    classify(folder / "tp.classes", tensor_parallel(build(CLASSES), mesh, classes=True))
-    train(folder / "sp", sequence_parallel(build(), mesh))
     train(folder / "ddp", replicated(build()), consecutive)
     train_adam(folder / "ddp.adam", replicated(build()), consecutive)
-    if FSDP_ON_CPU:
-        sharded_pairs(folder)
-
-    train(folder / "tp.weight", scaled(tensor_parallel(build(), mesh), "blocks.0.up.weight"))
     train(folder / "tp.norm", scaled(tensor_parallel(build(), mesh), "blocks.0.norm.weight"))
-    train(folder / "ddp.norm", scaled(replicated(build()), "module.blocks.0.norm.weight"), consecutive)
     train(folder / "ddp.unreduced", unreduced_on_rank_1(replicated(build())), consecutive)
     with wrong_kernel("gelu", 0):
         train(folder / "tp.gelu", tensor_parallel(build(), mesh))
@@ -279,25 +282,43 @@ def pairs(folder: Path) -> None:
         train(folder / "tp.addmm", tensor_parallel(build(), mesh))
     with wrong_wait(1):
         train(folder / "tp.wait", tensor_parallel(build(), mesh))
+    train(folder / "tp.unreduced", unreduced(tensor_parallel(build(), mesh)))
+    if FSDP_ON_CPU:
+        train(folder / "fsdp", fully_sharded(build()), consecutive)
+        train(folder / "fsdp.shuffled", fully_sharded(build()), shuffled)
+        train(folder / "fsdp.weight", scaled(fully_sharded(build()), "blocks.0.up.weight"), consecutive)
+
+
+def more_pairs(folder: Path) -> None:
+    """Two ranks: the others, which take as long again."""
+    global KEY_BIAS
+
+    alone(more_singles, folder)
+    init(folder, 2)
+    mesh = pair()
+    KEY_BIAS = False
+    train(folder / "tp.statistic", tensor_parallel(build(), mesh), data="statistic")
+    KEY_BIAS = True
+    classify(folder / "tp.classes", tensor_parallel(build(CLASSES), mesh, classes=True))
+    train(folder / "sp", sequence_parallel(build(), mesh))
+    train(folder / "tp.weight", scaled(tensor_parallel(build(), mesh), "blocks.0.up.weight"))
+    train(folder / "ddp.norm", scaled(replicated(build()), "module.blocks.0.norm.weight"), consecutive)
     with wrong_on_rank_1(torch.ops.aten.add.Tensor, lambda r: r.index_fill(0, torch.tensor(1), math.nan)):
         train(folder / "tp.nan", tensor_parallel(build(), mesh))
     with wrong_on_rank_1(torch.ops.aten.cat.default, lambda r: zeroed(r, 7)):
         train(folder / "tp.cat", tensor_parallel(build(), mesh))
-    train(folder / "tp.unreduced", unreduced(tensor_parallel(build(), mesh)))
+    if FSDP_ON_CPU:
+        train_adam(folder / "fsdp.adam", fully_sharded(build()), consecutive)
+        replicas = pair(2, 1, names=("replicas", "shards"))
+        train(folder / "hsdp", fully_sharded(build(), mesh=replicas), consecutive)
+        with wrong_kernel("gelu", 0):
+            train(folder / "fsdp.gelu", fully_sharded(build()), consecutive)
 
 
-def sharded_pairs(folder: Path) -> None:
-    """Those of FSDP2."""
+def pair(*shape: int, names: tuple[str, ...] = ("tp",)) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
-    train(folder / "fsdp", fully_sharded(build()), consecutive)
-    train_adam(folder / "fsdp.adam", fully_sharded(build()), consecutive)
-    train(folder / "fsdp.shuffled", fully_sharded(build()), shuffled)
-    replicas = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicas", "shards"))
-    train(folder / "hsdp", fully_sharded(build(), mesh=replicas), consecutive)
-    train(folder / "fsdp.weight", scaled(fully_sharded(build()), "blocks.0.up.weight"), consecutive)
-    with wrong_kernel("gelu", 0):
-        train(folder / "fsdp.gelu", fully_sharded(build()), consecutive)
+    return init_device_mesh("cpu", shape or (2,), mesh_dim_names=names)
 
 
 def unreduced_on_rank_1(model: Any) -> nn.Module:
@@ -325,7 +346,7 @@ def meshes(folder: Path) -> None:
     """Four ranks: sharded and replicated, and both tensor parallel and sharded."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    single(folder / "single")
+    alone(single, folder)
     init(folder, 4)
     train(folder / "tp4", tensor_parallel(build(), init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))))
     if not FSDP_ON_CPU:
@@ -347,7 +368,7 @@ def init(folder: Path, ranks: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=RANK, world_size=ranks)
 
 
-PROGRAMS: dict[str, Callable[[Path], None]] = {"pairs": pairs, "meshes": meshes}
+PROGRAMS: dict[str, Callable[[Path], None]] = {"pairs": pairs, "more_pairs": more_pairs, "meshes": meshes}
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from tests.distributed.launching import launch_once
 from tests.torch_features import needs_fsdp_on_cpu
 
 MODULE = "tests.distributed.layouts"
-FSDP = [pytest.param(name, marks=needs_fsdp_on_cpu) for name in ("fsdp", "hsdp")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,6 +33,11 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return launch_once("pairs", tmp_path_factory, MODULE).folder
 
 
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launch_once("more_pairs", tmp_path_factory, MODULE).folder
+
+
 def assert_agree(found: Comparison) -> None:
     assert found.verdict == "within", found.answer()
     assert not [row for row in found.rows if row.status == "different"]
@@ -40,9 +45,18 @@ def assert_agree(found: Comparison) -> None:
     assert found.exit_code == 0
 
 
-@pytest.mark.parametrize("layout", ["tp", "sp", "ddp", *FSDP])
+@pytest.mark.parametrize("layout", ["tp", "ddp", pytest.param("fsdp", marks=needs_fsdp_on_cpu)])
 def test_honest_layouts_agree_with_one_process(dumps: Path, layout: str) -> None:
-    found = compare(dumps / layout, dumps / "single")
+    assert_agree_in_all(compare(dumps / layout, dumps / "single"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["sp", pytest.param("hsdp", marks=needs_fsdp_on_cpu)])
+def test_more_honest_layouts_agree_with_one_process(more: Path, layout: str) -> None:
+    assert_agree_in_all(compare(more / layout, more / "single"))
+
+
+def assert_agree_in_all(found: Comparison) -> None:
     assert_agree(found)
     (evidence,) = found.ranks
     assert evidence.together == (2, 1)
@@ -55,9 +69,17 @@ def test_honest_layouts_agree_with_one_process(dumps: Path, layout: str) -> None
     assert {row.place.phase for row in compared} >= {"forward", "backward", "optimizer"}
 
 
-@pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp", marks=needs_fsdp_on_cpu)])
-def test_what_an_optimizer_makes_of_rounding_is_the_affair_of_its_step(dumps: Path, layout: str) -> None:
-    found = compare(dumps / f"{layout}.adam", dumps / "single.adam")
+def test_what_an_optimizer_makes_of_rounding_is_the_affair_of_its_step(dumps: Path) -> None:
+    assert_inherited(compare(dumps / "ddp.adam", dumps / "single.adam"))
+
+
+@pytest.mark.slow
+@needs_fsdp_on_cpu
+def test_what_an_optimizer_of_shards_makes_of_rounding_is_the_affair_of_its_step(more: Path) -> None:
+    assert_inherited(compare(more / "fsdp.adam", more / "single.adam"))
+
+
+def assert_inherited(found: Comparison) -> None:
     assert found.verdict == "within", found.answer()
     assert len(found.ranks) == 2
     inherited = [row for row in found.ranks[1].rows if row.note == "inherited from the step before"]
@@ -75,8 +97,9 @@ def test_what_serves_the_layout_is_listed_as_what_it_is(dumps: Path) -> None:
     assert "calls are part of the parallel layout" in found.answer()
 
 
-def test_a_loss_whose_classes_are_divided_agrees_with_one_process(dumps: Path) -> None:
-    found = compare(dumps / "tp.classes", dumps / "single.classes")
+@pytest.mark.slow
+def test_a_loss_whose_classes_are_divided_agrees_with_one_process(more: Path) -> None:
+    found = compare(more / "tp.classes", more / "single.classes")
     assert_agree(found)
     notes = {row.place.op: row.note for row in found.rows if "loss_parallel" in row.note}
     assert notes.keys() == {"aten::nll_loss_backward", "aten::_log_softmax_backward_data"}
@@ -102,41 +125,46 @@ def test_one_layout_is_compared_rank_by_rank(dumps: Path) -> None:
     assert found.ranks[0].together is None
 
 
-def test_statistics_of_shards_are_put_together(dumps: Path) -> None:
-    found = compare(dumps / "tp.statistic", dumps / "single.statistic")
+@pytest.mark.slow
+def test_statistics_of_shards_are_put_together(more: Path) -> None:
+    found = compare(more / "tp.statistic", more / "single.statistic")
     assert_agree(found)
     assert found.ranks[0].level == "statistic"
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind", "call", "said"),
-    [
-        (
-            "tp.weight",
-            "source",
-            "Aten.t.",
-            "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0 agree",
-        ),
-        pytest.param(
-            "fsdp.weight",
-            "source",
-            "Aten.t.",
-            "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0",
-            marks=needs_fsdp_on_cpu,
-        ),
-        ("tp.norm", "source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
-        ("ddp.norm", "source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
-        ("tp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
-        pytest.param("fsdp.gelu", "op", "Aten.gelu.0.forward", "rank 1 computed it wrong", marks=needs_fsdp_on_cpu),
-        ("tp.addmm", "op", "Aten.addmm.", "rank 1 computed it wrong"),
-        ("ddp.unreduced", "moved", "Distributed.allreduce_.0", "as if this had reduced nothing"),
-        ("tp.nan", "nonfinite", "Aten.add.0.forward", "the replicas are not equal: that of rank 1 is compared"),
-        ("tp.cat", "op", "Aten.cat.", "rank 1 computed it wrong"),
-        ("tp.wait", "moved", "Distributed.all_reduce.2.backward", "that of rank 1 is compared"),
-    ],
-)
-def test_a_fault_on_one_rank_is_the_first_cause(dumps: Path, fault: str, kind: str, call: str, said: str) -> None:
-    found = compare(dumps / fault, dumps / "single")
+FAULTS = {
+    "fsdp.weight": ("source", "Aten.t.", "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0"),
+    "tp.norm": ("source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
+    "tp.gelu": ("op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
+    "tp.addmm": ("op", "Aten.addmm.", "rank 1 computed it wrong"),
+    "ddp.unreduced": ("moved", "Distributed.allreduce_.0", "as if this had reduced nothing"),
+    "tp.wait": ("moved", "Distributed.all_reduce.2.backward", "that of rank 1 is compared"),
+}
+MORE_FAULTS = {
+    "tp.weight": ("source", "Aten.t.", "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0 agree"),
+    "ddp.norm": ("source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
+    "fsdp.gelu": ("op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
+    "tp.nan": ("nonfinite", "Aten.add.0.forward", "the replicas are not equal: that of rank 1 is compared"),
+    "tp.cat": ("op", "Aten.cat.", "rank 1 computed it wrong"),
+}
+
+
+def of_fsdp(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=needs_fsdp_on_cpu) if "fsdp" in name else name for name in names]
+
+
+@pytest.mark.parametrize("fault", of_fsdp(FAULTS))
+def test_a_fault_on_one_rank_is_the_first_cause(dumps: Path, fault: str) -> None:
+    assert_first_cause(compare(dumps / fault, dumps / "single"), fault, *FAULTS[fault])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", of_fsdp(MORE_FAULTS))
+def test_more_faults_on_one_rank_are_the_first_cause(more: Path, fault: str) -> None:
+    assert_first_cause(compare(more / fault, more / "single"), fault, *MORE_FAULTS[fault])
+
+
+def assert_first_cause(found: Comparison, fault: str, kind: str, call: str, said: str) -> None:
     assert found.verdict == "different"
     assert found.cause is not None
     assert (found.cause.kind, found.cause.row.place.call[: len(call)]) == (kind, call), found.answer()
@@ -144,13 +172,10 @@ def test_a_fault_on_one_rank_is_the_first_cause(dumps: Path, fault: str, kind: s
     assert said in found.answer().splitlines()[0]
     if fault == "tp.addmm":
         assert found.cause.row.place.module == "blocks.0.down", "a term of a sum over ranks"
-
-
-@pytest.mark.parametrize("fault", ["tp.norm", "ddp.norm"])
-def test_replicas_that_differ_are_reported_with_rank_and_numbers(dumps: Path, fault: str) -> None:
-    found = compare(dumps / fault, dumps / "single")
-    assert "on rank 1: relative L2 0.02, greatest difference 0.02 at [0]" in found.ranks[0].replicas[0]
-    assert f"replicas differ: {found.ranks[0].replicas[0]}" in found.answer()
+    if fault.endswith(".norm"):
+        (evidence,) = found.ranks
+        assert "on rank 1: relative L2 0.02, greatest difference 0.02 at [0]" in evidence.replicas[0]
+        assert f"replicas differ: {evidence.replicas[0]}" in found.answer()
 
 
 def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from click.testing import CliRunner
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.cli.main import main
 from aten_dump.store.run_json import RUN_FILE, ranges_of, read_ranges, read_run, write_run
-from tests.checkout import ROOT
+from tests.forked import run
 from tests.torch_features import needs_saved_tensors
 
 
@@ -95,7 +93,7 @@ def test_a_killed_run_has_listed_the_step_it_was_in(tmp_path: Path) -> None:
         "    time.sleep(1)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "dump")], cwd=ROOT, timeout=120)
+    run(["-c", script, str(tmp_path / "dump")], tmp_path / "said")
     assert read_run(tmp_path / "dump")["steps"] == "0-1"
 
 

@@ -22,6 +22,7 @@ from aten_dump.cli.main import main
 from aten_dump.export import TARGETS, Options, export_dump
 from aten_dump.export.chosen_calls import slots_of
 from aten_dump.export.formats.to_msprobe import name_in_msprobe
+from tests.sampling import slow_but_for
 
 from .conftest import Net, record
 
@@ -119,7 +120,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("target", ["msprobe", "hdf5", "npy"])
+@pytest.mark.parametrize("target", slow_but_for(["hdf5"], ["msprobe", "hdf5", "npy"]))
 def test_exports_stream(large: Path, tmp_path: Path, target: str) -> None:
     """An export takes less memory than its largest tensor: some blocks of 8 MiB, and 8 MiB of shards."""
     export = (

@@ -41,6 +41,7 @@ def test_accumulated_batches_are_one_step_and_all_that_a_command_has_is_passed_o
     assert all(step.rank(0).complete for step in map(recorded.dump.step, recorded.dump.steps))
 
 
+@pytest.mark.slow
 def test_a_step_that_a_scaler_skips_is_a_step(tmp_path: Path) -> None:
     bare, recorded = run("scaled", tmp_path)
     assert same(bare.result(), recorded.result()), recorded.done.stderr
@@ -96,6 +97,7 @@ def test_trainers_of_others_are_recorded(
     assert "aten_dump" not in recorded.done.stderr
 
 
+@pytest.mark.slow
 def test_an_error_of_the_program_is_its_own_and_is_noted(tmp_path: Path) -> None:
     bare, recorded = run("broken", tmp_path, data="structure")
     assert recorded.done.returncode == bare.done.returncode == 1
@@ -118,6 +120,7 @@ def test_a_child_of_a_rank_is_no_rank(tmp_path: Path) -> None:
     assert {rank.header.pid for rank in recorded.dump.all_ranks()} == {recorded.result()["pid"]}
 
 
+@pytest.mark.slow
 def test_a_script_that_records_itself_is_left_alone(tmp_path: Path) -> None:
     _, recorded = run("records_itself", tmp_path)
     assert recorded.done.returncode == 0, recorded.done.stderr

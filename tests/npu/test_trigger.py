@@ -20,6 +20,7 @@ from aten_dump.capture.trigger.measured import extremes as extremes_module
 from tests.checkout import ROOT
 from tests.npu.saturating import PROGRAMS
 from tests.npu.test_training import batch, make_net
+from tests.sampling import every_second
 
 STEPS = 3
 DATA = batch()
@@ -86,7 +87,7 @@ def test_the_window_around_a_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 SATURATING = {"can do nothing else": {"NPU_SIM_SOC": "Ascend910A"}, "is told to": {"INF_NAN_MODE_FORCE_DISABLE": "1"}}
 
 
-@pytest.mark.parametrize("device", SATURATING)
+@pytest.mark.parametrize("device", every_second(SATURATING))
 def test_a_device_that_saturates(tmp_path: Path, device: str) -> None:
     """The mode is one of the process."""
     command = [sys.executable, "-m", "tests.npu.saturating", str(tmp_path)]

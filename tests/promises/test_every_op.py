@@ -15,6 +15,7 @@ from tests.capture.bits import calls
 from tests.capture.compared_with_oracle import compare_call
 from tests.capture.oracle import Oracle, Step
 from tests.models import build, train_step
+from tests.sampling import every_second
 
 PROGRAMS = [
     ("gpt2", "adamw_foreach"), ("llama", "adamw_fused"), ("bert", "sgd_momentum"),
@@ -56,7 +57,7 @@ def test_every_op_and_every_tensor(tmp_path: Path, model: str, optimizer: str, p
 
 
 @pytest.mark.parametrize("level", ["aten", "api", "module", "mix"])
-@pytest.mark.parametrize("data", ["statistic", "tensor"])
+@pytest.mark.parametrize("data", every_second(["statistic", "tensor"]))
 @pytest.mark.parametrize(("model", "optimizer"), PROGRAMS[:1] + PROGRAMS[2:4])
 def test_other_modes_see_the_ops_of_the_bare_program(
     tmp_path: Path, model: str, optimizer: str, level: str, data: str

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +14,21 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.errors import StoreError
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.recovery import recover
-from tests.checkout import ROOT
 from tests.devices import here
+from tests.forked import run
 from tests.sampling import every_second
 
 
-def run(**options: Any) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.promises.training",
-        json.dumps({"run": "measured", "model": "resnet", "device": here().type} | options),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def train(folder: Path, **options: Any) -> dict[str, Any]:
+    given = {"run": "measured", "model": "resnet", "device": here().type} | options
+    ended = run(["-m", "tests.promises.training", json.dumps(given)], folder / "said")
+    assert ended.code == 0, ended.said
+    return json.loads(ended.said.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
-def bare_digest() -> str:
-    return run()["digest"]
+def bare_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return train(tmp_path_factory.mktemp("bare"))["digest"]
 
 
 @pytest.mark.parametrize("data", every_second(["tensor", "full", "structure"]))
@@ -43,7 +36,9 @@ def bare_digest() -> str:
 def test_full_disk_with_warn_leaves_training_untouched(
     tmp_path: Path, bare_digest: str, data: str, file_bytes: int
 ) -> None:
-    report = run(config={"path": str(tmp_path / "dump"), "data": data, "on_error": "warn"}, file_bytes=file_bytes)
+    report = train(
+        tmp_path, config={"path": str(tmp_path / "dump"), "data": data, "on_error": "warn"}, file_bytes=file_bytes
+    )
     assert report.get("digest") == bare_digest, report
     assert len(report["warnings"]) == 1, report["warnings"]
     assert str(tmp_path / "dump") in report["warnings"][0]
@@ -53,7 +48,9 @@ def test_full_disk_with_warn_leaves_training_untouched(
 @pytest.mark.parametrize("data", every_second(["tensor", "structure"]))
 @pytest.mark.parametrize("file_bytes", [0, 40_000])
 def test_full_disk_with_raise_is_a_store_error(tmp_path: Path, data: str, file_bytes: int) -> None:
-    report = run(config={"path": str(tmp_path / "dump"), "data": data, "on_error": "raise"}, file_bytes=file_bytes)
+    report = train(
+        tmp_path, config={"path": str(tmp_path / "dump"), "data": data, "on_error": "raise"}, file_bytes=file_bytes
+    )
     _name, message, bases = report["error"]
     assert "StoreError" in bases, report
     assert str(tmp_path / "dump") in message and ("large" in message.lower() or "space" in message.lower()), message
@@ -61,13 +58,13 @@ def test_full_disk_with_raise_is_a_store_error(tmp_path: Path, data: str, file_b
 
 
 def test_no_error_without_a_limit(tmp_path: Path, bare_digest: str) -> None:
-    report = run(config={"path": str(tmp_path / "dump"), "data": "full"})
+    report = train(tmp_path, config={"path": str(tmp_path / "dump"), "data": "full"})
     assert (report["digest"], report["warnings"], report.get("error")) == (bare_digest, [], None)
 
 
 def test_what_was_written_before_the_disk_was_full_can_be_read(tmp_path: Path) -> None:
     config = {"path": str(tmp_path / "dump"), "data": "tensor", "on_error": "warn"}
-    report = run(model="gpt2", config=config, file_bytes=1_000_000)
+    report = train(tmp_path, model="gpt2", config=config, file_bytes=1_000_000)
     assert report["warnings"]
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     assert rank.missing
@@ -99,10 +96,8 @@ def test_what_a_disk_error_has_cut_short_is_fine_once_recovered(tmp_path: Path) 
     was_never_made = False
     for attempt in range(6):  # the thread of the second may be faster
         dump = tmp_path / f"dump{attempt}"
-        done = subprocess.run(
-            [sys.executable, "-c", CUT_SHORT, str(dump)], cwd=ROOT, capture_output=True, text=True, timeout=120
-        )
-        assert done.stdout == "StoreError\n", done.stdout + done.stderr
+        ended = run(["-c", CUT_SHORT, str(dump)], tmp_path / "said")
+        assert ended.said == "StoreError\n", ended.said
         folder = dump / "step1" / "rank0"
         found = recover(folder)
         assert found.changed and found.missing_shards == found.lost_blobs == verify(folder) == []

@@ -13,6 +13,7 @@ from tests.capture.bits import assert_same, calls
 from tests.capture.compared_with_oracle import compare_call
 from tests.capture.oracle import Oracle
 from tests.models import Outcome, outcome_of, run_steps, train, train_step
+from tests.sampling import slow_but_for
 from tests.zoo import ZOO, build, generate
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -83,7 +84,7 @@ def test_recorded_ops_are_those_of_the_bare_program(tmp_path: Path, name: str) -
     assert [call.op for call in calls(rank_of(tmp_path / "dump"), kind="aten")] == bare.ops
 
 
-@pytest.mark.parametrize("how", ["greedy", "sampled", "beams"])
+@pytest.mark.parametrize("how", slow_but_for(["sampled"], ["greedy", "sampled", "beams"]))
 @pytest.mark.parametrize("name", GENERATIVE)
 def test_generate(tmp_path: Path, name: str, how: str) -> None:
     options: dict[str, dict[str, Any]] = {

@@ -81,6 +81,7 @@ def measured(options: dict[str, Any]) -> None:
                 report["digest"] = _digest(train(program, 2))
         except Exception as error:
             report["error"] = [type(error).__name__, str(error), [c.__name__ for c in type(error).__mro__]]
+    _limit_files(resource.RLIM_INFINITY)  # what is printed may go to a file
     report["warnings"] = [str(w.message) for w in caught if "dump" in str(w.message).lower()]
     report["modes"] = list(devices.modes_on_the_stacks())
     print(json.dumps(report))

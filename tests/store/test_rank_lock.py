@@ -19,7 +19,7 @@ from aten_dump.store.index_reader import read_index
 from aten_dump.store.rank_lock import LOCK_FILE, RankLock
 from aten_dump.store.recovery import recover
 from tests.checkout import ROOT
-from tests.sampling import every_second
+from tests.sampling import one_in
 from tests.store.recording import RANK, begin, call, noise, store, writer
 
 RECOVER = """
@@ -82,7 +82,7 @@ def test_reading_in_the_process_that_writes_leaves_the_step_its_own(tmp_path: Pa
     assert not (tmp_path / RANK / LOCK_FILE).exists()
 
 
-@pytest.mark.parametrize("attempt", every_second(range(3)))
+@pytest.mark.parametrize("attempt", one_in(3, range(3)))
 def test_recoveries_at_once_make_one_whole_step(tmp_path: Path, attempt: int) -> None:
     import time
 

@@ -9,11 +9,12 @@ import pytest
 
 from tests.checkout import ROOT
 from tests.devices import here
+from tests.sampling import every_second
 
 PARTS = 2
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", every_second(range(PARTS)))
 def test_a_sample_of_the_op_database(part: int) -> None:
     """One op in thirty, and all that are known to be special, with two samples each, in every dtype."""
     command = [sys.executable, "-m", "tests.sweep", "--part", f"{part}/{PARTS}", "--every", "30", "--limit", "2"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import signal
 import time
@@ -14,10 +13,8 @@ from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.recovery import recover
 from aten_dump.store.shard_reader import ShardReader
+from tests.forked import FORKS
 from tests.store.recording import bare_value, begin, call, noise, store, writer
-
-_fork = multiprocessing.get_context("forkserver")  # a program begins in milliseconds, what it imports is there
-_fork.set_forkserver_preload([__name__])
 
 
 def record_for_ever(folder: Path, told: Connection) -> None:
@@ -36,8 +33,8 @@ def record_for_ever(folder: Path, told: Connection) -> None:
 
 def kill_one(folder: Path, random: random.Random) -> tuple[int, int]:
     """Kill a program; return how many tensors were read, and how many of them were wrong."""
-    told, tells = _fork.Pipe(duplex=False)
-    process = _fork.Process(target=record_for_ever, args=(folder, tells))
+    told, tells = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=record_for_ever, args=(folder, tells))
     process.start()
     assert told.recv() == "running"
     clock = (~(process.pid or 0) << 3) | 2  # of the time that the process has run, as clock_getcpuclockid(3) makes it

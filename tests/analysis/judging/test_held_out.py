@@ -9,6 +9,7 @@ import pytest
 from tests.analysis.held_out.bugs import cases as bugs
 from tests.analysis.held_out.examine import Case, examine
 from tests.analysis.held_out.honest import cases as honest
+from tests.sampling import every_second
 
 SAMPLE = {
     "resnet bf16: halves kernels",
@@ -31,7 +32,7 @@ def test_the_sample_is_there() -> None:
     assert {str(case) for case in CASES} == SAMPLE
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", every_second(CASES), ids=str)
 def test_the_guilty_call_is_named_and_no_other(case: Case, tmp_path: Path) -> None:
     said = examine(case, tmp_path, {})
     assert said.right, f"{said.text}; guilty is {case.guilty or 'nobody'}"

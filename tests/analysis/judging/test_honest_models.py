@@ -12,6 +12,7 @@ import torch
 from aten_dump import DumpConfig, DumpMode, compare
 from tests.analysis.transformer import OtherDevice
 from tests.models import build, train_step
+from tests.sampling import slow_but_for
 
 
 def _record(
@@ -26,7 +27,7 @@ def _record(
     return path
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "resnet"])
+@pytest.mark.parametrize("name", slow_but_for(["llama", "resnet"], ["gpt2", "bert", "llama", "resnet"]))
 def test_honest_training_raises_no_alarm(name: str, tmp_path: Path) -> None:
     found = compare(_record(tmp_path / "t", name, OtherDevice()), _record(tmp_path / "b", name, None))
     assert found.verdict == "within" and len(found.ranks) == 2, found.answer()

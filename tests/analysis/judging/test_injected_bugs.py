@@ -140,6 +140,7 @@ def test_hashes_find_the_first_other_bits(tmp_path: Path) -> None:
     assert wrong.ranks[0].level == "hash"
 
 
+@pytest.mark.slow
 def test_a_coarser_precision_agrees_within_its_own_noise(baseline: Path, tmp_path: Path) -> None:
     found = compare(record(tmp_path / "dump", dtype=torch.float32), baseline)
     assert found.verdict == "within", found.answer()

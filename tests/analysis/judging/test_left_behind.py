@@ -16,6 +16,7 @@ from aten_dump.analysis.compare import Comparison
 from aten_dump.analysis.judging.left_behind import LeftBehind
 from aten_dump.analysis.judging.taken_away import TakenAway
 from tests.analysis.by_hand import walked
+from tests.sampling import every_second
 
 from .steps import record, seeded
 
@@ -81,9 +82,9 @@ def _called(given: object) -> str:
     ("average", "options"),
     [
         (torch._foreach_lerp_, {"weight": 0.1}),
-        (backwards, {}),
+        pytest.param(backwards, {}, marks=pytest.mark.slow),
         (multiplied, {}),
-        (copied, {}),
+        pytest.param(copied, {}, marks=pytest.mark.slow),
         (made_anew, {}),
     ],
     ids=_called,
@@ -99,7 +100,9 @@ def test_an_average_of_weights_may_be_written_in_any_way(
 
 
 @pytest.mark.parametrize("options", [{"keep": True}, {"how": {"fused": True}}, {"how": {"foreach": True}}], ids=str)
-@pytest.mark.parametrize("config", [{}, {"level": "aten"}, {"data": "hash"}, {"data": "statistic"}], ids=str)
+@pytest.mark.parametrize(
+    "config", every_second([{}, {"level": "aten"}, {"data": "hash"}, {"data": "statistic"}]), ids=str
+)
 def test_how_gradients_are_cleared_and_steps_counted_is_no_difference(
     tmp_path: Path, options: dict[str, Any], config: dict[str, Any]
 ) -> None:

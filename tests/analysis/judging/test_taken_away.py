@@ -17,6 +17,7 @@ from aten_dump.analysis.pairing.user_mapping import Mapping
 from aten_dump.dump import RankDump
 from tests.analysis.by_hand import walked
 from tests.analysis.transformer import OtherDevice
+from tests.sampling import one_in
 
 from .steps import record, seeded
 from .test_left_behind import both_ways
@@ -74,7 +75,7 @@ BUGS: dict[str, tuple[Last, Last, str]] = {
 
 
 @pytest.mark.parametrize(
-    "mode", [torch.no_grad, torch.inference_mode, torch.enable_grad], ids=["no_grad", "inf", "grad"]
+    "mode", one_in(3, [torch.no_grad, torch.inference_mode, torch.enable_grad]), ids=["no_grad", "inf", "grad"]
 )
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_model_that_ends_otherwise_is_found(tmp_path: Path, bug: str, mode: Callable[[], object]) -> None:

@@ -17,6 +17,7 @@ from aten_dump import compare
 from aten_dump.analysis.compare import Comparison
 from tests.analysis.transformer import OtherDevice
 from tests.analysis.wrong_ops import Wrong
+from tests.sampling import every_second
 
 from .steps import record, seeded
 
@@ -123,7 +124,7 @@ def program(fill: Callable[[Tensor], Tensor], eps: float = 1e-5, *, trained: boo
     return run
 
 
-@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("trained", every_second([True, False]))
 @pytest.mark.parametrize("garbage", GARBAGE, ids=str)
 @pytest.mark.parametrize("fill", FILLED)
 def test_equal_runs_are_the_same_whatever_lay_in_memory(
@@ -140,7 +141,7 @@ def test_noise_agrees(both: Sides, fill: Callable[[Tensor], Tensor]) -> None:
 
 
 @pytest.mark.parametrize("below", [(), (OtherDevice(),)], ids=["same", "other"])
-@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("trained", every_second([True, False]))
 @pytest.mark.parametrize("fill", FILLED)
 def test_another_argument_behind_it_is_found(
     both: Sides, fill: Callable[[Tensor], Tensor], trained: bool, below: tuple[TorchDispatchMode, ...]

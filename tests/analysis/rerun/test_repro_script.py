@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,20 +25,22 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def alone(script: Path, *arguments: str) -> str:
-    """Run a script in a process in which aten_dump cannot be imported."""
+def alone(*commands: list[str]) -> list[str]:
+    """Run scripts one after the other in a process in which aten_dump cannot be imported; return what each prints."""
     guard = (
-        "import sys, runpy; sys.modules['aten_dump'] = None; sys.argv[:] = sys.argv[1:]; runpy.run_path(sys.argv[0])"
+        "import json, sys, runpy; sys.modules['aten_dump'] = None\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    sys.argv[:] = command; runpy.run_path(command[0]); print('-- next')"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-c", guard, str(script), *arguments],
+        [sys.executable, "-I", "-c", guard, json.dumps(commands)],
         capture_output=True,
         text=True,
         timeout=120,
         cwd="/",
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.split("-- next\n")[:-1]
 
 
 def test_the_command_finds_the_op_and_writes_a_script_of_it(record: Callable[..., Any], tmp_path: Path) -> None:
@@ -53,7 +56,7 @@ def test_the_command_finds_the_op_and_writes_a_script_of_it(record: Callable[...
     assert "module transformer.h.1" in place
     script = tmp_path / "repro.py"
     assert run("replay", dump, "Aten.mm.7.backward", "--emit", script).exit_code == 0
-    same, wide = alone(script), alone(script, "--float64")
+    same, wide = alone([str(script)], [str(script), "--float64"])
     assert "output.0: different, relative L2 error 2.000e-02" in same
     assert "output.0: different, relative L2 error 2.000e-02" in wide
     good = run("replay", dump, "Aten.mm.6.backward", "--dtype", "recorded")
@@ -94,10 +97,12 @@ def test_a_script_has_aliases_strides_and_the_generator(record: Callable[..., An
         x.masked_fill(x > 0, float("-inf"))
 
     rank = record(body)
-    for api in ("addcmul_", "rand", "bernoulli_", "masked_fill"):
-        script = tmp_path / f"{api}.py"
-        script.write_text(repro_script(rank[f"Aten.{api}.0.forward"]))
-        printed = alone(script)
+    apis = ("addcmul_", "rand", "bernoulli_", "masked_fill")
+    for api in apis:
+        (tmp_path / f"{api}.py").write_text(repro_script(rank[f"Aten.{api}.0.forward"]))
+    said = alone(*([str(tmp_path / f"{api}.py")] for api in apis))
+    assert len(said) == len(apis)
+    for printed in said:
         assert "bit-equal" in printed
         assert "different" not in printed
     assert "memory1" not in (tmp_path / "addcmul_.py").read_text().split("result")[0], "one memory for three arguments"

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from aten_dump import replay
 from tests.checkout import ROOT
 from tests.models import build
-from tests.sampling import every_second
+from tests.sampling import every_second, one_in
 
 A = torch.ops.aten
 
@@ -64,7 +64,7 @@ def exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("product", [chunked, one_by_one, split, exact], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("product", every_second([chunked, one_by_one, split, exact]), ids=lambda f: f.__name__)
 def test_an_honest_implementation_is_not_suspected(
     record: Callable[..., Any], product: Callable[..., torch.Tensor], dtype: torch.dtype
 ) -> None:
@@ -192,10 +192,10 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("part", every_second(range(2)))
+@pytest.mark.parametrize("part", one_in(4, range(4)))
 def test_op_db_is_reproduced_bit_by_bit(part: int) -> None:
     """All of op_db: python -m tests.analysis.replay_sweep; what is left out there is _ctc_loss, partly unwritten memory."""
-    options = json.dumps({"names": NAMES[part::2], "dtypes": ["float32", "bfloat16", "int64"], "limit": 1})
+    options = json.dumps({"names": NAMES[part::4], "dtypes": ["float32", "bfloat16", "int64"], "limit": 1})
     done = subprocess.run(
         [sys.executable, "-m", "tests.analysis.replay_sweep", options],
         capture_output=True,
@@ -208,7 +208,7 @@ def test_op_db_is_reproduced_bit_by_bit(part: int) -> None:
     print(report["counts"])
     assert report["unequal"] == {}
     assert report["suspects"] == {}
-    assert report["counts"]["ops"] > 400
+    assert report["counts"]["ops"] > 200
     left_out = [key for key in report["reasons"] if "undefined memory" not in key]
     assert left_out == []
 

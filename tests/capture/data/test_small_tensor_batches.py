@@ -199,7 +199,7 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="at
     print("hangs", flush=True)
     time.sleep(60)
 """
-    child = started(script, "hangs")
+    child = started(script, "hangs", tmp_path / "said")
     time.sleep(1.5)
     kill(child)
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
@@ -223,7 +223,7 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="at
     for i in range(10**9):
         torch.full((16,), float(i)).exp()
 """
-    child = started(script, "runs")
+    child = started(script, "runs", tmp_path / "said")
     index = tmp_path / "dump" / "step0" / "rank0" / "index.msgpack"
     deadline = time.monotonic() + 60
     while (not index.exists() or index.stat().st_size < index_bytes) and time.monotonic() < deadline:

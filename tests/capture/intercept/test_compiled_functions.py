@@ -67,7 +67,10 @@ class Backend:
 
 _INDUCTOR = pytest.param(
     "inductor",
-    marks=pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
+    marks=[
+        pytest.mark.slow,
+        pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
+    ],
 )
 
 

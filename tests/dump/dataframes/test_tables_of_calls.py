@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from aten_dump.dump.dataframes.tensor_columns import value_column_types, value_r
 from aten_dump.errors import ConfigError
 from tests.dump.building import Builder
 from tests.dump.scenario import Scenario
+from tests.forked import run
 
 # library -> the rows of its table as dicts of plain values, None for what is missing
 READ: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
@@ -104,8 +104,10 @@ except MissingDataError as error:
     ("library", "package", "extra"),
     [("pandas", "pandas", "pandas"), ("polars", "polars", "polars"), ("arrow", "pyarrow", "parquet")],
 )
-def test_a_missing_library_is_named_with_its_extra(library: str, package: str, extra: str, rank: RankDump) -> None:
+def test_a_missing_library_is_named_with_its_extra(
+    library: str, package: str, extra: str, rank: RankDump, tmp_path: Path
+) -> None:
     path = str(rank.directory.parent.parent)
     code = WITHOUT.format(package=package, path=path, library=library)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == f"this table needs {package}: pip install 'aten-dump[{extra}]'\n"
+    ended = run(["-c", code], tmp_path / "said")
+    assert ended.said == f"this table needs {package}: pip install 'aten-dump[{extra}]'\n"

@@ -9,9 +9,10 @@ import pytest
 
 from tests.checkout import ROOT
 from tests.npu.trust.two_ranks import PROGRAMS
+from tests.sampling import slow_but_for
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", slow_but_for(["collectives", "fully_sharded"], PROGRAMS))
 def test_two_ranks(name: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "tests.npu.trust.two_ranks", name]

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.checkout import ROOT
+from tests.sampling import every_second
 
 PARTS = 2
 
@@ -19,7 +20,7 @@ def sweep(*options: str, timeout: int) -> None:
     assert "'samples'" in done.stdout and done.stdout.endswith("0 problems\n")
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", every_second(range(PARTS)))
 def test_a_sample_of_the_op_database(part: int) -> None:
     sweep("--part", f"{part}/{PARTS}", "--every", "16", "--limit", "2", timeout=280)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -13,8 +11,8 @@ from click.testing import CliRunner
 from aten_dump.cli.commands.pages import report, serve
 from aten_dump.cli.main import main
 from aten_dump.report.serve.local_server import listen
-from tests.checkout import ROOT
 from tests.dump.scenario import linear_step
+from tests.forked import run
 
 
 @pytest.fixture
@@ -45,10 +43,8 @@ def test_no_dump_is_exit_code_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "starlette"])
-def test_the_extra_is_named_where_it_is_missing(package: str, dump: Path) -> None:
+def test_the_extra_is_named_where_it_is_missing(package: str, dump: Path, tmp_path: Path) -> None:
     code = f"import sys; sys.modules['{package}'] = None; from aten_dump.cli.main import main; main(['serve', {str(dump)!r}])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert "pip install 'aten-dump[serve]'" in done.stderr
+    ended = run(["-c", code], tmp_path / "said")
+    assert ended.code == 2
+    assert "pip install 'aten-dump[serve]'" in ended.said
