@@ -67,9 +67,11 @@ class DeviceBatches(Flushable):
         if self._held:
             return
         with self._lock:
-            for _, results in list(self._fused.values()):
-                self._launch(results)
-            self._is_filled = False
+            try:
+                for _, results in self._fused.values():
+                    self._launch(results)
+            finally:
+                self._is_filled = False
 
     def add(self, value: int, tensor: torch.Tensor) -> bool:
         """Reduce a tensor on its device; returns False if it is none that can be. No function mode may be asked."""

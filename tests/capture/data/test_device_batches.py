@@ -10,12 +10,14 @@ import torch
 from aten_dump.capture.data import device_batches
 from aten_dump.capture.data.device_batches import DeviceBatches
 from aten_dump.capture.data.host_memory import as_array
+from aten_dump.capture.data.statistics import fused_results
 from aten_dump.capture.data.statistics.joined_results import join
 from aten_dump.capture.data.statistics.on_device import finish
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
 from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import NOTE
+from tests.capture.data.statistics.launches_by_torch import Launches
 from tests.devices import here
 
 
@@ -74,3 +76,56 @@ def test_where_triton_fails_the_dump_says_so_once_and_it_is_not_tried_again() ->
     assert (note.code, note.count) == ("triton", 1)
     assert note.message.startswith(f"no Triton for {here().type}, statistics take several passes: ")
     assert "\n" not in note.message
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch, triton_on_the_host: None) -> Launches:
+    stand_in = Launches()
+    monkeypatch.setattr(fused_results, "_fused_launches", lambda: stand_in)
+    monkeypatch.setattr(device_batches, "current_stream", lambda device: 0)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: "a stream")
+    return stand_in
+
+
+def add(batches: DeviceBatches, *values: int) -> None:
+    for value in values:
+        assert batches._add_fused(value, torch.full((3,), float(value), device="cpu"))
+
+
+def test_values_of_a_list_are_launched_when_all_have_come(launches: Launches) -> None:
+    batches = DeviceBatches(MemorySink(), ("min",))
+    add(batches, 1)
+    assert launches.together == []
+    batches.hold()
+    batches.hold()
+    add(batches, 2, 3)
+    batches.release()
+    add(batches, 4)
+    batches.tick()  # sends nothing: not all of it is launched
+    assert launches.together == []
+    batches.release()
+    assert launches.together == [(torch.float32, 3)]
+    ((_, results),) = batches._fused.values()
+    found = list(results.statistics(as_array(results.together())))
+    assert found == [(value, [float(value)]) for value in (1, 2, 3, 4)]
+
+
+def test_values_that_cannot_be_launched_together_are_reduced_one_by_one(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("it cannot be compiled\nfor this device")
+
+    monkeypatch.setattr(launches, "reduce_many", fail)
+    sink = MemorySink()
+    batches = DeviceBatches(sink, ("min",))
+    add(batches, 1)
+    batches.hold()
+    add(batches, 2, 3)
+    batches.release()
+    (note,) = sink.of(NOTE)
+    assert (note.code, "it cannot be compiled" in note.message) == ("triton", True)
+    ((_, results),) = batches._fused.values()
+    assert [value for value, *_ in results._values] == [1] and not results.waits
+    (joined,) = batches._joined.values()
+    assert [value for value, *_ in joined._entries] == [2, 3]
