@@ -162,7 +162,7 @@ def _launch(
     with made_current(tensor.device), quiet():  # Triton launches on the current one, wherever the elements lie
         elements = tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor
         compiled = kernel[(programs,)](elements, into, *numbers, num_warps=_WARPS)
-    if compiled is not None and tensor.is_cuda and kernel.__name__ not in _refused:
+    if compiled is not None and kernel.__name__ not in _refused:  # Triton's interpreter returns nothing
         if len(_compiled) >= _MOST_KEPT:
             _compiled.clear()
         _compiled[key] = compiled
