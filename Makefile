@@ -55,10 +55,11 @@ build/compiled/.ready: $(READY) hatch_build.py README.md pyproject.toml $(shell 
 	@touch $@
 
 # Of what writes little is compiled, of what reads nothing: tests of full disks, of thousands of steps, of restarts, of comparing
-# layouts, of kernels for GPUs and of the examples (`make wheel` runs one) add nothing here.
+# layouts, of kernels for GPUs, of the examples (`make wheel` runs one) and of whole models, which the ops they are made of stand for, add
+# little here: `make test-compiled COMPILED_TESTS=tests/promises` runs them.
 COMPILED_TESTS := tests/capture --ignore=tests/capture/data/statistics/test_triton_kernel.py tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, host_bytes.py index_writer.py packed_records.py) \
   $(filter-out $(addprefix tests/distributed/test_, collective_kinds.py layouts.py restarts.py trigger.py), $(wildcard tests/distributed/test_*.py)) \
-  $(filter-out $(addprefix tests/promises/test_, minimal_reader.py other_processors.py soak.py storage_errors.py), $(wildcard tests/promises/test_*.py))
+  $(filter-out $(addprefix tests/promises/test_, minimal_reader.py other_processors.py programs.py soak.py storage_errors.py zoo.py), $(wildcard tests/promises/test_*.py))
 
 test-compiled: compiled ## Run the tests that record with the compiled modules
 	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" $(COMPILED_TESTS)

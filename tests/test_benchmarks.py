@@ -19,6 +19,7 @@ def run(*arguments, module="benchmarks"):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
 
 
+@pytest.mark.slow
 def test_every_row_is_measured_and_rendered(tmp_path):
     found = run(
         *("--workloads", "chain", "--modes", ",".join(MODES), "--tables", "costs", "--repeats", "1"),

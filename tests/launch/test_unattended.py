@@ -28,6 +28,7 @@ def has_optimizer(ran: Ran, step: int, rank: int = 0) -> bool:
     return any(call.phase == "optimizer" for call in ran.dump.step(step).rank(rank).calls)
 
 
+@pytest.mark.slow
 def test_accumulated_batches_are_one_step_and_all_that_a_command_has_is_passed_on(tmp_path: Path) -> None:
     bare, recorded = run("accumulating", tmp_path)
     assert (recorded.done.returncode, recorded.done.stdout) == (bare.done.returncode, bare.done.stdout) == (7, "")

@@ -85,7 +85,7 @@ def test_what_is_said_of_a_case(case: Case, outcome: str, tmp_path: Path) -> Non
     assert said.outcome == outcome, said.text
 
 
-@pytest.mark.parametrize("program", one_in(3, [*PROGRAMS][2:] + [*PROGRAMS][:2]))
+@pytest.mark.parametrize("program", one_in(6, [*PROGRAMS][2:] + [*PROGRAMS][:2]))
 def test_a_case_of_each_program(program: str, tmp_path: Path) -> None:
     drawn = drawn_of(program)
     said = examine(drawn, tmp_path, Baselines(tmp_path))
