@@ -18,7 +18,7 @@ from tests.browser.opened import Opened
 from tests.browser.test_every_view import LOOKS, violations, visit_all
 from tests.browser.test_hostile_strings import STRINGS, build
 from tests.report.serve.server_process import Served
-from tests.sampling import every_second, one_in, slow_but_for
+from tests.sampling import one_in, slow_but_for
 
 Open = Callable[..., Opened]
 Serve = Callable[..., Served]
@@ -44,7 +44,7 @@ def serve(browser: object) -> Iterator[Serve]:
     assert said == [(0, "", "")] * len(said)
 
 
-@pytest.mark.parametrize("kind", every_second(["trained", "interrupted", "empty", "nan"]))
+@pytest.mark.parametrize("kind", one_in(4, ["trained", "interrupted", "empty", "nan"]))
 def test_every_view_of_a_dump(kind: str, recorded: Path, serve: Serve, open_report: Open) -> None:
     visit_all(open_report(serve(recorded / kind).url))
 
@@ -178,7 +178,7 @@ FAILING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("view", every_second(FAILING))
+@pytest.mark.parametrize("view", one_in(4, FAILING))
 def test_a_view_that_could_not_be_shown_is_asked_for_again(
     view: str, recorded: Path, serve: Serve, open_report: Open
 ) -> None:

@@ -99,7 +99,9 @@ def test_an_average_of_weights_may_be_written_in_any_way(
         assert found.exit_code == 0, found.answer()
 
 
-@pytest.mark.parametrize("options", [{"keep": True}, {"how": {"fused": True}}, {"how": {"foreach": True}}], ids=str)
+@pytest.mark.parametrize(
+    "options", every_second([{"keep": True}, {"how": {"fused": True}}, {"how": {"foreach": True}}]), ids=str
+)
 @pytest.mark.parametrize(
     "config", every_second([{}, {"level": "aten"}, {"data": "hash"}, {"data": "statistic"}]), ids=str
 )

@@ -103,7 +103,15 @@ def test_a_loss_that_is_only_read_meets_where_it_is(divisor: int, code: int, tmp
     assert found.exit_code == code, found.answer()
 
 
-@pytest.mark.parametrize(("loss", "count"), [(classified, 15), (classified, 1), (regressed, 16), (regressed, 65)])
+@pytest.mark.parametrize(
+    ("loss", "count"),
+    [
+        (classified, 15),
+        pytest.param(classified, 1, marks=pytest.mark.slow),
+        (regressed, 16),
+        pytest.param(regressed, 65, marks=pytest.mark.slow),
+    ],
+)
 def test_a_sum_over_another_count_is_found(loss: Callable[..., Tensor], count: int, tmp_path: Path) -> None:
     found = compared(tmp_path, lambda m: loss(m, count), loss, "a")
     assert found.exit_code == 1, found.answer()
