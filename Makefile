@@ -151,7 +151,9 @@ $(VENV)/.playwright: $(READY)
 	@tests/browser/setup.sh tools
 
 test-browser: browser .page-tools/ready ## Run the tests of the report in Chromium, but those that take longest (installs it where it can)
-	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" tests/browser
+	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" $(BROWSER_TESTS)
+
+BROWSER_TESTS ?= tests/browser
 
 test-browser-all: browser .page-tools/ready ## Run all of them
 	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) tests/browser
