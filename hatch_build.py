@@ -46,8 +46,6 @@ COMPILED = [
     "capture/data/flushing",
     "capture/data/keeper",
     "capture/data/small_tensor_batches",
-    "capture/data/statistics/fused_launches",
-    "capture/data/statistics/fused_results",
     "capture/data/statistics/on_device",
     "capture/data/statistics/one_pass",
     "capture/data/stored_bytes",
