@@ -126,9 +126,7 @@ class DeviceBatches(Flushable):
             return False
         if results.is_full():
             del self._fused[key]
-            self._launch(results)
-            if results.count:
-                self._send_results(stream, results)
+            self._send_fused(stream, results)
         return True
 
     def _begin(self, device: torch.device) -> tuple[Any, FusedResults]:
@@ -149,6 +147,12 @@ class DeviceBatches(Flushable):
                 self._give_up_triton(waiting[0][1].device.type, error)
             for value, tensor, _, _ in waiting:
                 self._add_joined(value, tensor)
+
+    def _send_fused(self, stream: Any, results: FusedResults) -> None:
+        """Send results; there may be none, where no value could be launched."""
+        self._launch(results)
+        if results.count:
+            self._send_results(stream, results)
 
     def _give_up_triton(self, kind: str, error: Exception) -> None:
         _triton_failed.add(kind)
@@ -185,7 +189,6 @@ class DeviceBatches(Flushable):
         fused, joined = self._fused, self._joined
         self._fused, self._joined = {}, {}
         for stream, columns in fused.values():
-            if columns.count:
-                self._send_results(stream, columns)
+            self._send_fused(stream, columns)
         for stream, results in joined.items():
             self._send_results(stream, results)
