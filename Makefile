@@ -2,6 +2,7 @@
 #
 #   make PYTHON=python3.12 test          use that interpreter for the virtual environment
 #   make test PYTEST_ARGS="-k linear"    pass arguments to pytest instead of the default "-n 2"
+#   make test PYTEST_ARGS="--part 1/3"   run one of three equal parts of the tests
 #   make bench BENCH_ARGS="--help"       pass arguments to the benchmarks; without any they take an hour
 #
 # All paths are relative, so that the name of the checkout's own folder may hold spaces.
@@ -21,7 +22,7 @@ $(shell if [ -e $(READY) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-own test-npu-sample test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -93,12 +94,8 @@ NPU_SAMPLE := tests/accelerator $(addprefix tests/capture/, test_calling_frame.p
   step/test_random_states.py trigger/test_windows.py) tests/sweep/test_sweep.py \
   "tests/promises/test_zoo.py::test_every_op_of_a_training_step_is_recorded_and_linked[bert]"
 
-test-npu: test-npu-own test-npu-sample ## Run tests on the real torch_npu over a simulated device (needs gcc and g++)
-
-test-npu-own: $(READY) .npu/acl/env ## Run those that are of it alone
+test-npu: $(READY) .npu/acl/env ## Run tests on the real torch_npu over a simulated device (needs gcc and g++)
 	$(NPU_TESTS) $(PYTEST_ARGS) tests/npu -m "not slow"
-
-test-npu-sample: $(READY) .npu/acl/env ## Run some of those that any device can run
 	$(NPU_TESTS) $(PYTEST_ARGS) --device npu $(NPU_SAMPLE)
 
 test-npu-all: $(READY) .npu/acl/env ## Run all of them, every op of op_db too (a quarter of an hour on two cores)
@@ -151,9 +148,7 @@ $(VENV)/.playwright: $(READY)
 	@tests/browser/setup.sh tools
 
 test-browser: browser .page-tools/ready ## Run the tests of the report in Chromium, but those that take longest (installs it where it can)
-	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" $(BROWSER_TESTS)
-
-BROWSER_TESTS ?= tests/browser
+	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" tests/browser
 
 test-browser-all: browser .page-tools/ready ## Run all of them
 	ATEN_DUMP_BROWSER=required $(RUN) -m pytest $(PYTEST_ARGS) tests/browser

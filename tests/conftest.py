@@ -28,6 +28,7 @@ collect_ignore = [] if importlib.util.find_spec("torch_npu") else ["npu"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=devices.DEVICES, default="cpu", help="where the tests make their tensors")
+    parser.addoption("--part", default="1/1", metavar="1/3", help="run one of so many equal parts of the tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,8 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     collect_ignore.extend(["cuda"] if device != "cuda" else [])
 
 
+@pytest.hookimpl(trylast=True)  # of what other options leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what cannot run on the device asked for, with the reason."""
+    """Leave out what is not of the part asked for, and skip what cannot run on the device asked for, with the reason."""
+    part, parts = (int(number) for number in config.getoption("part").split("/"))
+    chosen = set(items[part - 1 :: parts])
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
     device = config.getoption("device")
     if device != "cpu":
         for item in items:
