@@ -1,19 +1,21 @@
 """Elements on the host that do not lie in a row, where the C file beside this one was compiled (hatch_build.py).
 
 They are copied piece by piece into memory that is used again, and read there while a processor's cache still has them.
-Without the C file torch copies them there where they are not many: into new memory that takes half as long again. Of
-all others, and of tensors that are not known here, torch makes a copy: `tensor_bytes`.
+Without the C file torch moves them: matrices that lie transposed by an op that goes through them block by block
+(`transposed`), others into memory that is used again where they are not many, as new memory takes half as long again.
+Of all others, and of tensors that are not known here, torch makes a copy: `tensor_bytes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Final, TypeVar
 
 import torch
 
 from ...store.writing.host_bytes import HostBytes, bytes_at
-from ..memory.geometry import Elements, byte_extent
+from ..memory.geometry import Elements, byte_extent, has_no_gaps
 from ..memory.scratch import KEPT_BYTES, give_back, take_scratch
 from ..team_threads import team_threads
 from .tensor_bytes import as_integers
@@ -30,6 +32,7 @@ else:
 # As many as `stretch` asks for, but where rows are very long. Torch is given all elements, as it is slow with parts.
 _AT_ONCE_BYTES: Final = 1 << 19 if IS_COMPILED else KEPT_BYTES
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_LEAST_SIDE: Final = 8  # of a matrix; what is narrower, torch's copies move as fast
 T = TypeVar("T")
 
 
@@ -118,3 +121,28 @@ def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:
         return read(scratch.address)
     finally:
         give_back(scratch)
+
+
+def transposed(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the elements of a tensor in a row, in row-major order, if they lie as matrices do that were transposed:
+    weights, keys, images in channels_last; None of others. `lie_apart` says of which tensors. Call inside `quiet()`.
+
+    To shuffle the channels of images that lie in channels_last is to transpose a matrix for each pixel, and that op of
+    torch's does so by vectors, in half the time that its copies take. It knows elements of four bytes.
+    """
+    shape, strides = tensor.shape, tensor.stride()
+    if tensor.element_size() != 4 or not tensor.numel() or not has_no_gaps(shape, strides):
+        return None
+    wanted = [i for i, size in enumerate(shape) if size != 1]
+    stored = sorted(wanted, key=lambda i: -strides[i])
+    before = next(n for n, pair in enumerate(zip(wanted, stored, strict=True)) if pair[0] != pair[1])
+    wanted, stored = wanted[before:], stored[before:]
+    cut = wanted.index(stored[0])
+    if stored != wanted[cut:] + wanted[:cut]:
+        return None
+    rows, columns = prod(shape[i] for i in wanted[cut:]), prod(shape[i] for i in wanted[:cut])
+    if min(rows, columns) < _LEAST_SIDE:
+        return None
+    one, pixels = rows * columns, tensor.numel() // (rows * columns)
+    images = tensor.view(torch.float32).as_strided((1, one, pixels, 1), (tensor.numel(), 1, one, one))
+    return torch.native_channel_shuffle(images, rows).as_strided((tensor.numel(),), (1,))

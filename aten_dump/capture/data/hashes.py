@@ -15,7 +15,7 @@ from ...store.writing.host_bytes import memory_at
 from ..torch_internals.quiet import quiet
 from . import gather
 from .byte_copies import elements_on_host
-from .gather import GatheredBytes, can_gather, lie_apart, read_at_once
+from .gather import GatheredBytes, can_gather, lie_apart, read_at_once, transposed
 from .hash_functions import digest_of_elements
 from .host_memory import as_array
 from .statistics.one_pass import CODES, of_memory
@@ -59,6 +59,9 @@ def _digest_of_apart(tensor: torch.Tensor, algorithm: str) -> bytes | None:
     """Return the hash of elements that do not lie in a row; None where torch is to copy all of them first."""
     nbytes = tensor.numel() * tensor.element_size()
     if not gather.IS_COMPILED:
+        in_a_row = transposed(tensor)
+        if in_a_row is not None:
+            return HASHES[algorithm](memory_at(in_a_row.data_ptr(), nbytes))
         return read_at_once(tensor, lambda address: HASHES[algorithm](memory_at(address, nbytes)))
     layout = tuple(tensor.shape), tensor.stride()
     at_once = digest_of_elements(algorithm, (tensor.dtype, 0, nbytes, tensor.data_ptr(), layout))

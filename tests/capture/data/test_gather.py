@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aten_dump.capture.data import gather
 from aten_dump.capture.data.byte_copies import copy_elements
-from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once
+from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once, transposed
 from aten_dump.capture.memory import scratch
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.store.memory_sink import MemorySink
@@ -188,6 +188,35 @@ def test_a_parameter_is_read_at_once_and_knows_nothing_of_it() -> None:
     with quiet():
         found = read_at_once(x.t(), lambda address: ctypes.string_at(address, x.numel() * 4))
     assert found == raw(x.detach().t()) and x._version == version and x.grad_fn is None
+
+
+MATRICES = {"transposed", "transposed, a power of two", "transposed to a power of two", "keys", "channels_last"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
+@pytest.mark.parametrize("layout", LARGE)
+def test_matrices_that_lie_transposed_are_moved_bit_by_bit(layout: str, dtype: torch.dtype) -> None:
+    x = LARGE[layout](drawn(70_000, dtype))
+    with quiet():
+        found = transposed(x)
+    assert (found is not None) == (layout in MATRICES)
+    assert found is None or raw(found) == raw(x)
+
+
+@settings(max_examples=300, deadline=None)
+@given(layouts())
+def test_of_any_layout_what_is_moved_is_right(layout: Any) -> None:
+    shape, strides, offset = layout
+    extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    x = drawn(offset + extent, torch.float32).as_strided(shape, strides, offset)
+    with quiet():
+        found = transposed(x) if lie_apart(x) else None
+    assert found is None or raw(found) == raw(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex128], ids=str)
+def test_what_has_no_four_bytes_is_not_moved(dtype: torch.dtype) -> None:
+    assert transposed(LARGE["transposed"](drawn(70_000, dtype))) is None
 
 
 @needs_compiler

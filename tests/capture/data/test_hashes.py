@@ -34,6 +34,7 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
     "small": lambda: torch.randn(3),
     "large": lambda: torch.randn(300, 1001),
     "transposed": lambda: torch.randn(30, 41).t(),
+    "transposed, no matrix": lambda: torch.randn(2, 30, 41, 5).transpose(1, 2),
     "sliced": lambda: torch.randn(1000)[3::7],
     "expanded": lambda: torch.randn(5, 1).expand(5, 9),
     "channels_last": lambda: torch.randn(2, 4, 5, 3).permute(0, 3, 1, 2),
