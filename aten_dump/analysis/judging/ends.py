@@ -274,8 +274,8 @@ class Ends:
             read = self._left.read_as_one(end.target, end.baseline) if is_other else None
             if is_other and read is None:
                 rows = knows.evidence.rows
-                at = next(number for number, other in enumerate(rows) if other is row)
-                rows[at] = replace(row, status="unknown", note="each of both places has another counterpart")
+                number = next(number for number, other in enumerate(rows) if other is row)
+                rows[number] = replace(row, status="unknown", note="each of both places has another counterpart")
                 continue
             if read is not None:
                 pair, slot = read
