@@ -270,7 +270,13 @@ class Ends:
         """Add the findings about ends that no calls stand behind, when all ends are known."""
         knows = self._knows
         for end, row, text in self._at_its_end:
-            read = self._left.read_as_one(end.target, end.baseline) if end.kind == "left" else None
+            is_other = end.kind == "left" and self._left.have_others(end.target, end.baseline)
+            read = self._left.read_as_one(end.target, end.baseline) if is_other else None
+            if is_other and read is None:
+                rows = knows.evidence.rows
+                number = next(number for number, other in enumerate(rows) if other is row)
+                rows[number] = replace(row, status="unknown", note="each of both places has another counterpart")
+                continue
             if read is not None:
                 pair, slot = read
                 there = knows.evidence.place(pair.target), knows.evidence.place(pair.baseline)

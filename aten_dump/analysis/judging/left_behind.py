@@ -73,26 +73,34 @@ class LeftBehind:
         found = named.get(value.record.place)
         return found or f"memory ({value.dtype_name}{list(value.shape)})"
 
-    def read_as_one(self, target: Value, baseline: Value) -> tuple[Pair, str] | None:
-        """Return the first calls, and the slot, that read two places as one though each has a counterpart of its own.
+    def have_others(self, target: Value, baseline: Value) -> bool:
+        """Tell whether what was left at two places is right, and known so, against another place each.
 
-        Both held the same bits: a network and its copy, before either was written.
+        Calls that belong to two places were taken for a pair there, as both held the same bits: moments before the
+        first step, a network and its copy before either was written.
 
         Args:
             target: what the target left at its place.
             baseline: what the baseline left at another one.
         """
-        known, flows = self._knows.known, self._knows.flows
+        known = self._knows.known
         own = known.partner(0, target), known.partner(1, baseline)
         if own[0] is None or own[1] is None or baseline.record.place == own[0].record.place:
-            return None
+            return False
         states = known.find(target, own[0]), known.find(own[1], baseline)
-        if any(state is None or state.status not in ("same", "within") for state in states):
-            return None
-        for call, slot in sorted(_reads(flows[0], target), key=lambda item: item[0].id):
+        return all(state is not None and state.status in ("same", "within") for state in states)
+
+    def read_as_one(self, target: Value, baseline: Value) -> tuple[Pair, str] | None:
+        """Return the first calls, and the slot, that read two such places as one.
+
+        Calls that write there themselves are each the right one for its place, and were no pair.
+        """
+        for call, slot in sorted(_reads(self._knows.flows[0], target), key=lambda item: item[0].id):
             other = self._knows.wiring.pairs.get(call.id)
             read = None if other is None else dict(other.input_values()).get(slot)
-            if other is not None and read is not None and read.record.place == baseline.record.place:
+            if other is None or read is None or read.record.place != baseline.record.place:
+                continue
+            if not (_writes(call, target) and _writes(other, baseline)):
                 return Pair(call, other, "order"), slot
         return None
 
@@ -200,6 +208,11 @@ def _reads(flow: DataFlow, last: Value) -> Iterator[tuple[Call, str]]:
     """Yield the aten calls, and the slot, that were given what a place held before it was left."""
     for value in flow.earlier(last):
         yield from ((call, slot) for call, slot in value.consumers if call.kind == "aten")
+
+
+def _writes(call: Call, last: Value) -> bool:
+    """Tell whether a call writes at the place of a value."""
+    return any(value.record.place == last.record.place for _, value in call.written_values())
 
 
 def _is_same(close: Closeness) -> bool:

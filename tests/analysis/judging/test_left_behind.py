@@ -313,3 +313,42 @@ def test_a_network_that_is_asked_in_place_of_its_copy_is_told_where_it_is_asked(
     place = found.cause.row.place
     assert (found.cause.kind, place.step, place.module, place.phase) == ("source", 0, "online", "forward")
     assert found.cause.text.startswith("it reads online."), found.answer()
+
+
+# -- moments that are zero before the first step -------------------------------------------------------------------
+
+
+def stepping(path: Path, *slips: str, lerp: bool = False) -> Path:
+    """Take two steps of an optimizer that keeps two moments and a third sum, all zero at first."""
+    torch.manual_seed(0)
+    weight, gradient = torch.randn(5, 4), torch.randn(5, 4)
+    first, second, third = (torch.zeros(5, 4) for _ in range(3))
+
+    def run(number: int) -> None:
+        if number == 0:
+            weight.addcmul_(first if "reads first" in slips else third, gradient)  # all of these are zero
+        if lerp:
+            first.lerp_(gradient, 0.1)
+        else:
+            first.mul_(0.9).add_(gradient, alpha=0.1)
+        one, other = (first, second) if "writes first" in slips else (second, second)
+        one.mul_(0.98 if "decays otherwise" in slips else 0.99)
+        other.addcmul_(gradient, gradient, value=0.01)
+        third.add_(gradient)
+        weight.addcdiv_(first, second.sqrt() + 1e-6, value=-0.01)
+
+    return record(path, run, steps=2)
+
+
+def test_moments_that_are_zero_at_first_may_be_written_in_any_way(tmp_path: Path) -> None:
+    for found in both_ways(stepping(tmp_path / "lerp", lerp=True), stepping(tmp_path / "plain")):
+        assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("lerp", [False, True])
+@pytest.mark.parametrize("slip", ["reads first", "writes first", "decays otherwise"])
+def test_moments_that_are_read_or_written_crosswise_are_found(slip: str, lerp: bool, tmp_path: Path) -> None:
+    target, baseline = stepping(tmp_path / "slip", slip, lerp=lerp), stepping(tmp_path / "plain")
+    for found in both_ways(target, baseline):
+        assert found.exit_code == 1, found.answer()
+    assert slip != "reads first" or "another place" in found.answer()
