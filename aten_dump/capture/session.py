@@ -218,7 +218,7 @@ class Session:
             return
         if self._untold is not None:
             why, self._untold = self._untold, None
-            self._tell(why)
+            _tell_of_failure(self, why)
         self._watch.turn_off()
         if not stays:
             self._interception.remove_all()
@@ -262,9 +262,9 @@ class Session:
         first = self._failed is None
         self._failed = error
         self._watch.in_step = None
-        if is_recursion_limit(error):  # the program's stack is full, not ours: it gets there by itself, and is told later
+        if is_recursion_limit(error):  # the program gets there by itself, and is told later
             if first:
-                self._untold = f"the program ran into Python's recursion limit, where there is no room to record: {error}"
+                self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
             return
         if not isinstance(error, AtenDumpError):
             where = f"step {self.current_step}, rank {0 if self._run is None else self._run.rank}"
@@ -277,11 +277,7 @@ class Session:
         if self.config.on_error == "raise" and may_raise:
             raise error
         if first:
-            self._tell(str(error))
-
-    def _tell(self, why: str) -> None:
-        self.note("failed", why)
-        warnings.warn(f"aten_dump records no more, the program goes on: {why}", stacklevel=4)
+            _tell_of_failure(self, str(error))
 
     def note(self, code: str, message: str) -> None:
         """Write a note into the step in progress, if there is one."""
@@ -300,6 +296,11 @@ class Session:
 def is_recursion_limit(error: BaseException) -> bool:
     """Tell whether an error says that Python's stack was full, also in the words of what it was raised anew by."""
     return isinstance(error, RecursionError) or RecursionError.__name__ in str(error)  # ctypes gives its words alone
+
+
+def _tell_of_failure(session: Session, why: str) -> None:
+    session.note("failed", why)
+    warnings.warn(f"aten_dump records no more, the program goes on: {why}", stacklevel=4)
 
 
 def step_number(method: str, number: object, least: int = 0, why: str = "") -> int:
