@@ -42,6 +42,7 @@ class Run:
         self.control: Control | None = None  # of a run that writes files
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
         self._restarts = restarts
+        self._handled = id(sys.exc_info()[1])  # the error that the program handles as it begins, if any
         self._steps = 0
         self._calls = 0
         self._unseen: Counter[str] = Counter()  # notes of all steps, by code
@@ -86,9 +87,12 @@ class Run:
             self._unseen[note.code] += note.count
 
     def say_if_empty(self, config: DumpConfig, last_step: int) -> None:
-        """Warn where the configuration matched nothing of the program, unless an error of that is on its way."""
+        """Warn where the configuration matched nothing of the program, unless an error of that is on its way.
+
+        One that was being handled when the recording began is not.
+        """
         why = self.why_empty(config, last_step)
-        if why is not None and sys.exc_info()[0] is None:
+        if why is not None and id(sys.exc_info()[1]) in (id(None), self._handled):
             warnings.warn(f"aten_dump recorded nothing: {why}", stacklevel=5)
 
     def why_empty(self, config: DumpConfig, last_step: int) -> str | None:

@@ -47,6 +47,7 @@ class Session:
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
         self._failed: Exception | None = None
+        self._untold: str | None = None  # of a failure where nothing could be said: at the program's recursion limit
         self._thread = 0  # ident of the thread that entered
 
     # -- the block
@@ -215,6 +216,9 @@ class Session:
         recorder = self._recorder
         if recorder is None:
             return
+        if self._untold is not None:
+            why, self._untold = self._untold, None
+            _tell_of_failure(self, why)
         self._watch.turn_off()
         if not stays:
             self._interception.remove_all()
@@ -258,6 +262,10 @@ class Session:
         first = self._failed is None
         self._failed = error
         self._watch.in_step = None
+        if is_recursion_limit(error):  # the program gets there by itself, and is told later
+            if first:
+                self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
+            return
         if not isinstance(error, AtenDumpError):
             where = f"step {self.current_step}, rank {0 if self._run is None else self._run.rank}"
             found = f"{type(error).__name__}: {error}"
@@ -269,8 +277,7 @@ class Session:
         if self.config.on_error == "raise" and may_raise:
             raise error
         if first:
-            self.note("failed", str(error))
-            warnings.warn(f"aten_dump records no more, the program goes on: {error}", stacklevel=3)
+            _tell_of_failure(self, str(error))
 
     def note(self, code: str, message: str) -> None:
         """Write a note into the step in progress, if there is one."""
@@ -284,6 +291,16 @@ class Session:
         self._recorder = self._watch.in_step = None
         self._sink = None
         self.is_entered = False
+
+
+def is_recursion_limit(error: BaseException) -> bool:
+    """Tell whether an error says that Python's stack was full, also in the words of what it was raised anew by."""
+    return isinstance(error, RecursionError) or RecursionError.__name__ in str(error)  # ctypes gives its words alone
+
+
+def _tell_of_failure(session: Session, why: str) -> None:
+    session.note("failed", why)
+    warnings.warn(f"aten_dump records no more, the program goes on: {why}", stacklevel=4)
 
 
 def step_number(method: str, number: object, least: int = 0, why: str = "") -> int:

@@ -260,3 +260,25 @@ def test_containers_without_end_are_recorded_as_far_as_they_go(tmp_path: Path, m
     call = rank["Module.Identity.0.forward"]
     assert "builtins." in repr(call.inputs)
     assert [c.op for c in rank.calls if c.kind == "aten"][-1] == "aten::exp"
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+@pytest.mark.parametrize("level", ["mix", "module"])
+def test_a_program_that_recurses_to_the_limit_gets_its_own_error(tmp_path: Path, level: str, on_error: str) -> None:
+    class Endless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self(self.layer(x))  # type: ignore[no-any-return]
+
+    config = DumpConfig(path=str(tmp_path / "dump"), level=level, data="full", on_error=on_error)
+    with DumpMode(config) as dump:
+        with pytest.raises(RecursionError):
+            Endless()(torch.ones(1, 2))
+        assert torch.ones(2).sum() == 2
+        with pytest.warns(UserWarning, match="records no more, the program goes on: .*recursion limit"):
+            dump.step()
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    assert rank.calls and "failed" in [note.code for note in rank.notes]

@@ -6,10 +6,11 @@ Theory of operation
     there on purpose are a *mask*: written as a literal (masked_fill, full, where with -inf), or -inf alone that
     came from outside, and what moves or adds to such values without making NaN of them. An op that makes NaN of
     a mask (softmax of a row that is masked entirely, 0 * -inf) is a producer again, and so is one that is given NaN
-    as a literal: no mask is made of it, and the trigger of the recorder fires there too. What is known of a value
-    follows its memory, so that a view that was made before a masked_fill_ is known to be masked after it. Gradients
-    that overflow under the loss scale of a gradient scaler, which then skips the optimizer's step, are *scaled*.
-    What memory held that a call only writes to is nothing to it, and what workspaces hold is nobody's number.
+    as a literal: no mask is made of it, and the trigger of the recorder fires there too. -inf that the logarithm of a
+    mask of zeros and ones makes is a mask too (see `masks`). What is known of a value follows its memory, so that a
+    view that was made before a masked_fill_ is known to be masked after it. Gradients that overflow under the loss
+    scale of a gradient scaler, which then skips the optimizer's step, are *scaled*. What memory held that a call only
+    writes to is nothing to it, and what workspaces hold is nobody's number.
     Statistics are enough; bytes are read only where there are none.
 """
 
@@ -22,14 +23,14 @@ from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ...errors import MissingDataError
-from ...store.op_names import LIFT_FRESH, is_workspace
+from ...store.op_names import is_workspace
 from ..host_default import made_on_the_host
-from .explanations import Slot, explain, explain_scaled, greatest_of, numbers_given
+from .explanations import Slot, explain, explain_scaled, greatest_of
+from .masks import MASK_FILL, adds_masks, is_constant, makes_mask_of_flags, places
 from .value_range import ContentsTable
 
 Kind = Literal["producer", "propagator", "mask", "outside", "scaled"]
 NEAR: Final = 0.1  # a value beyond this share of its dtype's greatest number is near overflow
-_MASK_FILL: Final = 0.45  # a share of the lowest number from which on a negative value is a mask, or half of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +179,11 @@ class _Search:
         if not bad:
             return
         only_masks = all(key in self._masks for key in given_keys.values())
-        if only_masks and (given or _places(call)):
+        if only_masks and (given or places(call)):
             kind: Kind = "producer" if any(slot.contents.nan for slot in bad) else "mask"
         elif given:
             kind = "propagator"
-        elif self._adds_masks(inputs, bad):
+        elif adds_masks(inputs, bad) or makes_mask_of_flags(call, inputs, bad):
             kind = "mask"
         else:
             kind = "producer"
@@ -228,7 +229,7 @@ class _Search:
                 continue
             was_bad = (key[0] or key[1]) in self._storages  # and then something else in it was written
             self._note_made(key)
-            if _is_constant(call, slot) or not (slot.contents.nan or slot.contents.posinf):
+            if is_constant(call, slot) or not (slot.contents.nan or slot.contents.posinf):
                 self._masks.add(key)
             elif not was_bad:
                 strange.append(slot)
@@ -238,15 +239,6 @@ class _Search:
                 why += ", or a call before those that the trigger had written"
             self._events["outside"].append(_event("outside", call, strange, inputs, why))
 
-    def _adds_masks(self, inputs: list[Slot], bad: list[Slot]) -> bool:
-        """Tell whether -inf is what became of values that were filled with a dtype's lowest number to mask."""
-        if any(slot.contents.nan or slot.contents.posinf for slot in bad):
-            return False
-        return any(
-            slot.contents.low is not None and slot.contents.low <= -_MASK_FILL * greatest_of(slot.dtype)
-            for slot in inputs
-        )
-
     def _note_near(self, call: Call, results: list[Slot]) -> None:
         for slot in results:
             greatest = greatest_of(slot.dtype)
@@ -254,7 +246,7 @@ class _Search:
                 continue
             self._seen.add(slot.value)
             low, high = slot.contents.low or 0.0, slot.contents.high or 0.0
-            is_fill = low <= -_MASK_FILL * greatest and high < self._near * greatest
+            is_fill = low <= -MASK_FILL * greatest and high < self._near * greatest
             size = max(abs(low), abs(high))
             if size >= self._near * greatest and not is_fill:
                 share = size / greatest
@@ -270,21 +262,6 @@ def _innermost(rank: RankDump) -> list[Call]:
         return [call for call in rank.calls if call.kind == "aten"]
     parents = {call.parent_id for call in rank.calls}
     return [call for call in rank.calls if call.id not in parents]
-
-
-def _places(call: Call) -> bool:
-    """Tell whether a call was given an infinity or NaN as a literal: it puts it there on purpose."""
-    return any(_odd(number) for number in numbers_given(call))
-
-
-def _is_constant(call: Call, slot: Slot) -> bool:
-    """Tell whether the program wrote an infinity as a tensor of its own: ``best = torch.tensor(float("inf"))``."""
-    return call.op == LIFT_FRESH and slot.contents.count == 1 and not slot.contents.nan
-
-
-def _odd(number: float | complex) -> bool:
-    parts = (number.real, number.imag) if isinstance(number, complex) else (number,)
-    return not all(math.isfinite(part) for part in parts)
 
 
 def _event(kind: Kind, call: Call, bad: list[Slot], inputs: list[Slot], why: str) -> Event:

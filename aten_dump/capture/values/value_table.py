@@ -13,6 +13,7 @@ import math
 from typing import Any, Final
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ...store.records import NOTE, OPAQUE, TREE_VALUE, UNDEFINED, Note, Tree
 from ...store.sink import Emit
@@ -169,7 +170,7 @@ class ValueTable(ValueIds):
         state = self.storages.state_of(tensor)
         if state is None:
             return False
-        if self._unseen_writes is not None and self._is_plain(type(tensor)) and not tensor.is_nested:
+        if self._unseen_writes is not None and self._is_plain(type(tensor)) and _has_extent(tensor):
             self._unseen_writes.check(tensor, state)  # others have a storage, but no memory or extent of their own
         return state.written_at > writes
 
@@ -205,3 +206,7 @@ class ValueTable(ValueIds):
         plain = getattr(kind, "__torch_dispatch__", None) is DISABLED_DISPATCH or kind is torch.nn.Buffer
         self._plain[kind] = plain
         return plain
+
+
+def _has_extent(tensor: torch.Tensor) -> bool:
+    return not tensor.is_nested and not is_lazy(tensor)  # which raises where it is asked for its shape

@@ -277,3 +277,13 @@ def test_memory_that_was_shrunk_under_a_tensor_is_not_read() -> None:
     x.untyped_storage().resize_(8)
     look.state.nbytes = 8
     assert look(x) == 0 and look.seconds["hash"] == 0
+
+
+def test_content_leaves_lazy_modules_alone(record: Record) -> None:
+    """Their parameters have no shape until the first call, whose own ops are given them."""
+    rank = record(
+        lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())(torch.randn(3, 5)).sum().backward(),
+        data="full",
+        dedup="content",
+    )
+    assert calls(rank, kind="aten", op="aten::addmm") and not unseen(rank)

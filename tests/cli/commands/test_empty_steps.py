@@ -113,3 +113,20 @@ def test_compare_says_that_the_selection_matched_nothing(unselected: Path, dump:
 def test_a_rank_that_is_not_there_has_not_been_searched(dump: Path) -> None:
     code, text = run("nonfinite", str(dump), "--rank", "4")
     assert code == 2 and "no step and rank that was asked for has calls" in text
+
+
+def test_nothing_recorded_is_told_where_the_program_handles_an_error(tmp_path: Path) -> None:
+    """As where a script tries again what has failed."""
+    config = DumpConfig(path=str(tmp_path / "dump"), ops=("no::such",))
+    try:
+        raise ValueError("the first try")
+    except ValueError:
+        with pytest.warns(UserWarning, match="recorded nothing"), DumpMode(config):
+            torch.ones(2).add(1)
+
+
+def test_nothing_recorded_is_not_told_beside_an_error(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    config = DumpConfig(path=str(tmp_path / "dump"), ops=("no::such",))
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"), DumpMode(config):
+        torch.ones(2).add(1).dot(torch.ones(3))
+    assert not [one for one in recwarn if "recorded nothing" in str(one.message)]
