@@ -6,8 +6,8 @@ Theory of operation
     2. Patience: calls whose (phase, module, op, shape) occurs once on both sides are anchors; between two anchors
        other calls become unique, so it is done again in each gap.
     3. What is left in a gap is paired by longest common subsequence: first on all of (phase, module, op, shape), then
-       on (phase, op, shape), which renamed modules do not disturb, then on (phase, module, op), so that an op whose
-       shape is wrong is compared, and its shape reported.
+       on (phase, op, shape), which renamed modules do not disturb, and last, when all others have their partners, on
+       (phase, module, op), so that an op whose shape is wrong is compared, and its shape reported.
     Calls still alone form regions: a fused op against its parts, an inserted or a missing op. The phase is part of
     every key: without it, forward ops pair with recomputed ones.
 """
@@ -20,6 +20,7 @@ from typing import Final, Literal, NamedTuple
 
 from .subsequence import longest_common, unique_anchors
 
+Gap = tuple[list[int], list[int]]  # positions on both sides, between two pairs
 How = Literal["mapping", "module", "sequence", "order", "shapeless", "flow", "recompute"]
 
 HOW_TEXTS: Final[dict[How, str]] = {
@@ -68,29 +69,27 @@ class Aligner:
         target, baseline = {i for i, _ in pins}, {j for _, j in pins}
         left_a = [i for i in range(self._sizes[0]) if i not in target]
         left_b = [j for j in range(self._sizes[1]) if j not in baseline]
-        self._patience(left_a, left_b)
+        gaps = self._patience(left_a, left_b)
+        self._other_shapes(gaps, left_a, left_b)
         return sorted(self.matches, key=lambda match: match.target)
 
-    def _patience(self, a: list[int], b: list[int]) -> None:
-        """Pair by unique full keys, then again between the pairs found, until none is unique."""
-        waiting = [(a, b)]
+    def _patience(self, a: list[int], b: list[int]) -> list[Gap]:
+        """Pair by unique full keys, then again between the pairs found, until none is unique; return what is left."""
+        waiting, left = [(a, b)], []
         while waiting:
             a, b = waiting.pop()
             found = self._apply(unique_anchors, self._full, a, b)
             if not found:
-                self._sequences(a, b)
+                left += self._sequences(a, b)
                 continue
             self._keep(found, a, b, "module")
             waiting += _between(found, a, b)
+        return left
 
-    def _sequences(self, a: list[int], b: list[int]) -> None:
-        """Pair by longest common subsequences, each in the gaps of the one before."""
+    def _sequences(self, a: list[int], b: list[int]) -> list[Gap]:
+        """Pair by longest common subsequences, the second in the gaps of the first; return what is left."""
         waiting = [(a, b)]
-        levels: tuple[tuple[tuple[list[int], list[int]], How], ...] = (
-            (self._full, "sequence"),
-            (self._short, "order"),
-            (self._shapeless, "shapeless"),
-        )
+        levels: tuple[tuple[tuple[list[int], list[int]], How], ...] = ((self._full, "sequence"), (self._short, "order"))
         for symbols, how in levels:
             left = []
             for a, b in waiting:
@@ -103,6 +102,16 @@ class Aligner:
                     self._keep(found, x, y, how)
                     left += _between(found, x, y)
             waiting = left
+        return waiting
+
+    def _other_shapes(self, gaps: list[Gap], a: list[int], b: list[int]) -> None:
+        """Pair what is left in the gaps by op and module; not calls that are left on both sides, in another order."""
+        paired_a, paired_b = {match.target for match in self.matches}, {match.baseline for match in self.matches}
+        keys_a, keys_b = self._full
+        both = {keys_a[i] for i in a if i not in paired_a} & {keys_b[j] for j in b if j not in paired_b}
+        for gap_a, gap_b in gaps:
+            x, y = [i for i in gap_a if keys_a[i] not in both], [j for j in gap_b if keys_b[j] not in both]
+            self._keep(self._apply(longest_common, self._shapeless, x, y), x, y, "shapeless")
 
     @staticmethod
     def _apply(
@@ -119,7 +128,7 @@ class Aligner:
         self.matches += [Match(a[i], b[j], how) for i, j in found]
 
 
-def _between(found: list[tuple[int, int]], a: list[int], b: list[int]) -> list[tuple[list[int], list[int]]]:
+def _between(found: list[tuple[int, int]], a: list[int], b: list[int]) -> list[Gap]:
     """Return what lies between the pairs, where both sides have something."""
     gaps = []
     i, j = 0, 0

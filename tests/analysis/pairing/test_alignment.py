@@ -93,6 +93,20 @@ def test_how_a_pair_was_found_is_told() -> None:
     assert found == {0: "module", 1: "sequence", 2: "sequence", 3: "order", 4: "shapeless", 5: "module"}
 
 
+def test_calls_in_another_order_are_not_paired_with_those_of_another_shape() -> None:
+    read = _key("read")  # of a flag, before each buffer is zeroed
+    target = [k for n in (1, 2, 1, 2, 3, 4, 4, 3) for k in (read, _key("zero", shape=(n,)))]
+    baseline = [k for n in (2, 1, 4, 4, 3, 3, 2, 1) for k in (read, _key("zero", shape=(n,)))]
+    matches = align(target, baseline)
+    assert all(target[match.target] == baseline[match.baseline] for match in matches)
+
+
+def test_what_one_side_has_more_of_is_still_paired_with_another_shape() -> None:
+    target = [_key("zero", shape=(n,)) for n in (1, 2, 5)]
+    baseline = [_key("zero", shape=(n,)) for n in (2, 1, 6)]
+    assert Match(2, 2, "shapeless") in align(target, baseline)
+
+
 def test_the_users_pairs_come_first() -> None:
     keys = [_key("a"), _key("b")]
     assert align(keys, keys, pinned=[(0, 1)]) == [Match(0, 1, "mapping")]
