@@ -84,7 +84,7 @@ class Dump:
             for rank in sorted(set(self.expected_ranks) - set(there)):
                 yield (
                     f"step {step} of rank {rank} is not in {self.path}, though {RUN_FILE} says that it was recorded; "
-                    "was its folder lost, or not copied?"
+                    "did that rank end before it, or was its folder lost, or not copied?"
                 )
 
     @property
