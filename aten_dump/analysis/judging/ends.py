@@ -28,8 +28,8 @@ from ..flow.counterparts import Side
 from ..flow.leaves import LeafGradient, named_leaves
 from ..flow.odd_calls import odd_call
 from ..outcomes.left_memory import LeftPlace
+from ..outcomes.loss_parts import add_up_to_the_same
 from ..pairing.call_keys import normal_module
-from .estimates import limits_of
 from .input_links import Link, state_from
 from .knowledge import Knowledge, is_wrapper
 from .left_behind import LeftBehind
@@ -106,7 +106,7 @@ class Ends:
                 found.append((target, baseline))
                 ours.remove(target)
                 theirs.remove(baseline)
-        if ours and theirs and _is_one_sum(ours, theirs):
+        if ours and theirs and add_up_to_the_same(ours, theirs):
             self._knows_a_loss = True
             return found
         return [*found, *zip(ours, theirs, strict=False)]
@@ -306,16 +306,6 @@ def roots_of(rank: RankDump) -> list[Value]:
             given = first if isinstance(first, (list, tuple)) else [first]
             found += [value for value in given if isinstance(value, Value) and not is_wrapper(value)]
     return found
-
-
-def _is_one_sum(targets: Sequence[Value], baselines: Sequence[Value]) -> bool:
-    """Tell whether the losses of both sides add up to the same, as far as their dtypes tell."""
-    if not all(v.is_floating and v.numel == 1 and v.has_data and not v.undefined for v in (*targets, *baselines)):
-        return False
-    numbers = [[float(value.tensor().item()) for value in side] for side in (targets, baselines)]
-    least = max(limits_of(t, b).rel_l2 for t in targets for b in baselines)
-    size = max(sum(map(abs, side)) for side in numbers)
-    return abs(sum(numbers[0]) - sum(numbers[1])) <= least * math.sqrt(len(targets) + len(baselines)) * size
 
 
 def gradients_of(rank: RankDump) -> dict[str, Value]:

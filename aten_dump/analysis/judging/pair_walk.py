@@ -32,6 +32,7 @@ from ..flow.counterparts import NOT_TOLD, Side
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
+from ..outcomes.loss_parts import LossParts
 from .ends import Ends, gradients_of, roots_of
 from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
@@ -63,8 +64,10 @@ class Walk:
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
         self._pairs = pairs
         sides = self.knows.target, self.knows.baseline
+        losses = roots_of(sides[0]), roots_of(sides[1])
+        self._loss_parts = LossParts(self.knows.flows, losses)
         ours, theirs = map(gradients_of, sides)
-        ends = [*zip(*map(roots_of, sides), strict=False), *((ours[n], theirs[n]) for n in ours if n in theirs)]
+        ends = [*zip(*losses, strict=False), *((ours[n], theirs[n]) for n in ours if n in theirs)]
         self._open_pairs = OpenPairs(self.knows, ends)
         for call in self.knows.flows[0].calls():
             pair = aligned_pair = pairs.get(call.id)
@@ -111,9 +114,11 @@ class Walk:
         data = [close for slot, (_, _, close) in results.items() if not is_workspace(pair.target.op, slot)]
         is_equal = bool(data) and all(close.bitwise for close in data)
         is_open = bool(differences) or any(open_links(links)) or any(is_of_other_numbers(link.close) for link in links)
-        if is_open and not is_equal and not self._open_pairs.resolve(pair, links, differences):
-            self._give_up(pair)
-            return
+        if is_open and not is_equal:
+            of_parts = self._loss_parts.are_read_by(pair.target, pair.baseline)
+            if of_parts or not self._open_pairs.resolve(pair, links, differences):
+                self._give_up(pair)
+                return
         self._taken.add(pair.baseline.id)
         self._add_links(pair, links)
         self._add_results(pair, links, results, differences)

@@ -182,6 +182,29 @@ def test_backward_on_micro_batches_is_that_on_the_batch(record: Callable[..., An
         assert found.exit_code == bool(wrong), found.cause
 
 
+@pytest.mark.parametrize("data", ["statistic", "tensor"])
+@pytest.mark.parametrize("wrong", ["", "gradient", "thrown away"])
+def test_parts_are_divided_and_logged_as_the_whole_is(record: Callable[..., Any], wrong: str, data: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 3))
+    x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+
+    def step(parts: int) -> None:
+        model.zero_grad()
+        log = []
+        for number, (some, labels) in enumerate(zip(x.chunk(parts), y.chunk(parts), strict=True)):
+            loss = nn.functional.cross_entropy(model(some), labels)
+            log.append(loss.detach().double())
+            times = 1.5 if wrong == "gradient" and number else 1.0
+            (loss / parts).backward(torch.tensor(times))
+            if wrong == "thrown away" and parts > 1 and not number:
+                model.zero_grad()
+
+    parts, whole = (record(lambda n=n: step(n), model=model, data=data) for n in (2, 1))
+    for found in (compare(parts, whole), compare(whole, parts)):
+        assert found.exit_code == bool(wrong), found.cause
+
+
 def test_a_loss_of_which_nothing_was_recorded_is_unknown(ended: Ended) -> None:
     walk, unknown = ended(
         lambda: X.clone().requires_grad_().exp().norm().backward(),

@@ -1,0 +1,70 @@
+"""Losses of micro-batches, which add up to the loss of the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ...dump import Call, Value
+from ..evidence.noise_floors import Limits
+from ..flow.data_flow import DataFlow
+
+
+class LossParts:
+    """The numbers that losses are made of, where one recording calls backward on parts of what the other does.
+
+    A part's number is no counterpart of the whole's, though calls that divide it, or put it into a log, look alike. Nor
+    are their gradients: what a part is divided by, its gradient is too.
+    """
+
+    def __init__(self, flows: tuple[DataFlow, DataFlow], losses: tuple[Sequence[Value], Sequence[Value]]) -> None:
+        """Take both recordings, and what backward was called on."""
+        self._flows = flows
+        have_parts = len(losses[0]) != len(losses[1]) and add_up_to_the_same(*losses)
+        found = losses if have_parts else ((), ())
+        self._numbers = tuple(set(_made_of(flow, own)) for flow, own in zip(flows, found, strict=True))
+
+    def are_read_by(self, target: Call, baseline: Call) -> bool:
+        """Tell whether both calls read such a number, each one of its side, or are of the backward of one that does."""
+        return all(
+            any(value.id in numbers for _, value in flow.reads(call.forward or call))
+            for flow, numbers, call in zip(self._flows, self._numbers, (target, baseline), strict=True)
+        )
+
+
+def _made_of(flow: DataFlow, losses: Sequence[Value]) -> Iterator[int]:
+    """Yield the ids of losses, and of the numbers that they were computed from, as far back as there are only such."""
+    left, seen = list(losses), set[int]()
+    while left:
+        value = left.pop()
+        if value.id in seen:
+            continue
+        seen.add(value.id)
+        yield value.id
+        writer = flow.writer(value)
+        read = [] if writer is None else [value for _, value in flow.reads(writer[0])]
+        if all(value.numel == 1 for value in read):
+            left += read
+
+
+def add_up_to_the_same(targets: Sequence[Value], baselines: Sequence[Value]) -> bool:
+    """Tell whether the losses of both sides add up to the same, as far as their dtypes tell."""
+    ours, theirs = ([_number(value) for value in side] for side in (targets, baselines))
+    if not ours or not theirs or any(map(math.isnan, (*ours, *theirs))):
+        return False
+    coarsest = max((value.dtype for value in (*targets, *baselines)), key=lambda dtype: torch.finfo(dtype).eps)
+    size = max(sum(map(abs, ours)), sum(map(abs, theirs)))
+    least = Limits.of(coarsest).rel_l2 * math.sqrt(len(ours) + len(theirs)) * size
+    return abs(sum(ours) - sum(theirs)) <= least
+
+
+def _number(value: Value) -> float:
+    """Return what a tensor of one number holds, by its bytes or its statistics; NaN where that is not known."""
+    if not value.is_floating or value.numel != 1 or value.undefined:
+        return math.nan
+    if value.has_data:
+        return float(value.tensor().item())
+    known = None if value.stats is None else value.stats.get("mean", value.stats.get("max"))
+    return math.nan if known is None else float(known)
