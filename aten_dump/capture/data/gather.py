@@ -128,10 +128,10 @@ def transposed(tensor: torch.Tensor) -> torch.Tensor | None:
     weights, keys, images in channels_last; None of others. `lie_apart` says of which tensors. Call inside `quiet()`.
 
     To shuffle the channels of images that lie in channels_last is to transpose a matrix for each pixel, and that op of
-    torch's does so by vectors, in half the time that its copies take. It knows elements of four bytes.
+    torch's does so by vectors, in two thirds of the time that its copies take. It knows elements of four bytes.
     """
     shape, strides = tensor.shape, tensor.stride()
-    if tensor.element_size() != 4 or not tensor.numel() or not has_no_gaps(shape, strides):
+    if strides[-1] == 1 or tensor.element_size() != 4 or not tensor.numel() or not has_no_gaps(shape, strides):
         return None
     wanted = [i for i, size in enumerate(shape) if size != 1]
     stored = sorted(wanted, key=lambda i: -strides[i])
