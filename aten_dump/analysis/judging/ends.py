@@ -106,7 +106,7 @@ class Ends:
                 found.append((target, baseline))
                 ours.remove(target)
                 theirs.remove(baseline)
-        if ours and theirs and add_up_to_the_same(ours, theirs):
+        if add_up_to_the_same(ours, theirs):
             self._knows_a_loss = True
             return found
         return [*found, *zip(ours, theirs, strict=False)]
