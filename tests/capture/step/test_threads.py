@@ -233,6 +233,9 @@ def test_data_loader_workers(tmp_path: Path, start: str) -> None:
             found.append(batch)
             if dump is not None:
                 batch.exp()
+        for thread in threading.enumerate():
+            if thread.name == "QueueFeederThread":  # the loader does not wait for those that feed its queues
+                thread.join(30)
         return found
 
     bare = batches()
