@@ -26,6 +26,7 @@ from .ulp import Steps, has_ulp, ulp_steps
 ULP_EDGES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # upper edges; one more bin is beyond
 _BINS: Final = (0, *(edge + 1 for edge in ULP_EDGES))  # where they begin
 _TINY: Final = 1e-300
+_OF_ONE_THREAD: Final = 1 << 13  # elements; numpy gives a product of more to several
 
 Coordinates = tuple[int, ...]
 Floats = NDArray[np.float64]
@@ -134,11 +135,22 @@ def _rms(chunks: Iterable[Tensor], dtype: torch.dtype) -> float:
 
 def _square(wide: Floats) -> tuple[float, int]:
     """Return the sum of squares of the finite elements, and how many there are."""
-    found = float(wide.dot(wide))
+    found = _product(wide, wide)
     if not math.isfinite(found):
         wide = wide[np.isfinite(wide)]
-        found = float(wide.dot(wide))
+        found = _product(wide, wide)
     return found, wide.size
+
+
+def _product(one: Floats, other: Floats) -> float:
+    """Return the sum of products, by pieces that numpy leaves to one thread.
+
+    Its threads and torch's would wait for each other, spinning, for longer than they work.
+    """
+    if one.size <= _OF_ONE_THREAD:
+        return float(one.dot(other))
+    starts = range(0, one.size, _OF_ONE_THREAD)
+    return sum(float(one[at : at + _OF_ONE_THREAD].dot(other[at : at + _OF_ONE_THREAD])) for at in starts)
 
 
 def _wide(tensor: Tensor) -> Floats:
@@ -165,7 +177,7 @@ class _Totals:
 
     def add(self, start: int, t: Tensor, b: Tensor) -> None:
         wide_t, wide_b = _wide(t), _wide(b)
-        squares = float(wide_t.dot(wide_t)), float(wide_b.dot(wide_b))
+        squares = _product(wide_t, wide_t), _product(wide_b, wide_b)
         if self.rms is None:
             square, count = (squares[1], wide_b.size) if math.isfinite(squares[1]) else _square(wide_b)
             self.rms = math.sqrt(square / count) if count else 0.0
@@ -182,7 +194,7 @@ class _Totals:
         wide_t, wide_b = np.where(fine, wide_t, 0.0), np.where(fine, wide_b, 0.0)
         count = int(np.count_nonzero(fine))
         self.finite += count
-        self._add_squares(float(wide_t.dot(wide_t)), float(wide_b.dot(wide_b)), float(wide_t.dot(wide_b)))
+        self._add_squares(_product(wide_t, wide_t), _product(wide_b, wide_b), _product(wide_t, wide_b))
         if same == wide_t.size:
             self._add_same(count)
             return
@@ -205,7 +217,7 @@ class _Totals:
             self._add_squares(squares[0], squares[1], squares[1])
             self._add_same(count)
             return
-        self._add_squares(squares[0], squares[1], float(wide[0].dot(wide[1])))
+        self._add_squares(squares[0], squares[1], _product(wide[0], wide[1]))
         self._add_errors(start, error, np.abs(wide[1]), 0)
         if self.has_ulp:
             self._add_ulp(ulp_steps(*given))
@@ -235,7 +247,7 @@ class _Totals:
 
     def _add_errors(self, start: int, error: Floats, size: Floats, left_out: int) -> None:
         """Add the errors of a chunk; so many elements of it are not finite, and count as 0."""
-        self.difference += float(error.dot(error))
+        self.difference += _product(error, error)
         with np.errstate(all="ignore"):
             relative = np.divide(error, size, out=np.zeros_like(error), where=error > 0)
         self.close_1e3 += int(np.count_nonzero(relative <= 1e-3)) - left_out

@@ -27,8 +27,10 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
-from ..flow.argument_differences import ArgumentDifference, argument_differences
+from ..flow.argument_differences import ArgumentDifference
+from ..flow.cones import Cone
 from ..flow.regions import Meaning
+from ..outcomes.region_differences import Signature, region_text, signature_of
 from ..rerun.shared_memory import moment_of
 from .estimates import distance
 from .input_links import Link, open_links, state_from
@@ -49,6 +51,7 @@ class OpenPairs:
         self._knows = knows
         self._ends = ends
         self.cleared: set[int] = set()
+        self._accused: set[Signature] = set()
         self.leaves = LeafGradients(knows)
 
     def resolve(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
@@ -71,11 +74,18 @@ class OpenPairs:
             for link in left:
                 link.state = State("within", link.close.error or 0.0)
             return True
-        if pair.how != "mapping" and self._is_none(pair, left):
+        is_sure = pair.how == "mapping" or signature_of(pair.target, differences, _regions(left)) in self._accused
+        if not is_sure and self._is_none(pair, left):
             return False
+        if left:
+            self.accuse(pair, differences, left)
         for link in left:
             self._differs(link)
         return True
+
+    def accuse(self, pair: Pair, differences: Sequence[ArgumentDifference], links: Sequence[Link] = ()) -> None:
+        """Note that calls differ by their arguments and inputs, so that other layers that do are not looked into."""
+        self._accused.add(signature_of(pair.target, differences, _regions(links)))
 
     def _is_shaped_otherwise(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
         """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
@@ -289,6 +299,10 @@ class OpenPairs:
         return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
 
 
+def _regions(links: Sequence[Link]) -> list[tuple[Cone, Cone]]:
+    return [link.cones for link in links if link.cones is not None]
+
+
 def _ascending(waiting: list[int]) -> Iterator[int]:
     """Take numbers off a heap, each once, while others are put on it."""
     last = -1
@@ -319,28 +333,3 @@ def _could_tell(targets: list[Value], baselines: list[Value]) -> bool:
     """Tell whether results can show that ways met: a mask or an index may be the same of what is not."""
     both = zip(targets, baselines, strict=True)
     return all(t.shape == b.shape for t, b in both) and any(t.is_floating for t in targets)
-
-
-def region_text(meaning: Meaning) -> str:
-    """Return which calls stand against which, as a clause."""
-    assert meaning.cones is not None
-    if not (meaning.cones[0].pieces or meaning.cones[1].pieces):
-        made = [_maker_text(cone.values[0]) for cone in meaning.cones]
-        return f"it reads {made[0]}, in the baseline {made[1]}"
-    ours, theirs = (cone.calls for cone in meaning.cones)
-    text = f"{_names(ours)} in the target stand against {_names(theirs)} in the baseline"
-    if len(ours) == len(theirs) == 1 and ours[0].op == theirs[0].op:
-        text = ": ".join((text, *map(str, argument_differences(ours[0], theirs[0])[:1])))
-    return text
-
-
-def _maker_text(value: object) -> str:
-    producer = getattr(value, "producer", None)
-    return f"what {producer[0].name} made" if producer else "what came from outside the step"
-
-
-def _names(calls: tuple[Call, ...]) -> str:
-    if not calls:
-        return "no ops"
-    shown = ", ".join(call.name for call in calls[:6])
-    return shown if len(calls) <= 6 else f"{shown} and {len(calls) - 6} more"

@@ -295,10 +295,8 @@ class Walk:
     def _note_proof(self, pair: Pair, judged: list[Judgement], links: list[Link], *, estimated: bool) -> None:
         proofs = self.knows.proofs
         said = [*judged, *(link.said for link in links if link.said is not None)]
-        if not estimated and all(item.proven for item in said):
-            proofs.proven.add(pair.target.id)
-        else:
-            proofs.estimated.add(pair.target.id)
+        is_proven = not estimated and all(item.proven for item in said)
+        (proofs.proven if is_proven else proofs.estimated).add(pair.target.id)
 
     def _with_arguments(
         self, said: Judgement, close: Closeness, inputs: Inputs, differences: list[ArgumentDifference]
@@ -320,6 +318,7 @@ class Walk:
         kind: FindingKind = "op"
         if differences and inputs.same_shapes:
             kind, text = "argument", f"it was called with other arguments: {'; '.join(map(str, differences))}"
+            self._open_pairs.accuse(pair, differences)
         elif close.shape is not None:
             kind, text = "shape", f"its result has shape {list(close.shape[0])}, in the baseline {list(close.shape[1])}"
         elif said.note == OTHER_DRAWS:

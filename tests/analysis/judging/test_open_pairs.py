@@ -12,12 +12,14 @@ from torch.nn import functional as F
 
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.user_rules import Rule
+from aten_dump.analysis.flow import regions
 from aten_dump.analysis.flow.regions import Meaning
 from aten_dump.analysis.judging.input_links import Link, open_links
 from aten_dump.analysis.judging.knowledge import Knowledge
-from aten_dump.analysis.judging.open_pairs import OpenPairs, region_text
+from aten_dump.analysis.judging.open_pairs import OpenPairs
 from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.analysis.judging.rank_task import Settings
+from aten_dump.analysis.outcomes.region_differences import region_text
 from aten_dump.analysis.pairing.alignment import How
 from aten_dump.dump import RankDump, Value
 from tests.analysis.by_hand import knowledge
@@ -320,6 +322,39 @@ def test_integers_that_are_others_are_wrong_unless_calls_stand_between(opened: O
     between.open_pairs.settle(between.pair, between.link)
     assert between.link.said is not None
     assert (between.link.said.status, between.link.said.guilty) == ("different", False), "they may turn what is near"
+
+
+# -- what many layers have in common ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", ["eps", "mean"])
+def test_what_each_layer_does_wrong_is_looked_into_at_one(
+    record: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    runs: list[object] = []
+    run = regions.run_region
+    monkeypatch.setattr(regions, "run_region", lambda *args, **options: runs.append(args) or run(*args, **options))
+
+    def norms(layers: int, is_wrong: bool) -> Body:
+        def body() -> None:
+            x = torch.linspace(-2, 3, 24).view(3, 8)
+            for layer in range(layers):
+                size = x.square()
+                size = size.sum(-1, keepdim=True) / 7 if wrong == "mean" and is_wrong else size.mean(-1, keepdim=True)
+                x = x + (x * (size + (1e-2 if wrong == "eps" and is_wrong else 1e-6)).rsqrt()).sin() * (layer + 1)
+
+        return body
+
+    def looked_into(layers: int) -> int:
+        target, baseline = record(norms(layers, True), data="tensor"), record(norms(layers, False), data="tensor")
+        knows = knowledge(target, baseline)
+        runs.clear()
+        Walk(knows).run([Pair(target.call(id), other, "module") for id, other in knows.wiring.pairs.items()])
+        assert len(knows.evidence.findings) == (layers if wrong == "mean" else 1), "arguments count where inputs agree"
+        return len(runs)
+
+    few, many = looked_into(3), looked_into(9)
+    assert few > 20 and many - few <= 6 * 6, "what each call makes and is given, on both sides, is run and no more"
 
 
 # -- words ---------------------------------------------------------------------------------------------------------

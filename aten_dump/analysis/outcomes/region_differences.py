@@ -1,0 +1,52 @@
+"""Calls of both sides that stand against each other and differ: in words, and as what is the same in each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...dump import Call
+from ..flow.argument_differences import ArgumentDifference, argument_differences, numbers_given
+from ..flow.cones import Cone
+from ..flow.regions import Meaning
+
+Signature = tuple[object, ...]
+
+
+def signature_of(
+    call: Call, differences: Iterable[ArgumentDifference], regions: Iterable[tuple[Cone, Cone]]
+) -> Signature:
+    """Return what a difference has in common with those that the same line of a program makes in other layers.
+
+    Args:
+        call: the target's, at which the difference shows.
+        differences: of its arguments.
+        regions: the calls behind those of its inputs that differ.
+    """
+    calls = (call for cones in regions for cone in cones for call in (*cone.calls, None))
+    ops = ((call.op, *numbers_given(call)) if call is not None else None for call in calls)
+    return call.op, call.phase, *map(str, differences), *ops
+
+
+def region_text(meaning: Meaning) -> str:
+    """Return which calls stand against which, as a clause."""
+    assert meaning.cones is not None
+    if not (meaning.cones[0].pieces or meaning.cones[1].pieces):
+        made = [_maker_text(cone.values[0]) for cone in meaning.cones]
+        return f"it reads {made[0]}, in the baseline {made[1]}"
+    ours, theirs = (cone.calls for cone in meaning.cones)
+    text = f"{_names(ours)} in the target stand against {_names(theirs)} in the baseline"
+    if len(ours) == len(theirs) == 1 and ours[0].op == theirs[0].op:
+        text = ": ".join((text, *map(str, argument_differences(ours[0], theirs[0])[:1])))
+    return text
+
+
+def _maker_text(value: object) -> str:
+    producer = getattr(value, "producer", None)
+    return f"what {producer[0].name} made" if producer else "what came from outside the step"
+
+
+def _names(calls: tuple[Call, ...]) -> str:
+    if not calls:
+        return "no ops"
+    shown = ", ".join(call.name for call in calls[:6])
+    return shown if len(calls) <= 6 else f"{shown} and {len(calls) - 6} more"
