@@ -21,12 +21,12 @@ from torch import Tensor
 
 from ...dump import Value
 from .element_chunks import CHUNK, Order, common_order, elements, pairs, same_elements
+from .sum_of_products import sum_of_products
 from .ulp import Steps, has_ulp, ulp_steps
 
 ULP_EDGES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # upper edges; one more bin is beyond
 _BINS: Final = (0, *(edge + 1 for edge in ULP_EDGES))  # where they begin
 _TINY: Final = 1e-300
-_OF_ONE_THREAD: Final = 1 << 13  # elements; numpy gives a product of more to several
 
 Coordinates = tuple[int, ...]
 Floats = NDArray[np.float64]
@@ -135,22 +135,11 @@ def _rms(chunks: Iterable[Tensor], dtype: torch.dtype) -> float:
 
 def _square(wide: Floats) -> tuple[float, int]:
     """Return the sum of squares of the finite elements, and how many there are."""
-    found = _product(wide, wide)
+    found = sum_of_products(wide, wide)
     if not math.isfinite(found):
         wide = wide[np.isfinite(wide)]
-        found = _product(wide, wide)
+        found = sum_of_products(wide, wide)
     return found, wide.size
-
-
-def _product(one: Floats, other: Floats) -> float:
-    """Return the sum of products, by pieces that numpy leaves to one thread.
-
-    Its threads and torch's would wait for each other, spinning, for longer than they work.
-    """
-    if one.size <= _OF_ONE_THREAD:
-        return float(one.dot(other))
-    starts = range(0, one.size, _OF_ONE_THREAD)
-    return sum(float(one[at : at + _OF_ONE_THREAD].dot(other[at : at + _OF_ONE_THREAD])) for at in starts)
 
 
 def _wide(tensor: Tensor) -> Floats:
@@ -177,7 +166,7 @@ class _Totals:
 
     def add(self, start: int, t: Tensor, b: Tensor) -> None:
         wide_t, wide_b = _wide(t), _wide(b)
-        squares = _product(wide_t, wide_t), _product(wide_b, wide_b)
+        squares = sum_of_products(wide_t, wide_t), sum_of_products(wide_b, wide_b)
         if self.rms is None:
             square, count = (squares[1], wide_b.size) if math.isfinite(squares[1]) else _square(wide_b)
             self.rms = math.sqrt(square / count) if count else 0.0
@@ -194,7 +183,9 @@ class _Totals:
         wide_t, wide_b = np.where(fine, wide_t, 0.0), np.where(fine, wide_b, 0.0)
         count = int(np.count_nonzero(fine))
         self.finite += count
-        self._add_squares(_product(wide_t, wide_t), _product(wide_b, wide_b), _product(wide_t, wide_b))
+        self._add_squares(
+            sum_of_products(wide_t, wide_t), sum_of_products(wide_b, wide_b), sum_of_products(wide_t, wide_b)
+        )
         if same == wide_t.size:
             self._add_same(count)
             return
@@ -217,7 +208,7 @@ class _Totals:
             self._add_squares(squares[0], squares[1], squares[1])
             self._add_same(count)
             return
-        self._add_squares(squares[0], squares[1], _product(wide[0], wide[1]))
+        self._add_squares(squares[0], squares[1], sum_of_products(wide[0], wide[1]))
         self._add_errors(start, error, np.abs(wide[1]), 0)
         if self.has_ulp:
             self._add_ulp(ulp_steps(*given))
@@ -247,7 +238,7 @@ class _Totals:
 
     def _add_errors(self, start: int, error: Floats, size: Floats, left_out: int) -> None:
         """Add the errors of a chunk; so many elements of it are not finite, and count as 0."""
-        self.difference += _product(error, error)
+        self.difference += sum_of_products(error, error)
         with np.errstate(all="ignore"):
             relative = np.divide(error, size, out=np.zeros_like(error), where=error > 0)
         self.close_1e3 += int(np.count_nonzero(relative <= 1e-3)) - left_out

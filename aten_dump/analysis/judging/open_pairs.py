@@ -28,9 +28,8 @@ from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
-from ..flow.cones import Cone
 from ..flow.regions import Meaning
-from ..outcomes.region_differences import Signature, region_text, signature_of
+from ..outcomes.region_differences import Accused, region_text
 from ..rerun.shared_memory import moment_of
 from .estimates import distance
 from .input_links import Link, open_links, state_from
@@ -51,7 +50,7 @@ class OpenPairs:
         self._knows = knows
         self._ends = ends
         self.cleared: set[int] = set()
-        self._accused: set[Signature] = set()
+        self.accused = Accused()
         self.leaves = LeafGradients(knows)
 
     def resolve(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
@@ -74,18 +73,15 @@ class OpenPairs:
             for link in left:
                 link.state = State("within", link.close.error or 0.0)
             return True
-        is_sure = pair.how == "mapping" or signature_of(pair.target, differences, _regions(left)) in self._accused
+        regions = [link.cones for link in left if link.cones is not None]
+        is_sure = pair.how == "mapping" or self.accused.has(pair.target, differences, regions)
         if not is_sure and self._is_none(pair, left):
             return False
         if left:
-            self.accuse(pair, differences, left)
+            self.accused.add(pair.target, differences, regions)
         for link in left:
             self._differs(link)
         return True
-
-    def accuse(self, pair: Pair, differences: Sequence[ArgumentDifference], links: Sequence[Link] = ()) -> None:
-        """Note that calls differ by their arguments and inputs, so that other layers that do are not looked into."""
-        self._accused.add(signature_of(pair.target, differences, _regions(links)))
 
     def _is_shaped_otherwise(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
         """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
@@ -297,10 +293,6 @@ class OpenPairs:
     def _comes_of(self, values: list[Value], origin: Call) -> bool:
         """Tell whether what has no counterpart behind the baseline's values begins at a call."""
         return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
-
-
-def _regions(links: Sequence[Link]) -> list[tuple[Cone, Cone]]:
-    return [link.cones for link in links if link.cones is not None]
 
 
 def _ascending(waiting: list[int]) -> Iterator[int]:

@@ -318,7 +318,7 @@ class Walk:
         kind: FindingKind = "op"
         if differences and inputs.same_shapes:
             kind, text = "argument", f"it was called with other arguments: {'; '.join(map(str, differences))}"
-            self._open_pairs.accuse(pair, differences)
+            self._open_pairs.accused.add(pair.target, differences)
         elif close.shape is not None:
             kind, text = "shape", f"its result has shape {list(close.shape[0])}, in the baseline {list(close.shape[1])}"
         elif said.note == OTHER_DRAWS:

@@ -9,19 +9,31 @@ from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.cones import Cone
 from ..flow.regions import Meaning
 
-Signature = tuple[object, ...]
+_Regions = Iterable[tuple[Cone, Cone]]
 
 
-def signature_of(
-    call: Call, differences: Iterable[ArgumentDifference], regions: Iterable[tuple[Cone, Cone]]
-) -> Signature:
-    """Return what a difference has in common with those that the same line of a program makes in other layers.
+class Accused:
+    """Differences that are findings: where a later layer of the program has one again, it is not looked into."""
 
-    Args:
-        call: the target's, at which the difference shows.
-        differences: of its arguments.
-        regions: the calls behind those of its inputs that differ.
-    """
+    def __init__(self) -> None:
+        self._found: set[tuple[object, ...]] = set()
+
+    def add(self, call: Call, differences: Iterable[ArgumentDifference], regions: _Regions = ()) -> None:
+        """Take a difference that is a finding; see `has`."""
+        self._found.add(_signature(call, differences, regions))
+
+    def has(self, call: Call, differences: Iterable[ArgumentDifference], regions: _Regions) -> bool:
+        """Tell whether one was taken that the same line of a program would make: the same ops and numbers.
+
+        Args:
+            call: the target's, at which the difference shows.
+            differences: of its arguments.
+            regions: the calls behind those of its inputs that differ.
+        """
+        return _signature(call, differences, regions) in self._found
+
+
+def _signature(call: Call, differences: Iterable[ArgumentDifference], regions: _Regions) -> tuple[object, ...]:
     calls = (call for cones in regions for cone in cones for call in (*cone.calls, None))
     ops = ((call.op, *numbers_given(call)) if call is not None else None for call in calls)
     return call.op, call.phase, *map(str, differences), *ops

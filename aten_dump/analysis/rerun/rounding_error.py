@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..distance.sum_of_products import sum_of_products
 from .rounding import Rounding
 
 Floats = NDArray[np.float64]
@@ -39,7 +40,8 @@ _BIAS: Final = 1 / 16  # of a rounding unit
 _UNCERTAIN: Final = 3.0  # standard errors of the slope
 _DISTINCT: Final = 64  # values that it takes
 _TAIL: Final = 2.0  # of the root mean square error: one element of many that are noisy
-_CHUNK: Final = 1 << 20  # elements that are converted to float64 at a time
+_MOST_COUNTED: Final = 1 << 20  # elements among which distinct ones are counted
+_CHUNK: Final = 1 << 15  # elements that are converted to float64 at a time: they stay in the cache, and wake no threads
 _INTEGER_FLOOR: Final = 1e-3  # share of elements of an integer result (an index of equal values) that may differ
 
 
@@ -144,10 +146,10 @@ class _Judged:
         uncertain = _UNCERTAIN * found.uncertainty / found.reference**2
         if found.slope <= SUSPECT * max(allowed, uncertain):
             return found.slope / max(allowed, uncertain)
-        distinct = int(_flat(self.reference)[:_CHUNK].unique().numel())
+        distinct = int(_flat(self.reference)[:_MOST_COUNTED].unique().numel())
         if distinct < _DISTINCT:
             return 0.0
-        repeated = math.sqrt(max(1.0, min(count, _CHUNK) / distinct))
+        repeated = math.sqrt(max(1.0, min(count, _MOST_COUNTED) / distinct))
         return found.slope / max(allowed, uncertain * repeated)
 
     @property
@@ -273,11 +275,11 @@ def _sums(found: torch.Tensor, reference: torch.Tensor, unit: float, least: floa
         x, y, wrong = _finite(one[start : start + _CHUNK], other[start : start + _CHUNK], limit)
         misplaced += wrong
         signed, size = x - y, np.abs(y)
-        error += float(signed.dot(signed))
-        norm += float(y.dot(y))
+        error += sum_of_products(signed, signed)
+        norm += sum_of_products(y, y)
         products = signed * y
         dot += float(products.sum())
-        spread += float(products.dot(products))
+        spread += sum_of_products(products, products)
         difference = np.abs(signed, out=signed)
         worst = int(difference.argmax())
         if difference[worst] > greatest:
@@ -303,7 +305,7 @@ def _finite(found: torch.Tensor, reference: torch.Tensor, limit: float) -> tuple
     x, y = found.double(), reference.double()
     wide_x: Floats = x.numpy()
     wide_y: Floats = y.numpy()
-    is_finite = math.isfinite(wide_x.dot(wide_x)) and math.isfinite(wide_y.dot(wide_y))
+    is_finite = math.isfinite(sum_of_products(wide_x, wide_x)) and math.isfinite(sum_of_products(wide_y, wide_y))
     if is_finite and (limit == math.inf or np.abs(wide_y).max() <= limit):
         return wide_x, wide_y, 0
     if limit < math.inf:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aten_dump.analysis.outcomes.region_differences import Signature, signature_of
+from aten_dump.analysis.outcomes.region_differences import Accused
 from tests.analysis.by_hand import knowledge
 
 X = torch.linspace(0.1, 3.0, 8)
@@ -22,15 +22,21 @@ def test_layers_of_one_line_differ_alike(record: Callable[..., Any]) -> None:
         return body
 
     knows = knowledge(record(layers(0.3, 0.3, 0.4)), record(layers(0.5, 0.5, 0.5)))
+    accused = Accused()
 
-    def signature(layer: int) -> Signature:
-        names = f"Aten.mul.{layer}.forward", f"Aten.sin.{layer}.forward"
-        target, baseline = ([rank[name] for name in names] for rank in (knows.target, knows.baseline))
-        differences = knows.differences(target[0], baseline[0])
-        read = [knows.flows[side].reads(call[1])[0][1] for side, call in enumerate((target, baseline))]
+    def arguments(layer: int) -> tuple[Any, ...]:
+        target, baseline = (rank[f"Aten.mul.{layer}.forward"] for rank in (knows.target, knows.baseline))
+        return target, knows.differences(target, baseline), ()
+
+    def regions(layer: int) -> tuple[Any, ...]:
+        sines = [rank[f"Aten.sin.{layer}.forward"] for rank in (knows.target, knows.baseline)]
+        read = [flow.reads(sine)[0][1] for flow, sine in zip(knows.flows, sines, strict=True)]
         cones = knows.regions.compare([read[0]], [read[1]]).cones
-        assert differences and cones is not None and len(cones[0].calls) == 2
-        return *signature_of(target[0], differences, ()), *signature_of(target[1], (), [cones])
+        assert cones is not None and len(cones[0].calls) == 2
+        return sines[0], (), [cones]
 
-    assert signature(0) == signature(1)
-    assert not set(signature(2)[:4]) >= set(signature(0)[:4]) and signature(2) != signature(0), "another number"
+    for found in (arguments, regions):
+        assert not accused.has(*found(0))
+        accused.add(*found(0))
+        assert accused.has(*found(0)) and accused.has(*found(1))
+        assert not accused.has(*found(2)), "another number"
