@@ -39,6 +39,7 @@ from .sources import records_all_ops
 
 _MOST_AHEAD: Final = 120  # calls of the target, of what comes of a pair, that are looked at for where two ways meet
 _MOST_TRIED: Final = 8  # pairs among them that are run
+_TRIED_AGAIN: Final = 2  # where an earlier layer has the same difference, and it was a finding
 _MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
 
 
@@ -74,8 +75,8 @@ class OpenPairs:
                 link.state = State("within", link.close.error or 0.0)
             return True
         regions = [link.cones for link in left if link.cones is not None]
-        is_sure = pair.how == "mapping" or self.accused.has(pair.target, differences, regions)
-        if not is_sure and self._is_none(pair, left):
+        most = _TRIED_AGAIN if self.accused.has(pair.target, differences, regions) else _MOST_TRIED
+        if pair.how != "mapping" and self._is_none(pair, left, most):
             return False
         if left:
             self.accused.add(pair.target, differences, regions)
@@ -192,27 +193,33 @@ class OpenPairs:
         values = [list(side) for side in zip(*data, strict=True)]
         return self._knows.regions.compare(values[0], values[1]).verdict == "same"
 
-    def _is_none(self, pair: Pair, left: Sequence[Link]) -> bool:
+    def _is_none(self, pair: Pair, left: Sequence[Link], most: int) -> bool:
         """Tell whether calls are no pair: given other things, one result meets later; given the same, all that differ.
 
         A batch norm with another momentum has the right result, and leaves other statistics behind.
         """
         if left:
             results = [value for _, value in self._knows.flows[0].results(pair.target)]
-            return pair.target.id in self.cleared or self._meets_later(pair, results)
+            return pair.target.id in self.cleared or self._meets_later(pair, results, most)
         unlike = self._unlike(pair)
         if not unlike or any(self._outlives(pair.target, value) for value in unlike):
             return False
-        return all(self._meets_later(pair, [value]) for value in unlike)
+        return all(self._meets_later(pair, [value], most) for value in unlike)
 
     def _outlives(self, call: Call, result: Value) -> bool:
         """Tell whether a call wrote a result to memory from outside: it is there when the step has ended."""
         flow = self._knows.flows[0]
         return any(flow.maker(value) is None for value in flow.before(call, result))
 
-    def _meets_later(self, pair: Pair, results: Sequence[Value]) -> bool:
-        """Tell whether what later calls make of one of these means the same; then note the calls up to there."""
-        ways = (islice(self._later(pair, results, given=given), _MOST_TRIED) for given in (False, True))
+    def _meets_later(self, pair: Pair, results: Sequence[Value], most: int) -> bool:
+        """Tell whether what later calls make of one of these means the same; then note the calls up to there.
+
+        Args:
+            pair: the calls.
+            results: some of what the target's made.
+            most: of what comes of them is run, from the nearest.
+        """
+        ways = (islice(self._later(pair, results, given=given), most) for given in (False, True))
         for values in chain.from_iterable(ways):
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and meaning.cones is not None:

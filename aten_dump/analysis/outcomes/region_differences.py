@@ -13,7 +13,7 @@ _Regions = Iterable[tuple[Cone, Cone]]
 
 
 class Accused:
-    """Differences that are findings: where a later layer of the program has one again, it is not looked into."""
+    """Differences that are findings: where a later layer of the program has one again, less is tried to explain it."""
 
     def __init__(self) -> None:
         self._found: set[tuple[object, ...]] = set()

@@ -328,7 +328,7 @@ def test_integers_that_are_others_are_wrong_unless_calls_stand_between(opened: O
 
 
 @pytest.mark.parametrize("wrong", ["eps", "mean"])
-def test_what_each_layer_does_wrong_is_looked_into_at_one(
+def test_what_each_layer_does_wrong_is_looked_into_at_the_first(
     record: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     runs: list[object] = []
@@ -354,7 +354,27 @@ def test_what_each_layer_does_wrong_is_looked_into_at_one(
         return len(runs)
 
     few, many = looked_into(3), looked_into(9)
-    assert few > 20 and many - few <= 6 * 6, "what each call makes and is given, on both sides, is run and no more"
+    assert few > 20 and many - few <= 6 * 12, "of what comes of it, on both sides, the nearest alone is run"
+
+
+def test_a_layer_that_is_right_is_not_named_beside_one_that_is_wrong_alike(record: Callable[..., Any]) -> None:
+    """Each layer multiplies elsewhere than the baseline does, by the same number; the first by it and once more."""
+
+    def scores(wrong: bool) -> Body:
+        def body() -> None:
+            x = torch.linspace(-2, 3, 24).view(4, 6)
+            for layer in range(4):
+                product = x @ (x * 0.35 if not wrong else x).T
+                product = product * (0.35 if layer else 0.4) if wrong else product
+                x = x + product.softmax(-1) @ x
+
+        return body
+
+    target, baseline = record(scores(True), data="tensor"), record(scores(False), data="tensor")
+    knows = knowledge(target, baseline)
+    Walk(knows).run([Pair(target.call(id), other, "module") for id, other in knows.wiring.pairs.items()])
+    named = {finding.row.place.call for finding in knows.evidence.findings}
+    assert named and named <= {"Aten.mul.0.forward", "Aten.t.0.forward", "Aten.mm.0.forward"}
 
 
 # -- words ---------------------------------------------------------------------------------------------------------
