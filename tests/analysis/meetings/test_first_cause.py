@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
 from aten_dump.analysis.evidence.other_ranks import Leaning, Part
-from aten_dump.analysis.meetings.first_cause import brought_by, first_cause, reached_by, unfounded
-from aten_dump.analysis.meetings.meeting_points import Attendance
+from aten_dump.analysis.meetings.first_cause import Meetings, brought_by, first_cause, unfounded
 
 MESSAGE = ("0", (1, 0), "0")
 
@@ -57,11 +56,9 @@ def test_who_receives_yields_to_who_sends() -> None:
 def test_an_error_goes_on_from_rank_to_rank() -> None:
     passed = Part(("0", (0, 2), "0"), 0, 8, sends=True, receives=False)
     came = Part(("0", (0, 2), "0"), 0, 2, sends=False, receives=True)
-    meetings = {
-        0: Attendance.of(0, (received(5), passed)), 1: Attendance.of(1, (sent(50),)), 2: Attendance.of(2, (came,)),
-    }  # fmt: skip
-    assert reached_by(1, 40, meetings) == {1: 40, 0: 5, 2: 2}
-    assert reached_by(2, 1, meetings) == {2: 1}
+    meetings = Meetings({0: (received(5), passed), 1: (sent(50),), 2: (came,)})
+    assert meetings.reached_from({1: 40}) == {0: 5, 2: 2}
+    assert meetings.reached_from({2: 1}) == {}
     assert named(rank(2, 2, came), rank(0, None, received(5), passed), rank(1, 40, sent(50))) == (1, 40)
 
 
@@ -72,6 +69,27 @@ def test_a_rank_without_a_cause_is_told_what_was_brought_to_it() -> None:
     assert brought_by((ranks[1], ranks[1].findings[0]), [rank(0, 7, received(5)), ranks[1]]) == {}, "it has its own"
     early = rank(1, 60, sent(50))
     assert brought_by((early, early.findings[0]), [ranks[0], early]) == {}, "it was sent before"
+
+
+def test_of_causes_on_all_ranks_those_count_that_no_other_one_reaches() -> None:
+    """All take part in one all-reduce, at calls of other numbers."""
+
+    def reduced(at: int) -> Part:
+        return Part(("0", (0, 1, 2), ""), 0, at, sends=True, receives=True)
+
+    assert named(rank(0, 20, reduced(10)), rank(1, 50, reduced(60)), rank(2, 90, reduced(80))) == (1, 50)
+    assert named(rank(0, 20, reduced(10)), rank(1, 70, reduced(60)), rank(2, 90, reduced(80))) == (0, 20), "met before"
+    both = rank(0, 9, reduced(10)), rank(1, 50, reduced(60)), rank(2, 90, reduced(80))
+    assert named(*both) == (0, 9)
+
+
+def test_a_thousand_ranks_with_a_cause_each_are_told_apart_soon() -> None:
+    """Each pair of causes looked at by itself would take a day."""
+    everyone = tuple(range(1000))
+    meets = [Part(("0", everyone, ""), k, 10 * k + 10, sends=True, receives=True) for k in range(30)]
+    ranks = [rank(number, 105 if number else 95, *meets) for number in everyone]
+    first = first_cause(ranks)
+    assert first is not None and first[0].ranks == (0, 0)
 
 
 def test_the_first_step_comes_first_and_none_is_none() -> None:
