@@ -17,9 +17,11 @@ from typing import Final, Literal
 
 from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
-from .evidence.answer import cause_sentences, counts, let_through, travel
+from ..store.run_json import ranges_of
+from .evidence.answer import cause_sentences, compared, let_through, travel
 from .evidence.findings import Finding, RankEvidence, Row
 from .evidence.run_settings import set_otherwise
+from .evidence.step_ranks import told_together, where, where_all
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
@@ -118,50 +120,56 @@ class Comparison:
             steps = travel(evidence.rows, finding)
             lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
             lines += self._causes_of_ranks() if len(self.ranks) > 1 else []
-        for evidence in self.ranks:
-            lines.append(f"{_where(evidence)}: {counts(evidence)}")
-            lines += [f"  replicas differ: {text}" for text in evidence.replicas]
-        lines += [f"Note: {note}" for note in (*self.notes, *(n for e in self.ranks for n in e.notes))]
-        return "\n".join(lines)
+        lines += [f"{at}: {text}" for at, text in told_together((e, compared(e)) for e in self.ranks)]
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.all_notes)])
+
+    @property
+    def all_notes(self) -> list[str]:
+        """The notes on the dumps and on steps and ranks, where each of those holds."""
+        told = told_together((evidence, note) for evidence in self.ranks for note in evidence.notes)
+        return [*self.notes, *(note if len(self.ranks) == 1 else f"{at}: {note}" for at, note in told)]
 
     def _verdict(self) -> Iterator[str]:
         yield self.headline
         if self.first is not None:
             if len(self.ranks) > 1:
-                yield f"In {_where(self.first[0])}, the first of {len(self.ranks)}:"
+                yield f"In {where(self.first[0])}, the first of {len(self.ranks)}:"
         elif self.verdict == "incomparable":
-            yield from (f"{_where(e)}: nobody knows {_listed(e.unknown_ends)}." for e in self.ranks if e.unknown_ends)
+            unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
+            yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
         elif self.verdict == "different":
             first = next((row for row in self.rows if row.status == "different"), None)
             if first is not None:
                 why = f": {first.note}" if first.note else ""
                 yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}{why}."
-            yield from (f"{_where(e)}: {leaning}, and was not compared." for e, leaning in unfounded(self.ranks))
+            leaning = told_together((evidence, str(one)) for evidence, one in unfounded(self.ranks))
+            yield from (f"{at}: {text}, and was not compared." for at, text in leaning)
 
     def _causes_of_ranks(self) -> Iterator[str]:
         assert self.first is not None
-        where, place = self.first[0], self.first[1].row.place
+        origin, place = self.first[0], self.first[1].row.place
         brought = brought_by(self.first, self.ranks)
-        clean = []
+        clean, told = [], []
         for evidence in self.ranks:
-            call = brought.get(evidence.ranks[0]) if evidence.steps == where.steps else None
+            call = brought.get(evidence.ranks[0]) if evidence.steps == origin.steps else None
             meeting = None if call is None else _apart_at(evidence, call)
             if evidence.findings:
                 cause = evidence.findings[0].row
-                yield f"  {_where(evidence)}: first cause {cause.place.call} {cause.slot}"
+                told.append((evidence, f"first cause {cause.place.call} {cause.slot}"))
             elif meeting is not None:
-                by = f"{place.call} of rank {where.ranks[0]}"
-                yield f"  {_where(evidence)}: no cause of its own; what differs from {meeting} on was brought by {by}"
+                by = f"{place.call} of rank {origin.ranks[0]}"
+                told.append((evidence, f"no cause of its own; what differs from {meeting} on was brought by {by}"))
             else:
-                clean.append(_where(evidence))
+                clean.append(evidence)
+        yield from (f"  {at}: {text}" for at, text in told_together(told))
         if clean:
-            yield f"  no cause in {', '.join(clean)}"
+            yield f"  no cause in {where_all(clean)}"
 
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}: {self.target} against {self.baseline}, {len(self.ranks)} step-ranks>"
 
     def _repr_html_(self) -> str:
-        ranks = [(_where(evidence), evidence) for evidence in self.ranks]
+        ranks = [(where(evidence), evidence) for evidence in self.ranks]
         return comparison_html(f"{self.target} against {self.baseline}", self.answer(), ranks)
 
 
@@ -174,15 +182,6 @@ def _apart_at(evidence: RankEvidence, call: int) -> str | None:
     """Return the name of a call of the target if the sides have other numbers there."""
     rows = (row for row in evidence.rows if row.target is not None and row.target.id == call)
     return next((row.place.call for row in rows if row.closeness is not None and not row.closeness.bitwise), None)
-
-
-def _where(evidence: RankEvidence) -> str:
-    steps, ranks = evidence.steps, evidence.ranks
-    step = str(steps[0]) if steps[0] == steps[1] else f"{steps[0]} against {steps[1]}"
-    if evidence.together is not None:
-        return f"step {step}, {evidence.together[0]} ranks against {evidence.together[1]}"
-    rank = str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]} against {ranks[1]}"
-    return f"step {step} rank {rank}"
 
 
 @made_on_the_host
@@ -330,14 +329,14 @@ def _pairs(
     if common:
         alone = sorted(set(target) ^ set(baseline))
         if alone:
-            notes.append(f"{what}s {', '.join(map(str, alone))} are in one dump only and were not compared")
+            notes.append(f"{what}s {ranges_of(alone)} are in one dump only and were not compared")
         return [(number, number) for number in common]
     if len(target) == len(baseline) == 1:
         notes.append(f"{what} {target[0]} of the target was compared with {what} {baseline[0]} of the baseline")
         return [(target[0], baseline[0])]
     raise MissingDataError(
-        f"the dumps have no {what} in common: {', '.join(map(str, target)) or 'none'} against "
-        f"{', '.join(map(str, baseline)) or 'none'}; name a pair with --{what} TARGET:BASELINE"
+        f"the dumps have no {what} in common: {ranges_of(target) or 'none'} against "
+        f"{ranges_of(baseline) or 'none'}; name a pair with --{what} TARGET:BASELINE"
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import AtenDumpError, FormatError, MissingDataError, StoreError
 from ..store.regular_files import foreign_entries, numbered_folders
-from ..store.run_json import RUN_FILE, read_ranges, read_run
+from ..store.run_json import RUN_FILE, ranges_of, read_ranges, read_run
 from ..store.writing.index_writer import INDEX_FILE
 from .foreign.formats import foreign_ranks
 from .rank import RankDump
@@ -79,12 +79,17 @@ class Dump:
         config = self.run.get("config")
         if isinstance(config, dict) and config.get("trigger"):
             return
+        lost: dict[tuple[int, ...], list[int]] = {}  # steps, by the ranks that they lack
+        expected = set(self.expected_ranks)
         for step in _within(self.run.get("steps")):
             there = self._steps[step].ranks if step in self._steps else []
-            for rank in sorted(set(self.expected_ranks) - set(there)):
+            lost.setdefault(tuple(sorted(expected.difference(there))), []).append(step)
+        for ranks, steps in lost.items():
+            if ranks:
+                verb, them = ("is", "it") if len(steps) == len(ranks) == 1 else ("are", "them")
                 yield (
-                    f"step {step} of rank {rank} is not in {self.path}, though {RUN_FILE} says that it was recorded; "
-                    "did that rank end before it, or was its folder lost, or not copied?"
+                    f"{_named('step', steps)} of {_named('rank', ranks)} {verb} not in {self.path}, though {RUN_FILE} "
+                    f"lists {them}; did the program end there before that, or was a folder lost, or not copied?"
                 )
 
     @property
@@ -211,6 +216,10 @@ def _within(text: object) -> list[int]:
     ranges = read_ranges(text)
     count = sum(max(0, high - low + 1) for low, high in ranges)
     return [n for low, high in ranges for n in range(low, high + 1)] if count <= _MOST_LISTED else []
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s' * (len(numbers) > 1)} {ranges_of(numbers)}"
 
 
 def _has_index(directory: Path) -> bool:

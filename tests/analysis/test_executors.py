@@ -107,7 +107,7 @@ def test_jobs_on_the_command_line(dumps: tuple[Path, Path], capsys: pytest.Captu
     target, baseline = map(str, dumps)
     assert run("compare", target, baseline, "--jobs", "2") == 1
     out = capsys.readouterr().out
-    assert [out.count(f"step {step} rank {rank}: first cause") for step in (0, 1) for rank in (0, 1)] == [1] * 4
+    assert [out.count(f"step {step} ranks 0-1: first cause") for step in (0, 1)] == [1, 1]
     assert run("replay", baseline, "--all", "--jobs", "2") == 0
     out = capsys.readouterr().out
     assert [f"(step {step}, rank {rank})" in out for step in (0, 1) for rank in (0, 1)] == [True] * 4

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.cli.main import main
 from aten_dump.store.run_json import RUN_FILE, ranges_of, read_ranges, read_run, write_run
+from tests.dump.building import Builder
 from tests.forked import run
 from tests.torch_features import needs_saved_tensors
 
@@ -155,6 +156,20 @@ def test_saved_takes_a_dump_whose_calls_were_filtered(tmp_path: Path) -> None:
     assert [one.node for one in saved if one.call is None]
     code, text = outcome("saved", tmp_path / "dump")
     assert code == 0 and "(not recorded)" in text
+
+
+def test_what_many_ranks_lack_is_one_sentence(tmp_path: Path) -> None:
+    """A copy of eight ranks of a thousand is looked at more often than all of them."""
+    for step in range(3):
+        for rank in range(2 if step < 2 else 1):
+            builder = Builder(tmp_path / "dump", step, rank)
+            builder.finish()
+    write_run(tmp_path / "dump", {"steps": "0-2", "ranks": "0-999"})
+    said = open_dump(tmp_path / "dump").problems
+    assert [one.partition(" not in ")[0] for one in said] == [
+        "steps 0-1 of ranks 2-999 are",
+        "step 2 of ranks 1-999 are",
+    ]
 
 
 def test_compare_does_not_say_that_what_lacks_a_step_agrees(dump: Path, tmp_path: Path) -> None:

@@ -131,7 +131,12 @@ def _why_unknown(rows: Iterable[Row]) -> str:
     return f" (mostly: {reason})" if reason else ""
 
 
-def counts(evidence: RankEvidence) -> str:
+def compared(evidence: RankEvidence) -> str:
+    """Return what was compared in one step and rank, and which replicas are not equal, in lines."""
+    return "\n".join([_counts(evidence), *(f"  replicas differ: {text}" for text in evidence.replicas)])
+
+
+def _counts(evidence: RankEvidence) -> str:
     """Return how many calls were paired and compared, and how."""
     pairs = ", ".join(f"{count} {how}" for how, count in evidence.pairs.items() if count)
     levels = ", ".join(f"{count} by {level}" for level, count in evidence.levels.items() if count)

@@ -205,12 +205,12 @@ def evidence_of(
 def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
     for rank, side in ((target, "target"), (baseline, "baseline")):
         if not rank.complete:
-            yield f"the {side} {rank.where} was interrupted; calls after its end have no counterpart"
+            yield f"the {side} was interrupted; calls after its end have no counterpart"
         if rank.why_no_calls is not None:
             yield f"the {side} {rank.why_no_calls}"
         if wrote_unseen(rank):
             text = "callbacks ran unseen; what they left in memory is compared where a call reads it"
-            yield f"in the {side} {rank.where} {text}"
+            yield f"in the {side} {text}"
     scales = [f"by {rank.loss_scale:g}" if rank.loss_scale else "by nothing" for rank in (target, baseline)]
     if scales[0] != scales[1]:
         yield (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aten_dump.analysis.distance.value_distance import Closeness
-from aten_dump.analysis.evidence.answer import cause_sentences, counts, let_through, numbers, proofs, travel
+from aten_dump.analysis.evidence.answer import cause_sentences, compared, let_through, numbers, proofs, travel
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
 from tests.analysis.by_hand import apart
 
@@ -195,11 +195,11 @@ def test_what_was_proven(unproven: tuple[str, ...], said: str) -> None:
 
 
 def test_counts_of_calls_and_values() -> None:
-    assert counts(evidence()) == (
+    assert compared(evidence()) == (
         "proven for 0 of 0 calls; 8 calls against 9: 0 pairs (none); values compared not at all."
     )
     rows = (row(status="unmatched"), row(status="unmatched"), row(status="unknown"), row())
-    said = counts(
+    said = compared(
         evidence(
             pairs={"in sequence": 5, "by order": 0, "by flow": 2},
             levels={"tensor": 4, "hash": 0},

@@ -21,7 +21,7 @@ def comparison_answer(found: Comparison) -> dict[str, Any]:
         "headline": found.headline,
         "text": found.answer(),
         "cause": None,
-        "notes": list(dict.fromkeys((*found.notes, *(note for evidence in found.ranks for note in evidence.notes)))),
+        "notes": found.all_notes,
         "ranks": [_rank(evidence) for evidence in found.ranks],
     }
     if found.first is not None:
