@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from rich.table import Table
@@ -11,6 +11,7 @@ from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.short_texts import format_exactly
 from ..store.op_names import is_collective
+from ..store.run_json import ranges_of
 from .terminal_tables import _table
 
 
@@ -77,19 +78,34 @@ def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
     Within a step a call that made it goes before one that was given it, and both before a collective, which may have
     brought it from one of them.
     """
-    bad = [(found.step, _distance(found.first), found.rank, found.first) for found in all_found if found.first]
-    if bad:
-        step, _, rank, first = min(bad, key=lambda one: one[:2])
-        yield f"it began in step {step}, rank {rank}: {first.name} ({first.op})"
+    began = min((found for found in all_found if found.first), key=how_early, default=None)
+    if began is not None and began.first is not None:
+        yield f"it began in step {began.step}, rank {began.rank}: {began.first.name} ({began.first.op})"
     yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks"
     unknown = sum(1 for found in all_found if found.first is None and found.unknown)
     if unknown:
         yield f"of {unknown} of these not all could be judged"
 
 
-def _distance(event: Event) -> int:
-    """Return how far from its maker NaN or Inf may have been seen."""
-    return 2 if is_collective(event.op) else int(event.kind == "outside")
+def how_early(found: NonFinite) -> tuple[int, int]:
+    """Return the order of what has NaN or Inf: by step, and by how far from their maker they were seen."""
+    assert found.first is not None
+    return found.step, 2 if is_collective(found.first.op) else int(found.first.kind == "outside")
+
+
+def short_lines(all_found: Iterable[NonFinite]) -> Iterator[str]:
+    """Yield a line for steps and ranks of which no more is told, those of which the same is said together."""
+    alike: dict[tuple[int, str], list[int]] = {}
+    for found in all_found:
+        if found.first is not None:
+            text = f"first in {found.first.name} ({found.first.op})"
+        elif found.scaled:
+            text = "no error, but gradients overflowed as a gradient scaler expects"
+        else:
+            text = "not all could be judged" if found.unknown else "near overflow"
+        alike.setdefault((found.step, text), []).append(found.rank)
+    for (step, text), ranks in alike.items():
+        yield f"step {step} rank{'s' * (len(ranks) > 1)} {ranges_of(ranks)}: {text}"
 
 
 def _place(event: Event) -> str:

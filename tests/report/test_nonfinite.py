@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from aten_dump.analysis.nonfinite.explanations import Slot
 from aten_dump.analysis.nonfinite.search import Event, NearOverflow, NonFinite
 from aten_dump.analysis.nonfinite.value_range import Contents
-from aten_dump.report.nonfinite import answer_lines, events_table, near_lines, total_lines
+from aten_dump.report.nonfinite import answer_lines, events_table, near_lines, short_lines, total_lines
 
 CLEAN = Slot("input.0", 1, "float32", Contents(4, 0, 0, 0, -1.5, 2.0))
 UNKNOWN = Slot("input.1", 2, "float32", Contents(4, 0, 0, 0, None, None))
@@ -95,6 +96,16 @@ def test_of_several_steps_the_earliest_is_where_it_began_and_a_maker_goes_before
     assert "allreduce" in next(iter(total_lines([reduced, late], 0)))
     assert list(total_lines([found(unknown=3)], 1))[1] == "of 1 of these not all could be judged"
     assert list(total_lines([found()], 1)) == ["1 of 1 step/rank folders have no NaN or Inf but masks"]
+
+
+def test_of_many_ranks_those_alike_are_one_line() -> None:
+    many = [replace(found(2, producers=(event(1),)), rank=rank) for rank in range(1000) if rank != 7]
+    other = replace(found(2, unknown=1), rank=7), replace(found(3, scaled=(event(4, phase="backward"),)), rank=2)
+    assert list(short_lines([*many, *other])) == [
+        "step 2 ranks 0-6|8-999: first in Aten.log.1.forward (aten::log)",
+        "step 2 rank 7: not all could be judged",
+        "step 3 rank 2: no error, but gradients overflowed as a gradient scaler expects",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import click
 from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
 from ...dump import RankDump, open_dump
 from ...errors import MissingDataError
-from ...report.nonfinite import answer_lines, events_table, near_lines, total_lines
+from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines
 from ..console import echo, is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
 from ..options import dump_argument, end_if_never_fired, limit_option, place_options
 
 _NEAR_SHOWN: Final = 5
+_MOST_TOLD: Final = 8  # steps and ranks of which all is printed
 
 
 @click.command("nonfinite")
@@ -45,8 +46,10 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
     most = line_limit(limit, default=30)
     places = _places(dump, step, rank)
     searched: list[NonFinite] = []
+    in_short: list[NonFinite] = []  # of which a line is printed, as they are many
+    began: NonFinite | None = None
     sick: dict[int, int] = {}  # rank -> its first step with NaN or Inf
-    clean = 0
+    clean = told = 0
     for place in with_progress("searching", places):
         fresh = place.anew()  # so that only one index is in memory at a time
         empty = fresh.why_no_calls
@@ -54,13 +57,25 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
             echo(empty, err=True)
             continue
         found = find_nonfinite(fresh, near)
+        summary = replace(found, propagators=(), masks=(), near_overflow=())
         has_nothing = found.first is None and not found.scaled
         clean += has_nothing
+        if found.first is not None and (began is None or how_early(found) < how_early(began)):
+            began = found
         if len(places) == 1 or not has_nothing or found.near_overflow or found.unknown:
-            _print(found, most, show_all, sick.get(found.rank))
+            if told < _MOST_TOLD:
+                _print(found, most, show_all, sick.get(found.rank))
+                told += 1
+            else:
+                in_short.append(summary)
         if found.first is not None:
             sick.setdefault(found.rank, found.step)
-        searched.append(replace(found, propagators=(), masks=(), near_overflow=()))
+        searched.append(summary)
+    if began is not None and any((one.step, one.rank) == (began.step, began.rank) for one in in_short):
+        _print(began, most, show_all, None)
+    print_lines(short_lines(in_short))
+    if in_short:
+        echo("name one of these with --step and --rank to be told more")
     if len(searched) > 1:
         print_lines(total_lines(searched, clean))
     if not searched:

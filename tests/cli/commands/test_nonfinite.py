@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
-from aten_dump import MissingDataError
+from aten_dump import DumpConfig, DumpMode, MissingDataError
 from aten_dump.cli.commands.nonfinite import command
 from tests.cli.commands.tiny import record
 
@@ -41,6 +44,21 @@ def test_several_steps_end_with_where_it_began(sick: Path) -> None:
     assert lines[-2].startswith("it began in step 0, rank 0: Aten.log.0.forward")
     assert lines[-1] == "0 of 2 step/rank folders have no NaN or Inf but masks"
     assert not run(sick, "--step", "1").stdout.startswith("it began")
+
+
+def test_of_many_ranks_some_are_told_and_the_others_named(sick: Path, tmp_path: Path) -> None:
+    """A thousand ranks that have NaN from one all-reduce are not a thousand tables; where it began is told whole."""
+    made, given = sick / "step0" / "rank0", tmp_path / "given" / "step0" / "rank0"
+    received = torch.full((3,), math.nan)
+    with DumpMode(DumpConfig(tmp_path / "given", data="statistic", level="aten")):
+        received.add(1)
+    for rank in range(12):
+        shutil.copytree(made if rank == 10 else given, tmp_path / "dump" / "step0" / f"rank{rank}")
+    out = run(tmp_path / "dump").stdout
+    whole = [line for line in out.splitlines() if line.startswith("first in ")]
+    assert len(whole) == 9 and "(step 0, rank 10): Aten.log.0" in whole[-1]
+    assert "step 0 ranks 8-9|11: first in Aten." in out and "step 0 rank 10: first in Aten.log" in out
+    assert out.splitlines()[-2].startswith("it began in step 0, rank 10: Aten.log")
 
 
 def test_the_limit_is_of_rows(sick: Path) -> None:
