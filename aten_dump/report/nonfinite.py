@@ -10,8 +10,8 @@ from rich.table import Table
 from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.short_texts import format_exactly
+from ..dump.shown.step_ranks import told_together
 from ..store.op_names import is_collective
-from ..store.run_json import ranges_of
 from .terminal_tables import _table
 
 
@@ -94,18 +94,16 @@ def how_early(found: NonFinite) -> tuple[int, int]:
 
 
 def short_lines(all_found: Iterable[NonFinite]) -> Iterator[str]:
-    """Yield a line for steps and ranks of which no more is told, those of which the same is said together."""
-    alike: dict[tuple[int, str], list[int]] = {}
-    for found in all_found:
-        if found.first is not None:
-            text = f"first in {found.first.name} ({found.first.op})"
-        elif found.scaled:
-            text = "no error, but gradients overflowed as a gradient scaler expects"
-        else:
-            text = "not all could be judged" if found.unknown else "near overflow"
-        alike.setdefault((found.step, text), []).append(found.rank)
-    for (step, text), ranks in alike.items():
-        yield f"step {step} rank{'s' * (len(ranks) > 1)} {ranges_of(ranks)}: {text}"
+    """Return a line for steps and ranks of which no more is told, those of which the same is said together."""
+    return told_together((found.step, found.rank, _in_short(found)) for found in all_found)
+
+
+def _in_short(found: NonFinite) -> str:
+    if found.first is not None:
+        return f"first in {found.first.name} ({found.first.op})"
+    if found.scaled:
+        return "no error, but gradients overflowed as a gradient scaler expects"
+    return "not all could be judged" if found.unknown else "near overflow"
 
 
 def _place(event: Event) -> str:

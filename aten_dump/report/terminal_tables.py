@@ -83,14 +83,12 @@ def collectives_table(steps: Mapping[int, int], groups: Iterable[Group], *, is_t
     return table
 
 
-def note_lines(rank: RankDump) -> Iterator[str]:
+def note_sentences(rank: RankDump) -> Iterator[str]:
     """Yield what lacks in a step and rank, and its notes."""
-    where = f"step {rank.step} rank {rank.rank}"
-    for sentence in rank.missing:
-        yield f"{where}: {sentence}"
+    yield from rank.missing
     notes: list[Note] = rank.notes
     for note in notes:
-        yield f"{where}: {note.message}" + (f" ({note.count} times)" if note.count > 1 else "")
+        yield note.message + (f" ({note.count} times)" if note.count > 1 else "")
 
 
 def statistics_table(

@@ -13,7 +13,7 @@ from rich.table import Table
 from aten_dump import Dump, open_dump
 from aten_dump.dump.index.summary import summarize
 from aten_dump.report.terminal_tables import (
-    note_lines,
+    note_sentences,
     run_lines,
     saved_by_call,
     saved_by_module,
@@ -59,10 +59,9 @@ def test_a_step_that_was_interrupted_has_no_totals(dump: Dump) -> None:
     assert complete[3:8] == ["10", "?", "?", "?", "?"] and interrupted[3:8] == ["8", "5", "3", "0", "0"]
 
 
-def test_notes_say_where_and_how_often(dump: Dump) -> None:
-    assert list(note_lines(dump.rank(0, 0))) == ["step 0 rank 0: 1 kernel launched by hand was not seen"]
-    lines = list(note_lines(dump.rank(1, 0)))
-    assert len(lines) >= 2 and all(line.startswith("step 1 rank 0: ") for line in lines)
+def test_notes_say_what_and_how_often(dump: Dump) -> None:
+    assert list(note_sentences(dump.rank(0, 0))) == ["1 kernel launched by hand was not seen"]
+    assert len(list(note_sentences(dump.rank(1, 0)))) >= 2
 
 
 @pytest.mark.parametrize(("limit", "rows", "left"), [(None, 6, 0), (6, 6, 0), (2, 2, 4), (0, 0, 6)])

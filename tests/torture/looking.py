@@ -19,7 +19,7 @@ from aten_dump.dump import Dump, RankDump, open_dump
 from aten_dump.dump.index.summary import summarize
 from aten_dump.errors import AtenDumpError
 from aten_dump.report.details import call_details, value_details
-from aten_dump.report.terminal_tables import note_lines, run_lines, saved_by_call, saved_by_module, steps_table
+from aten_dump.report.terminal_tables import note_sentences, run_lines, saved_by_call, saved_by_module, steps_table
 from aten_dump.report.tree import call_line, tree_lines
 from aten_dump.report.value_rows import columns, value_rows, write_csv, write_json
 from aten_dump.store.checking.verification import verify
@@ -68,7 +68,7 @@ def _calls(rank: RankDump, random: random.Random) -> None:
     for name in random.sample(names, min(FEW, len(names))):
         list(call_details(rank[name]))
     rank.calls_by_kind()
-    list(note_lines(rank))
+    list(note_sentences(rank))
     assert rank.missing is not None and rank.seconds is not None
 
 

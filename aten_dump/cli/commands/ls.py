@@ -12,7 +12,8 @@ import click
 from ...analysis.live_collectives import collectives_of
 from ...dump import Dump, RankDump, open_dump
 from ...dump.index.summary import Summary
-from ...report.terminal_tables import collectives_table, note_lines, run_lines, steps_table
+from ...dump.shown.step_ranks import told_together
+from ...report.terminal_tables import collectives_table, note_sentences, run_lines, steps_table
 from ..console import echo, is_terminal, print_lines, print_table, with_progress
 from ..options import dump_argument
 
@@ -54,16 +55,16 @@ def command(dump: Path, details: bool | None, live: bool) -> None:
     if details is None:
         details = sum(summary.index_bytes for summary in summaries) <= _QUICK_INDEX_BYTES
     kinds: dict[RankDump, Counter[str]] | None = None
-    notes: list[str] = []
+    notes: list[tuple[int, int, str]] = []
     if details:
         kinds = {}
         # Each step and rank is opened anew, so that only one index is in memory at a time.
         for rank in with_progress("reading indexes", ranks):
             fresh = rank.anew()
             kinds[rank] = fresh.calls_by_kind()
-            notes += note_lines(fresh)
+            notes += ((rank.step, rank.rank, sentence) for sentence in note_sentences(fresh))
     print_table(steps_table(zip(ranks, summaries, strict=True), kinds, is_terminal=is_terminal()))
-    print_lines([*_interrupted(ranks, summaries, dump), *opened.problems, *notes])
+    print_lines([*_interrupted(ranks, summaries, dump), *opened.problems, *told_together(notes)])
 
 
 def _print_live(dump: Dump) -> None:

@@ -43,47 +43,80 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
       aten-dump nonfinite dump
       aten-dump nonfinite dump --step 5 --rank 0 --all
     """  # noqa: D301 - \b keeps click from filling lines
-    most = line_limit(limit, default=30)
     places = _places(dump, step, rank)
-    searched: list[NonFinite] = []
-    in_short: list[NonFinite] = []  # of which a line is printed, as they are many
-    began: NonFinite | None = None
-    sick: dict[int, int] = {}  # rank -> its first step with NaN or Inf
-    clean = told = 0
+    told = _Told(line_limit(limit, default=30), show_all=show_all)
     for place in with_progress("searching", places):
         fresh = place.anew()  # so that only one index is in memory at a time
         empty = fresh.why_no_calls
         if empty is not None:
             echo(empty, err=True)
-            continue
-        found = find_nonfinite(fresh, near)
-        summary = replace(found, propagators=(), masks=(), near_overflow=())
-        has_nothing = found.first is None and not found.scaled
-        clean += has_nothing
-        if found.first is not None and (began is None or how_early(found) < how_early(began)):
-            began = found
-        if len(places) == 1 or not has_nothing or found.near_overflow or found.unknown:
-            if told < _MOST_TOLD:
-                _print(found, most, show_all, sick.get(found.rank))
-                told += 1
-            else:
-                in_short.append(summary)
-        if found.first is not None:
-            sick.setdefault(found.rank, found.step)
-        searched.append(summary)
-    if began is not None and any((one.step, one.rank) == (began.step, began.rank) for one in in_short):
-        _print(began, most, show_all, None)
-    print_lines(short_lines(in_short))
-    if in_short:
-        echo("name one of these with --step and --rank to be told more")
-    if len(searched) > 1:
-        print_lines(total_lines(searched, clean))
+        else:
+            told.tell(find_nonfinite(fresh, near), is_alone=len(places) == 1)
+    told.end()
+    searched = told.searched
     if not searched:
         raise MissingDataError(f"nothing in {dump} could be judged: no step and rank that was asked for has calls")
-    if not sick and not any(found.judged for found in searched) and any(f.unknown for f in searched):
+    if not told.sick and not any(found.judged for found in searched) and any(f.unknown for f in searched):
         raise MissingDataError(f'nothing in {dump} could be judged; record again with DumpConfig.data="statistic"')
-    if sick:
+    if told.sick:
         raise click.exceptions.Exit(1)
+
+
+class _Told:
+    """What was found in the steps and ranks so far, and how much of it was printed."""
+
+    def __init__(self, limit: int | None, *, show_all: bool) -> None:
+        self.searched: list[NonFinite] = []
+        self.sick: dict[int, int] = {}  # rank -> its first step with NaN or Inf
+        self._limit = limit
+        self._show_all = show_all
+        self._began: NonFinite | None = None
+        self._printed = 0
+        self._in_short: list[NonFinite] = []  # of which a line is printed, as they are many
+
+    def tell(self, found: NonFinite, *, is_alone: bool) -> None:
+        """Print what was found in one step and rank, if there is something to tell and not too much was told."""
+        summary = replace(found, propagators=(), masks=(), near_overflow=())
+        if is_alone or not _is_clean(found) or found.near_overflow or found.unknown:
+            if self._printed < _MOST_TOLD:
+                self._print(found)
+            else:
+                self._in_short.append(summary)
+        if found.first is not None:
+            if self._began is None or how_early(found) < how_early(self._began):
+                self._began = found
+            self.sick.setdefault(found.rank, found.step)
+        self.searched.append(summary)
+
+    def end(self) -> None:
+        """Print where it began, and what is left."""
+        if self._began is not None and any(_are_of_one_place(one, self._began) for one in self._in_short):
+            self._print(self._began)
+        print_lines(short_lines(self._in_short))
+        if self._in_short:
+            echo("name one of these with --step and --rank to be told more")
+        if len(self.searched) > 1:
+            print_lines(total_lines(self.searched, sum(map(_is_clean, self.searched))))
+
+    def _print(self, found: NonFinite) -> None:
+        self._printed += 1
+        earlier = self.sick.get(found.rank)
+        print_lines(answer_lines(found, earlier if earlier != found.step else None))
+        print_lines(near_lines(found, _NEAR_SHOWN if self._limit is not None else None))
+        table, left_out = events_table(found, self._limit, propagators=self._show_all, is_terminal=is_terminal())
+        if table.row_count:
+            echo()
+            print_table(table)
+            say_left_out(left_out, "rows")
+            echo()
+
+
+def _is_clean(found: NonFinite) -> bool:
+    return found.first is None and not found.scaled
+
+
+def _are_of_one_place(one: NonFinite, other: NonFinite) -> bool:
+    return (one.step, one.rank) == (other.step, other.rank)
 
 
 def _places(path: Path, step: int | None, rank: int | None) -> list[RankDump]:
@@ -95,14 +128,3 @@ def _places(path: Path, step: int | None, rank: int | None) -> list[RankDump]:
     if step is not None and rank is not None:
         return [dump.rank(step, rank)]
     return [p for p in dump.all_ranks() if step in (None, p.step) and rank in (None, p.rank)]
-
-
-def _print(found: NonFinite, limit: int | None, show_all: bool, earlier_step: int | None) -> None:
-    print_lines(answer_lines(found, earlier_step))
-    print_lines(near_lines(found, _NEAR_SHOWN if limit is not None else None))
-    table, left_out = events_table(found, limit, propagators=show_all, is_terminal=is_terminal())
-    if table.row_count:
-        echo()
-        print_table(table)
-        say_left_out(left_out, "rows")
-        echo()
