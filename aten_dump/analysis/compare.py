@@ -8,11 +8,10 @@ Theory of operation
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ..dump import Dump
@@ -20,12 +19,13 @@ from ..errors import ConfigError, MissingDataError
 from ..store.run_json import ranges_of
 from .evidence.answer import cause_sentences, compared, let_through, travel
 from .evidence.findings import Finding, RankEvidence, Row
+from .evidence.row_summary import MOST_WHOLE, PackedRows, RowSummary, summary_of
 from .evidence.run_settings import set_otherwise
 from .evidence.step_ranks import told_together, where, where_all
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
-from .judging.rank_task import NOT_COMPARED, RECOMPUTE, Settings, Task
+from .judging.rank_task import RECOMPUTE, Settings, Task
 from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
 from .meetings.first_cause import brought_by, first_cause, unfounded
@@ -57,15 +57,11 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        statuses: Counter[str] = Counter()
-        for row in self.rows:
-            if row.closeness is None or row.closeness.level != "none" or row.status == "different":
-                statuses[row.status] += 1
+        summary = self._summary()
+        statuses = summary.judged
         if statuses["different"] or any(evidence.findings for evidence in self.ranks) or any(unfounded(self.ranks)):
             return "different"
-        if not (statuses["same"] or statuses["within"]):
-            return "incomparable"
-        if any(row.status == "unmatched" and row.note == NOT_COMPARED for e in self.ranks for row in e.rows):
+        if not (statuses["same"] or statuses["within"]) or summary.not_compared:
             return "incomparable"
         if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks):
             return "incomparable"
@@ -91,6 +87,12 @@ class Comparison:
         """All rows, by step and rank, in execution order."""
         return (row for evidence in self.ranks for row in evidence.rows)
 
+    def _summary(self) -> RowSummary:
+        whole = RowSummary()
+        for evidence in self.ranks:
+            whole.add_all(summary_of(evidence.rows))
+        return whole
+
     @property
     def mapping(self) -> Mapping:
         """What was found, as a mapping: renamed modules, and the pairs of calls whose names differ."""
@@ -104,7 +106,7 @@ class Comparison:
     @property
     def headline(self) -> str:
         """The verdict as a sentence, and what the user's rules kept out of it."""
-        passed = let_through(self.rows)
+        passed = let_through(self._summary())
         if passed and self.verdict == "within":
             return f"The dumps agree but for what was let through: by {passed}."
         text = VERDICT_TEXTS[self.verdict]
@@ -138,7 +140,7 @@ class Comparison:
             unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
             yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
         elif self.verdict == "different":
-            first = next((row for row in self.rows if row.status == "different"), None)
+            first = self._summary().first_different
             if first is not None:
                 why = f": {first.note}" if first.note else ""
                 yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}{why}."
@@ -305,7 +307,7 @@ def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | 
     results = map(compare_task, tasks) if executor is None else executor.map(compare_task, tasks)
     found = []
     for evidence in results:
-        found.append(evidence)
+        found.append(evidence if len(tasks) <= MOST_WHOLE else replace(evidence, rows=PackedRows(evidence.rows)))
         if progress is not None:
             progress(len(found), len(tasks))
     return tuple(found)

@@ -8,6 +8,7 @@ from typing import Final
 from ..dump.shown.notebook_html import line, shown, table
 from ..dump.shown.short_texts import format_number
 from .evidence.findings import STATUS_TEXTS, RankEvidence
+from .evidence.row_summary import summary_of
 from .rerun.rounding_error import LocalError
 
 _OPS: Final = ("call", "slot", "module", "phase", "times the floor", "error", "floor")
@@ -21,10 +22,11 @@ def comparison_html(title: str, answer: str, ranks: Sequence[tuple[str, RankEvid
         answer: as `Comparison.answer` has it, the verdict first.
         ranks: each step-rank by its name.
     """
-    statuses = [status for status in STATUS_TEXTS if any(evidence.count(status) for _, evidence in ranks)]
+    counts = [summary_of(evidence.rows).statuses for _, evidence in ranks]
+    statuses = [status for status in STATUS_TEXTS if any(count[status] for count in counts)]
     rows = [
-        [where, f"{evidence.proven} of {evidence.judged}", *(f"{evidence.count(status):,}" for status in statuses)]
-        for where, evidence in ranks
+        [where, f"{evidence.proven} of {evidence.judged}", *(f"{count[status]:,}" for status in statuses)]
+        for (where, evidence), count in zip(ranks, counts, strict=True)
     ]
     return shown(title, *map(line, answer.split("\n")), table(["results", "proven calls", *statuses], rows))
 

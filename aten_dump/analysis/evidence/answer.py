@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..distance.metrics import Metrics
 from .findings import Finding, RankEvidence, Row
 from .noise_floors import FLOOR_TEXTS, FloorFrom
+from .row_summary import RowSummary, summary_of
 
 _MOST_STEPS: Final = 12
 _MOST_NAMED: Final = 3
@@ -87,10 +87,9 @@ def _cosine(cosine: float) -> str:
     return f"1 - {1 - cosine:.2g}" if text == "1" and cosine < 1 else text
 
 
-def let_through(rows: Iterable[Row]) -> str:
+def let_through(summary: RowSummary) -> str:
     """Return how much that is not bitwise equal each of the user's rules let through, as a clause; "" for nothing."""
-    times = Counter(row.floor_reason for row in rows if row.floor_from == "rule" and row.status == "within")
-    said = [f"rule '{rule}' {count} value{'s' * (count > 1)}" for rule, count in times.items()]
+    said = [f"rule '{rule}' {count} value{'s' * (count > 1)}" for rule, count in summary.let_through.items()]
     return f"{', '.join(said)} not bitwise equal" if said else ""
 
 
@@ -124,10 +123,11 @@ def proofs(evidence: RankEvidence) -> str:
     return f"{text}, the others by distance ({names}{more})"
 
 
-def _why_unknown(rows: Iterable[Row]) -> str:
+def _why_unknown(summary: RowSummary) -> str:
     """Return the reason why most tensors could not be compared, as a clause; "" where none is known."""
-    reasons = Counter(row.closeness.reason for row in rows if row.status == "unknown" and row.closeness)
-    reason, _ = next(iter(reasons.most_common(1)), ("", 0))
+    if summary.undefined:
+        return f", {summary.undefined} of them made of memory that nothing had written"
+    reason, _ = next(iter(summary.why_unknown.most_common(1)), ("", 0))
     return f" (mostly: {reason})" if reason else ""
 
 
@@ -140,7 +140,8 @@ def _counts(evidence: RankEvidence) -> str:
     """Return how many calls were paired and compared, and how."""
     pairs = ", ".join(f"{count} {how}" for how, count in evidence.pairs.items() if count)
     levels = ", ".join(f"{count} by {level}" for level, count in evidence.levels.items() if count)
-    unmatched = evidence.count("unmatched")
+    summary = summary_of(evidence.rows)
+    unmatched = summary.statuses["unmatched"]
     lines = [
         proofs(evidence),
         f"{evidence.calls[0]} calls against {evidence.calls[1]}: {sum(evidence.pairs.values())} pairs "
@@ -152,9 +153,7 @@ def _counts(evidence: RankEvidence) -> str:
     if evidence.aside:
         parts = ", ".join(f"{count} {text}" for text, count in evidence.aside.items())
         lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")
-    unknown = evidence.count("unknown")
+    unknown = summary.statuses["unknown"]
     if unknown:
-        blank = sum(row.closeness is not None and row.closeness.undefined for row in evidence.rows)
-        why = f", {blank} of them made of memory that nothing had written" if blank else _why_unknown(evidence.rows)
-        lines.append(f"{unknown} tensors could not be compared{why}")
+        lines.append(f"{unknown} tensors could not be compared{_why_unknown(summary)}")
     return "; ".join(lines) + "."

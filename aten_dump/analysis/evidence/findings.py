@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -104,7 +105,7 @@ class RankEvidence:
     levels: dict[str, int]  # comparisons by data level
     calls: tuple[int, int]
     pairs: dict[str, int]  # pairs of calls by how they were found
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     findings: tuple[Finding, ...]  # in execution order
     modules: dict[str, str]  # renames of modules that were found
     paired: dict[str, str]  # names of calls: target to baseline

@@ -19,6 +19,7 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
+from ..evidence.row_summary import NOT_COMPARED
 from ..evidence.user_rules import Rule
 from ..flow.flat_memory import with_parts
 from ..meetings.meeting_points import attendance_of
@@ -38,7 +39,6 @@ from .sources import LeftContents, Sources, records_all_ops
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
 RECOMPUTE: Final = "<recompute>"  # in Task.control: compare recomputed calls with their originals
-NOT_COMPARED: Final = "what it made was read, and could not be compared"
 
 
 @dataclass(frozen=True, slots=True)

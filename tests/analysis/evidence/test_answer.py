@@ -11,6 +11,7 @@ import pytest
 from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.answer import cause_sentences, compared, let_through, numbers, proofs, travel
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
+from aten_dump.analysis.evidence.row_summary import summary_of
 from tests.analysis.by_hand import apart
 
 PLACE = Place(0, 0, 5, "Aten.add.0.forward", "aten::add.Tensor", "aten", "forward", "fc", "train.py:7 in f", "", "")
@@ -172,10 +173,13 @@ def test_a_long_way_is_shortened(count: int, shown: int) -> None:
 def test_what_rules_let_through_is_counted_by_rule() -> None:
     passed = row(status="within", floor_from="rule", floor_reason="relu: ignore")
     others = row(status="same", floor_from="rule"), row(status="different", floor_from="rule"), row(status="within")
-    assert let_through(others) == ""
-    assert let_through([*others, passed]) == "rule 'relu: ignore' 1 value not bitwise equal"
+    assert let_through(summary_of(others)) == ""
+    assert let_through(summary_of([*others, passed])) == "rule 'relu: ignore' 1 value not bitwise equal"
     both = [passed, passed, replace(passed, floor_reason="add: rel_l2 < 1")]
-    assert let_through(both) == "rule 'relu: ignore' 2 values, rule 'add: rel_l2 < 1' 1 value not bitwise equal"
+    assert (
+        let_through(summary_of(both))
+        == "rule 'relu: ignore' 2 values, rule 'add: rel_l2 < 1' 1 value not bitwise equal"
+    )
 
 
 # -- counts --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ....analysis.compare import Comparison
 from ....analysis.evidence.findings import Finding, RankEvidence, Row
+from ....analysis.evidence.row_summary import summary_of
 from ...comparison import comparison_rows
 from ...units import format_number
 
@@ -34,9 +35,6 @@ def comparison_answer(found: Comparison) -> dict[str, Any]:
 
 
 def _rank(evidence: RankEvidence) -> dict[str, Any]:
-    statuses: dict[str, int] = {}
-    for row in evidence.rows:
-        statuses[row.status] = statuses.get(row.status, 0) + 1
     cause = evidence.cause
     return {
         "target": [evidence.steps[0], evidence.ranks[0]],
@@ -44,7 +42,7 @@ def _rank(evidence: RankEvidence) -> dict[str, Any]:
         "together": evidence.together,
         "calls": evidence.calls,
         "pairs": sum(evidence.pairs.values()),
-        "statuses": statuses,
+        "statuses": dict(summary_of(evidence.rows).statuses),
         "levels": {name: count for name, count in evidence.levels.items() if count},
         "cause": None if cause is None else cause.row.place.call,
         "replicas": list(evidence.replicas),

@@ -1,0 +1,100 @@
+"""What an answer needs to know of the rows of one step and rank, and rows kept small where there are many of those.
+
+Theory of operation
+    A row takes half a kilobyte and a step has thousands, so those of a thousand ranks would not fit into memory. Of
+    many step-ranks the rows are packed (`PackedRows`), to a thirtieth, and unpacked for whoever reads them; what the
+    answer of the whole comparison asks of all is counted once, before.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, overload
+
+from .findings import Row, Status
+
+MOST_WHOLE: Final = 16  # step-ranks of one comparison of which the rows are kept as they are
+NOT_COMPARED: Final = "what it made was read, and could not be compared"
+
+
+@dataclass(slots=True)
+class RowSummary:
+    """Counts over rows."""
+
+    statuses: Counter[Status] = field(default_factory=Counter)
+    judged: Counter[Status] = field(default_factory=Counter)  # of those of which there is something to compare
+    let_through: Counter[str] = field(default_factory=Counter)  # by the user's rule
+    why_unknown: Counter[str] = field(default_factory=Counter)  # reasons
+    undefined: int = 0  # of those that are unknown, made of memory that nothing had written
+    not_compared: int = 0  # calls without a counterpart of which nobody knows what they lead to
+    first_different: Row | None = None
+
+    def add(self, row: Row) -> None:
+        """Count a row; rows come in execution order."""
+        status, close = row.status, row.closeness
+        self.statuses[status] += 1
+        if close is None or close.level != "none" or status == "different":
+            self.judged[status] += 1
+        if status == "different" and self.first_different is None:
+            self.first_different = row
+        elif status == "within" and row.floor_from == "rule":
+            self.let_through[row.floor_reason] += 1
+        elif status == "unmatched":
+            self.not_compared += row.note == NOT_COMPARED
+        elif status == "unknown" and close is not None:
+            self.why_unknown[close.reason] += 1
+            self.undefined += close.undefined
+
+    def add_all(self, other: RowSummary) -> None:
+        """Count what was counted of rows that come later."""
+        self.statuses += other.statuses
+        self.judged += other.judged
+        self.let_through += other.let_through
+        self.why_unknown += other.why_unknown
+        self.undefined += other.undefined
+        self.not_compared += other.not_compared
+        self.first_different = self.first_different or other.first_different
+
+
+def summary_of(rows: Iterable[Row]) -> RowSummary:
+    """Return the counts over rows."""
+    if isinstance(rows, PackedRows):
+        return rows.summary
+    found = RowSummary()
+    for row in rows:
+        found.add(row)
+    return found
+
+
+class PackedRows(Sequence["Row"]):
+    """Rows that are unpacked each time when somebody reads them, which takes 10 us a row."""
+
+    __slots__ = ("_count", "_packed", "summary")
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.summary = summary_of(rows)
+        self._count = len(rows)
+        self._packed = zlib.compress(pickle.dumps(tuple(rows), pickle.HIGHEST_PROTOCOL), 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._unpacked())
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
+        return self._unpacked()[index]
+
+    def _unpacked(self) -> tuple[Row, ...]:
+        rows: tuple[Row, ...] = pickle.loads(zlib.decompress(self._packed))
+        return rows
