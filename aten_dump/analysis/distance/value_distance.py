@@ -192,6 +192,18 @@ def _statistics(target: Value, baseline: Value, t: Statistics, b: Statistics) ->
     return Closeness("statistic", error=error, nonfinite=nonfinite)
 
 
+def equal_but_for_order(target: Value, baseline: Value, close: Closeness) -> bool:
+    """Tell whether two values' statistics are the same but for what rounds where sums are taken in another order.
+
+    So they are of one tensor that lies otherwise, was on another device or met another number of threads.
+    """
+    if close.level != "statistic" or close.nonfinite or close.error is None or close.error > _COMPOSED:
+        return False
+    t, b = target.stats, baseline.stats
+    exact = ("min", "max", *SIGNS, *_COUNTS)
+    return t is not None and b is not None and all(_equal(t.get(name), b.get(name)) for name in exact)
+
+
 def _recorders_differ(target: Value, baseline: Value) -> bool:
     """Tell whether another tool computed the statistics of one side, in a dtype and order of its own."""
     return target.rank.config.get("source") != baseline.rank.config.get("source")

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import torch
 
-from ...dump import Call
+from ...dump import Call, Value
 from ..distance.metrics import Metrics
 from ..rerun.rounding import terms_of
 
@@ -72,7 +72,8 @@ def _over(error: float, floor: float) -> float:
     return error / floor if floor else math.inf
 
 
-def summed_terms(call: Call) -> float:
-    """Return about how many terms an element of a call's result sums."""
-    outputs = max((value.numel for _, value in call.result_values()), default=1)
+def summed_terms(call: Call, result: Value | None = None) -> float:
+    """Return about how many terms an element of a call's result sums: of the largest one, if none is given."""
+    largest = max((value.numel for _, value in call.result_values()), default=1)
+    outputs = largest if result is None else result.numel
     return terms_of(call.op, [value.numel for _, value in call.input_values()], max(outputs, 1))

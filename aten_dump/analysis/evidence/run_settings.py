@@ -27,6 +27,11 @@ def set_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> tup
     return (f"the runs were set otherwise: {'; '.join(found[:_MOST_NAMED])}{more}",)
 
 
+def summed_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
+    """Tell whether two runs may add up the statistics of one tensor in another order."""
+    return any(target.get(name) != baseline.get(name) for name in ("threads", "devices", "recorder"))
+
+
 def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run by name: versions and devices, threads, switches that torch or a device has."""
     packages, computing = (

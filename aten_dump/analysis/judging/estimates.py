@@ -16,6 +16,7 @@ from typing import Final
 import torch
 
 from ...dump import Call, Value
+from ..distance.cancelled_sums import is_sum, times_cancelled
 from ..distance.value_distance import Closeness
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.noise_floors import FloorFrom, Limits, summed_terms
@@ -52,13 +53,31 @@ class Estimator:
         if inputs.worst == "same":
             reason = f"{str(_coarser(target, baseline)).removeprefix('torch.')}, sums of {summed_terms(call):.0f} terms"
             return replace(_over(_ratio(close, local), local, "dtype", inputs), reason=reason)
-        return _grown(call, close, local, inputs)
+        if close.level != "statistic":
+            return _grown(call, close, local, inputs)
+        times = times_cancelled(call, slot, baseline)
+        if is_sum(call, slot):
+            local = Limits.of(_coarser(target, baseline), summed_terms(call, baseline))
+        if inputs.worst == "within" and not inputs.error:
+            return _of_equal_statistics(close, local.times(times), inputs)
+        return _grown(call, close, local, inputs, times)
 
 
-def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs) -> Judgement:
-    """Judge by a bound that grows with depth and with the error of the inputs."""
+def _of_equal_statistics(close: Closeness, local: Limits, inputs: Inputs) -> Judgement:
+    """Judge what was made of values whose statistics are all equal: no noise has come in that could have grown.
+
+    Statistics have the ends, which are single elements.
+    """
+    ratio = (close.error or 0.0) / local.element
+    reason = "of one element, as the statistics of its inputs are equal"
+    return replace(_over(ratio, replace(local, rel_l2=local.element), "dtype", inputs), reason=reason)
+
+
+def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs, times: float = 1.0) -> Judgement:
+    """Judge by a bound that grows with depth and with the error of the inputs, `times` as far of a sum that cancels."""
     bound = local.times(_GROWTH * math.sqrt(1 + inputs.depth))
-    limits = bound.above(Limits(_AMPLIFIES * inputs.error + local.rel_l2, math.inf))
+    carried = inputs.error * max(_AMPLIFIES, 2 + inputs.error)  # a square of pure noise is off by the square
+    limits = bound.above(Limits(carried + local.rel_l2, math.inf)).times(times)
     # Sums that cancel (the gradient of a bias before a norm) are as large as the noise of what they sum.
     noise = _AMPLIFIES * inputs.noise * math.sqrt(summed_terms(call))
     if close.metrics is not None and close.metrics.rmse <= noise:
@@ -68,6 +87,7 @@ def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs) -> Judge
         note = "a quotient of noise has no bound: only a replay can tell"
         return Judgement("within", False, limits.rel_l2, "depth", ratio, note=note)
     reason = f"{inputs.depth + 1} ops deep, inputs up to {inputs.error:.2g} apart"
+    reason += f", what it adds up is {times:.2g} times as large" if times > 1 else ""
     return replace(_over(ratio, limits, "depth", inputs), reason=reason)
 
 

@@ -20,6 +20,7 @@ from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
 from ..evidence.row_summary import NOT_COMPARED
+from ..evidence.run_settings import summed_otherwise
 from ..evidence.user_rules import Rule
 from ..flow.flat_memory import with_parts
 from ..meetings.meeting_points import attendance_of
@@ -138,7 +139,8 @@ def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
     """Return what judges values from outside the step."""
     ranks = _before(task)
     before = None if ranks is None else (LeftContents(with_parts(ranks[0])), LeftContents(with_parts(ranks[1])))
-    return Sources(task.steps, exact=exact_sources(target, baseline), before=before)
+    otherwise = summed_otherwise(open_dump(task.target).run, open_dump(task.baseline).run)
+    return Sources(task.steps, exact=exact_sources(target, baseline), before=before, summed_otherwise=otherwise)
 
 
 def _before(task: Task) -> tuple[RankDump, RankDump] | None:

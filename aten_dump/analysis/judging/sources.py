@@ -24,7 +24,7 @@ from ...dump.across_ranks.assembled_value import AssembledValue
 from ...errors import AtenDumpError
 from ...store import records
 from ..distance.element_chunks import plain
-from ..distance.value_distance import Closeness, stride_class
+from ..distance.value_distance import Closeness, equal_but_for_order, stride_class
 from ..evidence.judgement import Judgement
 from .estimates import limits_of
 
@@ -32,6 +32,7 @@ _OF_STEPS: Final = 8.0  # times the root of the number of steps
 _FAR_NEARER: Final = 0.1  # times as far as what is read
 _SAMPLED: Final = 64  # elements of a tensor that tell it from others
 _TELLING: Final = 6  # different numbers among them, at least, to three digits of the greatest
+_TELLING_STATISTICS: Final = ("min", "max", "mean", "l2norm")
 _SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"
 _OTHER: Final = "the step before left it, but it is another tensor than in the baseline: the {} has what the {} reads"
 
@@ -65,6 +66,7 @@ class Sources:
         *,
         exact: bool,
         before: tuple[Left, Left] | None = None,
+        summed_otherwise: bool = False,
     ) -> None:
         """Prepare to judge.
 
@@ -72,7 +74,9 @@ class Sources:
             steps: the target's and the baseline's.
             exact: whether all that differs counts, as at the first step.
             before: what the step before of both sides left, where that is compared too.
+            summed_otherwise: the runs may have added up the statistics of one tensor in another order.
         """
+        self._summed_otherwise = summed_otherwise
         self.precisions: set[tuple[str, str]] = set()
         self._steps = steps
         self._exact = exact
@@ -93,9 +97,15 @@ class Sources:
                 if self._before[1].has_nearer(target, baseline):
                     return Judgement("different", True, floor_from="exact"), _OTHER.format("baseline", "target")
             return Judgement("within", floor_from="exact", note="inherited from the step before"), _SOURCE
-        if self._exact and not (close.level == "statistic" and not close.error):
+        if self._exact and not self._has_equal_statistics(target, baseline, close):
             return Judgement("different", True, 0.0, "exact", math.inf), _SOURCE
         return self._after_steps(target, baseline, close), _SOURCE
+
+    def _has_equal_statistics(self, target: Value, baseline: Value, close: Closeness) -> bool:
+        if close.level != "statistic" or not close.error:
+            return close.level == "statistic"
+        may_differ = self._summed_otherwise or close.layout is not None
+        return may_differ and equal_but_for_order(target, baseline, close)
 
     def _after_steps(self, target: Value, baseline: Value, close: Closeness) -> Judgement:
         """Judge what differs after steps that were not compared."""
@@ -215,8 +225,18 @@ def last_values(rank: RankDump) -> list[Value]:
 
 
 def digest_of(value: Value) -> str | None:
-    """Return a digest of the elements; None where nothing is known of them."""
-    return digest_of_bytes(value) if value.hash is None else value.hash
+    """Return a digest of the elements, else of their statistics; None where nothing is known of them."""
+    if value.hash is not None:
+        return value.hash
+    return digest_of_statistics(value) if not value.has_data else digest_of_bytes(value)
+
+
+def digest_of_statistics(value: Value) -> str | None:
+    """Return the recorded statistics as a text, which within one run is another for other elements; None if too few."""
+    stats = value.stats
+    if stats is None or value.undefined or any(stats.get(name) is None for name in _TELLING_STATISTICS):
+        return None
+    return repr([(name, stats[name]) for name in sorted(stats)])
 
 
 def digest_of_bytes(value: Value) -> str | None:

@@ -109,6 +109,23 @@ def test_an_error_of_the_inputs_may_become_eight_times_larger(make: Callable[...
     assert of(call, apart(8.1e-3), given).status == "different"
 
 
+def test_a_square_of_pure_noise_is_off_by_the_square(make: Callable[..., Call]) -> None:
+    call, given = make(), inputs("within", error=1e3)
+    assert of(call, apart(1e6), given).status == "within"
+    assert of(call, apart(1.1e6), given).status == "different"
+
+
+def test_what_is_made_of_equal_statistics_is_off_by_one_rounding_however_deep(make: Callable[..., Call]) -> None:
+    half = torch.ones(4, dtype=torch.bfloat16)
+    call = make(given=(half, half), results=(half + half,))
+    few, deep = Closeness("statistic", error=2.4 * 2.0**-9), inputs("within", depth=100)
+    assert brief(of(call, few, deep)) == ("within", False, "dtype")
+    more = Closeness("statistic", error=0.02)
+    assert brief(of(call, more, deep)) == ("different", True, "dtype")
+    assert of(call, more, inputs("within", error=1e-4, depth=100)).status == "within"
+    assert of(call, apart(0.02), deep).status == "within"  # equal bits are told by themselves
+
+
 def test_sums_that_cancel_may_be_as_large_as_the_noise_of_their_terms(make: Callable[..., Call]) -> None:
     many = torch.ones(16)
     call, given = make("aten::sum", (many,), (many.sum(),)), inputs("within", noise=1e-3)

@@ -12,11 +12,11 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.distance.value_distance import Closeness, closeness
-from aten_dump.analysis.judging.sources import LeftContents, Sources, digest_of, last_values
+from aten_dump.analysis.judging.sources import LeftContents, Sources, digest_of, digest_of_statistics, last_values
 from aten_dump.dump import RankDump, Value
 from aten_dump.store import records as r
 from tests.analysis.by_hand import ROUNDOFF, apart
-from tests.dump.building import Builder
+from tests.dump.building import STATISTICS, Builder
 
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
@@ -74,6 +74,40 @@ def test_statistics_decide_where_there_is_nothing_better(ranks: Callable[..., Ra
     assert said_of(sources, one, other, Closeness("statistic", error=0.0)) == ("within", False, "depth")
     assert said_of(sources, one, other, Closeness("statistic", error=1e-9)) == ("different", True, "exact")
     assert said_of(sources, one, other, Closeness("hash")) == ("different", True, "exact")
+
+
+def with_statistics(path: Path, tensor: torch.Tensor, **changes: float | None) -> RankDump:
+    """Return what a rank recorded that has the statistics of one value alone."""
+    b = Builder(path)
+    known = {"count": 4, "min": 1.0, "max": 4.0, "mean": 2.5, "l2norm": math.sqrt(30), **changes}
+    number = b.value(tensor, store=None)
+    b.emit(r.Statistics(r.STATISTICS, number, [known.get(name) for name in STATISTICS]))
+    return open_dump(b.finish()).rank(0, 0)
+
+
+def test_sums_in_another_order_are_of_the_same_weights(tmp_path: Path) -> None:
+    """Statistics of many elements round as the number of threads, the device and the layout have it."""
+    one, other = (values(with_statistics(tmp_path / n, X, mean=mean))[0] for n, mean in (("a", 2.5), ("b", 2.5 + 1e-9)))
+    far = values(with_statistics(tmp_path / "c", X, mean=2.6))[0]
+    end = values(with_statistics(tmp_path / "d", X, max=4.0 + 1e-9))[0]
+    same, otherwise = Sources((0, 0), exact=True), Sources((0, 0), exact=True, summed_otherwise=True)
+    assert said_of(same, one, other) == ("different", True, "exact")
+    assert said_of(otherwise, one, other) == ("within", False, "depth")
+    assert said_of(otherwise, one, far) == said_of(otherwise, one, end) == ("different", True, "exact")
+
+
+def test_weights_that_lie_otherwise_are_the_same(tmp_path: Path) -> None:
+    one = values(with_statistics(tmp_path / "a", X.reshape(2, 2)))[0]
+    other = values(with_statistics(tmp_path / "b", X.reshape(2, 2).T, mean=2.5 + 1e-9))[0]
+    assert said_of(Sources((0, 0), exact=True), one, other) == ("within", False, "depth")
+
+
+def test_what_the_step_before_left_is_told_by_statistics_where_there_is_nothing_better(tmp_path: Path) -> None:
+    left = LeftContents(with_statistics(tmp_path / "a", X))
+    assert left.has(values(with_statistics(tmp_path / "b", X))[0])
+    assert not left.has(values(with_statistics(tmp_path / "c", X, mean=2.5 + 1e-9))[0])
+    assert not left.has(values(with_statistics(tmp_path / "d", X[:2]))[0])  # of another number of elements
+    assert digest_of_statistics(values(with_statistics(tmp_path / "e", X, mean=None))[0]) is None
 
 
 @pytest.mark.parametrize("steps", [(0, 0), (3, 0), (0, 8)])
