@@ -19,7 +19,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from aten_dump import DumpConfig, DumpMode, MissingDataError, compare
-from aten_dump.analysis.compare import Comparison, compare_recompute
+from aten_dump.analysis.compare import compare_recompute
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
 from aten_dump.analysis.evidence.other_ranks import Part

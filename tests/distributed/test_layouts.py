@@ -12,7 +12,8 @@ import torch
 from click.testing import CliRunner
 
 from aten_dump import open_dump
-from aten_dump.analysis.compare import Comparison, compare
+from aten_dump.analysis.compare import compare
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.cli.commands.compare import command
 from tests.distributed.launching import launch_once
 from tests.torch_features import needs_fsdp_on_cpu

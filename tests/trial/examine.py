@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aten_dump import AtenDumpError, DumpConfig, DumpMode, RankDump, compare, open_dump, replay
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.evidence.findings import Finding
 from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.analysis.replay import Replay

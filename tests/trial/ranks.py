@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from aten_dump import AtenDumpError, compare, open_dump, replay
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.evidence.findings import Finding
 from tests.distributed.launching import launch
 

@@ -85,9 +85,12 @@ class EvidenceRows:
 
 def said_of(inputs: Inputs) -> str:
     """Return what is known of the inputs, as a clause."""
+    apart = (
+        f"agree within noise (up to {inputs.error:.2g} apart)" if inputs.error else "agree as far as their data tell"
+    )
     texts = {
         "same": "its inputs are bitwise equal",
-        "within": f"its inputs agree within noise (relative L2 up to {inputs.error:.2g})",
+        "within": f"its inputs {apart}",
         "unknown": "its inputs could not be compared",
     }
     return texts.get(inputs.worst, "its inputs differ already, but its own error is too large for them")

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import click
 
-from ...analysis.compare import Comparison, compare, compare_recompute
+from ...analysis.compare import compare, compare_recompute
+from ...analysis.comparison import Comparison
 from ...analysis.evidence.findings import STATUS_TEXTS, Row
 from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
 from ...dump import open_dump

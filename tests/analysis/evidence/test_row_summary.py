@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, compare
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.findings import Place, Row, Status
 from aten_dump.analysis.evidence.row_summary import MOST_WHOLE, NOT_COMPARED, PackedRows, RowSummary, summary_of

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aten_dump import compare, open_dump
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.flow.argument_differences import ArgumentDifference
 from aten_dump.analysis.flow.read_numbers import COMPUTED, ReadNumbers
 from aten_dump.dump import Call

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.replay import Replay
 
 from .devices import KERNELS, Device, Spoil

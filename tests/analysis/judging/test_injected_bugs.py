@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from aten_dump import compare
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from tests.analysis.transformer import Options, OtherDevice, record
 from tests.models import single_thread
 

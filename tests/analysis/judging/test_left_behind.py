@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from aten_dump import compare
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.judging.left_behind import LeftBehind
 from aten_dump.analysis.judging.taken_away import TakenAway
 from tests.analysis.by_hand import walked

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from aten_dump import compare, open_dump, replay
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from tests.analysis.transformer import OtherDevice
 
 from .steps import record, seeded

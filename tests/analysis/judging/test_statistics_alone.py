@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 
 STEPS = 2
 X = torch.randn(STEPS, 4, 12, 16, generator=torch.Generator().manual_seed(1))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import compare
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from tests.analysis.transformer import OtherDevice
 from tests.analysis.wrong_ops import Wrong
 from tests.sampling import every_second

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aten_dump import compare
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from tests.sampling import slow_but_for
 
 from .steps import record, seeded

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from .... import __version__
-from ....analysis.compare import Comparison, compare
+from ....analysis.compare import compare
+from ....analysis.comparison import Comparison
 from ....dump import Dump, open_dump
 from ....errors import MissingDataError
 from ....report.html.payload.sections import MOST_CALLS, Subject

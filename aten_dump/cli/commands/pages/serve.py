@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from .... import __version__
-from ....analysis.compare import Comparison, compare
+from ....analysis.compare import compare
+from ....analysis.comparison import Comparison
 from ....dump import open_dump
 from ....report.html.payload.sections import Subject
 from ....report.serve.local_server import serve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ....analysis.compare import Comparison
+from ....analysis.comparison import Comparison
 from ....analysis.evidence.findings import Finding, RankEvidence, Row
 from ....analysis.evidence.row_summary import summary_of
 from ...comparison import comparison_rows

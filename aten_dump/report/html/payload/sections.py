@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from ....analysis.compare import Comparison
+from ....analysis.comparison import Comparison
 from ....analysis.evidence.findings import RankEvidence
 from ....dump import Dump, RankDump
 from .call_arguments import arguments_section

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from aten_dump import compare, open_dump
-from aten_dump.analysis.compare import Comparison
+from aten_dump.analysis.comparison import Comparison
 from aten_dump.cli.main import main
 from aten_dump.report.comparison import comparison_rows
 from tests.browser import dumps

@@ -1,0 +1,171 @@
+"""What came of comparing two dumps, all steps and ranks together: the verdict, the first cause, the answer in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .evidence.answer import cause_sentences, compared, let_through, travel
+from .evidence.findings import Finding, RankEvidence, Row
+from .evidence.row_summary import RowSummary, summary_of
+from .evidence.step_ranks import told_together, where, where_all
+from .meetings.first_cause import brought_by, first_cause, unfounded
+from .notebook_view import comparison_html
+from .pairing.user_mapping import Mapping
+
+Verdict = Literal["same", "within", "different", "incomparable"]
+
+VERDICT_TEXTS: Final[dict[Verdict, str]] = {
+    "same": "The dumps are the same: every compared tensor is bitwise equal.",
+    "within": "The dumps agree: both compute the same, and what differs is rounding.",
+    "different": "The dumps differ.",
+    "incomparable": "The dumps could not be compared.",
+}
+_ESTIMATED: Final = (
+    "The dumps agree as far as their data tell: what differs is no more than rounding may explain; most calls were "
+    "estimated."
+)
+_MOST_ENDS: Final = 5  # losses, gradients and the like that are named
+EXIT_CODES: Final[dict[Verdict, int]] = {"same": 0, "within": 0, "different": 1, "incomparable": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of comparing two dumps."""
+
+    target: str
+    baseline: str
+    ranks: tuple[RankEvidence, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        summary = self._summary()
+        statuses = summary.judged
+        if statuses["different"] or any(evidence.findings for evidence in self.ranks) or any(unfounded(self.ranks)):
+            return "different"
+        if not (statuses["same"] or statuses["within"]) or summary.not_compared:
+            return "incomparable"
+        if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks):
+            return "incomparable"
+        return "within" if statuses["within"] or statuses["unmatched"] else "same"
+
+    @property
+    def exit_code(self) -> int:
+        """0 same or within noise, 1 different, 2 could not be compared."""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def first(self) -> tuple[RankEvidence, Finding] | None:
+        """The first cause over all ranks, and the step and rank it is in."""
+        return first_cause(self.ranks)
+
+    @property
+    def cause(self) -> Finding | None:
+        """The first cause: the first op, in execution order, whose inputs agree and whose result does not."""
+        return None if self.first is None else self.first[1]
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """All rows, by step and rank, in execution order."""
+        return (row for evidence in self.ranks for row in evidence.rows)
+
+    def _summary(self) -> RowSummary:
+        whole = RowSummary()
+        for evidence in self.ranks:
+            whole.add_all(summary_of(evidence.rows))
+        return whole
+
+    @property
+    def mapping(self) -> Mapping:
+        """What was found, as a mapping: renamed modules, and the pairs of calls whose names differ."""
+        modules: dict[str, str] = {}
+        calls: dict[str, str] = {}
+        for evidence in self.ranks:
+            modules |= evidence.modules
+            calls |= {one: other for one, other in evidence.paired.items() if one != other}
+        return Mapping(modules=modules, calls=calls)
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence, with what the user's rules kept out of it."""
+        passed = let_through(self._summary())
+        if passed and self.verdict == "within":
+            return f"The dumps agree but for what was let through: by {passed}."
+        is_estimated = sum(2 * e.proven - e.judged for e in self.ranks) < 0
+        text = _ESTIMATED if is_estimated and self.verdict == "within" else VERDICT_TEXTS[self.verdict]
+        return f"{text} Let through: by {passed}." if passed else text
+
+    def answer(self) -> str:
+        """Return the verdict, the first cause and how the error travels, in lines."""
+        lines = [" ".join(self._verdict())]
+        if self.first is not None:
+            evidence, finding = self.first
+            first, *others = cause_sentences(finding, evidence)
+            lines = [f"{lines[0]} {first}", *(f"  {sentence}" for sentence in others)]
+            steps = travel(evidence.rows, finding)
+            lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
+            lines += self._causes_of_ranks() if len(self.ranks) > 1 else []
+        lines += [f"{at}: {text}" for at, text in told_together((e, compared(e)) for e in self.ranks)]
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.all_notes)])
+
+    @property
+    def all_notes(self) -> list[str]:
+        """The notes on the dumps and on steps and ranks, where each of those holds."""
+        told = told_together((evidence, note) for evidence in self.ranks for note in evidence.notes)
+        return [*self.notes, *(note if len(self.ranks) == 1 else f"{at}: {note}" for at, note in told)]
+
+    def _verdict(self) -> Iterator[str]:
+        yield self.headline
+        if self.first is not None:
+            if len(self.ranks) > 1:
+                yield f"In {where(self.first[0])}, the first of {len(self.ranks)}:"
+        elif self.verdict == "incomparable":
+            unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
+            yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
+        elif self.verdict == "different":
+            first = self._summary().first_different
+            if first is not None:
+                why = f": {first.note}" if first.note else ""
+                yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}{why}."
+            leaning = told_together((evidence, str(one)) for evidence, one in unfounded(self.ranks))
+            yield from (f"{at}: {text}, and was not compared." for at, text in leaning)
+
+    def _causes_of_ranks(self) -> Iterator[str]:
+        assert self.first is not None
+        origin, place = self.first[0], self.first[1].row.place
+        brought = brought_by(self.first, self.ranks)
+        clean, told = [], []
+        for evidence in self.ranks:
+            call = brought.get(evidence.ranks[0]) if evidence.steps == origin.steps else None
+            meeting = None if call is None else _apart_at(evidence, call)
+            if evidence.findings:
+                cause = evidence.findings[0].row
+                told.append((evidence, f"first cause {cause.place.call} {cause.slot}"))
+            elif meeting is not None:
+                by = f"{place.call} of rank {origin.ranks[0]}"
+                told.append((evidence, f"no cause of its own; what differs from {meeting} on was brought by {by}"))
+            else:
+                clean.append(evidence)
+        yield from (f"  {at}: {text}" for at, text in told_together(told))
+        if clean:
+            yield f"  no cause in {where_all(clean)}"
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self.verdict}: {self.target} against {self.baseline}, {len(self.ranks)} step-ranks>"
+
+    def _repr_html_(self) -> str:
+        ranks = [(where(evidence), evidence) for evidence in self.ranks]
+        return comparison_html(f"{self.target} against {self.baseline}", self.answer(), ranks)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_ENDS} more" if len(names) > _MOST_ENDS else ""
+    return ", ".join(names[:_MOST_ENDS]) + more
+
+
+def _apart_at(evidence: RankEvidence, call: int) -> str | None:
+    """Return the name of a call of the target if the sides have other numbers there."""
+    rows = (row for row in evidence.rows if row.target is not None and row.target.id == call)
+    return next((row.place.call for row in rows if row.closeness is not None and not row.closeness.bitwise), None)
