@@ -33,7 +33,7 @@ _FAR_NEARER: Final = 0.1  # times as far as what is read
 _SAMPLED: Final = 64  # elements of a tensor that tell it from others
 _TELLING: Final = 6  # different numbers among them, at least, to three digits of the greatest
 _TELLING_STATISTICS: Final = ("min", "max", "mean", "l2norm")
-_SOURCE: Final = "it came from outside the step (a parameter, a buffer, data) and differs already"
+_SOURCE: Final = "it came from outside the step (a parameter, a buffer, data, numbers of Python) and differs already"
 _OTHER: Final = "the step before left it, but it is another tensor than in the baseline: the {} has what the {} reads"
 
 

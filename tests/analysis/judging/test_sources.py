@@ -41,7 +41,7 @@ def values(rank: RankDump) -> list[Value]:
 
 def said_of(sources: Sources, target: Value, baseline: Value, close: Closeness | None = None) -> tuple[str, bool, str]:
     said, text = sources.judge(target, baseline, close or closeness(target, baseline))
-    assert text == "it came from outside the step (a parameter, a buffer, data) and differs already"
+    assert text == "it came from outside the step (a parameter, a buffer, data, numbers of Python) and differs already"
     return said.status, said.guilty, said.floor_from
 
 
