@@ -28,17 +28,18 @@ from ..flow.counterparts import Side
 from ..flow.leaves import LeafGradient, named_leaves
 from ..flow.odd_calls import odd_call
 from ..outcomes.left_memory import LeftPlace
-from ..outcomes.loss_parts import add_up_to_the_same
+from ..outcomes.loss_parts import add_up_to_the_same, is_its_sum
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
-from .knowledge import Knowledge, is_wrapper
+from .knowledge import Knowledge
 from .left_behind import LeftBehind
 from .open_pairs import OpenPairs
+from .roots import roots_of, starts_of
 from .taken_away import TakenAway
 
-_BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")
 _NONFINITE: Final = Judgement("different", True, floor_from="exact", ratio=math.inf)
 _SIDES: Final = ("target", "baseline")
+_DROPPED: Final = "one side writes it, the other makes it anew: whether the program keeps that is not recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Ends:
         """Prepare to compare; `aligned` has pairs of calls of every kind."""
         self._knows = knows
         self._losses = roots_of(knows.target), roots_of(knows.baseline)
+        self._starts = starts_of(knows.target), starts_of(knows.baseline)
         self._taken = TakenAway(knows, aligned, self._losses)
         unsure = any(wrote_unseen(rank) for rank in (knows.target, knows.baseline))
         self._left = LeftBehind(knows, self._taken, unsure=unsure)
@@ -74,7 +76,10 @@ class Ends:
         for end in [*self._results_of_calls()]:
             self._judge(end)
         for end in [End("result", *found) for found in self._taken.unclear()]:
-            self._is_unclear(end)
+            self._is_unclear(end, "one side takes away what the other makes more of")
+        for target, baseline in self._left.made_anew:
+            name = f"left behind ({self._left.name(0, target)})"
+            self._is_unclear(End("left", name, target, baseline), _DROPPED)
         self._blame_ends()
         self._left_alone()
         for lost in self._open_pairs.leaves.lost():
@@ -98,7 +103,7 @@ class Ends:
         """
         ours, theirs = map(list, self._losses)
         if len(ours) == len(theirs):
-            return list(zip(ours, theirs, strict=True))
+            return [pair for pair in zip(ours, theirs, strict=True) if not self._is_its_sum(*pair)]
         known = [(t, b) for t in ours for b in theirs if self._knows.wiring.state(t, b) is not None]
         found: list[tuple[Value, Value]] = []
         for target, baseline in known:
@@ -110,6 +115,13 @@ class Ends:
             self._knows_a_loss = True
             return found
         return [*found, *zip(ours, theirs, strict=False)]
+
+    def _is_its_sum(self, target: Value, baseline: Value) -> bool:
+        """Tell whether backward was called on a tensor and what it starts from on one side, on their sum on the other."""
+        starts = self._starts[0].get(target.id), self._starts[1].get(baseline.id)
+        found = is_its_sum(target, starts[0], baseline) or is_its_sum(baseline, starts[1], target)
+        self._knows_a_loss |= found
+        return found
 
     def _gradients(self) -> Iterator[End]:
         ours, theirs = (gradients_of(rank) for rank in (self._knows.target, self._knows.baseline))
@@ -239,10 +251,10 @@ class Ends:
         elif end.kind == "loss":
             self._knows_a_loss = True
 
-    def _is_unclear(self, end: End) -> None:
-        """Note an end of which nobody knows whether it is one: one side made more of what the other took away."""
+    def _is_unclear(self, end: End, why: str) -> None:
+        """Note an end of which nobody knows whether it is one, or whether the program keeps it."""
         close = self._knows.known.close(end.target, end.baseline)
-        said = Judgement("unknown", note="one side takes away what the other makes more of")
+        said = Judgement("unknown", note=why)
         self.unknown.append(end.name)
         self._knows.evidence.judged(self._pair(end), end.name, close, said)
 
@@ -295,17 +307,6 @@ class Ends:
             for rank, value in zip((self._knows.target, self._knows.baseline), (end.target, end.baseline), strict=True)
         ]
         return Pair(calls[0], calls[1], "order")
-
-
-def roots_of(rank: RankDump) -> list[Value]:
-    """Return the tensors that backward was called on; what `torch.func` wraps is seen in the calls beneath alone."""
-    found: list[Value] = []
-    for call in rank.calls.filter(kind="api"):
-        if call.op in _BACKWARD:
-            first = call.inputs[0][0] if call.inputs[0] else None
-            given = first if isinstance(first, (list, tuple)) else [first]
-            found += [value for value in given if isinstance(value, Value) and not is_wrapper(value)]
-    return found
 
 
 def gradients_of(rank: RankDump) -> dict[str, Value]:

@@ -10,7 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -22,6 +22,7 @@ from ..evidence.states import State
 from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import named_leaves
+from ..flow.same_view import covers
 from ..outcomes.left_memory import LeftMemory, LeftPlace
 from .knowledge import Knowledge
 from .taken_away import TakenAway
@@ -41,6 +42,7 @@ class LeftBehind:
         self._memory = [LeftMemory(flow, read_data=knows.known.read_data) for flow in knows.flows]
         self._seen: tuple[set[int], set[int]] = set(), set()  # ids of last values that have a counterpart
         self._yielded: set[tuple[int, int]] = set()
+        self.made_anew: list[tuple[Value, Value]] = []  # what one side wrote to a place, the other to none that is known
 
     def pairs(self) -> Iterator[tuple[Value, Value]]:
         """Yield what both sides left at one place."""
@@ -58,6 +60,8 @@ class LeftBehind:
             memory = self._memory[side]
             for place in self._open(side):
                 if not memory.is_state(place) or self._shows_in_parameters(side, place):
+                    continue
+                if self._lies_in_a_known_one(side, place.last):
                     continue
                 if not self._is_made_anew(side, place.last):
                     yield side, place
@@ -113,21 +117,52 @@ class LeftBehind:
             if target.composed or not self._lasts(target, baseline):
                 continue
             ends = [side.get(v.record.place, v) for side, v in zip(self._last, (target, baseline), strict=True)]
-            if (ends[0].id, ends[1].id) != (target.id, baseline.id):
-                yield from self._once(*ends)
+            yield from self._once(ends, (ends[0].id != target.id, ends[1].id != baseline.id))
+
+    def _moved(self, ends: Sequence[Value], changed: tuple[bool, bool]) -> bool:
+        """Tell whether one side left its place for other memory (``p.data = ...``), which holds what the other wrote.
+
+        It did where the optimizer went on writing there. Where that was made anew and no more than made, the program may
+        as well have dropped it.
+        """
+        for side in (side for side in _SIDES if changed[side]):
+            if self._is_written_elsewhere(side, ends):
+                return True
+            if not changed[1 - side] and self._is_made_anew(side, ends[side]):
+                self.made_anew.append((ends[0], ends[1]))
+                return True
+        return False
+
+    def _is_written_elsewhere(self, side: Side, ends: Sequence[Value]) -> bool:
+        """Tell whether the other side's optimizer wrote what one side left, in place, to memory that the step made."""
+        other: Side = 0 if side else 1
+        known = self._knows.known
+        partner = known.partner(side, ends[side])
+        if partner is None or partner.from_outside or not partner.storage or not _by_optimizer(partner):
+            return False
+        place = partner.record.place
+        if place == ends[other].record.place or self._last[other].get(place, partner).id != partner.id:
+            return False
+        state = known.find(*((partner, ends[1]) if side else (ends[0], partner)))
+        return state is not None and state.status in ("same", "within")
 
     @cached_property
     def _last(self) -> list[dict[tuple[object, ...], Value]]:
         """The last value of each place that was written, on both sides."""
         return [_last_places(rank) for rank in (self._knows.target, self._knows.baseline)]
 
-    def _once(self, target: Value, baseline: Value) -> Iterator[tuple[Value, Value]]:
+    def _once(self, ends: Sequence[Value], changed: tuple[bool, bool]) -> Iterator[tuple[Value, Value]]:
+        if not any(changed):
+            return
+        target, baseline = ends
         is_new = (target.id, baseline.id) not in self._yielded
         self._yielded.add((target.id, baseline.id))
         self._seen[0].add(target.id)
         self._seen[1].add(baseline.id)
         known = self._knows.wiring.state(target, baseline) is not None
-        if is_new and (known or not self._unsure or any(map(_by_optimizer, (target, baseline)))):
+        if not is_new or self._moved(ends, changed):
+            return
+        if known or not self._unsure or any(map(_by_optimizer, (target, baseline))):
             yield target, baseline
 
     def _lasts(self, target: Value, baseline: Value) -> bool:
@@ -180,7 +215,11 @@ class LeftBehind:
                 partner = next((p for v in earlier if (p := knows.known.partner(side, v)) is not None), None)
                 if partner is not None and partner.from_outside:
                     other = self._last[1 - side].get(partner.record.place, partner)
-                    yield from self._once(*((other, place.last) if side else (place.last, other)))
+                    has_changed = other.id != partner.id
+                    if side:
+                        yield from self._once((other, place.last), (has_changed, True))
+                    else:
+                        yield from self._once((place.last, other), (True, has_changed))
 
     # -- places that one side alone wrote ---------------------------------------------------------------------------
 
@@ -190,6 +229,14 @@ class LeftBehind:
             return False
         known = self._knows.known
         return any(v.id in self._seen[side] or known.is_known(side, v) for _, v in place.writer.written_values())
+
+    def _lies_in_a_known_one(self, side: Side, value: Value) -> bool:
+        """Tell whether memory that was written in part was compared as a whole, as it was left after that.
+
+        A queue whose oldest rows are overwritten is one that is put together anew of those rows and the others.
+        """
+        wholes = (v for v in self._last[side].values() if v.storage == value.storage and v.version >= value.version)
+        return any(v.id != value.id and v.id in self._seen[side] and covers(v, value) for v in wholes)
 
     def _is_made_anew(self, side: Side, value: Value) -> bool:
         """Tell whether the other side made what memory was left as, and took that away."""

@@ -60,6 +60,27 @@ def add_up_to_the_same(targets: Sequence[Value], baselines: Sequence[Value]) -> 
     return abs(sum(ours) - sum(theirs)) <= least
 
 
+def is_its_sum(one: Value, start: Value | None, whole: Value) -> bool:
+    """Tell whether a number is the sum of a tensor's elements, each times what backward on them starts from.
+
+    ``grad(y, x, torch.ones_like(y))`` takes the gradients of ``y.sum()``.
+
+    Args:
+        one: what backward was called on, of several elements.
+        start: the gradient that it was given for them.
+        whole: the number that backward was called on in the other recording.
+    """
+    number = _number(whole)
+    if start is None or start.shape != one.shape or math.isnan(number):
+        return False
+    if not all(value.has_data and not value.undefined and value.is_floating for value in (one, start)):
+        return False
+    terms = one.tensor().double() * start.tensor().double()
+    coarsest = max((one.dtype, whole.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    least = Limits.of(coarsest).rel_l2 * math.sqrt(2) * float(terms.abs().sum())
+    return abs(float(terms.sum()) - number) <= least
+
+
 def _number(value: Value) -> float:
     """Return what a tensor of one number holds, by its bytes or its statistics; NaN where that is not known."""
     if not value.is_floating or value.numel != 1 or value.undefined:

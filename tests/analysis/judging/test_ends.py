@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
-from aten_dump.analysis.judging.ends import gradients_of, roots_of, wrote_unseen
+from aten_dump.analysis.judging.ends import gradients_of, wrote_unseen
 from aten_dump.analysis.judging.pair_walk import Walk
+from aten_dump.analysis.judging.roots import roots_of, starts_of
 from aten_dump.dump import RankDump
 from tests.analysis.by_hand import walked
 from tests.analysis.wrong_ops import Wrong
@@ -203,6 +204,40 @@ def test_parts_are_divided_and_logged_as_the_whole_is(record: Callable[..., Any]
     parts, whole = (record(lambda n=n: step(n), model=model, data=data) for n in (2, 1))
     for found in (compare(parts, whole), compare(whole, parts)):
         assert found.exit_code == bool(wrong), found.cause
+
+
+@pytest.mark.parametrize("wrong", ["", "twice", "some", "shifted"])
+def test_gradients_of_a_sum_are_those_of_its_terms_that_start_from_ones(record: Callable[..., Any], wrong: str) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1)), torch.randn(6, 4)
+
+    def forces(of_sum: bool) -> None:
+        model.zero_grad()
+        at = x.clone().requires_grad_()
+        energy = model(at)
+        if of_sum:
+            (found,) = torch.autograd.grad(energy.sum(), at, create_graph=True)
+        else:
+            ones = torch.ones_like(energy)
+            start = {"twice": 2 * ones, "some": ones[:4]}.get(wrong, ones)
+            given = {"some": energy[:4], "shifted": energy + 0.001}.get(wrong, energy)
+            (found,) = torch.autograd.grad(given, at, start, create_graph=True)
+        (found + x).square().mean().backward()
+
+    one, other = (record(lambda of_sum=of_sum: forces(of_sum), model=model, data="tensor") for of_sum in (True, False))
+    for found in (compare(one, other), compare(other, one)):
+        assert found.exit_code == bool(wrong), found.cause
+
+
+def test_the_backward_of_a_call_of_grad_begins_nothing(record: Callable[..., Any]) -> None:
+    def body() -> None:
+        x = X.clone().requires_grad_()
+        (found,) = torch.autograd.grad(x.exp(), x, torch.ones(4), create_graph=True)
+        found.sum().backward()
+
+    rank = record(body)
+    assert [value.producer[0].op for value in roots_of(rank) if value.producer] == ["aten::exp", "aten::sum"]
+    assert [value.shape for value in starts_of(rank).values()] == [(4,)]
 
 
 def test_a_loss_of_which_nothing_was_recorded_is_unknown(ended: Ended) -> None:

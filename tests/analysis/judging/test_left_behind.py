@@ -352,3 +352,92 @@ def test_moments_that_are_read_or_written_crosswise_are_found(slip: str, lerp: b
     for found in both_ways(target, baseline):
         assert found.exit_code == 1, found.answer()
     assert slip != "reads first" or "another place" in found.answer()
+
+
+def sharpened(path: Path, restored: str) -> Path:
+    """Record steps that perturb the weights for a second backward, then bring them back in place or in other memory."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def body(step: int) -> None:
+        x = seeded(8, 4, seed=step)
+        model(x).square().mean().backward()
+        weights = list(model.parameters())
+        before = [w.detach().clone() for w in weights]
+        with torch.no_grad():
+            for w in weights:
+                w.add_(w.grad)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        for number, (w, old) in enumerate(zip(weights, before, strict=True)):
+            if restored == "other memory" or (restored == "one is not" and number):
+                w.data = old
+            elif restored == "slightly larger":
+                w.data = old * 1.001
+            elif restored == "in place":
+                w.data.copy_(old)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return record(path, body, model, steps=2)
+
+
+@pytest.mark.parametrize("restored", ["other memory", "one is not", "slightly larger"])
+def test_weights_may_move_to_other_memory_where_the_optimizer_writes_them(tmp_path: Path, restored: str) -> None:
+    one, other = sharpened(tmp_path / "one", restored), sharpened(tmp_path / "other", "in place")
+    for found in both_ways(one, other):
+        assert found.exit_code == (restored != "other memory"), found.answer()
+
+
+def taught(path: Path, how: str) -> Path:
+    """Record steps of a network that learns from an average of itself, which it reads."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    teacher = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def body(step: int) -> None:
+        x = seeded(8, 4, seed=step)
+        (model(x) - teacher(x + 1)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept = []
+        for old, new in zip(teacher.parameters(), model.parameters(), strict=True):
+            if how == "in place":
+                old.data.mul_(0.9).add_(new.data, alpha=0.1)
+            else:
+                kept.append(old.data * 0.9 + new.data * 0.1)
+                if how == "anew":
+                    old.data = kept[-1]
+
+    return record(path, body, model, steps=2)
+
+
+@pytest.mark.parametrize(("how", "code"), [("anew", 2), ("dropped", 1)])
+def test_what_is_made_anew_may_have_been_dropped_which_the_next_step_shows(tmp_path: Path, how: str, code: int) -> None:
+    for found in both_ways(taught(tmp_path / "one", how), taught(tmp_path / "other", "in place")):
+        assert found.exit_code == code, found.answer()
+
+
+@pytest.mark.parametrize("wrong", ["", "another row"])
+def test_a_queue_may_be_overwritten_in_part_or_put_together_anew(tmp_path: Path, wrong: str) -> None:
+    def queueing(path: Path, whole: bool) -> Path:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        model.register_buffer("queue", torch.randn(4, 6))
+
+        def body(step: int) -> None:
+            keys = model(seeded(2, 4, seed=step))
+            (keys @ model.queue.clone()).square().mean().backward()
+            at = 2 * step + (1 if wrong and whole else 0)
+            rows = keys.detach().T
+            if whole:
+                model.queue.copy_(torch.cat([model.queue[:, :at], rows, model.queue[:, at + 2 :]], 1))
+            else:
+                model.queue[:, at : at + 2] = rows
+
+        return record(path, body, model, steps=2)
+
+    for found in both_ways(queueing(tmp_path / "one", True), queueing(tmp_path / "other", False)):
+        assert found.exit_code == bool(wrong), found.answer()

@@ -1,0 +1,48 @@
+"""What a program calls backward on, and the gradients that it starts from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeGuard
+
+from ...dump import Call, RankDump, Value
+from .knowledge import is_wrapper
+
+_STARTS: Final = {  # the argument with the gradients that backward starts from
+    "torch.Tensor.backward": "gradient",
+    "torch.autograd.backward": "grad_tensors",
+    "torch.autograd.grad": "grad_outputs",
+}
+
+
+def roots_of(rank: RankDump) -> list[Value]:
+    """Return the tensors that backward was called on; what `torch.func` wraps is seen in the calls beneath alone."""
+    return [root for call in _calls(rank) for root in _given(call) if _is_told(root)]
+
+
+def starts_of(rank: RankDump) -> dict[int, Value]:
+    """Return the gradients that backward was given for tensors that it was called on, by the ids of these."""
+    found: dict[int, Value] = {}
+    for call in _calls(rank):
+        starts = _as_list(call.inputs[1].get(_STARTS[call.op]))
+        for root, start in zip(_given(call), starts, strict=False):
+            if _is_told(root) and _is_told(start):
+                found[root.id] = start
+    return found
+
+
+def _calls(rank: RankDump) -> Iterator[Call]:
+    """Yield the calls of backward; that of `torch.autograd.grad` has a backward of its own, which starts nothing."""
+    return (call for call in rank.calls.filter(kind="api") if call.op in _STARTS and call.forward is None)
+
+
+def _given(call: Call) -> Sequence[object]:
+    return _as_list(call.inputs[0][0]) if call.inputs[0] else ()
+
+
+def _as_list(given: object) -> Sequence[object]:
+    return given if isinstance(given, (list, tuple)) else [given]
+
+
+def _is_told(value: object) -> TypeGuard[Value]:
+    return isinstance(value, Value) and not is_wrapper(value)
