@@ -11,6 +11,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import torch
@@ -24,6 +25,7 @@ _OF_ROUNDING: Final = 1e-6  # float64 is so much finer than the recorded dtypes,
 _ROUNDINGS: Final = 4.0  # of starts
 _SMALL: Final = 1e-3  # times the greatest element
 _NEAR: Final = 1e-3  # relative L2
+_OF_CHAINS: Final = 1e-6  # relative L2 of what may come of the rounding of many calls
 _SEEDS: Final = 1_000_003  # apart, as values have seeds of their own
 
 
@@ -37,8 +39,18 @@ def shake(tensor: torch.Tensor, value: Value, seed: int = 0) -> None:
     tensor[kept] *= 1 + torch.finfo(value.dtype).eps / 2 * signs
 
 
-def is_shaken_as_far(one: torch.Tensor, other: torch.Tensor, shaken: tuple[object, object]) -> bool:
-    """Tell whether two results are no further apart than the rounding of what one side alone starts from moves them."""
+def is_shaken_as_far(one: torch.Tensor, other: torch.Tensor, shaken: tuple[object, object], calls: int = 1) -> bool:
+    """Tell whether two results are no further apart than the rounding of what one side alone starts from moves them.
+
+    What one side alone starts from was itself computed. Of many such starts the errors add up, as the root of their
+    number; but no more than is far from any meaning.
+
+    Args:
+        one: the target's result.
+        other: the baseline's.
+        shaken: both, with the rounding of their starts put on these.
+        calls: how many calls lie between.
+    """
     apart = measure(one, other)
     moved = [
         measure(found, result)
@@ -46,7 +58,8 @@ def is_shaken_as_far(one: torch.Tensor, other: torch.Tensor, shaken: tuple[objec
         if isinstance(found, torch.Tensor)
     ]
     norm, greatest = sum(m.rmse for m in moved), sum(m.max_abs for m in moved)
-    return not apart.nonfinite and apart.rmse <= _ROUNDINGS * norm and apart.max_abs <= 2 * _ROUNDINGS * greatest
+    most = _ROUNDINGS * (math.sqrt(calls) if apart.rel_l2 <= _OF_CHAINS else 1.0)
+    return not apart.nonfinite and apart.rmse <= most * norm and apart.max_abs <= 2 * most * greatest
 
 
 def is_same(value: Value, one: torch.Tensor, other: torch.Tensor) -> bool:

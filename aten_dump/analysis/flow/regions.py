@@ -250,7 +250,8 @@ class Regions:
             return Meaning("same", cones=cones)
         if all(one[n].shape == other[n].shape for n in unlike) and self._alone(widened):
             shaken = _outcomes(widened, self._starts(widened, shaken=True), numbers)
-            if all(is_shaken_as_far(one[n], other[n], (shaken[0][n], shaken[1][n])) for n in unlike):
+            calls = max(len(cone.pieces) for cone in widened)
+            if all(is_shaken_as_far(one[n], other[n], (shaken[0][n], shaken[1][n]), calls) for n in unlike):
                 return Meaning("same", cones=cones)
         if all(self._is_of_rounding(widened, n, (one[n], other[n]), numbers) for n in unlike):
             return Meaning("same", cones=cones)

@@ -117,7 +117,7 @@ class Ends:
         return [*found, *zip(ours, theirs, strict=False)]
 
     def _is_its_sum(self, target: Value, baseline: Value) -> bool:
-        """Tell whether backward was called on a tensor and what it starts from on one side, on their sum on the other."""
+        """Tell whether one side calls backward on a tensor and what it starts from, the other on their sum."""
         starts = self._starts[0].get(target.id), self._starts[1].get(baseline.id)
         found = is_its_sum(target, starts[0], baseline) or is_its_sum(baseline, starts[1], target)
         self._knows_a_loss |= found

@@ -42,7 +42,7 @@ class LeftBehind:
         self._memory = [LeftMemory(flow, read_data=knows.known.read_data) for flow in knows.flows]
         self._seen: tuple[set[int], set[int]] = set(), set()  # ids of last values that have a counterpart
         self._yielded: set[tuple[int, int]] = set()
-        self.made_anew: list[tuple[Value, Value]] = []  # what one side wrote to a place, the other to none that is known
+        self.made_anew: list[tuple[Value, Value]] = []  # what one side wrote, the other only made
 
     def pairs(self) -> Iterator[tuple[Value, Value]]:
         """Yield what both sides left at one place."""
@@ -122,7 +122,7 @@ class LeftBehind:
     def _moved(self, ends: Sequence[Value], changed: tuple[bool, bool]) -> bool:
         """Tell whether one side left its place for other memory (``p.data = ...``), which holds what the other wrote.
 
-        It did where the optimizer went on writing there. Where that was made anew and no more than made, the program may
+        It did where the optimizer went on writing there. Where that was made anew and no more, the program may
         as well have dropped it.
         """
         for side in (side for side in _SIDES if changed[side]):

@@ -76,6 +76,37 @@ def test_a_shaken_tensor_is_rounded_otherwise(record: Callable[..., RankDump]) -
     assert torch.allclose((one / exact - 1).abs(), torch.full_like(exact, torch.finfo(torch.float32).eps / 2))
     far = one * 1.001
     assert is_shaken_as_far(exact, one, (other, one)) and not is_shaken_as_far(exact, far, (other, far))
+    chained = exact + 10 * (one - exact)
+    assert is_shaken_as_far(exact, chained, (one, chained), 9) and not is_shaken_as_far(exact, chained, (one, chained))
+    chained = exact + 50 * (one - exact)
+    assert not is_shaken_as_far(exact, chained, (one, chained), 1000), "that is no rounding of float32 any more"
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_gradients_that_went_back_through_a_recurrence_have_the_errors_of_many_calls(
+    record: Callable[..., RankDump], wrong: bool
+) -> None:
+    torch.manual_seed(0)
+    scores, moves = torch.randn(4, 9, 5), nn.Linear(5, 5)
+
+    def forward_algorithm(late: bool) -> None:
+        """A conditional random field whose scores are added before the sum over paths, or after it."""
+        moves.zero_grad()
+        at = scores.clone().requires_grad_()
+        known = at[:, 0]
+        for step in range(1, 9):
+            paths = known.unsqueeze(2) + moves.weight
+            if late:
+                known = paths.logsumexp(1) + at[:, step] * (1.00001 if wrong else 1)
+            else:
+                known = (paths + at[:, step].unsqueeze(1)).logsumexp(1)
+        known.logsumexp(1).mean().backward()
+
+    late, early = (
+        record(lambda late=late: forward_algorithm(late), model=moves, data="tensor") for late in (True, False)
+    )
+    for found in (compare(late, early), compare(early, late)):
+        assert found.exit_code == wrong, found.answer()
 
 
 def test_a_difference_that_moves_by_its_own_size_is_one_of_rounding() -> None:

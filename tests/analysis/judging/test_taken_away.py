@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from aten_dump import compare
-from aten_dump.analysis.judging.roots import roots_of
 from aten_dump.analysis.judging.rank_task import pair_calls
+from aten_dump.analysis.judging.roots import roots_of
 from aten_dump.analysis.judging.taken_away import TakenAway
 from aten_dump.analysis.pairing.user_mapping import Mapping
 from aten_dump.dump import RankDump
