@@ -29,12 +29,12 @@ from ..flow.leaves import LeafGradient, named_leaves
 from ..flow.odd_calls import odd_call
 from ..outcomes.left_memory import LeftPlace
 from ..outcomes.loss_parts import add_up_to_the_same, is_its_sum
+from ..outcomes.roots import roots_of, starts_of
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
 from .knowledge import Knowledge
 from .left_behind import LeftBehind
 from .open_pairs import OpenPairs
-from .roots import roots_of, starts_of
 from .taken_away import TakenAway
 
 _NONFINITE: Final = Judgement("different", True, floor_from="exact", ratio=math.inf)

@@ -24,6 +24,7 @@ from ..flow.read_numbers import ReadNumbers
 from ..flow.regions import Regions
 from ..flow.undefined_memory import UndefinedMemory
 from ..flow.wiring import Wiring
+from ..outcomes.roots import is_wrapper
 from ..rerun.op_errors import Undefined
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
@@ -164,8 +165,3 @@ class Knowledge:
 def _is_read(value: Value) -> bool:
     """Tell whether an op reads what a value holds."""
     return any(call.kind == "aten" and value.id in call.read_value_ids() for call, _ in value.consumers)
-
-
-def is_wrapper(value: Value) -> bool:
-    """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
-    return value.opaque and "local" not in value.extra

@@ -33,13 +33,13 @@ from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
 from ..outcomes.loss_parts import LossParts
+from ..outcomes.roots import roots_of
 from .ends import Ends, gradients_of
 from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs, is_of_other_numbers
 from .result_judge import OTHER_DRAWS
-from .roots import roots_of
 
 _MOST_ALIKE: Final = 64  # results that nobody reads, among which the nearest is looked for
 _MOST_FROM_OUTSIDE: Final = 4  # of what a call reads, whose counterparts' readers are looked at

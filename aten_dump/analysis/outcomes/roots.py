@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeGuard
 
 from ...dump import Call, RankDump, Value
-from .knowledge import is_wrapper
 
 _STARTS: Final = {  # the argument with the gradients that backward starts from
     "torch.Tensor.backward": "gradient",
@@ -46,3 +45,8 @@ def _as_list(given: object) -> Sequence[object]:
 
 def _is_told(value: object) -> TypeGuard[Value]:
     return isinstance(value, Value) and not is_wrapper(value)
+
+
+def is_wrapper(value: Value) -> bool:
+    """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
+    return value.opaque and "local" not in value.extra
