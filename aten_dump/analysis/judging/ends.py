@@ -28,7 +28,7 @@ from ..flow.counterparts import Side
 from ..flow.leaves import LeafGradient, named_leaves
 from ..flow.odd_calls import odd_call
 from ..outcomes.left_memory import LeftPlace
-from ..outcomes.loss_parts import add_up_to_the_same, is_its_sum
+from ..outcomes.loss_parts import add_up_to_the_same, is_the_others_sum
 from ..outcomes.roots import roots_of, starts_of
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
@@ -60,7 +60,6 @@ class Ends:
         """Prepare to compare; `aligned` has pairs of calls of every kind."""
         self._knows = knows
         self._losses = roots_of(knows.target), roots_of(knows.baseline)
-        self._starts = starts_of(knows.target), starts_of(knows.baseline)
         self._taken = TakenAway(knows, aligned, self._losses)
         unsure = any(wrote_unseen(rank) for rank in (knows.target, knows.baseline))
         self._left = LeftBehind(knows, self._taken, unsure=unsure)
@@ -103,7 +102,11 @@ class Ends:
         """
         ours, theirs = map(list, self._losses)
         if len(ours) == len(theirs):
-            return [pair for pair in zip(ours, theirs, strict=True) if not self._is_its_sum(*pair)]
+            starts = starts_of(self._knows.target), starts_of(self._knows.baseline)
+            pairs = list(zip(ours, theirs, strict=True))
+            unlike = [pair for pair in pairs if not is_the_others_sum(*pair, starts)]
+            self._knows_a_loss |= len(unlike) < len(pairs)
+            return unlike
         known = [(t, b) for t in ours for b in theirs if self._knows.wiring.state(t, b) is not None]
         found: list[tuple[Value, Value]] = []
         for target, baseline in known:
@@ -115,13 +118,6 @@ class Ends:
             self._knows_a_loss = True
             return found
         return [*found, *zip(ours, theirs, strict=False)]
-
-    def _is_its_sum(self, target: Value, baseline: Value) -> bool:
-        """Tell whether one side calls backward on a tensor and what it starts from, the other on their sum."""
-        starts = self._starts[0].get(target.id), self._starts[1].get(baseline.id)
-        found = is_its_sum(target, starts[0], baseline) or is_its_sum(baseline, starts[1], target)
-        self._knows_a_loss |= found
-        return found
 
     def _gradients(self) -> Iterator[End]:
         ours, theirs = (gradients_of(rank) for rank in (self._knows.target, self._knows.baseline))

@@ -10,7 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -61,7 +61,7 @@ class LeftBehind:
             for place in self._open(side):
                 if not memory.is_state(place) or self._shows_in_parameters(side, place):
                     continue
-                if self._lies_in_a_known_one(side, place.last):
+                if _lies_in(place.last, (v for v in self._last[side].values() if v.id in self._seen[side])):
                     continue
                 if not self._is_made_anew(side, place.last):
                     yield side, place
@@ -230,14 +230,6 @@ class LeftBehind:
         known = self._knows.known
         return any(v.id in self._seen[side] or known.is_known(side, v) for _, v in place.writer.written_values())
 
-    def _lies_in_a_known_one(self, side: Side, value: Value) -> bool:
-        """Tell whether memory that was written in part was compared as a whole, as it was left after that.
-
-        A queue whose oldest rows are overwritten is one that is put together anew of those rows and the others.
-        """
-        wholes = (v for v in self._last[side].values() if v.storage == value.storage and v.version >= value.version)
-        return any(v.id != value.id and v.id in self._seen[side] and covers(v, value) for v in wholes)
-
     def _is_made_anew(self, side: Side, value: Value) -> bool:
         """Tell whether the other side made what memory was left as, and took that away."""
         other: Side = 0 if side else 1
@@ -260,6 +252,15 @@ def _reads(flow: DataFlow, last: Value) -> Iterator[tuple[Call, str]]:
 def _writes(call: Call, last: Value) -> bool:
     """Tell whether a call writes at the place of a value."""
     return any(value.record.place == last.record.place for _, value in call.written_values())
+
+
+def _lies_in(value: Value, known: Iterable[Value]) -> bool:
+    """Tell whether memory that was written in part was compared as a whole, as it was left after that.
+
+    A queue whose oldest rows are overwritten is one that is put together anew of those rows and the others.
+    """
+    wholes = (v for v in known if v.storage == value.storage and v.version >= value.version)
+    return any(whole.id != value.id and covers(whole, value) for whole in wholes)
 
 
 def _is_same(close: Closeness) -> bool:

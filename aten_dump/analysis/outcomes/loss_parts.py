@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -60,7 +60,20 @@ def add_up_to_the_same(targets: Sequence[Value], baselines: Sequence[Value]) -> 
     return abs(sum(ours) - sum(theirs)) <= least
 
 
-def is_its_sum(one: Value, start: Value | None, whole: Value) -> bool:
+def is_the_others_sum(target: Value, baseline: Value, starts: tuple[Mapping[int, Value], Mapping[int, Value]]) -> bool:
+    """Tell whether one side calls backward on a tensor and what it starts from, the other on their sum.
+
+    Args:
+        target: what the target called backward on.
+        baseline: what the baseline did.
+        starts: the gradients that both sides gave, by the ids of what they called backward on.
+    """
+    return _is_its_sum(target, starts[0].get(target.id), baseline) or _is_its_sum(
+        baseline, starts[1].get(baseline.id), target
+    )
+
+
+def _is_its_sum(one: Value, start: Value | None, whole: Value) -> bool:
     """Tell whether a number is the sum of a tensor's elements, each times what backward on them starts from.
 
     ``grad(y, x, torch.ones_like(y))`` takes the gradients of ``y.sum()``.
