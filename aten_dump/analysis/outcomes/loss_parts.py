@@ -83,11 +83,11 @@ def _is_its_sum(one: Value, start: Value | None, whole: Value) -> bool:
         start: the gradient that it was given for them.
         whole: the number that backward was called on in the other recording.
     """
-    number = _number(whole)
-    if start is None or start.shape != one.shape or math.isnan(number):
+    if start is None or start.shape != one.shape or whole.numel != 1:
         return False
     if not all(value.has_data and not value.undefined and value.is_floating for value in (one, start)):
         return False
+    number = _number(whole)
     terms = one.tensor().double() * start.tensor().double()
     coarsest = max((one.dtype, whole.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     least = Limits.of(coarsest).rel_l2 * math.sqrt(2) * float(terms.abs().sum())
