@@ -48,16 +48,29 @@ def _rms(value: Value) -> float | None:
     return None if norm is None or not math.isfinite(norm) or not value.numel else norm / math.sqrt(value.numel)
 
 
-def _added_up(given: _Given, result: Value) -> float | None:
-    """Return the size of a sum over the first tensor that is given."""
-    value = given.get("input.0")
-    rms = None if value is None else _rms(value)
-    return None if value is None or rms is None else rms * math.sqrt(_terms(value, result))
+def _summed(name: str) -> Callable[[_Given, Value], float | None]:
+    """Return what tells the size of a sum over a tensor that is given."""
+
+    def size(given: _Given, result: Value) -> float | None:
+        value = given.get(name)
+        rms = None if value is None else _rms(value)
+        return None if value is None or rms is None else rms * math.sqrt(_terms(value, result))
+
+    return size
+
+
+_added_up: Final = _summed("input.0")
 
 
 def _averaged(given: _Given, result: Value) -> float | None:
     size = _added_up(given, result)
     return None if size is None else size / _terms(given["input.0"], result)
+
+
+def _of_both(given: _Given, result: Value) -> float | None:
+    """Return the size of a sum or difference of two tensors."""
+    sizes = [None if value is None else _rms(value) for value in map(given.get, ("input.0", "input.1"))]
+    return None if sizes[0] is None or sizes[1] is None else math.hypot(sizes[0], sizes[1])
 
 
 def _product(first: str, second: str) -> Callable[[_Given, Value], float | None]:
@@ -78,12 +91,18 @@ def _terms(value: Value, result: Value) -> float:
 
 
 _SIZES: Final[dict[tuple[str, str], Callable[[_Given, Value], float | None]]] = {
+    ("add", ""): _of_both,
+    ("sub", ""): _of_both,
     ("sum", ""): _added_up,
     ("mean", ""): _averaged,
     ("mm", ""): _product("input.0", "input.1"),
     ("bmm", ""): _product("input.0", "input.1"),
     ("addmm", ""): _product("input.1", "input.2"),
     ("baddbmm", ""): _product("input.1", "input.2"),
+    ("embedding_dense_backward", ""): _added_up,
+    ("index_put", ""): _summed("input.2"),
+    ("index_add", ""): _summed("input.3"),
+    ("scatter_add", ""): _summed("input.3"),
     ("convolution_backward", "output.2"): _added_up,
     ("native_layer_norm", "output.1"): _averaged,
     ("native_group_norm", "output.1"): _averaged,

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
+import torch
+
 from ...config import SIGNS
 from ...dump import Value
 from ...dump.value_statistics import Number
@@ -202,6 +204,26 @@ def equal_but_for_order(target: Value, baseline: Value, close: Closeness) -> boo
     t, b = target.stats, baseline.stats
     exact = ("min", "max", *SIGNS, *_COUNTS)
     return t is not None and b is not None and all(_equal(t.get(name), b.get(name)) for name in exact)
+
+
+def equal_but_for_dtype(target: Value, baseline: Value, close: Closeness) -> bool:
+    """Tell whether the statistics of one value are what the other's become when it is rounded to the coarser dtype.
+
+    Rounding keeps the order of elements: the ends are the other's, rounded. No sum moves by more than its terms.
+    """
+    if close.level != "statistic" or close.dtype is None or close.nonfinite or close.error is None:
+        return False
+    if not (target.is_floating and baseline.is_floating):
+        return False
+    fine, coarse = sorted((target, baseline), key=lambda value: torch.finfo(value.dtype).eps)
+    rounded, found = (torch.tensor(_ends(value), dtype=coarse.dtype) for value in (fine, coarse))
+    return close.error <= torch.finfo(coarse.dtype).eps and len(found) == 2 and torch.equal(rounded, found)
+
+
+def _ends(value: Value) -> list[float]:
+    """Return the least and the greatest element, where the statistics have them."""
+    stats: Mapping[str, Number] = value.stats or {}
+    return [end for name in ("min", "max") if isinstance(end := stats.get(name), float)]
 
 
 def _recorders_differ(target: Value, baseline: Value) -> bool:

@@ -24,7 +24,7 @@ from ...dump.across_ranks.assembled_value import AssembledValue
 from ...errors import AtenDumpError
 from ...store import records
 from ..distance.element_chunks import plain
-from ..distance.value_distance import Closeness, equal_but_for_order, stride_class
+from ..distance.value_distance import Closeness, equal_but_for_dtype, equal_but_for_order, stride_class
 from ..evidence.judgement import Judgement
 from .estimates import limits_of
 
@@ -104,6 +104,8 @@ class Sources:
     def _has_equal_statistics(self, target: Value, baseline: Value, close: Closeness) -> bool:
         if close.level != "statistic" or not close.error:
             return close.level == "statistic"
+        if close.dtype is not None:
+            return equal_but_for_dtype(target, baseline, close)
         may_differ = self._summed_otherwise or close.layout is not None
         return may_differ and equal_but_for_order(target, baseline, close)
 

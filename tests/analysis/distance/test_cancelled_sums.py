@@ -15,7 +15,7 @@ from aten_dump.analysis.distance.cancelled_sums import is_sum, times_cancelled
 
 Program = Callable[[], object]
 N = 4096
-SUMS = ("sum", "mean", "mm", "addmm", "convolution_backward")
+SUMS = ("add", "sub", "index_put", "embedding_dense_backward", "sum", "mean", "mm", "addmm", "convolution_backward")
 
 
 def times(path: Path, program: Program, op: str, slot: str = "output.0", data: Any = "statistic") -> float:
@@ -59,8 +59,29 @@ def test_the_gradient_of_a_bias_before_a_norm(tmp_path: Path) -> None:
     assert times(tmp_path / "b", program, "convolution_backward", "output.1") == 1.0  # its terms cannot be told
 
 
+def test_a_difference_of_what_is_nearly_equal(tmp_path: Path) -> None:
+    x = noise(N)
+    assert times(tmp_path / "a", lambda: x - x * 0.99, "sub") == pytest.approx(math.hypot(1, 0.99) / 0.01, rel=1e-3)
+    assert times(tmp_path / "b", lambda: x + noise(N).flip(0), "add") == pytest.approx(1.0, abs=0.1)
+
+
+def test_gradients_that_rows_of_a_table_add_up(tmp_path: Path) -> None:
+    """Those of a softmax over neighbours cancel: what is left of them is as exact as they are, not as itself."""
+    rows, index = noise(N, 4), torch.arange(N) % 8
+    rows -= rows.view(-1, 8, 4).mean(0).repeat(N // 8, 1) * 0.999
+    table = torch.nn.Embedding(8, 4)
+
+    def looked_up() -> None:
+        (table(index) * rows).sum().backward()
+
+    put = times(tmp_path / "a", lambda: torch.zeros(8, 4).index_put((index,), rows, accumulate=True), "index_put")
+    assert put > 100
+    assert times(tmp_path / "b", looked_up, "embedding_dense_backward") == pytest.approx(put, rel=1e-3)
+
+
 def test_what_has_no_statistics_or_is_no_sum_is_not_told(tmp_path: Path) -> None:
     x = torch.cat([torch.ones(N), -torch.ones(N)])
     assert times(tmp_path / "a", lambda: x.sum(), "sum", data="hash") == 1.0
     assert times(tmp_path / "b", lambda: x.sum(), "sum") == 1.0  # zero has no size
-    assert times(tmp_path / "c", lambda: x - 1, "sub") == 1.0
+    assert times(tmp_path / "c", lambda: x * 2, "mul") == 1.0
+    assert times(tmp_path / "d", lambda: x - 1, "sub") == 1.0  # of a number

@@ -102,6 +102,24 @@ def test_weights_that_lie_otherwise_are_the_same(tmp_path: Path) -> None:
     assert said_of(Sources((0, 0), exact=True), one, other) == ("within", False, "depth")
 
 
+def test_weights_in_another_precision_are_the_same_but_for_its_rounding(tmp_path: Path) -> None:
+    """Rounding keeps the order: of a tensor's ends nothing is left but what rounding makes of them."""
+    third = dict(zip(("min", "max", "mean", "l2norm"), (1 / 3, 4 / 3, 2.5 / 3, math.sqrt(30) / 3), strict=True))
+    single = values(with_statistics(tmp_path / "single", X / 3, **third))[0]
+    rounded = (X / 3).bfloat16()
+    found = rounded.double()
+    ends: dict[str, float | None] = {"min": found.min().item(), "max": found.max().item()}
+    sums: dict[str, float | None] = {"mean": found.mean().item(), "l2norm": found.norm().item()}
+    half, wrong, far = (
+        values(with_statistics(tmp_path / name, rounded, **{**ends, **sums, **changes}))[0]
+        for name, changes in (("half", {}), ("wrong", {"max": ends["max"] + 2**-7}), ("far", {"mean": 2.6 / 3}))
+    )
+    for pair in ((half, single), (single, half)):
+        assert said_of(Sources((0, 0), exact=True), *pair) == ("within", False, "depth")
+    for other in (wrong, far):
+        assert said_of(Sources((0, 0), exact=True), other, single) == ("different", True, "exact")
+
+
 def test_what_the_step_before_left_is_told_by_statistics_where_there_is_nothing_better(tmp_path: Path) -> None:
     left = LeftContents(with_statistics(tmp_path / "a", X))
     assert left.has(values(with_statistics(tmp_path / "b", X))[0])
