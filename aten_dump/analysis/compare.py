@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Mapping as MappingOf
 from concurrent.futures import Executor
 from dataclasses import replace
+from itertools import pairwise
 
 from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
@@ -111,6 +112,8 @@ class _Plan:
                 self.add_together(steps, (sides[0].ranks[0], sides[1].ranks[0]))
             else:
                 self.add(steps, _pairs("rank", rank, sides[0].ranks, sides[1].ranks, self.notes))
+        after = dict(pairwise(dict.fromkeys(task.steps for task in self.tasks)))
+        self.tasks = [replace(task, after=after.get(task.steps)) for task in self.tasks]
 
     def add(self, steps: tuple[int, int], ranks: Iterable[tuple[int, int]]) -> None:
         """Compare a step rank by rank."""
@@ -122,7 +125,7 @@ class _Plan:
         """Compare a step with all ranks of each side put together."""
         if self._control is not None:
             self.notes.append("the control dump was not used: ranks were put together")
-        self.tasks.append(Task(*self._paths, None, steps, leads, self._settings, self._before, True))
+        self.tasks.append(Task(*self._paths, None, steps, leads, self._settings, self._before, together=True))
         self._before = steps
 
 

@@ -63,7 +63,7 @@ class LeftBehind:
                     continue
                 if _lies_in(place.last, (v for v in self._last[side].values() if v.id in self._seen[side])):
                     continue
-                if not self._is_made_anew(side, place.last):
+                if self._made_anew(side, place.last) is None:
                     yield side, place
 
     def belongs_to_model(self, side: Side, place: LeftPlace) -> bool:
@@ -123,13 +123,16 @@ class LeftBehind:
         """Tell whether one side left its place for other memory (``p.data = ...``), which holds what the other wrote.
 
         It did where the optimizer went on writing there. Where that was made anew and no more, the program may
-        as well have dropped it.
+        as well have dropped it: the steps before and after tell, or nobody knows.
         """
         for side in (side for side in _SIDES if changed[side]):
             if self._is_written_elsewhere(side, ends):
                 return True
-            if not changed[1 - side] and self._is_made_anew(side, ends[side]):
+            made = None if changed[1 - side] else self._made_anew(side, ends[side])
+            keeps = None if made is None else self._knows.sources.keeps(1 - side, made, ends[1 - side])
+            if made is not None and keeps is None:
                 self.made_anew.append((ends[0], ends[1]))
+            if made is not None and keeps is not False:
                 return True
         return False
 
@@ -230,11 +233,11 @@ class LeftBehind:
         known = self._knows.known
         return any(v.id in self._seen[side] or known.is_known(side, v) for _, v in place.writer.written_values())
 
-    def _is_made_anew(self, side: Side, value: Value) -> bool:
-        """Tell whether the other side made what memory was left as, and took that away."""
+    def _made_anew(self, side: Side, value: Value) -> Value | None:
+        """Return what the other side made, as memory was left, and took away; None where it made nothing like it."""
         other: Side = 0 if side else 1
         made = [v for v in self._taken.all[other] if _alike(v, value)]
-        return any(self._means_same(side, value, result) for result in made[:_MOST_MADE_ANEW])
+        return next((result for result in made[:_MOST_MADE_ANEW] if self._means_same(side, value, result)), None)
 
     def _means_same(self, side: Side, value: Value, result: Value) -> bool:
         target, baseline = (result, value) if side else (value, result)

@@ -35,7 +35,7 @@ from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
-from .sources import LeftContents, Sources, records_all_ops
+from .sources import LeftContents, ReadContents, Sources, records_all_ops
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
@@ -65,6 +65,7 @@ class Task:
     ranks: tuple[int, int]
     settings: Settings
     before: tuple[int, int] | None = None  # the steps before, where they are compared too
+    after: tuple[int, int] | None = None  # the steps after, likewise
     together: bool = False  # all ranks of each side are put together; `ranks` has the leads
 
 
@@ -130,24 +131,30 @@ def _evidence(target: RankDump, baseline: RankDump, pairs: list[Pair], task: Tas
     judge = ResultJudge(settings.rules, replays, control)
     sources = sources_of(task, target, baseline)
     knows = Knowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
-    knows.numbers.set_before(lambda: _before(task))
+    knows.numbers.set_before(lambda: _beside(task, task.before))
     found = evidence_of(Walk(knows), pairs, task, whole=not is_recompute)
     return replace(found, meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans))
 
 
 def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
     """Return what judges values from outside the step."""
-    ranks = _before(task)
+    ranks = _beside(task, task.before)
     before = None if ranks is None else (LeftContents(with_parts(ranks[0])), LeftContents(with_parts(ranks[1])))
+
+    def after() -> tuple[ReadContents, ReadContents] | None:
+        found = _beside(task, task.after)
+        return None if found is None else (ReadContents(with_parts(found[0])), ReadContents(with_parts(found[1])))
+
     otherwise = summed_otherwise(open_dump(task.target).run, open_dump(task.baseline).run)
-    return Sources(task.steps, exact=exact_sources(target, baseline), before=before, summed_otherwise=otherwise)
+    exact = exact_sources(target, baseline)
+    return Sources(task.steps, exact=exact, before=before, after=after, summed_otherwise=otherwise)
 
 
-def _before(task: Task) -> tuple[RankDump, RankDump] | None:
-    """Return what both sides recorded of the step before, where that is compared too."""
-    if task.before is None:
+def _beside(task: Task, beside: tuple[int, int] | None) -> tuple[RankDump, RankDump] | None:
+    """Return what both sides recorded of the steps before or after, where these are compared too."""
+    if beside is None:
         return None
-    steps = [open_dump(path).step(step) for path, step in zip((task.target, task.baseline), task.before, strict=True)]
+    steps = [open_dump(path).step(step) for path, step in zip((task.target, task.baseline), beside, strict=True)]
     if any(rank not in step.ranks for step, rank in zip(steps, task.ranks, strict=True)):
         return None
     return steps[0].rank(task.ranks[0]), steps[1].rank(task.ranks[1])

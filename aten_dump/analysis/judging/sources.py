@@ -13,7 +13,8 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Final, Protocol
 
 import torch
@@ -52,6 +53,10 @@ class Left(Protocol):
         """Tell whether the step left a tensor with the contents of a value."""
         ...
 
+    def made(self, value: Value) -> bool:
+        """Tell whether the step made a tensor with the contents of a value, and left it."""
+        ...
+
     def has_nearer(self, value: Value, than: Value) -> bool:
         """Tell whether the step left something that is far nearer to a value than another one that it left."""
         ...
@@ -66,6 +71,7 @@ class Sources:
         *,
         exact: bool,
         before: tuple[Left, Left] | None = None,
+        after: Callable[[], tuple[ReadContents, ReadContents] | None] = lambda: None,
         summed_otherwise: bool = False,
     ) -> None:
         """Prepare to judge.
@@ -74,6 +80,7 @@ class Sources:
             steps: the target's and the baseline's.
             exact: whether all that differs counts, as at the first step.
             before: what the step before of both sides left, where that is compared too.
+            after: returns what the step after of both sides reads, where that is compared too.
             summed_otherwise: the runs may have added up the statistics of one tensor in another order.
         """
         self._summed_otherwise = summed_otherwise
@@ -81,6 +88,7 @@ class Sources:
         self._steps = steps
         self._exact = exact
         self._before = before
+        self._after = after
 
     def judge(self, target: Value, baseline: Value, close: Closeness) -> tuple[Judgement, str]:
         """Return what is to be said of two values from outside, and the sentence if it is a finding."""
@@ -100,6 +108,32 @@ class Sources:
         if self._exact and not self._has_equal_statistics(target, baseline, close):
             return Judgement("different", True, 0.0, "exact", math.inf), _SOURCE
         return self._after_steps(target, baseline, close), _SOURCE
+
+    def keeps(self, side: int, made: Value, old: Value) -> bool | None:
+        """Tell whether one side's program goes on with what it made anew in place of what memory held.
+
+        The step after reads the one or the other; where there is none, the program does as it did in the step before.
+
+        Args:
+            side: whose program.
+            made: what it made.
+            old: what the memory still holds.
+
+        Returns:
+            None where that is not known.
+        """
+        if not (_is_telling(made) and _is_telling(old)):
+            return None
+        after = self._read_after
+        if after is not None and after[side].has(made):
+            return True
+        if after is not None and after[side].has(old):
+            return False
+        return True if self._before is not None and self._before[side].made(old) else None
+
+    @cached_property
+    def _read_after(self) -> tuple[ReadContents, ReadContents] | None:
+        return self._after()
 
     def _has_equal_statistics(self, target: Value, baseline: Value, close: Closeness) -> bool:
         if close.level != "statistic" or not close.error:
@@ -140,6 +174,12 @@ class LeftContents:
         if of_bytes is not None and any(self._digest(other) == of_bytes for other in nameless):
             return True
         return any(self._became(other, value) for other in alike)
+
+    def made(self, value: Value) -> bool:
+        """Tell whether the step made a tensor with the contents of a value, and left it."""
+        wanted = digest_of(value)
+        alike = (other for other in self._alike(value) if other.producer is not None)
+        return wanted is not None and any(self._digest(other) == wanted for other in alike)
 
     def has_nearer(self, value: Value, than: Value) -> bool:
         """Tell whether the step left something that is far nearer to a value than another one that it left.
@@ -212,9 +252,26 @@ class LeftOnRanks:
         parts = value.assembly.parts
         return self._left.keys() >= parts.keys() and all(self._left[rank].has(part) for rank, part in parts.items())
 
+    def made(self, value: Value) -> bool:
+        """Tell nothing: who made the parts is not asked."""
+        return False
+
     def has_nearer(self, value: Value, than: Value) -> bool:
         """Tell nothing: parts of it are left on each rank, and may be anything near."""
         return False
+
+
+class ReadContents:
+    """The contents that memory had when a step of one rank began, as far as it was read."""
+
+    def __init__(self, rank: RankDump) -> None:
+        self._rank = rank
+
+    def has(self, value: Value) -> bool:
+        """Tell whether the step read a tensor with the contents of a value."""
+        wanted = digest_of(value)
+        alike = (v for v in self._rank.values if _kind(v) == _kind(value) and not v.record.version and v.from_outside)
+        return wanted is not None and any(digest_of(other) == wanted for other in alike)
 
 
 def last_values(rank: RankDump) -> list[Value]:
@@ -273,6 +330,12 @@ def _tells(sample: torch.Tensor) -> bool:
     """Tell whether elements hold enough numbers to tell a tensor from others."""
     most = sample.abs().max()
     return bool(0 < most < math.inf) and (sample / most).round(decimals=3).unique().numel() >= _TELLING
+
+
+def _is_telling(value: Value) -> bool:
+    """Tell whether a tensor may be known again by all it holds; of statistics alone that is taken for granted."""
+    sample = _sample(value) if value.has_data else None
+    return value.is_floating and (sample is None or sample.unique().numel() > 1)
 
 
 def _is_dense(value: Value) -> bool:

@@ -390,7 +390,7 @@ def test_weights_may_move_to_other_memory_where_the_optimizer_writes_them(tmp_pa
         assert found.exit_code == (restored != "other memory"), found.answer()
 
 
-def taught(path: Path, how: str) -> Path:
+def taught(path: Path, how: str, steps: int) -> Path:
     """Record steps of a network that learns from an average of itself, which it reads."""
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
@@ -407,17 +407,25 @@ def taught(path: Path, how: str) -> Path:
             if how == "in place":
                 old.data.mul_(0.9).add_(new.data, alpha=0.1)
             else:
-                kept.append(old.data * 0.9 + new.data * 0.1)
-                if how == "anew":
+                kept.append(old.data * (0.91 if how == "other weight" else 0.9) + new.data * 0.1)
+                if how != "dropped":
                     old.data = kept[-1]
 
-    return record(path, body, model, steps=2)
+    return record(path, body, model, steps=steps)
 
 
-@pytest.mark.parametrize(("how", "code"), [("anew", 2), ("dropped", 1)])
-def test_what_is_made_anew_may_have_been_dropped_which_the_next_step_shows(tmp_path: Path, how: str, code: int) -> None:
-    for found in both_ways(taught(tmp_path / "one", how), taught(tmp_path / "other", "in place")):
+@pytest.mark.parametrize(
+    ("how", "steps", "code"),
+    [("anew", 1, 2), ("dropped", 1, 2), ("anew", 2, 0), ("anew", 3, 0), ("dropped", 2, 1), ("other weight", 2, 1)],
+)
+def test_what_is_made_anew_may_have_been_dropped_which_the_next_step_shows(
+    tmp_path: Path, how: str, steps: int, code: int
+) -> None:
+    for found in both_ways(taught(tmp_path / "one", how, steps), taught(tmp_path / "other", "in place", steps)):
         assert found.exit_code == code, found.answer()
+        if code == 1:
+            assert found.cause is not None and found.cause.row.place.step == 0, "where it is lost, not where it is read"
+            assert found.cause.row.place.op.startswith(("aten::add", "aten::mul")), found.answer()
 
 
 @pytest.mark.parametrize("wrong", ["", "another row"])
