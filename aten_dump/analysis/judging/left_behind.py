@@ -128,11 +128,15 @@ class LeftBehind:
         for side in (side for side in _SIDES if changed[side]):
             if self._is_written_elsewhere(side, ends):
                 return True
-            made = None if changed[1 - side] else self._made_anew(side, ends[side])
-            keeps = None if made is None else self._knows.sources.keeps(1 - side, made, ends[1 - side])
-            if made is not None and keeps is None:
+            if changed[1 - side]:
+                continue
+            made = self._made_anew(side, ends[side])
+            found = [made] if made is not None else self._read_too(side, ends[side])
+            keeps = [self._knows.sources.keeps(1 - side, value, ends[1 - side]) for value in found]
+            if True in keeps:
+                return True
+            if made is not None and None in keeps:
                 self.made_anew.append((ends[0], ends[1]))
-            if made is not None and keeps is not False:
                 return True
         return False
 
@@ -237,13 +241,23 @@ class LeftBehind:
         """Return what the other side made, as memory was left, and took away; None where it made nothing like it."""
         other: Side = 0 if side else 1
         made = [v for v in self._taken.all[other] if _alike(v, value)]
-        return next((result for result in made[:_MOST_MADE_ANEW] if self._means_same(side, value, result)), None)
+        return next(
+            (result for result in made[:_MOST_MADE_ANEW] if _mean_the_same(self._knows, side, value, result)), None
+        )
 
-    def _means_same(self, side: Side, value: Value, result: Value) -> bool:
-        target, baseline = (result, value) if side else (value, result)
-        if _is_same(self._knows.known.close(target, baseline)):
-            return True
-        return self._knows.regions.mean_the_same(target, baseline)
+    def _read_too(self, side: Side, value: Value) -> list[Value]:
+        """Return what the other side made, as memory was left, and reads in the step too (``self.hidden = h``)."""
+        writer = self._knows.flows[side].writer(value)
+        given = () if writer is None else writer[0].input_values()
+        partners = (self._knows.known.partner(side, read) for _, read in given)
+        made = (v for v in partners if v is not None and v.producer is not None and _alike(v, value))
+        return [v for v in made if _mean_the_same(self._knows, side, value, v)]
+
+
+def _mean_the_same(knows: Knowledge, side: Side, value: Value, result: Value) -> bool:
+    """Tell whether a value and what the other side made are the same, or come of the same."""
+    target, baseline = (result, value) if side else (value, result)
+    return _is_same(knows.known.close(target, baseline)) or knows.regions.mean_the_same(target, baseline)
 
 
 def _reads(flow: DataFlow, last: Value) -> Iterator[tuple[Call, str]]:

@@ -122,11 +122,11 @@ class Sources:
         Returns:
             None where that is not known.
         """
-        if not (_is_telling(made) and _is_telling(old)):
-            return None
         after = self._read_after
-        if after is not None and after[side].has(made):
+        if after is not None and _is_telling(made) and after[side].has(made):
             return True
+        if not _is_telling(old):
+            return None
         if after is not None and after[side].has(old):
             return False
         return True if self._before is not None and self._before[side].made(old) else None

@@ -428,6 +428,43 @@ def test_what_is_made_anew_may_have_been_dropped_which_the_next_step_shows(
             assert found.cause.row.place.op.startswith(("aten::add", "aten::mul")), found.answer()
 
 
+class Recurrent(nn.Module):
+    """Starts each step from what it made in the step before."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("hidden", torch.zeros(8, 4))
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.layer(x) + 0.5 * self.hidden)
+        if self.how == "in place":
+            self.hidden.copy_(h.detach())
+        elif self.how != "dropped":
+            self.hidden = h.detach() * 0.99 if self.how == "smaller" else h.detach()
+        return h
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize(("how", "code"), [("anew", 0), ("dropped", 1), ("smaller", 1)])
+def test_a_state_may_be_a_tensor_that_the_step_reads_too(tmp_path: Path, how: str, code: int, steps: int) -> None:
+    def recorded(path: Path, how: str) -> Path:
+        torch.manual_seed(0)
+        model = Recurrent(how)
+
+        def body(step: int) -> None:
+            model.zero_grad()
+            model(seeded(8, 4, seed=step)).square().mean().backward()
+
+        return record(path, body, model, steps=steps)
+
+    for found in both_ways(recorded(tmp_path / "one", how), recorded(tmp_path / "other", "in place")):
+        assert found.exit_code == code, found.answer()
+        if code:
+            assert found.cause is not None and found.cause.row.place.op == "aten::copy_", found.answer()
+
+
 @pytest.mark.parametrize("wrong", ["", "another row"])
 def test_a_queue_may_be_overwritten_in_part_or_put_together_anew(tmp_path: Path, wrong: str) -> None:
     def queueing(path: Path, whole: bool) -> Path:
