@@ -86,7 +86,7 @@ def compare(
 
 
 class _Plan:
-    """The tasks of a comparison, step by step; each knows the step before."""
+    """The tasks of a comparison, step by step; each knows the steps before and after."""
 
     def __init__(self, target: Dump, baseline: Dump, control: str | None, settings: Settings) -> None:
         self.tasks: list[Task] = []
@@ -95,7 +95,6 @@ class _Plan:
         self._paths = str(target.path), str(baseline.path)
         self._control = control
         self._settings = settings
-        self._before: tuple[int, int] | None = None
 
     def fill(self, step: str | int | None, rank: str | int | None, together: bool, by_layout: bool) -> None:
         """Add the steps that were asked for.
@@ -113,20 +112,19 @@ class _Plan:
             else:
                 self.add(steps, _pairs("rank", rank, sides[0].ranks, sides[1].ranks, self.notes))
         after = dict(pairwise(dict.fromkeys(task.steps for task in self.tasks)))
-        self.tasks = [replace(task, after=after.get(task.steps)) for task in self.tasks]
+        before = {later: earlier for earlier, later in after.items()}
+        self.tasks = [replace(t, before=before.get(t.steps), after=after.get(t.steps)) for t in self.tasks]
 
     def add(self, steps: tuple[int, int], ranks: Iterable[tuple[int, int]]) -> None:
         """Compare a step rank by rank."""
         for pair in ranks:
-            self.tasks.append(Task(*self._paths, self._control, steps, pair, self._settings, self._before))
-        self._before = steps
+            self.tasks.append(Task(*self._paths, self._control, steps, pair, self._settings))
 
     def add_together(self, steps: tuple[int, int], leads: tuple[int, int]) -> None:
         """Compare a step with all ranks of each side put together."""
         if self._control is not None:
             self.notes.append("the control dump was not used: ranks were put together")
-        self.tasks.append(Task(*self._paths, None, steps, leads, self._settings, self._before, together=True))
-        self._before = steps
+        self.tasks.append(Task(*self._paths, None, steps, leads, self._settings, together=True))
 
 
 @made_on_the_host

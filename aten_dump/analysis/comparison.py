@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 from .evidence.answer import cause_sentences, compared, let_through, travel
@@ -30,7 +31,7 @@ _MOST_ENDS: Final = 5  # losses, gradients and the like that are named
 EXIT_CODES: Final[dict[Verdict, int]] = {"same": 0, "within": 0, "different": 1, "incomparable": 2}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Comparison:
     """What came of comparing two dumps."""
 
@@ -41,11 +42,10 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        summary = self._summary()
-        statuses = summary.judged
+        statuses = self._summary.judged
         if statuses["different"] or any(evidence.findings for evidence in self.ranks) or any(unfounded(self.ranks)):
             return "different"
-        if not (statuses["same"] or statuses["within"]) or summary.not_compared:
+        if not (statuses["same"] or statuses["within"]) or self._summary.not_compared:
             return "incomparable"
         if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks):
             return "incomparable"
@@ -56,7 +56,7 @@ class Comparison:
         """0 same or within noise, 1 different, 2 could not be compared."""
         return EXIT_CODES[self.verdict]
 
-    @property
+    @cached_property
     def first(self) -> tuple[RankEvidence, Finding] | None:
         """The first cause over all ranks, and the step and rank it is in."""
         return first_cause(self.ranks)
@@ -71,6 +71,7 @@ class Comparison:
         """All rows, by step and rank, in execution order."""
         return (row for evidence in self.ranks for row in evidence.rows)
 
+    @cached_property
     def _summary(self) -> RowSummary:
         whole = RowSummary()
         for evidence in self.ranks:
@@ -90,7 +91,7 @@ class Comparison:
     @property
     def headline(self) -> str:
         """The verdict as a sentence, with what the user's rules kept out of it."""
-        passed = let_through(self._summary())
+        passed = let_through(self._summary)
         if passed and self.verdict == "within":
             return f"The dumps agree but for what was let through: by {passed}."
         is_estimated = sum(2 * e.proven - e.judged for e in self.ranks) < 0
@@ -125,7 +126,7 @@ class Comparison:
             unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
             yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
         elif self.verdict == "different":
-            first = self._summary().first_different
+            first = self._summary.first_different
             if first is not None:
                 why = f": {first.note}" if first.note else ""
                 yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}{why}."

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import AtenDumpError, FormatError, MissingDataError, StoreError
 from ..store.regular_files import foreign_entries, numbered_folders
-from ..store.run_json import RUN_FILE, ranges_of, read_ranges, read_run
+from ..store.run_json import RUN_FILE, read_ranges, read_run
 from ..store.writing.index_writer import INDEX_FILE
 from .foreign.formats import foreign_ranks
 from .rank import RankDump
 from .shown.recordings_in_notebook import MOST_SUMMED_UP, dump_html, sizes
+from .shown.step_ranks import named
 
 _SHOWN = 20
 _MOST_LISTED = 1 << 20
@@ -88,7 +89,7 @@ class Dump:
             if ranks:
                 verb, them = ("is", "it") if len(steps) == len(ranks) == 1 else ("are", "them")
                 yield (
-                    f"{_named('step', steps)} of {_named('rank', ranks)} {verb} not in {self.path}, though {RUN_FILE} "
+                    f"{named('step', steps)} of {named('rank', ranks)} {verb} not in {self.path}, though {RUN_FILE} "
                     f"lists {them}; did the program end there before that, or was a folder lost, or not copied?"
                 )
 
@@ -216,10 +217,6 @@ def _within(text: object) -> list[int]:
     ranges = read_ranges(text)
     count = sum(max(0, high - low + 1) for low, high in ranges)
     return [n for low, high in ranges for n in range(low, high + 1)] if count <= _MOST_LISTED else []
-
-
-def _named(what: str, numbers: Sequence[int]) -> str:
-    return f"{what}{'s' * (len(numbers) > 1)} {ranges_of(numbers)}"
 
 
 def _has_index(directory: Path) -> bool:

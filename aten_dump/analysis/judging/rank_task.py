@@ -35,7 +35,7 @@ from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
-from .sources import LeftContents, ReadContents, Sources, records_all_ops
+from .sources import Contents, LeftContents, Sources, read_contents, records_all_ops
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
@@ -141,9 +141,9 @@ def sources_of(task: Task, target: RankDump, baseline: RankDump) -> Sources:
     ranks = _beside(task, task.before)
     before = None if ranks is None else (LeftContents(with_parts(ranks[0])), LeftContents(with_parts(ranks[1])))
 
-    def after() -> tuple[ReadContents, ReadContents] | None:
+    def after() -> tuple[Contents, Contents] | None:
         found = _beside(task, task.after)
-        return None if found is None else (ReadContents(with_parts(found[0])), ReadContents(with_parts(found[1])))
+        return None if found is None else (read_contents(with_parts(found[0])), read_contents(with_parts(found[1])))
 
     otherwise = summed_otherwise(open_dump(task.target).run, open_dump(task.baseline).run)
     exact = exact_sources(target, baseline)

@@ -13,8 +13,8 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, cached_property
 from typing import Final, Protocol
 
 import torch
@@ -71,7 +71,7 @@ class Sources:
         *,
         exact: bool,
         before: tuple[Left, Left] | None = None,
-        after: Callable[[], tuple[ReadContents, ReadContents] | None] = lambda: None,
+        after: Callable[[], tuple[Contents, Contents] | None] = lambda: None,
         summed_otherwise: bool = False,
     ) -> None:
         """Prepare to judge.
@@ -88,7 +88,7 @@ class Sources:
         self._steps = steps
         self._exact = exact
         self._before = before
-        self._after = after
+        self._after = cache(after)
 
     def judge(self, target: Value, baseline: Value, close: Closeness) -> tuple[Judgement, str]:
         """Return what is to be said of two values from outside, and the sentence if it is a finding."""
@@ -110,7 +110,7 @@ class Sources:
         return self._after_steps(target, baseline, close), _SOURCE
 
     def keeps(self, side: int, made: Value, old: Value) -> bool | None:
-        """Tell whether one side's program goes on with what it made anew in place of what memory held.
+        """Tell whether one side's program goes on with what it made anew in place of what memory held; None: not known.
 
         The step after reads the one or the other; where there is none, the program does as it did in the step before.
 
@@ -118,11 +118,8 @@ class Sources:
             side: whose program.
             made: what it made.
             old: what the memory still holds.
-
-        Returns:
-            None where that is not known.
         """
-        after = self._read_after
+        after = self._after()
         if after is not None and _is_telling(made) and after[side].has(made):
             return True
         if not _is_telling(old):
@@ -130,10 +127,6 @@ class Sources:
         if after is not None and after[side].has(old):
             return False
         return True if self._before is not None and self._before[side].made(old) else None
-
-    @cached_property
-    def _read_after(self) -> tuple[ReadContents, ReadContents] | None:
-        return self._after()
 
     def _has_equal_statistics(self, target: Value, baseline: Value, close: Closeness) -> bool:
         if close.level != "statistic" or not close.error:
@@ -151,14 +144,44 @@ class Sources:
         return Judgement("different" if wrong else "within", wrong, limits.rel_l2, "depth", ratio)
 
 
+class Contents:
+    """What some values hold; each is read once."""
+
+    def __init__(self, values: Callable[[], Iterable[Value]]) -> None:
+        """Take what returns them, which is called when they are asked for."""
+        self._values = values
+        self._digests: dict[int, str | None] = {}
+
+    def has(self, value: Value) -> bool:
+        """Tell whether one of them holds what another value does."""
+        wanted = digest_of(value)
+        return wanted is not None and any(self.digest(other) == wanted for other in self.alike(value))
+
+    def alike(self, value: Value) -> list[Value]:
+        """Return those of the dtype and size of a value."""
+        return self._by_kind.get(_kind(value), [])
+
+    def digest(self, value: Value) -> str | None:
+        """Return the digest of one of them."""
+        if value.id not in self._digests:
+            self._digests[value.id] = digest_of(value)
+        return self._digests[value.id]
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[object, ...], list[Value]]:
+        found: dict[tuple[object, ...], list[Value]] = {}
+        for value in self._values():
+            found.setdefault(_kind(value), []).append(value)
+        return found
+
+
 class LeftContents:
     """The contents that memory had when a step of one rank ended."""
 
     def __init__(self, rank: RankDump) -> None:
         self._rank = rank
-        self._by_kind: dict[tuple[object, ...], list[Value]] | None = None
+        self._contents = Contents(lambda: last_values(rank))
         self._by_storage: dict[int, list[records.Value]] | None = None
-        self._digests: dict[int, str | None] = {}
         self._samples: dict[int, torch.Tensor | None] = {}
 
     def has(self, value: Value) -> bool:
@@ -166,20 +189,20 @@ class LeftContents:
         wanted = digest_of(value)
         if wanted is None:
             return False
-        alike = self._alike(value)
-        if any(self._digest(other) == wanted for other in alike):
+        alike = self._contents.alike(value)
+        if any(self._contents.digest(other) == wanted for other in alike):
             return True
         nameless = [other for other in alike if other.hash is None] if value.hash is not None else []
         of_bytes = digest_of_bytes(value) if nameless else None  # parts of what was recorded have no hash of their own
-        if of_bytes is not None and any(self._digest(other) == of_bytes for other in nameless):
+        if of_bytes is not None and any(self._contents.digest(other) == of_bytes for other in nameless):
             return True
         return any(self._became(other, value) for other in alike)
 
     def made(self, value: Value) -> bool:
         """Tell whether the step made a tensor with the contents of a value, and left it."""
         wanted = digest_of(value)
-        alike = (other for other in self._alike(value) if other.producer is not None)
-        return wanted is not None and any(self._digest(other) == wanted for other in alike)
+        alike = (other for other in self._contents.alike(value) if other.producer is not None)
+        return wanted is not None and any(self._contents.digest(other) == wanted for other in alike)
 
     def has_nearer(self, value: Value, than: Value) -> bool:
         """Tell whether the step left something that is far nearer to a value than another one that it left.
@@ -191,7 +214,7 @@ class LeftContents:
         if wanted is None or other is None or wanted.shape != other.shape or not _tells(wanted):
             return False
         most = _FAR_NEARER * float(min(torch.dist(wanted, other), wanted.norm()))
-        left = (self._sample(one) for one in self._alike(value))
+        left = (self._sample(one) for one in self._contents.alike(value))
         return any(one is not None and bool(torch.dist(one, wanted) < most) for one in left)
 
     def _sample(self, value: Value) -> torch.Tensor | None:
@@ -226,18 +249,6 @@ class LeftContents:
                 self._by_storage.setdefault(record.storage, []).append(record)
         return sorted(self._by_storage.get(storage, ()) if storage else (), key=lambda record: record.version)
 
-    def _digest(self, value: Value) -> str | None:
-        if value.id not in self._digests:
-            self._digests[value.id] = digest_of(value)
-        return self._digests[value.id]
-
-    def _alike(self, value: Value) -> list[Value]:
-        if self._by_kind is None:
-            self._by_kind = {}
-            for other in last_values(self._rank):
-                self._by_kind.setdefault(_kind(other), []).append(other)
-        return self._by_kind.get(_kind(value), [])
-
 
 class LeftOnRanks:
     """The contents that memory had when a step of several ranks ended."""
@@ -261,17 +272,9 @@ class LeftOnRanks:
         return False
 
 
-class ReadContents:
-    """The contents that memory had when a step of one rank began, as far as it was read."""
-
-    def __init__(self, rank: RankDump) -> None:
-        self._rank = rank
-
-    def has(self, value: Value) -> bool:
-        """Tell whether the step read a tensor with the contents of a value."""
-        wanted = digest_of(value)
-        alike = (v for v in self._rank.values if _kind(v) == _kind(value) and not v.record.version and v.from_outside)
-        return wanted is not None and any(digest_of(other) == wanted for other in alike)
+def read_contents(rank: RankDump) -> Contents:
+    """Return the contents that memory had when a step of one rank began, as far as it was read."""
+    return Contents(lambda: (v for v in rank.values if not v.record.version and v.from_outside))
 
 
 def last_values(rank: RankDump) -> list[Value]:

@@ -8,7 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,26 +32,11 @@ class Attendance:
     by_key: dict[Key, list[Part]] = field(default_factory=dict)
 
     def add(self, key: Key, call: int, *, sends: bool, receives: bool) -> None:
-        known = self.by_key.get(key, ())
-        self._put(Part(key, len(known), call, sends, receives))
-
-    def _put(self, part: Part) -> None:
-        self.by_key.setdefault(part.key, []).append(part)
+        known = self.by_key.setdefault(key, [])
+        part = Part(key, len(known), call, sends, receives)
+        known.append(part)
         self.parts.append(part)
-        self.by_call[part.call] = part
-
-    @classmethod
-    def of(cls, rank: int, parts: Iterable[Part]) -> Attendance:
-        """Return the meetings of a rank, from their parts."""
-        found = cls(rank)
-        for part in parts:
-            found._put(part)
-        return found
-
-    def at(self, part: Part) -> Part | None:
-        """Return what this rank has to do with a meeting that another one has a part in."""
-        known = self.by_key.get(part.key, ())
-        return known[part.number] if part.number < len(known) else None
+        self.by_call[call] = part
 
 
 def attendance_of(rank: Recording) -> Attendance:

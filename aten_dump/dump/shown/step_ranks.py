@@ -7,10 +7,15 @@ from collections.abc import Iterable, Iterator
 from ...store.run_json import ranges_of
 
 
+def named(what: str, numbers: Iterable[int]) -> str:
+    """Return numbers of steps or ranks, as ``ranks 0-63|65-127`` or ``step 3``."""
+    text = ranges_of(numbers)
+    return f"{what if text.isdecimal() else f'{what}s'} {text}"
+
+
 def step_and_ranks(step: int | str, ranks: Iterable[int]) -> str:
     """Return a step and ranks of it, as ``step 0 ranks 0-63|65-127``."""
-    text = ranges_of(ranks)
-    return f"step {step} {'rank' if text.isdecimal() else 'ranks'} {text}"
+    return f"step {step} {named('rank', ranks)}"
 
 
 def told_together(sentences: Iterable[tuple[int, int, str]]) -> Iterator[str]:
