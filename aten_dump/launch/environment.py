@@ -32,8 +32,3 @@ def environment_of(config: DumpConfig, inherited: Mapping[str, str]) -> dict[str
         VARIABLE: json.dumps(fields),
         "PYTHONPATH": f"{_HOOK}{os.pathsep}{before}" if before else str(_HOOK),
     }
-
-
-def config_from(environment: Mapping[str, str]) -> DumpConfig:
-    """Return the config that `environment_of` put there."""
-    return DumpConfig.from_dict(json.loads(environment[VARIABLE]), f"the variable {VARIABLE}")

@@ -12,6 +12,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from multiprocessing.util import Finalize
@@ -25,7 +26,6 @@ from ..capture.launcher_rank import rank_and_world_size
 from ..capture.mode import DumpMode
 from ..config import DumpConfig
 from ..errors import StoreError
-from .environment import config_from
 from .live_objects import models_of, optimizers
 from .next_module_call import NextModuleCall
 from .step_ends import StepEnds
@@ -34,9 +34,9 @@ RECORDED_RANK: Final = "ATEN_DUMP_RUN_RANK"  # set in a process that records, fo
 _EARLY: Final = 5  # before multiprocessing ends daemonic children
 
 
-def begin() -> Unattended:
-    """Wait for the first call of a module, and record from there."""
-    return Unattended(config_from(os.environ))
+def begin(variable: str) -> Unattended:
+    """Wait for the first call of a module; record from there by the config that the environment has in `variable`."""
+    return Unattended(DumpConfig.from_dict(json.loads(os.environ[variable]), f"the variable {variable}"))
 
 
 class Unattended:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from aten_dump import ConfigError, DumpConfig
-from aten_dump.launch.environment import config_from, environment_of
+from aten_dump.launch.environment import environment_of
+from aten_dump.launch.hook.torch_import import VARIABLE
 
 
 def test_the_config_arrives_with_a_path_that_no_folder_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -16,7 +18,7 @@ def test_the_config_arrives_with_a_path_that_no_folder_changes(monkeypatch: pyte
     config = DumpConfig(path="dümp", steps="0|5-8", ops=("aten::add",), trigger="nonfinite", max_bytes=3)
     environment = environment_of(config, {"A": "b"})
     monkeypatch.chdir("/")
-    found = config_from(environment)
+    found = DumpConfig.from_dict(json.loads(environment[VARIABLE]), VARIABLE)
     assert found.path == str(tmp_path / "dümp")
     assert found.as_dict() == {**config.as_dict(), "path": found.path}
     assert environment["A"] == "b"

@@ -12,6 +12,7 @@ from torch import nn
 
 from aten_dump import DumpMode
 from aten_dump.launch import unattended
+from aten_dump.launch.hook.torch_import import VARIABLE
 from tests.launch.running import ACCELERATE, PYTHON, TORCHRUN, Ran, run, same
 
 
@@ -131,8 +132,8 @@ def test_a_script_that_records_itself_is_left_alone(tmp_path: Path) -> None:
 def test_nothing_is_recorded_before_the_first_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Launchers import torch too: they are not recorded, and torch is left as it was when the wait is over."""
     before = nn.Module.__call__
-    monkeypatch.setenv("ATEN_DUMP_RUN", json.dumps({"path": str(tmp_path / "dump")}))
-    waiting = unattended.begin()
+    monkeypatch.setenv(VARIABLE, json.dumps({"path": str(tmp_path / "dump")}))
+    waiting = unattended.begin(VARIABLE)
     try:
         torch.ones(2).exp()
         assert nn.Module.__call__ is not before
@@ -147,9 +148,9 @@ def test_a_folder_that_cannot_be_written_is_told_in_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "dump").write_text("a file")
-    monkeypatch.setenv("ATEN_DUMP_RUN", json.dumps({"path": str(tmp_path / "dump")}))
+    monkeypatch.setenv(VARIABLE, json.dumps({"path": str(tmp_path / "dump")}))
     monkeypatch.setenv("ATEN_DUMP_RUN_RANK", "")
-    waiting = unattended.begin()
+    waiting = unattended.begin(VARIABLE)
     try:
         with pytest.raises(SystemExit) as ended:
             nn.Linear(1, 1)(torch.ones(1))

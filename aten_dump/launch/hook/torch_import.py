@@ -57,7 +57,7 @@ def _then(loader: object, done: object) -> None:
 
 def _begin() -> None:
     try:
-        importlib.import_module("aten_dump.launch.unattended").begin()
+        importlib.import_module("aten_dump.launch.unattended").begin(VARIABLE)
     except ImportError as error:
         sys.stderr.write(
             f"aten_dump: {sys.executable} cannot import aten_dump ({error}), so process {os.getpid()} is not recorded; "
