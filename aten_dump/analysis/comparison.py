@@ -27,6 +27,10 @@ _ESTIMATED: Final = (
     "The dumps agree as far as their data tell: what differs is no more than rounding may explain; most calls were "
     "estimated."
 )
+_NO_DATA: Final = (
+    'No data were recorded that tell what their tensors hold: data="statistic", "hash" or "full", on both sides, would.'
+)
+_ALIKE: Final = "As programs they are the same: the same calls, arguments and shapes."
 _MOST_ENDS: Final = 5  # losses, gradients and the like that are named
 EXIT_CODES: Final[dict[Verdict, int]] = {"same": 0, "within": 0, "different": 1, "incomparable": 2}
 
@@ -123,8 +127,7 @@ class Comparison:
             if len(self.ranks) > 1:
                 yield f"In {where(self.first[0])}, the first of {len(self.ranks)}:"
         elif self.verdict == "incomparable":
-            unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
-            yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
+            yield from self._unknown()
         elif self.verdict == "different":
             first = self._summary.first_different
             if first is not None:
@@ -132,6 +135,21 @@ class Comparison:
                 yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}{why}."
             leaning = told_together((evidence, str(one)) for evidence, one in unfounded(self.ranks))
             yield from (f"{at}: {text}, and was not compared." for at, text in leaning)
+
+    def _unknown(self) -> Iterator[str]:
+        """Yield why nobody can say whether the dumps agree."""
+        if any(evidence.level != "none" for evidence in self.ranks):
+            unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
+            yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
+        elif any(evidence.rows for evidence in self.ranks):
+            otherwise, lone = self._summary.seen_otherwise.count, self._summary.unmatched.count
+            said = (
+                f"other arguments in {otherwise} calls" if otherwise else "",
+                f"{lone} calls of one side alone" if lone else "",
+            )
+            apart = " and ".join(filter(None, said))
+            yield f"As programs they differ: {apart}." if apart else _ALIKE
+            yield _NO_DATA
 
     def _causes_of_ranks(self) -> Iterator[str]:
         assert self.first is not None

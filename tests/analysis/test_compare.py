@@ -98,9 +98,49 @@ def test_equal_hashes_need_no_shard(tmp_path: Path) -> None:
     assert compare(a, b).verdict == "same"
 
 
-def test_structure_alone_cannot_be_compared(tmp_path: Path) -> None:
-    found = compare(record(tmp_path / "a", data="structure"), record(tmp_path / "b", data="structure"))
+class Rescaled(Net):
+    """Computes the same, with two more calls."""
+
+    def block(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return super().block(layer, x).neg().neg()
+
+
+def structure(path: Path, **options: Any) -> Path:
+    return record(path, 2, data="structure", **options)
+
+
+def test_structure_alone_tells_that_the_programs_are_the_same_and_nothing_of_their_numbers(tmp_path: Path) -> None:
+    found = compare(structure(tmp_path / "a"), structure(tmp_path / "b"))
     assert found.verdict == "incomparable" and found.exit_code == 2
+    said = found.answer()
+    assert "As programs they are the same" in said and 'data="statistic"' in said
+    assert "proven" not in said and "nobody knows" not in said and "other arguments" not in said
+
+
+def test_structure_alone_tells_which_arguments_differ(tmp_path: Path) -> None:
+    found = compare(structure(tmp_path / "a", change=eps), structure(tmp_path / "b"))
+    assert found.exit_code == 2, "what comes of it is not known"
+    first, *lines = found.answer().splitlines()
+    assert "As programs they differ: other arguments in 6 calls." in first  # three norms in each of two steps
+    told = [line for line in lines if "called with other arguments" in line]
+    assert "native_layer_norm.0.forward (layers.0.2, " in told[0] and told[0].endswith(
+        "eps is 0.01, in the baseline 1e-05"
+    )
+    assert len(told) == 6 and all("native_layer_norm." in line for line in told)
+    seen = {(row.place, row.seen) for row in found.rows if row.seen}
+    assert len(seen) == 6 and {text for _, text in seen} == {"eps is 0.01, in the baseline 1e-05"}
+
+
+def test_structure_alone_tells_which_calls_are_of_one_side(tmp_path: Path) -> None:
+    found = compare(structure(tmp_path / "a", net=Rescaled()), structure(tmp_path / "b"))
+    said = found.answer()
+    assert found.exit_code == 2 and "As programs they differ: " in said and " calls of one side alone." in said
+    assert "without a counterpart: Tensor.neg.0.forward of the target, Aten.neg.0.forward of the target, " in said
+
+
+def test_what_the_calls_differ_in_is_not_repeated_where_data_tell(tmp_path: Path) -> None:
+    found = compare(record(tmp_path / "a", change=eps), record(tmp_path / "b"))
+    assert found.exit_code == 1 and not any(row.seen for row in found.rows)
 
 
 def test_an_argument_is_found_at_every_level(tmp_path: Path) -> None:

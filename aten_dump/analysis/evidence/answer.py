@@ -132,21 +132,36 @@ def _why_unknown(summary: RowSummary) -> str:
 
 
 def compared(evidence: RankEvidence) -> str:
-    """Return what was compared in one step and rank, and which replicas are not equal, in lines."""
-    return "\n".join([_counts(evidence), *(f"  replicas differ: {text}" for text in evidence.replicas)])
+    """Return what was compared in one step and rank, which replicas are not equal and what the calls tell, in lines."""
+    replicas = (f"  replicas differ: {text}" for text in evidence.replicas)
+    return "\n".join([_counts(evidence), *replicas, *_seen_without_data(evidence)])
+
+
+def _seen_without_data(evidence: RankEvidence) -> Iterator[str]:
+    """Yield what the calls differ in, of which no data tell what comes of it, in lines."""
+    summary = summary_of(evidence.rows)
+    otherwise, lone = summary.seen_otherwise, summary.unmatched
+    for row in otherwise.rows:
+        where = ", ".join(filter(None, (row.place.module, row.place.source)))
+        yield f"  called with other arguments: {row.place.call}{where and f' ({where})'}: {row.seen}"
+    if otherwise.count > len(otherwise.rows):
+        yield f"  {otherwise.count - len(otherwise.rows)} more calls were called with other arguments"
+    if evidence.unknown_ends and lone.rows:
+        names = [f"{row.place.call} of the {'baseline' if row.target is None else 'target'}" for row in lone.rows]
+        yield f"  without a counterpart: {', '.join(names)}{', ...' if lone.count > len(names) else ''}"
 
 
 def _counts(evidence: RankEvidence) -> str:
     """Return how many calls were paired and compared, and how."""
     pairs = ", ".join(f"{count} {how}" for how, count in evidence.pairs.items() if count)
-    levels = ", ".join(f"{count} by {level}" for level, count in evidence.levels.items() if count)
+    levels = ", ".join(f"{count} by {level}" for level, count in evidence.levels.items() if count and level != "none")
     summary = summary_of(evidence.rows)
     unmatched = summary.statuses["unmatched"]
     lines = [
-        proofs(evidence),
+        *([] if evidence.level == "none" else [proofs(evidence)]),
         f"{evidence.calls[0]} calls against {evidence.calls[1]}: {sum(evidence.pairs.values())} pairs "
         f"({pairs or 'none'})",
-        f"values compared {levels or 'not at all'}",
+        f"values compared {levels}" if levels else "no values compared",
     ]
     if unmatched:
         lines.append(f"{unmatched} calls have no counterpart, which is never a pass")

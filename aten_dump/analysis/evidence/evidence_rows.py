@@ -51,7 +51,7 @@ class EvidenceRows:
         own = said.own.target.error if said.own else None
         row = Row(
             *self._both(pair), pair.how, slot, said.status, close, said.floor, said.floor_from,
-            said.ratio, own, amplified, said.note or close.reason, said.reason,
+            said.ratio, own, amplified, said.note or close.reason, said.reason, said.seen,
         )  # fmt: skip
         self.rows.append(row)
         return row

@@ -27,6 +27,7 @@ class Judgement:
     own: OwnError | None = None
     note: str = ""
     reason: str = ""  # why the floor is what it is
+    seen: str = ""  # what the calls differ in, a clause, where no data tell what comes of it
 
     @property
     def proven(self) -> bool:

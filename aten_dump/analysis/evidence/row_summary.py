@@ -18,7 +18,27 @@ from typing import Final, overload
 from .findings import Row, Status
 
 MOST_WHOLE: Final = 16  # step-ranks of one comparison of which the rows are kept as they are
+_MOST_NAMED: Final = 4
 NOT_COMPARED: Final = "what it made was read, and could not be compared"
+
+
+@dataclass(slots=True)
+class Firsts:
+    """The first rows of a kind, and how many there are."""
+
+    rows: list[Row] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, row: Row) -> None:
+        """Count a row; rows come in execution order."""
+        self.count += 1
+        if len(self.rows) < _MOST_NAMED:
+            self.rows.append(row)
+
+    def add_all(self, other: Firsts) -> None:
+        """Count what was counted of rows that come later."""
+        self.count += other.count
+        self.rows += other.rows[: _MOST_NAMED - len(self.rows)]
 
 
 @dataclass(slots=True)
@@ -32,6 +52,10 @@ class RowSummary:
     undefined: int = 0  # of those that are unknown, made of memory that nothing had written
     not_compared: int = 0  # calls without a counterpart of which nobody knows what they lead to
     first_different: Row | None = None
+    unmatched: Firsts = field(default_factory=Firsts)
+    seen_otherwise: Firsts = field(
+        default_factory=Firsts
+    )  # called with other arguments, and no data tell what comes of it
 
     def add(self, row: Row) -> None:
         """Count a row; rows come in execution order."""
@@ -45,9 +69,12 @@ class RowSummary:
             self.let_through[row.floor_reason] += 1
         elif status == "unmatched":
             self.not_compared += row.note == NOT_COMPARED
+            self.unmatched.add(row)
         elif status == "unknown" and close is not None:
             self.why_unknown[close.reason] += 1
             self.undefined += close.undefined
+        if row.seen and not (self.seen_otherwise.rows and self.seen_otherwise.rows[-1].place is row.place):
+            self.seen_otherwise.add(row)
 
     def add_all(self, other: RowSummary) -> None:
         """Count what was counted of rows that come later."""
@@ -58,6 +85,8 @@ class RowSummary:
         self.undefined += other.undefined
         self.not_compared += other.not_compared
         self.first_different = self.first_different or other.first_different
+        self.unmatched.add_all(other.unmatched)
+        self.seen_otherwise.add_all(other.seen_otherwise)
 
 
 def summary_of(rows: Iterable[Row]) -> RowSummary:

@@ -285,11 +285,7 @@ class Walk:
             if said.guilty and not blamed:
                 blamed = True
                 self._blame(pair, row, said, inputs, differences)
-        defined = [
-            judged[slot]
-            for slot, (one, other, close) in results.items()
-            if not (close.undefined or (one.undefined and other.undefined))
-        ]
+        defined = [judged[s] for s, (t, b, c) in results.items() if not (c.undefined or (t.undefined and b.undefined))]
         if defined and not inputs.undefined:
             self._note_proof(pair, defined, links, estimated=told.computed)
 
@@ -303,6 +299,8 @@ class Walk:
         self, said: Judgement, close: Closeness, inputs: Inputs, differences: list[ArgumentDifference]
     ) -> Judgement:
         """Hold other arguments, or another dtype, against a result that is not bitwise equal."""
+        if not close.known:
+            said = replace(said, seen="; ".join(map(str, differences)))
         if said.floor_from == "rule" or not inputs.agree or not inputs.same_shapes:
             return said
         declared = {*self.knows.sources.precisions, self.knows.computed_in} if close.dtype is not None else set()
