@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict, UserDict
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -31,8 +31,11 @@ def repr_of(item: Any) -> str:
 
 
 def is_mapping(item: Any) -> bool:
-    """Tell whether an argument is entered by its keys: a mapping or a dataclass."""
-    return isinstance(item, Mapping) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
+    """Tell whether an argument is entered by its keys: a dict, a `UserDict` or a dataclass.
+
+    Any other mapping may compute an entry when it is asked for it, or draw it at random.
+    """
+    return isinstance(item, (dict, UserDict)) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
 
 
 def is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
@@ -48,24 +51,17 @@ def entries_of(item: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
 def items_of(item: Any) -> list[tuple[Any, Any]] | None:
     """Return the entries of what `is_mapping` is true of; keys are texts or integers of 64 bits.
 
-    None of one that raises when it is asked: a mapping that is no dict reads its entries from wherever it likes.
+    None of one that does not tell, or raises when it is asked.
     """
-    if not isinstance(item, dict):
-        try:
-            return [(_key_of(key), entry) for key, entry in _pairs_of(item)]
-        except Exception:  # noqa: BLE001 - the program's own, which has asked for nothing
-            return None
-    pairs = OrderedDict.items(item) if isinstance(item, OrderedDict) else dict.items(item)
-    return [(_key_of(key), entry) for key, entry in pairs]
-
-
-def _pairs_of(item: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(item, Mapping):
-        for key in item:
-            yield key, item[key]
-    else:
-        for field in dataclasses.fields(item):
-            yield field.name, getattr(item, field.name, None)
+    if isinstance(item, UserDict):
+        item = vars(item).get("data")
+    if isinstance(item, dict):
+        pairs = OrderedDict.items(item) if isinstance(item, OrderedDict) else dict.items(item)
+        return [(_key_of(key), entry) for key, entry in pairs]
+    try:
+        return [(field.name, getattr(item, field.name, None)) for field in dataclasses.fields(item)]
+    except Exception:  # noqa: BLE001 - the program's own, which has asked for nothing
+        return None
 
 
 def _key_of(key: Any) -> Any:

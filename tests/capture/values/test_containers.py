@@ -101,15 +101,21 @@ class LazyDict(dict[Any, Any]):
         raise RuntimeError("missing")
 
 
-class Config(Mapping[str, Any]):
-    """As omegaconf's: what is missing raises when it is read."""
+class Batch(Mapping[str, Any]):
+    """Draws a field whenever somebody asks for it."""
 
     def __iter__(self) -> Any:
-        return iter(("missing",))
+        return iter(("noise",))
 
     def __len__(self) -> int:
         return 1
 
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.randn(3)
+
+
+class LazyUserDict(UserDict[Any, Any]):
+    __iter__ = keys = values = items = Lazy.__iter__  # type: ignore[assignment]
     __getitem__ = LazyDict.__getitem__
 
 
@@ -120,12 +126,36 @@ class NoRepr:
 
 def test_a_program_s_own_containers_are_entered_without_its_code() -> None:
     x = torch.ones(1)
-    for item, path in ((Lazy([x]), (0,)), (LazyPair((x,)), (0,)), (LazyDict(a=x), ("a",))):
+    own = (Lazy([x]), (0,)), (LazyPair((x,)), (0,)), (LazyDict(a=x), ("a",)), (LazyUserDict(a=x), ("a",))
+    for item, path in own:
         assert list(tensors_in(item)) == [(path, x)]
     ordered = OrderedDict(a=1, b=2)
     ordered.move_to_end("a")
     assert items_of(ordered) == [("b", 2), ("a", 1)]
-    assert items_of(Config()) is None and list(tensors_in(Config())) == []
+    broken = UserDict(a=1)
+    broken.data = None  # type: ignore[assignment]
+    assert items_of(broken) is None and list(tensors_in(broken)) == []
+
+
+def test_a_mapping_that_draws_what_it_is_asked_for_is_not_asked(tmp_path: Path) -> None:
+    """It was entered: the program went on with other random numbers."""
+    batch = Batch()
+    assert not is_mapping(batch) and list(tensors_in([batch])) == []
+
+    def drawn() -> Tensor:
+        torch.manual_seed(0)
+        return TakesNoise()(batch)
+
+    bare = drawn()
+    with DumpMode(DumpConfig(tmp_path / "dump")):
+        assert torch.equal(drawn(), bare)
+    calls = open_dump(tmp_path / "dump").step(0).rank(0).calls
+    assert "test_containers.Batch" in next(str(call.inputs) for call in calls if call.kind == "module")
+
+
+class TakesNoise(nn.Module):
+    def forward(self, given: Batch) -> Tensor:
+        return given["noise"] * 2
 
 
 class Takes(nn.Module):
@@ -135,7 +165,7 @@ class Takes(nn.Module):
 
 @pytest.mark.parametrize(
     "given",
-    [Lazy([1]), LazyPair((1,)), LazyDict(a=1), Config(), {NoRepr(): 1}, slice(NoRepr(), None)],
+    [Lazy([1]), LazyPair((1,)), LazyDict(a=1), LazyUserDict(a=1), Batch(), {NoRepr(): 1}, slice(NoRepr(), None)],
     ids=lambda item: type(item).__name__,
 )
 def test_a_container_that_raises_is_the_program_s_own_affair(tmp_path: Path, given: object) -> None:
