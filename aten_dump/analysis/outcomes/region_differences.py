@@ -43,7 +43,10 @@ def region_text(meaning: Meaning) -> str:
     """Return which calls stand against which, as a clause."""
     assert meaning.cones is not None
     if not (meaning.cones[0].pieces or meaning.cones[1].pieces):
-        made = [_maker_text(cone.values[0]) for cone in meaning.cones]
+        values = [cone.values[0] for cone in meaning.cones]
+        made = [_maker_text(value) for value in values]
+        if made[0] == made[1]:  # the parts of a split, the values and the indices of topk
+            made = [_result_text(value) for value in values]
         return f"it reads {made[0]}, in the baseline {made[1]}"
     ours, theirs = (cone.calls for cone in meaning.cones)
     text = f"{_names(ours)} in the target stand against {_names(theirs)} in the baseline"
@@ -55,6 +58,11 @@ def region_text(meaning: Meaning) -> str:
 def _maker_text(value: object) -> str:
     producer = getattr(value, "producer", None)
     return f"what {producer[0].name} made" if producer else "what came from outside the step"
+
+
+def _result_text(value: object) -> str:
+    producer = getattr(value, "producer", None)
+    return f"{producer[1]} of {producer[0].name}" if producer else _maker_text(value)
 
 
 def _names(calls: tuple[Call, ...]) -> str:

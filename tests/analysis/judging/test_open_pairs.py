@@ -403,5 +403,7 @@ def test_regions_in_words(opened: Opens) -> None:
     assert words(long, lambda: Z.exp().sin()).startswith(f"{shown} and 2 more in the target stand against Aten.exp")
     made = words(lambda: (X.exp(), X.cos())[0].sin(), lambda: (X.exp(), X.cos())[1].sin())
     assert made == "it reads what Aten.exp.0.forward made, in the baseline what Aten.cos.0.forward made"
+    parts = words(lambda: X.exp().chunk(2)[0].sin(), lambda: X.exp().chunk(2)[1].sin())
+    assert parts == "it reads output.0 of Aten.split.0.forward, in the baseline output.1 of Aten.split.0.forward"
     outside = words(lambda: (X.exp(), X.sin())[1], lambda: X.exp().sin())
     assert outside == "it reads what came from outside the step, in the baseline what Aten.exp.0.forward made"
