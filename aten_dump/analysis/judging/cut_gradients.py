@@ -29,7 +29,7 @@ _Pair = tuple[Call, Call]
 def named_at_the_cut(knows: Knowledge, findings: Sequence[Finding]) -> list[Finding]:
     """Return findings, first what cuts a gradient off if that is the reason of the first one."""
     found = list(findings)
-    if not found or not _is_of_backward(knows, found[0]):
+    if not found or _is_wrong_op(found[0]) or not _is_of_backward(knows, found[0]):
         return found
     reasons = [found[0], *(finding for finding in found[1:] if _is_lone(finding))]
     sides: tuple[Side, Side] = (0, 1)
@@ -48,6 +48,11 @@ def _is_of_backward(knows: Knowledge, finding: Finding) -> bool:
     """Tell whether a finding is of the backward or of what comes after it: clipping, the optimizer."""
     begun = next((call.id for call in knows.target.calls if call.phase == "backward"), sys.maxsize)
     return finding.kind == "gradient" or finding.order[0] >= begun
+
+
+def _is_wrong_op(finding: Finding) -> bool:
+    """Tell whether a region means the same on both sides, so that nothing is cut off, and an op in it is wrong."""
+    return bool(finding.calls) and finding.row.floor_from == "replay"
 
 
 def _is_lone(finding: Finding) -> bool:

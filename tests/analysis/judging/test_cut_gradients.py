@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump.analysis.evidence.findings import Finding, Place, Row
 from aten_dump.analysis.judging.cut_gradients import named_at_the_cut
+from aten_dump.analysis.judging.knowledge import Knowledge
 
 
 def _record(path: Path, join: Callable[[Tensor, Tensor], Tensor]) -> Path:
@@ -117,3 +120,11 @@ def test_another_gradient_is_told_where_it_is_made(tmp_path: Path) -> None:
 
 def test_nothing_found_stays_nothing() -> None:
     assert named_at_the_cut(None, []) == []  # type: ignore[arg-type]
+
+
+def test_a_wrong_op_of_a_region_that_means_the_same_cuts_nothing_off() -> None:
+    """The detach of a program that is written otherwise was named for a kernel of the backward that is wrong."""
+    place = Place(0, 0, 5, "Aten.add.2.backward", "aten::add.Tensor", "aten", "backward", "", "", "", "")
+    row = Row(place, place, "order", "input.0", "different", floor_from="replay")
+    finding = Finding("region", row, "an op of it is off", "", (5, 0), ("Aten.mul.0.backward",))
+    assert named_at_the_cut(cast("Knowledge", None), [finding]) == [finding]
