@@ -298,9 +298,9 @@ class NodeRuns(Runs):
 
     def _trees_of(self, call: OpenCall, grad_inputs: Gradients, thread: ThreadState) -> list[Tree]:
         """Return the gradients that a node's run sends."""
-        output = output_of(thread, grad_inputs[0], call.id) if len(grad_inputs) == 1 else None
-        if output is not None:
-            return [output]
+        seen = output_of(thread, grad_inputs[0], call.id) if len(grad_inputs) == 1 else None
+        if seen is not None and grad_inputs[0] is not None:
+            return [self._values.tree_again(grad_inputs[0], seen, self._keep_outputs)]
         return encode_all(grad_inputs, self._values, self._keep_outputs)
 
     def _put_modes_back(self, tag: NodeTag, thread: ThreadState) -> None:

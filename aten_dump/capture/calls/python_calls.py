@@ -219,11 +219,8 @@ class PythonCalls:
     ) -> None:
         keep = self._keep_outputs and call.recorded
         if type(result) is _TENSOR:
-            output = output_of(thread, result, call.id) if call.recorded else None
-            if output is not None:
-                call.outputs = output
-            else:
-                call.outputs = self._values.tree_of(result, keep)
+            seen = output_of(thread, result, call.id) if call.recorded else None
+            call.outputs = self._values.tree_again(result, seen, keep)
             has_outputs = True
             if error is None and not is_linked and is_grad_enabled():
                 self._links.track_one(call, (), result, thread)

@@ -99,7 +99,10 @@ def forget_last_run(thread: ThreadState) -> None:
 
 
 def output_of(thread: ThreadState, result: Any, call: int) -> Tree:
-    """Return the tree of what a call returned, if its last op did and nothing was run since; None if not."""
+    """Return the tree of what a call returned, if its last op did and nothing was run since; None if not.
+
+    By its id() alone: if that was let go of, what no op made may lie in its place.
+    """
     if thread.output_call == thread.last_call and thread.output_id == id(result) and call < thread.last_call:
         return thread.output
     return None

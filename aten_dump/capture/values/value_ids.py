@@ -29,6 +29,17 @@ class ValueIds(ABC):
         """Return `value_of` as the tree that stands for it in records; nobody changes it."""
 
     @abstractmethod
+    def tree_again(self, tensor: torch.Tensor, seen: Tree, keep: bool) -> Tree:
+        """Return `tree_of` a tensor; if nothing but its ``id()`` tells which one it is, `seen`.
+
+        Args:
+            tensor: as for `value_of`.
+            seen: the tree of the tensor that had this ``id()`` last, None if there is none. Had that one been let go
+                of, this may be another in its place.
+            keep: as for `value_of`.
+        """
+
+    @abstractmethod
     def hold(self) -> None:
         """Many tensors are asked for one after the other, and nothing runs between them: their data may be kept
         together. `release` belongs in a ``finally``.

@@ -132,6 +132,10 @@ class ValueTable(ValueIds):
             self._keeper.keep(tensor, state, tree[1], None, row)
         return tree
 
+    def tree_again(self, tensor: torch.Tensor, seen: Tree, keep: bool) -> Tree:
+        tree: Any = seen
+        return tree if tree is not None and self._marks[tree[1]] & OPAQUE else self.tree_of(tensor, keep)
+
     def _add(self, tensor: torch.Tensor, described: tuple[Any, ...], keep: bool) -> Tree:
         """Take in a new value that has a key, as `look` has described it."""
         storage, address, nbytes, geometry, key, is_cpu, elements = described

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.calls.python_calls import PythonCalls
 from aten_dump.capture.naming.call_name import API, BACKWARD, FORWARD, MODULE, OPTIMIZER, CallName
 from aten_dump.capture.step.collectives import Flight
@@ -209,17 +212,19 @@ def test_a_write_that_nobody_told_of_is_found_by_contents() -> None:
     assert recorded.last().written == ["0", (r.TREE_VALUE, 2)]
 
 
-def test_the_last_op_s_result_is_the_call_s_and_no_other_tensor_is() -> None:
-    recorded, x = Recorded(io="input", data="tensor"), torch.ones(2)
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_the_last_op_s_result_is_the_call_s_and_no_other_tensor_is(has_memory: bool) -> None:
+    recorded = Recorded(io="input", data="tensor")
+    x = torch.ones(2) if has_memory else torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     call = begin(recorded, x)
-    y = recorded.run(aten.exp.default, x)
+    y = recorded.run(aten.relu.default, x)
+    made = recorded.last().outputs
     assert recorded.thread.output_id == id(y)
-    recorded.thread.output = "known"
     recorded.calls.end(recorded.thread, call, y, None)
-    assert recorded.last().outputs == "known"
+    assert recorded.last().outputs == made, "a nested tensor has no memory to be known by"
     recorded.thread.output_id = id(x)
     recorded.calls.end(recorded.thread, begin(recorded, x), x, None)
-    assert recorded.last().outputs == (r.TREE_VALUE, 1), "that op ran before this call began"
+    assert recorded.last().outputs != made, "that op ran before this call began"
 
 
 @pytest.mark.parametrize(("io", "kept"), [("all", {1, 2}), ("input", {1}), ("output", {2})])
@@ -308,3 +313,27 @@ def test_threads_have_stacks_of_their_own() -> None:
     thread.join()
     assert recorded.thread.stack == [outer] and found[0].parent is None
     assert (outer.kind, begin_module(recorded).kind) == (API, MODULE)
+
+
+class LooksAndReturnsAnother(nn.Module):
+    """An op's result is let go of, and a tensor that no op made takes its place in memory."""
+
+    reused = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.sum()
+        place = id(total)
+        del total
+        found = torch.frombuffer(bytearray(16), dtype=torch.float32)
+        self.reused += id(found) == place
+        return found
+
+
+def test_a_tensor_in_the_place_of_an_op_s_result_is_not_taken_for_it(tmp_path: Path) -> None:
+    model = LooksAndReturnsAnother()
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")):
+        for _ in range(50):
+            model(torch.ones(4))
+    assert model.reused, "else this shows nothing"
+    calls = [call for call in open_dump(tmp_path / "dump").step(0).rank(0).calls if call.kind == "module"]
+    assert len(calls) == 50 and all(call.outputs.tensor().tolist() == [0.0] * 4 for call in calls)
