@@ -247,16 +247,15 @@ class Regions:
             if x.shape != y.shape or not is_same(value, x, y)
         ]
         if not unlike:
-            return Meaning("same", cones=cones)
+            return Meaning("same", max(map(_error, one, other), default=0.0), cones=cones)
         if all(one[n].shape == other[n].shape for n in unlike) and self._alone(widened):
             shaken = _outcomes(widened, self._starts(widened, shaken=True), numbers)
             calls = max(len(cone.pieces) for cone in widened)
             if all(is_shaken_as_far(one[n], other[n], (shaken[0][n], shaken[1][n]), calls) for n in unlike):
-                return Meaning("same", cones=cones)
+                return Meaning("same", max(map(_error, one, other)), cones=cones)
         if all(self._is_of_rounding(widened, n, (one[n], other[n]), numbers) for n in unlike):
-            return Meaning("same", cones=cones)
-        x, y = one[unlike[0]], other[unlike[0]]
-        return Meaning("differs", measure(x, y).rel_l2 if x.shape == y.shape else math.inf, cones=cones)
+            return Meaning("same", max(map(_error, one, other)), cones=cones)
+        return Meaning("differs", _error(one[unlike[0]], other[unlike[0]]), cones=cones)
 
     def _is_of_rounding(
         self,
@@ -312,6 +311,11 @@ class Regions:
                 return Meaning("differs", found.error, cones=cones)
             worst = max(worst, found.error)
         return Meaning("same", worst, cones=cones)
+
+
+def _error(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return how far two results are apart (relative L2)."""
+    return measure(one, other).rel_l2 if one.shape == other.shape else math.inf
 
 
 def _outcomes(

@@ -24,10 +24,10 @@ from ..flow.data_flow import DataFlow
 from ..flow.leaves import named_leaves
 from ..flow.same_view import covers
 from ..outcomes.left_memory import LeftMemory, LeftPlace
+from ..outcomes.updates import MAKES_STATE
 from .knowledge import Knowledge
 from .taken_away import TakenAway
 
-_MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
 _MOST_MADE_ANEW: Final = 4  # results of the other side that are tried
 _SIDES: Final[tuple[Side, Side]] = (0, 1)
 
@@ -178,7 +178,7 @@ class LeftBehind:
         if makers == [None, None]:
             return True
         return all(
-            call is not None and call.phase == "optimizer" and read_op_name(call.op).name in _MAKES_STATE
+            call is not None and call.phase == "optimizer" and read_op_name(call.op).name in MAKES_STATE
             for call in makers
         )
 

@@ -30,6 +30,7 @@ from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.regions import Meaning
 from ..outcomes.region_differences import Accused, region_text
+from ..outcomes.updates import Updates
 from ..rerun.shared_memory import moment_of
 from .estimates import distance
 from .input_links import Link, open_links, state_from
@@ -53,6 +54,7 @@ class OpenPairs:
         self.cleared: set[int] = set()
         self.accused = Accused()
         self.leaves = LeafGradients(knows)
+        self._updates = Updates(knows.flows, knows.known, knows.regions)
 
     def resolve(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
         """Settle the open inputs of a pair, and drop the differences that make no difference.
@@ -200,7 +202,9 @@ class OpenPairs:
         """
         if left:
             results = [value for _, value in self._knows.flows[0].results(pair.target)]
-            return pair.target.id in self.cleared or self._meets_later(pair, results, most)
+            if pair.target.id in self.cleared or self._meets_later(pair, results, most):
+                return True
+            return self._clear(self._updates.meet(pair.target))
         unlike = self._unlike(pair)
         if not unlike or any(self._outlives(pair.target, value) for value in unlike):
             return False
@@ -222,11 +226,17 @@ class OpenPairs:
         ways = (islice(self._later(pair, results, given=given), most) for given in (False, True))
         for values in chain.from_iterable(ways):
             meaning = self._knows.regions.compare(*values)
-            if meaning.verdict == "same" and meaning.cones is not None:
-                self.cleared |= {call.id for call in meaning.cones[0].calls}
-                self._knows.note_region(meaning.cones, "within", proven=not meaning.estimated)
+            if meaning.verdict == "same" and self._clear([meaning]):
                 return True
         return False
+
+    def _clear(self, meanings: Sequence[Meaning]) -> bool:
+        """Note the calls of regions that mean the same; tell whether there are any."""
+        found = [(meaning, meaning.cones) for meaning in meanings if meaning.cones is not None]
+        for meaning, cones in found:
+            self.cleared |= {call.id for call in cones[0].calls}
+            self._knows.note_region(cones, "within", proven=not meaning.estimated)
+        return bool(found)
 
     def _unlike(self, pair: Pair) -> list[Value]:
         """Return the results of the target's call that do not mean what the baseline's do; none if they are many."""

@@ -61,9 +61,8 @@ class Walk:
         self._aligned = aligned
         self.knows.links.set_aligned(aligned)
         self.knows.links.note_precisions(primary)
-        pairs = {pair.target.id: pair for pair in primary}
+        self._pairs = pairs = {pair.target.id: pair for pair in primary}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
-        self._pairs = pairs
         sides = self.knows.target, self.knows.baseline
         losses = roots_of(sides[0]), roots_of(sides[1])
         self._loss_parts = LossParts(self.knows.flows, losses)
@@ -73,7 +72,8 @@ class Walk:
         for call in self.knows.flows[0].calls():
             pair = aligned_pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:
-                pair = self._paired_by_flow(call, from_outside=aligned_pair is not None)
+                writes = call.phase == "optimizer" and call.mutated  # and where it does tells which it is
+                pair = self._paired_by_flow(call, from_outside=bool(writes or aligned_pair))
                 if pair is None and aligned_pair is not None:
                     pair = self._paired_by_results(call)
             if pair is not None:

@@ -1,0 +1,121 @@
+"""What an optimizer's call comes to: the weights and the state that are written with it.
+
+Theory of operation
+    An optimizer divides by what its bias correction comes to before the root or behind it, and then its calls meet
+    nowhere but in the weights. A weight hardly shows that a step is another one, as it is far larger: a step means the
+    same if it does so to as many digits as any other result. All that is written with the call has to: the gradient
+    of another scale, of which Adam makes nearly the same step, leaves other moments behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import torch
+
+from ...dump import Call, Value
+from ...store.op_names import read_op_name
+from ..distance.float64_results import SAME_NORM
+from ..flow.counterparts import Counterparts
+from ..flow.data_flow import DataFlow
+from ..flow.regions import Meaning, Regions
+
+MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
+_MOST_CALLS: Final = 400  # that come of one
+_MOST_PLACES: Final = 100
+_MOST_ALIKE: Final = 64  # places of the baseline that may be the counterpart of one
+_MOST_TRIED: Final = 3  # of them, from the nearest
+
+
+class Updates:
+    """Compares what calls of the target's optimizer come to with what the baseline left there."""
+
+    def __init__(self, flows: tuple[DataFlow, DataFlow], known: Counterparts, regions: Regions) -> None:
+        self._flows = flows
+        self._known = known
+        self._regions = regions
+
+    def meet(self, call: Call) -> list[Meaning]:
+        """Return how what is written with a call means the same on both sides; nothing if some of it does not."""
+        if call.phase != "optimizer":
+            return []
+        found = []
+        for before, last in self._written_with(call).values():
+            meaning = next((m for m in self._meanings(last) if _is_same_step(m, before, last)), None)
+            if meaning is None or len(found) >= _MOST_PLACES:
+                return []
+            found.append(meaning)
+        return found
+
+    def _written_with(self, call: Call) -> dict[tuple[object, ...], tuple[Value, Value]]:
+        """Return what lasts and is written by calls that come of one: what it was, and what they left, by place."""
+        found: dict[tuple[object, ...], tuple[Value, Value]] = {}
+        flow = self._flows[0]
+        for later in self._comes_of(call):
+            for _, value in later.written_values():
+                before = next(reversed([*flow.earlier(value)]), None)
+                if before is not None and _lasts(flow, before):
+                    found[value.record.place] = before, value
+        return found
+
+    def _comes_of(self, call: Call) -> Iterator[Call]:
+        """Yield a call and the optimizer's calls that compute with what it made, in execution order."""
+        flow, seen = self._flows[0], {call.id}
+        waiting = [call.id]
+        heapify(waiting)
+        while waiting and len(seen) <= _MOST_CALLS:
+            now = flow.rank.call(heappop(waiting))
+            yield now
+            for reader in flow.readers(now):
+                if reader.id not in seen and reader.phase == "optimizer":
+                    seen.add(reader.id)
+                    heappush(waiting, reader.id)
+
+    def _meanings(self, last: Value) -> Iterator[Meaning]:
+        """Compare what the target left with what the baseline left there or, if that is unknown, at the likeliest."""
+        earlier = self._flows[0].earlier(last)
+        partner = next((p for v in (last, *earlier) if (p := self._known.partner(0, v)) is not None), None)
+        places = self._left_by_baseline
+        if partner is not None:
+            others = [places[partner.record.place]] if partner.record.place in places else []
+        else:
+            others = self._nearest(last, [v for v in places.values() if not self._known.is_known(1, v)])
+        yield from (self._regions.compare([last], [other]) for other in others)
+
+    def _nearest(self, last: Value, places: list[Value]) -> list[Value]:
+        """Return those of some places that come nearest to what was left, the nearest first."""
+        alike = [v for v in places if (v.shape, v.dtype_name) == (last.shape, last.dtype_name)]
+        close = [(self._known.close(last, v), v) for v in alike[:_MOST_ALIKE]]
+        near = [(0.0 if found.bitwise else found.error or math.inf, v.id, v) for found, v in close if found.known]
+        return [v for *_, v in sorted(near, key=lambda item: item[:2])][:_MOST_TRIED]
+
+    @cached_property
+    def _left_by_baseline(self) -> dict[tuple[object, ...], Value]:
+        """What the baseline's optimizer left, by place."""
+        flow, found = self._flows[1], dict[tuple[object, ...], Value]()
+        for call in flow.calls():
+            if call.phase == "optimizer":
+                found |= {v.record.place: v for _, v in flow.results(call) if v.storage and v.is_floating}
+        return found
+
+
+def _lasts(flow: DataFlow, before: Value) -> bool:
+    """Tell whether memory outlives the step: it came from outside, or the optimizer made it as its state."""
+    maker = flow.maker(before)
+    return maker is None or (maker.phase == "optimizer" and read_op_name(maker.op).name in MAKES_STATE)
+
+
+def _is_same_step(meaning: Meaning, before: Value, last: Value) -> bool:
+    """Tell whether two results are the same beside what was changed of them, which may be far less than they are.
+
+    What does not change, as in a warmup's first step, shows nothing.
+    """
+    if meaning.verdict != "same" or not (before.has_data and last.has_data):
+        return False
+    now = last.tensor().to_dense().to(torch.float64)
+    step = (now - before.tensor().to_dense().to(torch.float64)).norm()
+    return bool(step > 0) and bool(meaning.error * now.norm() <= SAME_NORM * step)
