@@ -28,6 +28,7 @@ from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
+from ..flow.data_flow import DataFlow
 from ..flow.regions import Meaning
 from ..outcomes.region_differences import Accused, region_text
 from ..outcomes.updates import Updates
@@ -279,18 +280,18 @@ class OpenPairs:
             if partner is None:
                 continue
             if given:
-                for target, baseline in self._read_by(call, partner).values():
+                for target, baseline in _read_by(self._knows.flows, call, partner).values():
                     if comes_of_it(target) and _could_tell([target], [baseline]):
                         yield [target], [baseline]
                 continue
             if call.phase == "optimizer":
                 continue  # a step of Adam is nearly the same for a gradient of another scale
-            found = self._knows.results(call, partner) or self._read_by(call, partner)
+            found = self._knows.results(call, partner) or _read_by(self._knows.flows, call, partner)
             values = [list(side) for side in zip(*found.values(), strict=True)]
-            if values and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
+            if values and _could_tell(*values) and _comes_of(self._knows, values[1], pair.baseline):
                 yield values[0], values[1]
         for end, other in () if given else self._ends:
-            if comes_of_it(end) and self._comes_of([other], pair.baseline):
+            if comes_of_it(end) and _comes_of(self._knows, [other], pair.baseline):
                 yield [end], [other]
 
     def _goes_on(self, call: Call, result: Value) -> bool:
@@ -302,14 +303,16 @@ class OpenPairs:
         readers = (later for later in readers if any(_is_of(result, value) for _, value in flow.reads(later)))
         return any(value.is_floating for later in readers for _, value in flow.results(later))
 
-    def _read_by(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
-        """Return what both calls read, by slot."""
-        theirs = dict(self._knows.flows[1].reads(baseline))
-        return {slot: (v, theirs[slot]) for slot, v in self._knows.flows[0].reads(target) if slot in theirs}
 
-    def _comes_of(self, values: list[Value], origin: Call) -> bool:
-        """Tell whether what has no counterpart behind the baseline's values begins at a call."""
-        return any(maker.id == origin.id for maker in self._knows.regions.cone(1, values).calls)
+def _read_by(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
+    """Return what both calls read, by slot."""
+    theirs = dict(flows[1].reads(baseline))
+    return {slot: (v, theirs[slot]) for slot, v in flows[0].reads(target) if slot in theirs}
+
+
+def _comes_of(knows: Knowledge, values: list[Value], origin: Call) -> bool:
+    """Tell whether what has no counterpart behind the baseline's values begins at a call."""
+    return any(maker.id == origin.id for maker in knows.regions.cone(1, values).calls)
 
 
 def _ascending(waiting: list[int]) -> Iterator[int]:
