@@ -43,7 +43,7 @@ class Updates:
         """Return how what is written with a call means the same on both sides; nothing if some of it does not."""
         if call.phase != "optimizer":
             return []
-        found = []
+        found: list[Meaning] = []
         for before, last in self._written_with(call).values():
             meaning = next((m for m in self._meanings(last) if _is_same_step(m, before, last)), None)
             if meaning is None or len(found) >= _MOST_PLACES:
