@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -26,7 +27,7 @@ from ..recorder import StepRecorder, Watch
 from ..torch_internals.module_hooks import BackwardHookFunction
 from ..torch_internals.patches import Patch
 
-_names: dict[type, CallName] = {}
+_names: Final[WeakKeyDictionary[type, CallName]] = WeakKeyDictionary()  # a class may be made for one call
 
 
 def name_of_function(kind: type) -> CallName:

@@ -32,32 +32,46 @@ _FAST_PATH_MODULES: Final = (nn.MultiheadAttention, nn.TransformerEncoderLayer, 
 class PreHooks:
     """Lets the recorder see what a module's forward pre-hooks made of its arguments.
 
-    torch copies the list of a module's pre-hooks when a call begins. While `watch` stands as the last of them it is
-    called after the program's own, with what ``forward`` will get; it takes itself away at once, so that only the
-    program's own pre-hooks could see it. Modules without pre-hooks are left alone.
+    torch copies the list of a module's pre-hooks when a call begins. This stands in it twice: called as the first it
+    takes itself out of the module, so that none of the program's sees or saves it; called as the last, it has what
+    ``forward`` will get. Modules without pre-hooks are left alone.
     """
 
-    __slots__ = ("_module", "_watch")
+    __slots__ = ("_module", "_waits", "_watch")
 
     def __init__(self, module: nn.Module, watch: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         self._module = module
         self._watch = watch
+        self._waits = False
 
     def __enter__(self) -> None:
-        self._module._forward_pre_hooks[id(self)] = self
+        hooks: Any = self._module._forward_pre_hooks
+        hooks[id(self)] = self
+        hooks[-id(self)] = self
+        hooks.move_to_end(-id(self), last=False)
         self._module._forward_pre_hooks_with_kwargs[id(self)] = True
+        self._waits = True
 
     def __exit__(self, *error: object) -> None:
-        self._module._forward_pre_hooks.pop(id(self), None)
+        self._waits = False
+        self._leave()
         self._module._forward_pre_hooks_with_kwargs.pop(id(self), None)
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module is self._module and id(self) in module._forward_pre_hooks:
+    def _leave(self) -> None:
+        self._module._forward_pre_hooks.pop(id(self), None)
+        self._module._forward_pre_hooks.pop(-id(self), None)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if module is not self._module or not self._waits:
+            return
+        if kwargs is None:  # as the first
+            self._leave()
+        else:
             self.__exit__()
             self._watch(args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
-        return _nothing  # a pre-hook of the program's copies its module
+        return _nothing  # a pre-hook for all modules copies its module
 
 
 def _nothing(*args: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -24,13 +26,16 @@ _PREFIXES: Final = (
     ("torch.", "Torch"),
 )
 
+_TORCH: Final = ("torch.", "torch_npu.")
+
 # Attributes whose read computes a tensor; the read of any other attribute is not a call.
 _COMPUTED_ATTRIBUTES: Final = frozenset(("T", "mT", "H", "mH", "real", "imag"))
 # Attributes that torch sets, sometimes with a lock of the tensor's held, for which asking for its `grad_fn` would wait.
 _SET_BY_TORCH: Final = frozenset(("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
-_names: Final[dict[Any, CallName | None]] = {}
+_names: Final[dict[Any, CallName | None]] = {}  # of torch's functions, which are there for good
+_names_of_others: Final[WeakKeyDictionary[Any, CallName]] = WeakKeyDictionary()
 
 
 def name_of_api(func: Any) -> CallName | None:
@@ -42,10 +47,25 @@ def name_of_api(func: Any) -> CallName | None:
     try:
         return _names[func]
     except KeyError:
-        name = _names[func] = _resolve(func)
-        return name
+        return _of_others(func)
     except TypeError:  # not hashable
         return _resolve(func)
+
+
+def _of_others(func: Any) -> CallName | None:
+    """Return the name of a function that was not met before or is none of torch's: that one may go away."""
+    try:
+        known = _names_of_others.get(func)
+    except TypeError:  # no weak references to it: the getter of an attribute
+        known = None
+    if known is not None:
+        return known
+    name = _resolve(func)
+    if name is not None and not name.op.startswith(_TORCH) and isinstance(func, FunctionType):
+        _names_of_others[func] = name
+    else:
+        _names[func] = name
+    return name
 
 
 def _resolve(func: Any) -> CallName | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from .packed_tensors import PackedTensor
 
@@ -12,7 +13,8 @@ _TENSOR: Final = torch.Tensor
 _PACKED: Final = PackedTensor
 # An older torch shows of what a node saved only that there is something: it may be under hooks.
 TELLS: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
-_saved_attributes: Final[dict[type, tuple[str, ...]]] = {}
+_saved_attributes: Final[dict[type, tuple[str, ...]]] = {}  # of torch's own nodes, which are there for good
+_SAVED_BY_FUNCTION: Final = ("_raw_saved_tensors",)
 
 
 def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor], bool]:
@@ -24,7 +26,10 @@ def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor],
     kind = type(node)
     names = _saved_attributes.get(kind)
     if names is None:
-        names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
+        if issubclass(kind, BackwardCFunction):  # of the program's, made with the autograd function that it is of
+            names = _SAVED_BY_FUNCTION
+        else:
+            names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
     if not TELLS:
         return [], [], bool(names)
     tensors: list[torch.Tensor] = []

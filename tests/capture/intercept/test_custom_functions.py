@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
 
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.intercept.custom_functions import FunctionCalls, name_of_function, run_as_call
 from aten_dump.capture.naming.call_name import CallName
 from aten_dump.store import records as r
@@ -151,3 +155,33 @@ def test_a_plain_function_is_a_call_where_the_program_asks_for_it() -> None:
     inner = texts[frames[stacks[call.stack].frame].function]
     assert inner.endswith("test_a_plain_function_is_a_call_where_the_program_asks_for_it"), "who called the wrapper"
     watched.recorder.close()
+
+
+def test_a_function_that_a_program_makes_for_one_use_goes_when_it_is_done(tmp_path: Path) -> None:
+    """Its class, and what its closure held, were kept for good by tables of names."""
+
+    def used() -> tuple[weakref.ref[Any], weakref.ref[Any]]:
+        factor = torch.full((3,), 2.0)
+
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return x * factor
+
+            @staticmethod
+            def backward(ctx: Any, grad: Tensor) -> Tensor:
+                return grad * factor
+
+        def scaled(x: Tensor) -> Tensor:  # as libraries do that let others override a function of theirs
+            if has_torch_function((x,)):
+                return handle_torch_function(scaled, (x,), x)
+            return Scale.apply(x) * factor
+
+        scaled(torch.ones(3, requires_grad=True)).sum().backward()
+        return weakref.ref(factor), weakref.ref(Scale)
+
+    with DumpMode(DumpConfig(tmp_path / "dump")):
+        kept = used()
+    gc.collect()
+    assert [one() for one in kept] == [None, None]
+    assert any("scaled" in call.name for call in open_dump(tmp_path / "dump").step(0).rank(0).calls)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from aten_dump.capture.intercept.module_calls import ModuleCalls, PreHooks
 from aten_dump.store import records as r
@@ -24,6 +25,13 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         return self.fc(x) * scale
+
+
+PICKLES: list[bytes] = []
+
+
+def keep_pickle(module: nn.Module, args: Any) -> None:
+    PICKLES.append(pickle.dumps(module))
 
 
 class Seen:
@@ -129,7 +137,7 @@ def test_the_watch_sees_what_the_program_s_pre_hooks_made_and_is_gone_at_once() 
     net, found = Net(), []
     net.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
     with PreHooks(net, lambda args, kwargs: found.append((args, kwargs, len(net._forward_pre_hooks)))):
-        assert len(net._forward_pre_hooks) == 2
+        assert len(net._forward_pre_hooks) == 3
         net(torch.ones(1, 2), scale=3.0)
     ((args, kwargs, left),) = found
     assert args[0].tolist() == [[2, 2]] and kwargs == {"scale": 3.0} and left == 1
@@ -171,6 +179,33 @@ def test_a_copy_of_a_module_that_a_pre_hook_makes_has_no_watch_of_ours(seen: See
     copies[0](torch.ones(1, 2))
     assert len(seen.watched.calls) == before
     seen.calls.install()
+
+
+def test_a_pre_hook_sees_and_saves_the_module_without_ours(seen: Seen) -> None:
+    """`torch.save(module)` in a pre-hook failed: a local function cannot be pickled."""
+    PICKLES.clear()
+    net = seen.net.cpu()
+    net.register_forward_pre_hook(keep_pickle)
+    seen.run(torch.ones(1, 2, device="cpu"))
+    assert len(PICKLES) == 1
+    assert len(pickle.loads(PICKLES[0])._forward_pre_hooks) == 1 == len(net._forward_pre_hooks)
+    assert net._forward_pre_hooks_with_kwargs == {}
+
+
+def test_a_copy_that_a_pre_hook_for_all_modules_makes_works_as_the_program_s_own(seen: Seen) -> None:
+    copies: list[nn.Module] = []
+    seen.net.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+
+    def copies_once(module: nn.Module, args: Any) -> None:
+        if not copies:
+            copies.append(copy.deepcopy(module))
+
+    handle = register_module_forward_pre_hook(copies_once)
+    try:
+        found = seen.run(torch.ones(1, 2))
+    finally:
+        handle.remove()
+    assert torch.equal(copies[0](torch.ones(1, 2)), found)
 
 
 def test_a_module_can_be_pickled_inside_the_block(seen: Seen) -> None:
