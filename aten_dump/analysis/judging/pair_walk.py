@@ -72,8 +72,9 @@ class Walk:
         for call in self.knows.flows[0].calls():
             pair = aligned_pair = pairs.get(call.id)
             if pair is None or pair.baseline.id in self._taken:
-                writes = call.phase == "optimizer" and call.mutated  # and where it does tells which it is
-                pair = self._paired_by_flow(call, from_outside=bool(writes or aligned_pair))
+                is_update = call.phase == "optimizer" and bool(call.mutated)  # the memory that it writes tells which
+                from_outside = aligned_pair is not None or (is_update and sides[0] is not sides[1])
+                pair = self._paired_by_flow(call, from_outside=from_outside)
                 if pair is None and aligned_pair is not None:
                     pair = self._paired_by_results(call)
             if pair is not None:

@@ -15,7 +15,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -27,7 +27,7 @@ from ..naming.call_name import MODULE, NODE, CallName
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
-from ..torch_internals.engine import ACCUMULATE_GRAD, top_saved_hooks
+from ..torch_internals.engine import ACCUMULATE_GRAD, get_sequence_nr, top_saved_hooks
 from ..torch_internals.packed_tensors import PackedTensor
 from ..torch_internals.saved_tensors import saved_tensors_of
 from ..values.value_ids import ValueIds
@@ -180,20 +180,47 @@ class GraphLinks:
 def note_input_edges(call: OpenCall, tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> None:
     """Note through which edges gradients will leave a call that is given these tensors.
 
-    Where its arguments are replaced, nodes may send along the edges of those before already.
+    Where its arguments are replaced, nodes may send along the edges of those before already. Nodes are numbered per
+    thread: of an input that another thread made no edge is noted if a node of this call, or of another input of it, may
+    have its number. Its gradient is not known then.
     """
     edges = call.input_edges
     paths: list[Any] = []
+    newest = -1
     for path, tensor in tensors:
         if tensor.requires_grad:
             node = tensor.grad_fn
-            edge = -id(tensor) if node is None else (node._sequence_nr() << OUTPUT_BITS) + tensor.output_nr
+            if node is None:
+                edge = -id(tensor)
+            else:
+                number: int = node._sequence_nr()
+                if newest < 0:
+                    newest = get_sequence_nr()
+                if number >= newest:
+                    continue  # this thread has yet to make a node of that number
+                edge = (number << OUTPUT_BITS) + tensor.output_nr
             if edges is None:
                 edges = {edge: 0}
             elif edge not in edges:
                 edges[edge] = 0
+            elif node is not None and _is_of_several(edge, tensors):
+                paths = [*_without(edge, paths)]
+                continue
             paths += (edge, path)
     call.input_edges, call.edge_paths = edges, tuple(paths)
+
+
+def _is_of_several(edge: Edge, tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> bool:
+    """Tell whether an edge's number is that of several nodes among those that made some tensors."""
+    nodes = [tensor.grad_fn for _, tensor in tensors if tensor.requires_grad]
+    return len({id(node) for node in nodes if node is not None and node._sequence_nr() == edge >> OUTPUT_BITS}) > 1
+
+
+def _without(edge: Edge, paths: Sequence[Any]) -> Iterator[Any]:
+    """Yield edges and paths, in twos, but those of one edge."""
+    for at in range(0, len(paths), 2):
+        if paths[at] != edge:
+            yield from paths[at : at + 2]
 
 
 def _note_edges(tag: NodeTag, next_functions: tuple[Any, ...], owner: OpenCall | None) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
+from weakref import ref
 
 import torch
 
 from ...config import DumpConfig
-from ...store.records import OPEN, Open, Tree
+from ...store.records import OPEN, Open, Tree, TreePath
 from ..autograd.graph_links import GraphLinks, note_input_edges
 from ..clock import perf_counter_ns
 from ..collector import HIDES, hide
@@ -75,7 +77,7 @@ class PythonCalls:
                 self._place(call, top, frame, thread, node)
                 self._note_arguments(call, args, kwargs)
                 if name.op in _BACKWARD_APIS:
-                    self._links.track_nodes((t.grad_fn for _, t in call.given or ()), top, thread)
+                    self._links.track_nodes((t.grad_fn for _, t in _given(call)), top, thread)
                 elif call.recorded and not self._values.finds_unseen_writes:
                     call.raw = args
                 call.sequence_start = get_sequence_nr()
@@ -154,10 +156,14 @@ class PythonCalls:
     def _note_arguments(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record arguments, and through which edges gradients will leave the call: an in-place op changes them."""
         keep = self._keep_inputs and call.recorded
-        call.args, call.kwargs, call.given = encode_arguments(args, kwargs, self._values, keep)
+        call.args, call.kwargs, given, in_containers = encode_arguments(args, kwargs, self._values, keep)
         call.writes = CLOCK.writes
         if is_grad_enabled():
-            note_input_edges(call, call.given)
+            note_input_edges(call, given)
+        if in_containers:  # a function may take one out of its list, and let go of it
+            call.given = [(path, tensor if len(path) == 1 else ref(tensor)) for path, tensor in given]
+        else:
+            call.given = given
 
     def emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
         """Tell that a module call has begun: should the program die in it, the dump says where."""
@@ -246,7 +252,15 @@ class PythonCalls:
         """Return [name, tree, ...] of the arguments that were written while the call ran."""
         values = self._values
         written: list[Tree] = []
-        for path, tensor in call.given or ():
+        for path, tensor in _given(call):
             if values.written_since(tensor, call.writes):
                 written += (".".join(map(str, path)), values.tree_of(tensor, keep))
         return written or None
+
+
+def _given(call: OpenCall) -> Iterator[tuple[TreePath, torch.Tensor]]:
+    """Yield the tensors among the arguments of an open call that are still there, with their paths."""
+    for path, held in call.given or ():
+        tensor = held if isinstance(held, _TENSOR) else held()
+        if tensor is not None:
+            yield path, tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -63,7 +64,8 @@ class OpenCall:
         self.kwargs: dict[str, Tree] | None = None
         self.outputs: Tree = None
         self.raw: tuple[Any, ...] = ()  # its positional arguments, while an op in it may be given the same
-        self.given: list[tuple[TreePath, torch.Tensor]] | None = None  # its tensors, while it is open
+        # Its tensors, while it is open; those in containers by weak references, as the program may take them out.
+        self.given: Sequence[tuple[TreePath, torch.Tensor | ref[torch.Tensor]]] | None = None
         # The edges that lead to its inputs, with how many gradients its own nodes send along each; and the edge and the
         # path of each tensor among its arguments that needs a gradient.
         self.input_edges: dict[Edge, int] | None = None

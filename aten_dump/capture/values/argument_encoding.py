@@ -66,8 +66,13 @@ def encode_unless_known(
 
 def encode_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueIds, keep: bool
-) -> tuple[tuple[Tree, ...], dict[str, Tree] | None, list[tuple[TreePath, torch.Tensor]]]:
-    """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`."""
+) -> tuple[tuple[Tree, ...], dict[str, Tree] | None, list[tuple[TreePath, torch.Tensor]], bool]:
+    """Return arguments as trees, and the tensors in them with their paths: one walk for `encode` and `tensors_in`.
+
+    Returns:
+        the trees, those of `kwargs`, the tensors, and whether some of these may be in containers.
+    """
+    in_containers = bool(kwargs)
     found: list[tuple[TreePath, torch.Tensor]] = []
     trees: list[Tree] = []
     for position, item in enumerate(args):
@@ -81,10 +86,11 @@ def encode_arguments(
             trees.append(encode(item, values, keep))
             if kind is not int:
                 found += tensors_in(item, (position,))
+                in_containers = True
     if not kwargs:
-        return tuple(trees), None, found
+        return tuple(trees), None, found, in_containers
     found += tensors_in(kwargs)
-    return tuple(trees), {key: encode(item, values, keep) for key, item in kwargs.items()}, found
+    return tuple(trees), {key: encode(item, values, keep) for key, item in kwargs.items()}, found, in_containers
 
 
 def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()) -> Tree:

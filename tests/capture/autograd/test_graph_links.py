@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.autograd.graph_links import OUTPUT_BITS, note_input_edges
 from aten_dump.capture.naming.call_name import API, MODULE, CallName
 from aten_dump.capture.step.open_calls import OpenCall
@@ -427,3 +430,41 @@ def test_the_backward_of_a_custom_function_is_that_of_all_of_its_forward() -> No
     made = linked.ran()
     linked.track(linked.call(), y)
     assert linked.tag(y).forward == made, "where its apply was not seen, the op that has claimed it"
+
+
+def _of_another_thread(make: Callable[[], Tensor]) -> Tensor:
+    """Return what a thread that has made no node yet makes: its nodes are numbered from 0."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(make).result()
+
+
+def test_of_inputs_whose_nodes_have_one_number_no_edge_leads_to_either() -> None:
+    """Each was given the sum of both gradients."""
+    x = torch.ones(2, requires_grad=True)
+    one, other = (_of_another_thread(lambda: x * 2) for _ in range(2))
+    assert one.grad_fn is not other.grad_fn and one.grad_fn._sequence_nr() == other.grad_fn._sequence_nr()  # type: ignore[union-attr]
+    call = OpenCall(1, API, CallName("f", "Torch", "f"), None)
+    note_input_edges(call, [((0,), x), ((1,), one), ((2,), other), ((3,), one)])
+    assert call.edge_paths == (-id(x), (0,))
+
+
+def test_an_input_of_another_thread_that_is_ahead_has_no_edge() -> None:
+    """A node that this call is about to make would be taken for it."""
+    x, count = torch.ones(2, requires_grad=True), _get_sequence_nr() + 10
+    ahead = _of_another_thread(lambda: [x * 2 for _ in range(count)][-1])
+    call = OpenCall(1, API, CallName("f", "Torch", "f"), None)
+    call.sequence_start = _get_sequence_nr()
+    note_input_edges(call, [((0,), x), ((1,), ahead)])
+    assert call.edge_paths == (-id(x), (0,)) and call.input_edges == {-id(x): 0}
+
+
+def test_gradients_of_inputs_that_several_threads_made_are_right_or_not_told(tmp_path: Path) -> None:
+    a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")):
+        one = _of_another_thread(lambda: a * 2)
+        other = _of_another_thread(lambda: b * 3)
+        torch.mul(torch.mul(one, other), one.detach()).sum().backward()
+    calls = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert list(calls["Torch.mul.0.backward"].outputs) == [None, None]
+    found, _ = calls["Torch.mul.1.backward"].outputs
+    assert found.tensor().tolist() == [2.0, 2.0], "this thread's own"

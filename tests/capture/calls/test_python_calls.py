@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,28 @@ def test_a_tensor_in_the_place_of_an_op_s_result_is_not_taken_for_it(tmp_path: P
     assert model.reused, "else this shows nothing"
     calls = [call for call in open_dump(tmp_path / "dump").step(0).rank(0).calls if call.kind == "module"]
     assert len(calls) == 50 and all(call.outputs.tensor().tolist() == [0.0] * 4 for call in calls)
+
+
+class TakesOut(nn.Module):
+    """Takes a tensor out of the list that it is given, and lets go of it."""
+
+    freed = False
+
+    def forward(self, given: list[torch.Tensor], scaled: list[torch.Tensor]) -> torch.Tensor:
+        x = given.pop()
+        kept = weakref.ref(x)
+        y = x * 2
+        del x
+        self.freed = kept() is None
+        scaled[0].mul_(2)
+        return y
+
+
+def test_what_a_call_takes_out_of_a_list_goes_when_the_program_lets_go_of_it(tmp_path: Path) -> None:
+    """It was kept until the call had ended."""
+    model = TakesOut()
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")):
+        model([torch.ones(4)], scaled=[torch.ones(2)])
+    assert model.freed
+    call = next(call for call in open_dump(tmp_path / "dump").step(0).rank(0).calls if call.kind == "module")
+    assert {path: value.tensor().tolist() for path, value in call.mutated_values.items()} == {"scaled.0": [2.0, 2.0]}

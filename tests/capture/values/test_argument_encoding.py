@@ -116,7 +116,8 @@ def test_containers_too_deep_are_named(values: ValueTable) -> None:
 
 def test_arguments_and_their_tensors_have_the_same_paths(values: ValueTable, sink: MemorySink) -> None:
     x, y = torch.zeros(1), torch.nn.Parameter(torch.ones(1))
-    trees, kwargs, found = encode_arguments((x, [1, y], 2), {"mask": {"a": x}}, values, True)
+    trees, kwargs, found, in_containers = encode_arguments((x, [1, y], 2), {"mask": {"a": x}}, values, True)
+    assert in_containers and not encode_arguments((x, 2.0, None), {}, values, True)[3]
     assert trees == ((r.TREE_VALUE, 1), (r.TREE_LIST, 1, (r.TREE_VALUE, 2)), 2)
     assert kwargs == {"mask": (r.TREE_DICT, "a", (r.TREE_VALUE, 1))}
     assert [(path, tensor is x) for path, tensor in found] == [((0,), True), ((1, 1), False), (("mask", "a"), True)]
