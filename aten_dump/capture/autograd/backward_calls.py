@@ -70,7 +70,8 @@ class BackwardCall:
         # came before.
         self._received: tuple[Any, ...] = ()
         self._sent: tuple[Any, ...] = ()
-        self._partial: dict[Edge, tuple[int, torch.Tensor | None]] | None = None  # terms seen, sum so far
+        # Terms seen, and the sum so far: the tree of an unknown one, once a term could not be added.
+        self._partial: dict[Edge, tuple[int, torch.Tensor | Tree]] | None = None
 
     @property
     def received(self) -> dict[TreePath, Tree]:
@@ -101,17 +102,17 @@ class BackwardCall:
             self._partial = {}
         seen, total = self._partial.pop(edge, (0, None))
         if gradient is not None:
-            total = _add(total, gradient)
+            total = _sum_with(total, gradient, sums)
         if seen + 1 < terms:
             self._partial[edge] = (seen + 1, total)
         else:
-            self._sent = (*self._sent, edge, None if total is None else sums.known(total))
+            self._sent = (*self._sent, edge, sums.known(total) if isinstance(total, _TENSOR) else total)
 
     def complete(self, sums: GradientSums) -> None:
         """Take sums whose last terms never came: those nodes were not part of this backward."""
         if self._partial is not None:
             for edge, (_, total) in self._partial.items():
-                self._sent = (*self._sent, edge, None if total is None else sums.known(total))
+                self._sent = (*self._sent, edge, sums.known(total) if isinstance(total, _TENSOR) else total)
             self._partial = None
 
     def record(self, step: Step) -> None:
@@ -203,13 +204,26 @@ def _gradients(tree: Tree, found: dict[TreePath, Tree], step: int | str) -> Tree
     return None
 
 
+def _sum_with(total: torch.Tensor | Tree, term: torch.Tensor, sums: GradientSums) -> torch.Tensor | Tree:
+    """Return a sum with one more term; what torch cannot add up stays unknown, and is no matter of the program's."""
+    if isinstance(total, tuple):
+        return total
+    try:
+        return _add(total, term)
+    except (RuntimeError, TypeError):
+        return sums.unknown(term)
+
+
 def _add(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
     """Add a term, in autograd's order. The sum is the recorder's own memory: holding the program's tensors would
     change how autograd adds. It is made on the host where the device has no memory left for it.
     """
     with quiet():
         if total is not None:
-            return total.add_(term.to(total.device))
+            term = term.to(total.device)
+            if total.is_sparse and not term.is_sparse:  # which becomes dense, as in autograd
+                return term.clone().add_(total)
+            return total.add_(term)
         try:
             return term.clone()
         except torch.OutOfMemoryError:

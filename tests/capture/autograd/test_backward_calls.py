@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from aten_dump import DumpConfig, DumpMode
 from aten_dump.capture.autograd.backward_calls import BackwardCall, BackwardTask, GradientSums
 from aten_dump.capture.autograd.graph_links import OUTPUT_BITS
 from aten_dump.capture.naming.call_name import API, BACKWARD, MODULE, NODE, CallName
@@ -98,6 +101,41 @@ def test_sums_that_are_not_computed_are_values_of_which_only_the_geometry_is_kno
     assert call.sent == {X: (V, 1)}
     (value,) = passed.recorded.sink.of(r.VALUE)
     assert (value.shape, value.storage) == ([2, 3], 0)
+
+
+@pytest.mark.parametrize("sparse_first", [True, False])
+def test_a_sparse_and_a_dense_gradient_are_added_up_in_any_order(sparse_first: bool) -> None:
+    passed = Passed(data="tensor")
+    call = passed.of(passed.owner(input_edges={X: 2}))
+    terms = [torch.eye(2).to_sparse(), torch.ones(2, 2)]
+    sent(call, passed.sums, *(terms if sparse_first else terms[::-1]))
+    passed.recorded.values._keeper.flush()
+    assert call.sent == {X: (V, 1)}
+    assert torch.frombuffer(bytearray(passed.recorded.sink.blobs[1]), dtype=torch.float32).tolist() == [2, 1, 1, 2]
+    assert terms[1].tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_sum_that_torch_cannot_add_up_is_unknown_whatever_comes_after() -> None:
+    passed = Passed()
+    call = passed.of(passed.owner(input_edges={X: 4, Y: 3}))
+    sent(call, passed.sums, torch.ones(2), torch.ones(3), torch.ones(2), torch.ones(2))
+    assert call.sent == {X: (V, 1)}
+    call.send(Y, torch.ones(2), None, passed.sums)
+    call.send(Y, torch.ones(3), None, passed.sums)
+    call.complete(passed.sums)
+    assert call.sent == {X: (V, 1), Y: (V, 2)}
+    assert [value.storage for value in passed.recorded.sink.of(r.VALUE)] == [0, 0]
+
+
+def test_a_program_whose_weight_has_a_sparse_and_a_dense_gradient_runs(tmp_path: Path) -> None:
+    class Tied(torch.nn.Module):
+        def forward(self, weight: torch.Tensor, rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(x, weight).sum() + F.embedding(rows, weight, sparse=True).sum()
+
+    weight = torch.ones(5, 4, requires_grad=True)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"))):
+        Tied()(weight, torch.tensor([0, 1, 1]), torch.ones(3, 4)).backward()
+    assert weight.grad is not None and weight.grad.to_dense().sum() == 72
 
 
 class Mine(torch.Tensor):
