@@ -215,7 +215,7 @@ class LossSpike:
         if count < 5:
             return None
         mean = sum(self._losses) / count
-        spread = math.sqrt(sum((x - mean) ** 2 for x in self._losses) / (count - 1))
+        spread = math.hypot(*(x - mean for x in self._losses)) / math.sqrt(count - 1)
         limit = mean + _SPIKE * max(spread, 0.01 * abs(mean))
         return f"the loss is {loss:.6g}, the last {count} were about {mean:.6g}" if loss > limit else None
 

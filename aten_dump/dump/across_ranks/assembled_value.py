@@ -102,7 +102,7 @@ def _together(parts: list[tuple[int, Stats]]) -> Stats | None:
             total = sum(count for count, _ in parts)
             found[name] = sum(count * number for (count, _), number in zip(parts, numbers, strict=True)) / total
         elif name == "l2norm":
-            found[name] = math.sqrt(sum(abs(number) ** 2 for number in numbers))
+            found[name] = math.sqrt(sum(number * number for number in numbers))  # inf where ``**`` raises an error
         elif name in ("count", "nan", "posinf", "neginf", "zero", "negative", "positive"):
             found[name] = sum(numbers)
     return Stats(found) if found else None

@@ -165,6 +165,11 @@ def test_a_loss_far_above_those_before_is_a_spike() -> None:
     assert losses(LossSpike(), [1.0] * 4 + [100.0])[-1] is None, "four losses are too few to judge by"
 
 
+def test_losses_whose_squares_are_beyond_float64_are_judged_too() -> None:
+    assert losses(LossSpike(), [1e200, 2e200, 1e200, 2e200, 1e200, 2e200]) == [None] * 6
+    assert losses(LossSpike(), [1e200, 2e200, 1e200, 2e200, 1e200, 9e202])[-1] is not None
+
+
 @pytest.mark.parametrize("loss", [NAN, INF])
 def test_a_loss_that_is_not_finite_needs_no_history(loss: float) -> None:
     assert losses(LossSpike(), [loss]) == [f"the loss is {loss}"]

@@ -83,6 +83,17 @@ def test_complex_or_unknown_statistics_are_left_out(shards: WholeValues) -> None
     assert stats is not None and "min" not in stats and "mean" not in stats and stats["max"] == 5
 
 
+def test_a_norm_whose_square_is_beyond_float64_is_no_error(shards: WholeValues) -> None:
+    rank = shards.ranks[1]
+    numbers = statistics(rank.value_by_id(1).tensor())
+    numbers[4] = 1e200
+    rank.__dict__["tables"] = rank.source.changed_tables(
+        "here", [r.Statistics(r.STATISTICS, 1, numbers)], [r.STATISTICS]
+    )
+    stats = value_of(shards).stats
+    assert stats is not None and stats["l2norm"] == float("inf")
+
+
 def test_an_empty_shard_has_no_part_in_them(tmp_path: Path) -> None:
     whole = wholes(ranks_of(tmp_path, [WHOLE, WHOLE[:0]], "Shard(dim=0)", (3, 2)))
     for rank, numbers in ((0, statistics(WHOLE)), (1, [0, *[None] * 11])):

@@ -14,6 +14,7 @@ Theory of operation
     2e-6 for the mean. So fp16 sums cannot overflow and bf16
     means keep their digits. Signs are counted through torch.sign, whose sums are exact: 0 for NaN, else -1, 0 or 1. As
     in torch, NaN in a floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
+    Where squares are beyond float64, of elements and differences above 1.3e154, l2norm and std are inf.
 
     ========  ==========================================================================================
     count     number of elements
@@ -159,7 +160,8 @@ def _square_deviations(flat: torch.Tensor, found: dict[str, Number], squares: fl
     if count <= _SMALL_ELEMENTS:
         return _square_sum(flat.double() - mean)
     of_mean = count * mean * mean
-    if of_mean <= squares / 2:  # the mean is no larger than the std: no digits are lost
+    is_beyond = squares == math.inf and math.isfinite(mean)  # float64, though elements are finite
+    if of_mean <= squares / 2 and not is_beyond:  # the mean is no larger than the std: no digits are lost
         return float(squares - of_mean)
     if found["min"] == found["max"]:
         return 0.0
@@ -171,7 +173,7 @@ def _square_deviations(flat: torch.Tensor, found: dict[str, Number], squares: fl
     total, apart = _sums_around(flat, mean, torch.float64)
     if total * total / count > apart / 2:
         total, apart = _sums_around(flat, mean + total / count, torch.float64)
-    return float(apart - total * total / count)
+    return float(apart if apart == math.inf else apart - total * total / count)
 
 
 def _sums_around(flat: torch.Tensor, near: float, dtype: torch.dtype) -> tuple[float, float]:
@@ -259,15 +261,20 @@ def _squares_by_row(chunk: torch.Tensor) -> float:
     total = 0.0
     if rows:
         body = chunk if whole == chunk.numel() else chunk[:whole]
-        total = norm(norm(body.view(rows, _ROW_ELEMENTS), dim=1), dtype=torch.float64).item() ** 2
+        total = _square(norm(norm(body.view(rows, _ROW_ELEMENTS), dim=1), dtype=torch.float64).item())
     if whole < chunk.numel():
-        total += norm(chunk[whole:]).item() ** 2
-    return float(total)
+        total += _square(norm(chunk[whole:]).item())
+    return total
 
 
 def _square_sum(chunk: torch.Tensor) -> float:
     """Sum of squares in float64; of the squares of the parts for complex."""
-    return float(torch.linalg.vector_norm(chunk, dtype=torch.float64).item()) ** 2
+    return _square(torch.linalg.vector_norm(chunk, dtype=torch.float64).item())
+
+
+def _square(x: float) -> float:
+    """Return a square, inf where it is beyond float64: there ``**`` raises an error."""
+    return x * x
 
 
 def _count_signs(flat: torch.Tensor, names: tuple[str, ...], found: dict[str, Number]) -> None:

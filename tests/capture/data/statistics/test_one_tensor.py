@@ -301,6 +301,26 @@ def test_std_of_many_elements_far_from_zero(dtype: torch.dtype, near: float, spr
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("n", [3, 4097, 16_385, 131_073, 300_001])
+def test_elements_whose_squares_are_beyond_float64(record: Record, dtype: torch.dtype, n: int) -> None:
+    x = torch.zeros(n, dtype=dtype)
+    x[-1] = 1e200  # alone in its row or chunk
+    found = statistics(record, x)
+    assert (found.max, found.l2norm, found.std, found.zero, found.posinf) == (1e200, math.inf, math.inf, n - 1, 0)
+    assert abs(found.mean) == pytest.approx(1e200 / n)
+
+
+def test_spread_of_elements_whose_squares_are_beyond_float64(record: Record) -> None:
+    x = torch.full((100_000,), 1e200, dtype=torch.float64)
+    x[::2] = 1e200 + 1e190
+    found = statistics(record, x)
+    assert found.mean == pytest.approx(1e200)
+    assert math.isinf(found.l2norm) and math.isinf(found.std)  # the squares of the differences are beyond it too
+    x[0] = -math.inf
+    assert math.isnan(statistics(record, x).std)
+
+
 SIGNS = {"positive": (0.5, 1.0), "negative": (-1.0, -0.5), "both": (-1.0, 1.0), "not negative": (0.0, 1.0)}
 
 
