@@ -170,7 +170,8 @@ def _encode_other(item: Any) -> Tree:
     if isinstance(item, torch.Generator):
         return (TREE_GENERATOR, str(item.device), _seed_of(item))
     if isinstance(item, complex):
-        return (TREE_COMPLEX, item.real, item.imag)
+        number = complex.__pos__(item)
+        return (TREE_COMPLEX, number.real, number.imag)
     if isinstance(item, (bool, int, float, str)) and not isinstance(item, (torch.SymInt, torch.SymFloat)):
         return _plain_of(item)
     if isinstance(item, (slice, range, type(Ellipsis))):
@@ -182,13 +183,13 @@ def _encode_other(item: Any) -> Tree:
 
 
 def _plain_of(item: Any) -> Tree:
-    """A subclass of a plain type, an enum among them, as that plain type."""
+    """A subclass of a plain type, an enum among them, as that plain type: by its methods, not the program's own."""
     if isinstance(item, bool):
         return bool(item)
     if isinstance(item, int):
-        return _encode_int(int(item))
+        return _encode_int(int.__index__(item))
     if isinstance(item, float):
-        return float(item)
+        return float.__float__(item)
     if isinstance(item, str):
         return str.__str__(item)
     raise AssertionError(item)

@@ -65,8 +65,13 @@ def items_of(item: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _key_of(key: Any) -> Any:
-    plain = isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool) and is_int64(key))
-    return key if plain else repr_of(key)
+    if isinstance(key, str):
+        return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        number = int.__index__(key)  # what the program's own class compares is not asked
+        if is_int64(number):
+            return number
+    return repr_of(key)
 
 
 def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> Iterator[tuple[TreePath, torch.Tensor]]:

@@ -91,6 +91,35 @@ def test_integers_of_any_length_are_texts_wherever_they_are(values: ValueTable) 
     assert encode({(long,): 0}, values, False) == (r.TREE_DICT, "tuple(...)", 0)
 
 
+def refuse(*_: Any) -> Any:
+    raise ValueError("no numbers of ours")
+
+
+REFUSED = [
+    "__int__",
+    "__index__",
+    "__float__",
+    "__complex__",
+    "__neg__",
+    "__pos__",
+    "__le__",
+    "__lt__",
+    "__ge__",
+    "__gt__",
+    "real",
+    "imag",
+]
+METHODS: dict[str, Any] = {name: property(refuse) if name in ("real", "imag") else refuse for name in REFUSED}
+Id, Share, Phase = (type("Mine", (kind,), METHODS) for kind in (int, float, complex))
+
+
+def test_numbers_of_the_program_s_own_classes_are_not_asked_for_their_number(values: ValueTable) -> None:
+    numbers = Id(3), Share(-0.5), Phase(1 - 2j), {Id(4): Id(2**63)}
+    trees = (3, -0.5, (r.TREE_COMPLEX, 1.0, -2.0), (r.TREE_DICT, 4, (r.TREE_BYTES, str(2**63))))
+    assert encode(numbers, values, False) == (r.TREE_TUPLE, *trees)
+    assert encode_arguments(numbers, {}, values, False)[0] == trees
+
+
 def test_a_generator_is_its_device_and_seed(values: ValueTable) -> None:
     assert encode(torch.Generator().manual_seed(7), values, False) == (r.TREE_GENERATOR, "cpu", 7)
 
