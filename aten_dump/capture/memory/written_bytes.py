@@ -42,7 +42,7 @@ class WrittenRanges:
         if self._mask is None and written < high - low and self._nbytes <= _MASK_BYTES:
             self._mask = self._as_mask()
         if self._mask is not None:
-            _laid_on(self._mask, tensor)[...] = True
+            _laid_on(self._mask, tensor, _dims_of_many(tensor))[...] = True
         elif written >= high - low:
             self._add(low, high)
         elif geometry not in self._geometries:
@@ -60,8 +60,12 @@ class WrittenRanges:
         if self._mask is None:
             self._mask = self._as_mask()
         if tensor.numel():
-            theirs = _laid_on(other._as_mask() if other._mask is None else other._mask, source).all(axis=-1)
-            _laid_on(self._mask, tensor)[...] = np.broadcast_to(theirs, tuple(tensor.shape))[..., None]
+            dims = [dim for dim, size in enumerate(tensor.shape) if size != 1]
+            more = source.dim() - tensor.dim()  # the last dimensions of both are the same
+            mask = other._as_mask() if other._mask is None else other._mask
+            theirs = _laid_on(mask, source, [dim + more for dim in dims if dim + more >= 0]).all(axis=-1)
+            written = _laid_on(self._mask, tensor, dims)
+            written[...] = np.broadcast_to(theirs, written.shape[:-1])[..., None]
         return self._complete()
 
     def covers(self, tensor: torch.Tensor, geometry: Geometry) -> bool:
@@ -70,7 +74,7 @@ class WrittenRanges:
         if low == high:
             return True
         if self._mask is not None:
-            return bool(_laid_on(self._mask, tensor).all())
+            return bool(_laid_on(self._mask, tensor, _dims_of_many(tensor)).all())
         return geometry in self._geometries or any(a <= low and high <= b for a, b in self._ranges)
 
     def define(self, low: int, high: int) -> None:
@@ -120,10 +124,17 @@ class WrittenRanges:
         self._ranges = sorted(merged)
 
 
-def _laid_on(mask: _Mask, tensor: torch.Tensor) -> _Mask:
-    """Return the mask's bytes under each element of `tensor`: bool[*shape, element size]."""
+def _dims_of_many(tensor: torch.Tensor) -> list[int]:
+    """Return the dimensions along which a tensor has elements in other places: numpy has room for 63, torch for 64."""
+    return [dim for dim, (n, s) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)) if n != 1 and s]
+
+
+def _laid_on(mask: _Mask, tensor: torch.Tensor, dims: list[int]) -> _Mask:
+    """Return the mask's bytes under each element of `tensor`, the first of dimensions that are not in `dims`:
+    bool[*sizes of those, element size].
+    """
     size = tensor.element_size()
     first = int(tensor.storage_offset()) * size
-    shape = (*(int(n) for n in tensor.shape), size)
-    strides = (*(int(s) * size for s in tensor.stride()), 1)
+    shape = (*(int(tensor.size(dim)) for dim in dims), size)
+    strides = (*(int(tensor.stride(dim)) * size for dim in dims), 1)
     return np.lib.stride_tricks.as_strided(mask[first:], shape, strides)

@@ -74,6 +74,31 @@ def test_a_copy_defines_what_is_defined_of_its_source(seed: int) -> None:
         assert found[0].covers(one, geometry_of(one)) == models[0][start * ITEM : (start + 1) * ITEM].all()
 
 
+def test_tensors_of_as_many_dimensions_as_torch_has() -> None:
+    base, found = torch.zeros(8, dtype=torch.int16), WrittenRanges(16)
+    every_other = base[::2].view(*[1] * 31, 2, *[1] * 31, 2)
+    assert not found.write(every_other, geometry_of(every_other))
+    assert found.covers(every_other, geometry_of(every_other))
+    rest = base[1::2].view(*[1] * 62, 4, 1)
+    assert not found.covers(rest, geometry_of(rest))
+
+    other, target = WrittenRanges(8), torch.zeros(2, *[1] * 61, 3, 2, dtype=torch.int16)
+    source = torch.zeros(2, 2, dtype=torch.int16)[1:].view(1, 2)
+    other.write(source, geometry_of(source))
+    copied = WrittenRanges(24)
+    assert copied.copy(target, other, source, geometry_of(target)), "the same two elements for each row"
+    assert not found.copy(rest, other, torch.zeros(4, dtype=torch.int16)[:, None], geometry_of(rest))
+    assert found.covers(base[4:], (4,)) and not found.covers(base[2:], (2,))
+
+
+def test_elements_that_are_seen_often_are_looked_at_once() -> None:
+    base, found = torch.zeros(8), WrittenRanges(32)
+    found.write(base[::2], geometry_of(base[::2]))
+    often = base[::2].view(1, 2, 2).expand(1 << 40, 2, 2)
+    assert found.covers(often, geometry_of(often))
+    assert not found.covers(base[1::2].expand(1 << 40, 4), (0,))
+
+
 def test_memory_too_large_for_a_mask_never_claims_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written_bytes, "_MASK_BYTES", 0)
     base = torch.zeros(4, 6)

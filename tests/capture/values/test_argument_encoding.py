@@ -95,20 +95,10 @@ def refuse(*_: Any) -> Any:
     raise ValueError("no numbers of ours")
 
 
-REFUSED = [
-    "__int__",
-    "__index__",
-    "__float__",
-    "__complex__",
-    "__neg__",
-    "__pos__",
-    "__le__",
-    "__lt__",
-    "__ge__",
-    "__gt__",
-    "real",
-    "imag",
-]
+REFUSED = (
+    *("__int__", "__index__", "__float__", "__complex__", "__neg__", "__pos__"),
+    *("__le__", "__lt__", "__ge__", "__gt__", "real", "imag"),
+)
 METHODS: dict[str, Any] = {name: property(refuse) if name in ("real", "imag") else refuse for name in REFUSED}
 Id, Share, Phase = (type("Mine", (kind,), METHODS) for kind in (int, float, complex))
 
