@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -110,6 +111,65 @@ def test_memory_too_large_for_a_mask_never_claims_too_much(monkeypatch: pytest.M
     assert not found.covers(base[0, :4], geometry_of(base[0, :4]))
     assert not found.write(left, geometry_of(left)), "the same part again is no other part"
     assert found.write(right, geometry_of(right))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_memory_too_large_for_a_mask_against_one_bool_for_each_byte(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(written_bytes, "_MASK_BYTES", 0)
+    chance, base = random.Random(seed), torch.zeros(ELEMENTS, dtype=torch.int16)
+    found, model = WrittenRanges(ELEMENTS * ITEM), np.zeros(ELEMENTS * ITEM, np.bool_)
+    for _ in range(30):
+        view = some_view(chance, base)
+        if chance.randrange(12) == 0:
+            found.forget(*byte_extent(view))
+            model[slice(*byte_extent(view))] = False
+        else:
+            model |= touched(view)
+            assert model.all() or not found.write(view, geometry_of(view))
+        looked = some_view(chance, base)
+        assert model[touched(looked)].all() or not found.covers(looked, geometry_of(looked))
+
+
+def columns(base: torch.Tensor, order: list[int]) -> list[torch.Tensor]:
+    return [base[:, :, column] for column in order]
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda x: [x[:, :, 2:], x[:, :, 1:3], x[:, :, 0]],
+        lambda x: columns(x, [3, 1, 2, 1, 0]),
+        lambda x: [x.transpose(0, 2)[1::2], x.transpose(0, 2)[::2]],
+        lambda x: [x[1::2], x[:1]],
+        lambda x: [x[:, 1:], x[:, :1]],
+        lambda x: [x[..., 1:], x[0], x[:, 0], x],
+    ],
+)
+def test_parts_of_all_rows_are_defined_together_when_none_is_left(
+    monkeypatch: pytest.MonkeyPatch, views: Callable[[torch.Tensor], list[torch.Tensor]]
+) -> None:
+    monkeypatch.setattr(written_bytes, "_MASK_BYTES", 0)
+    base, found = torch.zeros(2, 3, 4), WrittenRanges(96)
+    *some, last = views(base)
+    for view in some:
+        assert not found.write(view, geometry_of(view))
+        assert found.covers(view, geometry_of(view)) and not found.covers(base, geometry_of(base))
+    assert found.write(last, geometry_of(last))
+
+
+def test_parts_that_lie_on_one_another_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written_bytes, "_MASK_BYTES", 0)
+    base, found = torch.zeros(6, 4), WrittenRanges(96)
+    for view in (base[:, 0:2], base[:, 1:3], base[:3], base[:, 0], base[::2, 2:], base.as_strided((8, 3), (1, 7))):
+        assert not found.write(view, geometry_of(view))
+    assert not found.covers(base[:, 3], geometry_of(base[:, 3]))
+
+
+def test_a_view_that_has_elements_twice_and_gaps_defines_no_more_than_it_has() -> None:
+    base, found = torch.zeros(4, dtype=torch.uint8), WrittenRanges(4)
+    twice = base.as_strided((2, 2), (0, 3))  # as many elements as memory has
+    assert not found.write(twice, geometry_of(twice))
+    assert not found.covers(base[1:2], geometry_of(base[1:2]))
 
 
 def test_what_memory_grows_by_is_undefined() -> None:
