@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+import sys
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,7 +113,6 @@ def test_statistics_taken_at_once_are_those_named_in_that_order() -> None:
     "tensor",
     [
         torch.randn(300, 200)[:, ::3],
-        torch.randn(64, 1).expand(64, 300),
         torch.randint(-9, 9, (90, 70), dtype=torch.int16).t()[1:],
         (torch.rand(200, 90) > 0.5)[::2, 1:],
         torch.randn(30, 50, dtype=torch.complex64)[:, ::2],
@@ -123,6 +125,51 @@ def test_statistics_of_elements_with_gaps_are_those_of_a_copy_without(tensor: Te
     copied = compute(tensor.contiguous(), STATISTIC_NAMES)
     statistics_of(sink.emit, tensor, 4, STATISTIC_NAMES, seconds)
     assert repr([tuple(record) for record in sink.records]) == repr([(STATISTICS, 4, copied)])
+
+
+def test_statistics_of_repeated_elements_are_those_of_a_copy() -> None:
+    sink, seconds, tensor = MemorySink(), {"hash": 0.0, "statistics": 0.0}, torch.randn(64, 1).expand(64, 300)
+    statistics_of(sink.emit, tensor, 4, STATISTIC_NAMES, seconds)
+    ((_, _, found),) = [tuple(record) for record in sink.records]
+    assert found == pytest.approx(compute(tensor.contiguous(), STATISTIC_NAMES), rel=1e-6)
+
+
+LARGE: dict[str, Callable[[], Tensor]] = {  # more than are copied at once
+    "expanded": lambda: torch.randn(1, 1, 300, 300).expand(5, 7, 300, 300),
+    "expanded columns": lambda: torch.randn(1001, 1, 2).expand(1001, 700, 2),
+    "expanded and transposed": lambda: torch.randn(300, 301).t().expand(9, 301, 300),
+    "windows": lambda: torch.randn(2000).unfold(0, 600, 1),
+    "gaps": lambda: torch.randn(1100, 1100)[:, 1:],
+    "transposed with gaps": lambda: torch.randn(1100, 1100)[:, 1:].t(),
+    "transposed": lambda: torch.randn(1500, 1100).bfloat16().t(),
+    "bool": lambda: (torch.rand(1, 999) > 0.5).expand(4000, 999),
+    "complex128": lambda: torch.randn(1, 99, dtype=torch.complex128).expand(2000, 99),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("algorithm", ["xxh3", "crc32"])
+def test_the_hash_of_many_elements_that_do_not_lie_in_a_row(algorithm: str, name: str) -> None:
+    sink, seconds, tensor = MemorySink(), {"hash": 0.0, "statistics": 0.0}, LARGE[name]()
+    hash_of(sink.emit, tensor, 3, algorithm, seconds)
+    assert [tuple(record) for record in sink.records] == [(HASH, 3, ALGORITHMS[algorithm](raw(tensor)))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_expanded_tensor_takes_no_more_memory_than_what_it_stands_on(record: Record) -> None:
+    mask = torch.zeros(1, 256, 256)
+    recorded_hash(record, mask.expand(2, 256, 256), data="full")
+    peak_mib()
+    before = peak_mib()
+    recorded_hash(record, mask.expand(2048, 256, 256), data="full")
+    assert peak_mib() - before < 256, "512 MiB of float32 were made"
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process has had, and begin anew."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return int(re.findall(r"VmHWM:\s*([0-9]+)", status)[0]) / 1024
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(3, device="cpu"), torch.empty(0)])

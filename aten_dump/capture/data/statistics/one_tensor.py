@@ -40,6 +40,7 @@ from ....config import SIGNS, STATISTICS
 from ...memory.geometry import covers
 from ...memory.scratch import Scratch, give_back, take_scratch
 from .one_pass import CODES, IS_COMPILED, of_memory
+from .repeated_elements import of_repeated, seen_once
 
 _CHUNK_ELEMENTS: Final = 1 << 17
 _FAST_CHUNK_ELEMENTS: Final = 1 << 18  # for each of torch's threads; 1 MB, which the cache of a core holds
@@ -67,7 +68,7 @@ Number = Any  # int, float, None, or [re, im]
 def flat_elements(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the elements of `tensor` as a 1-D tensor of a dtype that torch can compute with.
 
-    Their order is the memory's where that is dense; tensors with gaps and expanded ones are copied. None for dtypes
+    Their order is the memory's where that is dense; tensors with gaps are copied. None for dtypes
     whose elements are no numbers to torch.
     """
     if tensor.dtype in _PLAIN and tensor.is_contiguous() and not tensor.is_neg():  # nearly all, and in a hurry
@@ -97,6 +98,11 @@ def compute(tensor: torch.Tensor, names: tuple[str, ...]) -> list[Number]:
         tensor: any strided tensor of any dtype and device.
         names: of `config.STATISTICS`.
     """
+    if not tensor.is_contiguous():
+        once, times = seen_once(tensor)
+        if times > 1:
+            all_of_them = of_repeated(dict(zip(STATISTICS, compute(once, STATISTICS), strict=True)), times)
+            return [all_of_them[name] for name in names]
     flat = flat_elements(tensor)
     if flat is None:
         found: dict[str, Number] = {"count": tensor.numel()}
