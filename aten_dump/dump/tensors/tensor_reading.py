@@ -111,7 +111,7 @@ def _read(stored: Stored) -> torch.Tensor:
         return flat.as_strided(value.shape, value.stride, 0)
     if layout == "compact":
         flat = stored_elements(stored, value.numel, dtype)
-        return _restride(flat.view(value.shape), value.stride)
+        return _restride(value, flat.view(value.shape))
     raise FormatError(
         f"value {value.id} of {value.where} has data layout {layout}; known are {', '.join(records.LAYOUTS)}"
     )
@@ -150,23 +150,39 @@ def stored_elements(stored: Stored, count: int, dtype: torch.dtype) -> torch.Ten
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype)
 
 
-def _restride(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """Return the elements of a row-major tensor under another stride, which may lay elements on one another."""
+def _restride(value: ValueFacts, dense: torch.Tensor) -> torch.Tensor:
+    """Return row-major elements under the stride of a value, which may lay elements on one another."""
+    stride = value.stride
     if dense.stride() == stride:
         return dense
     # Elements are copied as integers of their size: not every dtype can copy, and bits must stay as they are.
     as_integer = SAME_SIZE.get(dense.dtype.itemsize, dense.dtype)
     source = dense.view(as_integer)
-    if not _overlaps(dense.shape, stride):
-        return torch.empty_strided(dense.shape, stride, dtype=as_integer, device="cpu").copy_(source).view(dense.dtype)
-    places = torch.zeros(dense.shape, dtype=torch.int64, device="cpu")
-    for dim, (size, step) in enumerate(zip(dense.shape, stride, strict=False)):
-        places += (torch.arange(size, device="cpu") * step).reshape(
-            [size if d == dim else 1 for d in range(dense.dim())]
-        )
-    flat = torch.empty(int(places.max()) + 1, dtype=as_integer, device="cpu")
-    flat[places.reshape(-1)] = source.reshape(-1)
+    flat = _memory_for(value, as_integer)
+    if _overlaps(dense.shape, stride):
+        places = torch.zeros(dense.shape, dtype=torch.int64, device="cpu")
+        for dim, (size, step) in enumerate(zip(dense.shape, stride, strict=False)):
+            places += (torch.arange(size, device="cpu") * step).reshape(
+                [size if d == dim else 1 for d in range(dense.dim())]
+            )
+        flat[places.reshape(-1)] = source.reshape(-1)
+    else:
+        flat.as_strided(dense.shape, stride).copy_(source)
     return flat.view(dense.dtype).as_strided(dense.shape, stride)
+
+
+def _memory_for(value: ValueFacts, dtype: torch.dtype) -> torch.Tensor:
+    """Return memory from the first element of a value to its last, as a 1-D tensor: far more than is stored of it."""
+    count = reach(value.shape, value.stride)
+    try:
+        return torch.empty(count, dtype=dtype, device="cpu")
+    except RuntimeError as error:  # torch's allocator
+        raise FormatError(
+            f"value {value.id} of {value.where} reaches over {count * dtype.itemsize} bytes of memory (shape "
+            f"{list(value.shape)}, stride {list(value.stride)}), more than there are here; its storage had "
+            f"{value.storage_nbytes}, and {value.numel * dtype.itemsize} are stored: if that is less, the index is "
+            "damaged: run `aten-dump verify`; else read it in parts, by `Value.blocks`"
+        ) from error
 
 
 def _overlaps(shape: torch.Size, stride: tuple[int, ...]) -> bool:

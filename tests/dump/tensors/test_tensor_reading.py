@@ -314,3 +314,14 @@ def test_a_scheme_of_a_quantized_tensor_that_makes_none_is_refused(builder: Buil
     rank = open_dump(builder.finish()).rank(0, 0)
     with pytest.raises(FormatError, match="cannot be a quantized tensor"):
         rank.values[-1].tensor()
+
+
+@pytest.mark.parametrize(("shape", "stride"), [((3,), (1 << 50,)), ((2, 5), (1 << 50, 0))])
+def test_a_forged_stride_that_no_memory_holds(
+    builder: Builder, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
+    number, storage, dtype = builder.next("value"), builder.storage(40, "cpu"), builder.text("float32")
+    builder.emit(r.Value(r.VALUE, number, storage, 0, 0, dtype, list(shape), list(stride)))
+    builder.emit(r.Data(r.DATA, number, builder.blob(bytes(40)), 0, r.LAYOUTS.index("compact")))
+    with pytest.raises(FormatError, match=r"reaches over \d{16} bytes .* its storage had 40, and \d\d are stored"):
+        read(builder, number).tensor()
