@@ -42,8 +42,12 @@ def raw_write(x: torch.Tensor) -> None:
             x.zero_()
 
 
+def write_through_another_storage(x: torch.Tensor) -> None:
+    torch.from_dlpack(x).mul_(3)
+
+
 @pytest.mark.parametrize("data", ["tensor", "full", "hash"])
-@pytest.mark.parametrize("write", [numpy_write, raw_write])
+@pytest.mark.parametrize("write", [numpy_write, raw_write, write_through_another_storage])
 def test_content_finds_a_write_that_dispatch_does_not_see(record: Record, write: Any, data: str) -> None:
     x = torch.arange(4.0) + 1
     kept: list[torch.Tensor] = []
