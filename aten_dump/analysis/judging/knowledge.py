@@ -10,7 +10,7 @@ from typing import Final
 
 from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness
-from ..evidence.evidence_rows import EvidenceRows
+from ..evidence.evidence_rows import EvidenceRows, Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Compared
 from ..evidence.states import WORSE, Inputs, inputs_of
@@ -138,6 +138,19 @@ class Knowledge:
                         text = f"{call.name}.{slot} is off by {error.error:.3g} (relative L2) from a float64 replay"
                         return call, side, text
         return None
+
+    def describe(self, pair: Pair) -> None:
+        """Add rows of a pair that is not judged: what is known of its values."""
+        parts = (
+            (pair.target.input_values(), pair.baseline.input_values()),
+            (pair.target.result_values(), pair.baseline.result_values()),
+        )
+        for values, others in parts:
+            slots = dict(others)
+            for slot, value in values:
+                if slot in slots:
+                    close = self.known.close(value, slots[slot])
+                    self.evidence.known(pair, slot, close, self.known_status(value, slots[slot], close))
 
     def known_status(self, target: Value, baseline: Value, close: Closeness) -> Status:
         """Return the status of two values that nobody judged."""

@@ -32,8 +32,10 @@ from ..flow.counterparts import NOT_TOLD, Side
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
+from ..outcomes.list_orders import in_another_order
 from ..outcomes.loss_parts import LossParts
 from ..outcomes.roots import roots_of
+from ..outcomes.updates import pair_of_state
 from .ends import Ends, gradients_of
 from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
@@ -61,7 +63,8 @@ class Walk:
         self._aligned = aligned
         self.knows.links.set_aligned(aligned)
         self.knows.links.note_precisions(primary)
-        self._pairs = pairs = {pair.target.id: pair for pair in primary}
+        self.given_up |= in_another_order(primary, self.knows.flows)
+        self._pairs = pairs = {pair.target.id: pair for pair in primary if pair.target.id not in self.given_up}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
         sides = self.knows.target, self.knows.baseline
         losses = roots_of(sides[0]), roots_of(sides[1])
@@ -71,7 +74,10 @@ class Walk:
         self._open_pairs = OpenPairs(self.knows, ends)
         for call in self.knows.flows[0].calls():
             pair = aligned_pair = pairs.get(call.id)
-            if pair is None or pair.baseline.id in self._taken:
+            state_of = pair_of_state(call, self.knows.known, self._taken)
+            if state_of is not None and (pair is None or pair.baseline is not state_of):
+                pair = self._found(call, state_of)
+            elif pair is None or pair.baseline.id in self._taken:
                 is_update = call.phase == "optimizer" and bool(call.mutated)  # the memory that it writes tells which
                 from_outside = aligned_pair is not None or (is_update and sides[0] is not sides[1])
                 pair = self._paired_by_flow(call, from_outside=from_outside)
@@ -332,18 +338,3 @@ class Walk:
         if said.note and said.note not in text:
             text = f"{text} ({said.note})"
         self.knows.evidence.blame(kind, row, text, said_of(inputs), (pair.target.id, 1))
-
-    # -- calls of other kinds -------------------------------------------------------------------------------------
-
-    def describe(self, pair: Pair) -> None:
-        """Add rows of a pair that is not judged: what is known of its values."""
-        parts = (
-            (pair.target.input_values(), pair.baseline.input_values()),
-            (pair.target.result_values(), pair.baseline.result_values()),
-        )
-        for values, others in parts:
-            slots = dict(others)
-            for slot, value in values:
-                if slot in slots:
-                    close = self.knows.known.close(value, slots[slot])
-                    self.knows.evidence.known(pair, slot, close, self.knows.known_status(value, slots[slot], close))

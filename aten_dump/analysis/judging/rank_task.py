@@ -184,7 +184,7 @@ def evidence_of(
     ends = walk.ends() if whole and len(target.calls) and len(baseline.calls) else ()
     for pair in others:
         if not knows.flows[0].is_apart(pair.target):
-            walk.describe(pair)
+            knows.describe(pair)
     before()
     kept = {pair.target.id: pair for pair in (*pairs, *walk.found_by_flow) if pair.target.id not in walk.given_up}
     pairs = list(kept.values())

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -101,6 +101,24 @@ class Updates:
             if call.phase == "optimizer":
                 found |= {v.record.place: v for _, v in flow.results(call) if v.storage and v.is_floating}
         return found
+
+
+def pair_of_state(call: Call, known: Counterparts, taken: Container[int]) -> Call | None:
+    """Return the baseline's call that makes the state of the same parameter as an optimizer's call does.
+
+    All state is zeros at first, in which no parameter shows: the order is no sign of it.
+
+    Args:
+        call: the target's.
+        known: which values are each other's counterparts.
+        taken: ids of the baseline's calls that have a partner.
+    """
+    given = call.input_values()
+    if call.phase != "optimizer" or read_op_name(call.op).name not in MAKES_STATE or not given:
+        return None
+    parameter = known.partner(0, given[0][1])
+    readers = () if parameter is None else (reader for reader, _ in parameter.consumers)
+    return next((c for c in readers if (c.op, c.phase) == (call.op, call.phase) and c.id not in taken), None)
 
 
 def _lasts(flow: DataFlow, before: Value) -> bool:

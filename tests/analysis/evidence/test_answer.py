@@ -199,9 +199,7 @@ def test_what_was_proven(unproven: tuple[str, ...], said: str) -> None:
 
 
 def test_counts_of_calls_and_values() -> None:
-    assert compared(evidence()) == (
-        "proven for 0 of 0 calls; 8 calls against 9: 0 pairs (none); no values compared."
-    )
+    assert compared(evidence()) == ("proven for 0 of 0 calls; 8 calls against 9: 0 pairs (none); no values compared.")
     rows = (row(status="unmatched"), row(status="unmatched"), row(status="unknown"), row())
     said = compared(
         evidence(

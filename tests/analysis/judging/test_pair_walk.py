@@ -352,7 +352,7 @@ def test_a_call_with_other_arguments_is_not_paired_by_flow(walk: Walks) -> None:
 
 def described(walk: Walk, name: str, other: str | None = None) -> dict[str, str]:
     before = len(walk.knows.evidence.rows)
-    walk.describe(Pair(walk.knows.target[name], walk.knows.baseline[other or name], "order"))
+    walk.knows.describe(Pair(walk.knows.target[name], walk.knows.baseline[other or name], "order"))
     return {row.slot: row.status for row in walk.knows.evidence.rows[before:]}
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump import compare
+from aten_dump import DumpConfig, DumpMode, compare, open_dump
+from aten_dump.analysis.flow.counterparts import Counterparts
+from aten_dump.analysis.outcomes.updates import pair_of_state
+from aten_dump.dump import Value
+from tests.analysis.judging.steps import record, seeded
+from tests.analysis.judging.test_left_behind import both_ways
 from tests.sampling import slow_but_for
-
-from .steps import record, seeded
-from .test_left_behind import both_ways
 
 Step = Callable[[Tensor, Tensor, dict[str, Any]], None]
 LR, EPS, FIRST, SECOND = 1e-3, 1e-8, 0.9, 0.999
@@ -139,3 +141,36 @@ def test_a_slip_in_momentum_is_found_in_the_optimizer(slip: dict[str, float], tm
     for found in both_ways(target, trained(tmp_path / "baseline", torchs_sgd)):
         assert found.exit_code == 1 and found.cause is not None, found.answer()
         assert found.cause.row.place.phase == "optimizer", found.answer()
+
+
+class Partners:
+    """Counterparts by what their memory holds."""
+
+    def __init__(self, values: list[Value]) -> None:
+        self._values = values
+
+    def partner(self, side: int, value: Value) -> Value | None:
+        same = (v for v in self._values if v.shape == value.shape and torch.equal(v.tensor(), value.tensor()))
+        return next(same, None)
+
+
+def test_what_makes_the_state_of_a_parameter_is_the_partner_of_what_makes_it_there(tmp_path: Path) -> None:
+    ranks = []
+    for name, order in (("plain", 1), ("reversed", -1)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        optimizer = torch.optim.AdamW([*model.parameters()][::order], foreach=False)
+        with DumpMode(DumpConfig(tmp_path / name, data="tensor"), model=model):
+            model(torch.ones(2, 3)).square().mean().backward()
+            optimizer.step()
+        ranks.append(open_dump(tmp_path / name).step(0).rank(0))
+    one, other = ([c for c in rank.calls.filter(phase="optimizer") if c.op == "aten::zeros_like"] for rank in ranks)
+    known = cast("Counterparts", Partners([call.inputs[0][0] for call in other]))
+    taken: set[int] = set()
+    for call in one:
+        found = pair_of_state(call, known, taken)
+        assert found is not None and torch.equal(found.inputs[0][0].tensor(), call.inputs[0][0].tensor())
+        taken.add(found.id)
+    assert taken == {call.id for call in other} and len(taken) == 8, "two moments of four parameters"
+    assert pair_of_state(one[0], known, taken) is None
+    assert pair_of_state(ranks[0].calls.filter(op="aten::addmm")[0], known, set()) is None
