@@ -30,6 +30,7 @@ from .naming.call_name import CallName
 from .recorder import Watch
 from .session import Session, step_number
 from .step.module_paths import ModulePaths
+from .step.step import text_of
 from .torch_internals.higher_order import HigherOrderRules
 from .torch_internals.mode_stack import Modes
 from .torch_internals.packed_tensors import refuse_hooks
@@ -93,7 +94,7 @@ class DumpMode:
     ) -> None:
         try:
             if error is not None and not isinstance(error, GeneratorExit):  # that is how a generator's block ends
-                self._session.note("exception", f"{type(error).__name__}: {error} ended the block")
+                self._session.note("exception", f"{text_of(error)} ended the block")
             self.close()
         except AtenDumpError as own:
             if error is None:
@@ -250,7 +251,7 @@ class DumpMode:
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
-                self._session.note("exception", f"{type(error).__name__}: {error} ended the step")
+                self._session.note("exception", f"{text_of(error)} ended the step")
                 raise
             finally:
                 if self._session.is_entered:

@@ -95,6 +95,32 @@ def test_a_generator_that_is_closed_has_not_failed(tmp_path: Path) -> None:
     assert [note.code for note in rank.notes if note.code == "exception"] == []
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("message")
+
+
+@pytest.mark.parametrize("how", ["block", "decorated"])
+def test_an_error_that_has_no_text_ends_the_block_as_it_would_end_the_program(tmp_path: Path, how: str) -> None:
+    mode = DumpMode(DumpConfig(tmp_path / "dump"))
+
+    def program() -> None:
+        torch.ones(2) + 1
+        raise Unprintable
+
+    def block() -> None:
+        with mode:
+            program()
+
+    with pytest.raises(Unprintable):
+        (mode(program) if how == "decorated" else block)()
+    mode.close()
+    assert DumpMode.current() is None and modes_on_the_stacks() == (0, 0)
+    notes = open_dump(tmp_path / "dump").step(0).rank(0).notes
+    ended = "step" if how == "decorated" else "block"
+    assert [note.message for note in notes if note.code == "exception"] == [f"Unprintable ended the {ended}"]
+
+
 def test_primitives_are_ops_of_torchs_own(tmp_path: Path) -> None:
     with DumpMode(DumpConfig(path=tmp_path / "dump")):
         torch.ops.prims.add(torch.ones(2), torch.ones(2))

@@ -271,7 +271,11 @@ class Step:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what a call's record says of the error that it raised."""
-    if type(error).__name__ == "_StopRecomputationError":
+    """Return what is said of an error that the program raised: of its type alone, where its own text raises another."""
+    kind = type(error).__name__
+    if kind == "_StopRecomputationError":
         return EARLY_STOP
-    return f"{type(error).__name__}: {error}"
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - the program's `__str__` has failed, and must not hide what the program raised
+        return kind

@@ -211,7 +211,15 @@ def test_the_program_waits_for_room_every_thousand_calls() -> None:
     assert waited == [1024, 2048]
 
 
-@pytest.mark.parametrize(("error", "text"), [(ValueError("bad"), "ValueError: bad"), (KeyError("k"), "KeyError: 'k'")])
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        return self.message  # type: ignore[attr-defined, no-any-return]  # never set: a common slip
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(ValueError("bad"), "ValueError: bad"), (KeyError("k"), "KeyError: 'k'"), (Unprintable(), "Unprintable")],
+)
 def test_the_text_of_an_error(error: BaseException, text: str) -> None:
     assert text_of(error) == text
 
