@@ -20,6 +20,7 @@ from .data.keeper import Keeper, Observe
 from .step.collectives import Flight, Flights
 from .step.module_paths import ModulePaths
 from .step.step import Failures, Step
+from .step.threads import ThreadState
 from .torch_internals.engine import len_dispatch_stack
 from .torch_internals.mode_stack import Modes
 from .values.unseen_writes import UnseenWrites
@@ -105,24 +106,30 @@ class StepRecorder:
             self.values.flush()
 
     def close(self) -> None:
-        """End the step: finish what is open and let go of everything."""
+        """End the step: finish what is open and let go of everything, also where nothing can be written any more."""
         thread = self.step.here.state
         with thread.own:
-            self._runs.close()
-            self.remarks.close()
-            if thread.stack:
-                self.step.take_off(thread, thread.stack[0])
-            for one in self.step.threads.all:  # of a device too: its last pass may have failed
-                self.step.end_nodes(one, 0)
-            self.flights.close()
-            if self._callbacks:
-                message = "callbacks of futures ran on threads of torch's own: the ops in them were not seen"
-                self.step.emit(Note(NOTE, "unseen", message, self._callbacks))
-            if self.packs is not None:
-                self.packs.close()
-            self.step.tell_coverage()
-            self.values.clear()
+            try:
+                self._runs.close()
+                self._finish(thread)
+            finally:
+                self.remarks.close()
+                self.values.clear()
         self.seconds["capture"] += sum(one.own.ns for one in self.step.threads.all) / 1e9
+
+    def _finish(self, thread: ThreadState) -> None:
+        """Record what is open on a thread, and what is told of a step at its end."""
+        if thread.stack:
+            self.step.take_off(thread, thread.stack[0])
+        for one in self.step.threads.all:  # of a device too: its last pass may have failed
+            self.step.end_nodes(one, 0)
+        self.flights.close()
+        if self._callbacks:
+            message = "callbacks of futures ran on threads of torch's own: the ops in them were not seen"
+            self.step.emit(Note(NOTE, "unseen", message, self._callbacks))
+        if self.packs is not None:
+            self.packs.close()
+        self.step.tell_coverage()
 
 
 class Watch:

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import _HookMixin
 
-from aten_dump import DumpConfig
+from aten_dump import DumpConfig, DumpMode, StoreError
 from aten_dump.capture.naming.call_name import API, CallName
 from aten_dump.capture.recorder import StepRecorder, Surroundings, Watch
 from aten_dump.capture.step.collectives import Flight
 from aten_dump.capture.step.module_paths import ModulePaths
 from aten_dump.capture.step.open_calls import OpenCall
+from aten_dump.capture.torch_internals import node_hooks
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
@@ -110,6 +112,37 @@ def test_a_step_that_ends_ends_the_calls_that_are_open_and_lets_go_of_storages()
     recorder.close()
     assert recorder.step.threads.main.stack == [] and recorder.values.storages.states == {}
     assert [(call.id, call.error) for call in recording.sink.of(r.CALL)] == [(2, "ended by an error in or around it")]
+
+
+@pytest.mark.filterwarnings("ignore:aten_dump")  # the step's end fails as well
+def test_where_the_disk_is_full_in_backward_torch_is_itself_again_and_no_table_is_kept() -> None:
+    class Full(MemorySink):
+        is_full = False
+
+        def emit(self, record: tuple[Any, ...]) -> None:
+            if self.is_full:
+                raise StoreError("no room")
+            super().emit(record)
+
+    sink, found = Full(), _HookMixin._register_hook
+
+    def program() -> None:
+        with DumpMode(DumpConfig(path="unused"), sink=sink) as dump:
+            recorder = dump._watch.recorder
+            assert recorder is not None and _HookMixin._register_hook is not found
+            y = nn.functional.softmax(torch.ones(4, requires_grad=True), 0)
+            dump.save("y", y)
+            loss = y.exp().sum()
+            y.register_hook(lambda gradient: setattr(sink, "is_full", True))
+            try:
+                loss.backward()
+            finally:
+                dump.close()
+                assert recorder.values.storages.states == {} and not recorder.remarks._hooks
+
+    with pytest.raises(StoreError, match="no room"):
+        program()
+    assert _HookMixin._register_hook is found and node_hooks._opener is None
 
 
 def test_time_in_our_own_code_is_that_of_all_threads() -> None:

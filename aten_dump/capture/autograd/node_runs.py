@@ -328,22 +328,22 @@ class NodeRuns(Runs):
         if task is not None and not self.closed:
             try:
                 with self.step.here.state.own:
-                    self._finish_task(task)
+                    task.finish()
+                    self._reached(task.leaves)
             except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
                 self.step.failed(error)
 
-    def _finish_task(self, task: BackwardTask) -> None:
-        task.finish()
-        self._reached(task.leaves)
-
     def close(self) -> None:
-        """Finish backward calls that were cut short, and take every hook away."""
-        for task in self._tasks.values():
-            self._finish_task(task)
-        self._tasks.clear()
-        for thread in self.step.threads.all:
-            forget_last_run(thread)  # or the step would hold what holds the step
-        self.closed = True
-        node_hooks.remove_all(self._handles)
-        self._handles.clear()
-        node_hooks.uninstall()
+        """Finish backward calls that were cut short, and take every hook away, also where the disk is full."""
+        try:
+            for task in self._tasks.values():
+                task.finish()
+                self._reached(task.leaves)
+        finally:
+            self._tasks.clear()
+            for thread in self.step.threads.all:
+                forget_last_run(thread)  # or the step would hold what holds the step
+            self.closed = True
+            node_hooks.remove_all(self._handles)
+            self._handles.clear()
+            node_hooks.uninstall()

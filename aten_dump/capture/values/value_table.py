@@ -184,10 +184,10 @@ class ValueTable(ValueIds):
 
     def clear(self) -> None:
         """Let go of everything."""
-        if self._unseen_writes is not None and self._unseen_writes.count:
-            message = "writes that no op tells of (numpy, a custom kernel) were found by the contents of the memory"
-            self._emit(Note(NOTE, "unseen_writes", message, self._unseen_writes.count))
         try:
+            if self._unseen_writes is not None and self._unseen_writes.count:
+                message = "writes that no op tells of (numpy, a custom kernel) were found by the contents of the memory"
+                self._emit(Note(NOTE, "unseen_writes", message, self._unseen_writes.count))
             self._keeper.close()
         finally:
             self.storages.clear()
