@@ -109,6 +109,9 @@ class StepRecorder:
         """End the step: finish what is open and let go of everything, also where nothing can be written any more."""
         thread = self.step.here.state
         with thread.own:
+            for one in self.step.threads.all:
+                for call in one.stack:
+                    call.let_go()
             try:
                 self._runs.close()
                 self._finish(thread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import operator
 import os
@@ -23,6 +24,7 @@ from .recorder import StepRecorder, Surroundings, Watch
 from .run_file import Run
 from .step.collectives import Flight
 from .step.module_paths import ModulePaths
+from .step.step import text_of
 from .trigger.ring_sink import RingSink
 
 _live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
@@ -46,7 +48,7 @@ class Session:
         self.is_entered = False  # entered and not closed since, in this process
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
-        self._failed: Exception | None = None
+        self._failed: AtenDumpError | None = None  # what failed first, as said to the program, without its traceback
         self._untold: str | None = None  # of a failure where nothing could be said: at the program's recursion limit
         self._thread = 0  # ident of the thread that entered
 
@@ -152,7 +154,7 @@ class Session:
             return
         if self._failed is not None:
             if self.config.on_error == "raise":
-                raise self._failed
+                raise copy.copy(self._failed)
             warnings.warn(f"aten_dump: not all is on file: {self._failed}", stacklevel=3)
             return
         if recorder is not None:
@@ -260,20 +262,21 @@ class Session:
 
     def _give_up(self, error: Exception, may_raise: bool = True) -> None:
         first = self._failed is None
-        self._failed = error
         self._watch.in_step = None
         if is_recursion_limit(error):  # the program gets there by itself, and is told later
             if first:
                 self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
+                self._failed = CaptureError(self._untold)
             return
         if not isinstance(error, AtenDumpError):
             where = f"step {self.current_step}, rank {0 if self._run is None else self._run.rank}"
-            found = f"{type(error).__name__}: {error}"
             wrapped = CaptureError(
-                f"the recorder failed at {where}: {found}; please report this, the program is not at fault"
+                f"the recorder failed at {where}: {text_of(error)}; please report this, the program is not at fault"
             )
             wrapped.__cause__ = error
             error = wrapped
+        if first:
+            self._failed = copy.copy(error)  # the frames of its traceback hold tensors of the program's
         if self.config.on_error == "raise" and may_raise:
             raise error
         if first:
@@ -295,7 +298,7 @@ class Session:
 
 def is_recursion_limit(error: BaseException) -> bool:
     """Tell whether an error says that Python's stack was full, also in the words of what it was raised anew by."""
-    return isinstance(error, RecursionError) or RecursionError.__name__ in str(error)  # ctypes gives its words alone
+    return RecursionError.__name__ in text_of(error)  # of an error of ctypes, which gives the words alone, too
 
 
 def _tell_of_failure(session: Session, why: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -266,6 +268,37 @@ def test_an_error_that_is_no_error_of_ours_says_that_the_program_is_not_at_fault
         entered.session.failed(KeyError("x"))
     assert isinstance(raised.value.__cause__, KeyError)
     assert entered.watch.recorder is None and not entered.session.is_recording
+    entered.session.close()
+
+
+@pytest.mark.filterwarnings("ignore:aten_dump")
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+@pytest.mark.parametrize("own", [StoreError(28, "no room"), KeyError("x")])
+def test_a_failure_keeps_nothing_of_the_program_alive(
+    make: Callable[..., Entered], own: Exception, on_error: str
+) -> None:
+    entered = make(MemorySink(), on_error=on_error)
+    entered.session.enter()
+
+    def batch() -> weakref.ref[torch.Tensor]:
+        tensor = torch.ones(2)
+        try:
+            raise type(own)(*own.args)
+        except (StoreError, KeyError) as error:
+            with contextlib.suppress(StoreError, CaptureError):
+                entered.session.failed(error)
+        return weakref.ref(tensor)
+
+    tensor = batch()
+    gc.collect()
+    assert tensor() is None
+    if on_error == "raise":
+        for _ in range(2):
+            with pytest.raises((StoreError, CaptureError), match=r"no room|KeyError: 'x'") as raised:
+                entered.session.flush()
+            assert isinstance(raised.value, StoreError) == isinstance(own, StoreError)
+            assert len(raised.traceback) == 2, "it is raised anew each time"
+    entered.session.step()
     entered.session.close()
 
 

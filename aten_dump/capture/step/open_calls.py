@@ -70,3 +70,8 @@ class OpenCall:
         # path of each tensor among its arguments that needs a gradient.
         self.input_edges: dict[Edge, int] | None = None
         self.edge_paths: tuple[Any, ...] = ()
+
+    def let_go(self) -> None:
+        """Hold nothing of the program's any more: nobody will tell of its end."""
+        self.given = self.frame = self.inner = None
+        self.raw = ()

@@ -200,7 +200,7 @@ class Step:
 
     def _end_untold(self, thread: ThreadState, call: OpenCall) -> None:
         """Record a call that was taken off the stack, and of whose end we were not told."""
-        call.given = call.frame = call.inner = None
+        call.let_go()
         if call.recorded:
             call.end_ns = self.now_ns()
             self.emit_open(thread, call, None, None, "ended by an error in or around it")

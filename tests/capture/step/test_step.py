@@ -74,14 +74,14 @@ def test_names_count_on_whether_asked_before_or_at_the_end() -> None:
 def test_calls_above_one_that_ends_have_ended_by_an_error() -> None:
     step, sink, _ = new_step()
     outer, middle, inner = opened(step, MODULE, LINEAR), opened(step), opened(step)
-    middle.given, inner.frame = [], sys._getframe()
+    middle.given, middle.raw, inner.frame = [], (torch.ones(1),), sys._getframe()
     step.take_off(step.threads.main, outer)
     assert step.threads.main.stack == []
     assert [(call.id, call.error) for call in sink.of(r.CALL)] == [
         (inner.id, "ended by an error in or around it"),
         (middle.id, "ended by an error in or around it"),
     ]
-    assert middle.given is None and inner.frame is None, "what they held is let go"
+    assert middle.given is None and middle.raw == () and inner.frame is None, "what they held is let go"
 
 
 def test_a_call_that_is_not_recorded_leaves_no_record_when_it_ends_by_an_error() -> None:
