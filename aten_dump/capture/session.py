@@ -7,6 +7,7 @@ import copy
 import functools
 import operator
 import os
+import sys
 import threading
 import time
 import warnings
@@ -27,6 +28,7 @@ from .step.module_paths import ModulePaths
 from .step.step import text_of
 from .trigger.ring_sink import RingSink
 
+_GOES_ON: Final = "aten_dump records no more, the program goes on: "
 _live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
 
 
@@ -49,6 +51,7 @@ class Session:
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
         self._failed: AtenDumpError | None = None  # what failed first, as said to the program, without its traceback
+        self._was_raised = False  # which the program may have taken for an error of its own, and gone on
         self._untold: str | None = None  # of a failure where nothing could be said: at the program's recursion limit
         self._thread = 0  # ident of the thread that entered
 
@@ -177,6 +180,8 @@ class Session:
                 first = first or error
         if first is not None:
             raise first
+        if self._was_raised and not isinstance(sys.exc_info()[1], AtenDumpError):
+            warnings.warn(f"aten_dump recorded no more, as it said when it failed: {self._failed}", stacklevel=3)
         if self._run is not None and self._failed is None:
             self._run.say_if_empty(self.config, self.current_step)
 
@@ -220,7 +225,8 @@ class Session:
             return
         if self._untold is not None:
             why, self._untold = self._untold, None
-            _tell_of_failure(self, why)
+            self.note("failed", why)
+            warnings.warn(_GOES_ON + why, stacklevel=3)
         self._watch.turn_off()
         if not stays:
             self._interception.remove_all()
@@ -263,7 +269,7 @@ class Session:
     def _give_up(self, error: Exception, may_raise: bool = True) -> None:
         first = self._failed is None
         self._watch.in_step = None
-        if is_recursion_limit(error):  # the program gets there by itself, and is told later
+        if RecursionError.__name__ in text_of(error):  # or in the words alone, as ctypes gives them; told later
             if first:
                 self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
                 self._failed = CaptureError(self._untold)
@@ -277,10 +283,12 @@ class Session:
             error = wrapped
         if first:
             self._failed = copy.copy(error)  # the frames of its traceback hold tensors of the program's
+            self.note("failed", str(error))
         if self.config.on_error == "raise" and may_raise:
+            self._was_raised = True
             raise error
         if first:
-            _tell_of_failure(self, str(error))
+            warnings.warn(_GOES_ON + str(error), stacklevel=3)
 
     def note(self, code: str, message: str) -> None:
         """Write a note into the step in progress, if there is one."""
@@ -294,16 +302,6 @@ class Session:
         self._recorder = self._watch.in_step = None
         self._sink = None
         self.is_entered = False
-
-
-def is_recursion_limit(error: BaseException) -> bool:
-    """Tell whether an error says that Python's stack was full, also in the words of what it was raised anew by."""
-    return RecursionError.__name__ in text_of(error)  # of an error of ctypes, which gives the words alone, too
-
-
-def _tell_of_failure(session: Session, why: str) -> None:
-    session.note("failed", why)
-    warnings.warn(f"aten_dump records no more, the program goes on: {why}", stacklevel=4)
 
 
 def step_number(method: str, number: object, least: int = 0, why: str = "") -> int:

@@ -271,6 +271,41 @@ def test_an_error_that_is_no_error_of_ours_says_that_the_program_is_not_at_fault
     entered.session.close()
 
 
+def test_a_failure_that_the_program_takes_for_its_own_is_in_the_dump_and_told_at_the_end(
+    make: Callable[..., Entered],
+) -> None:
+    entered = make(MemorySink())
+    entered.session.enter()
+    for _ in range(3):
+        with contextlib.suppress(RuntimeError):  # "skip this batch"
+            if entered.session.is_recording:
+                entered.session.failed(KeyError("x"))
+        entered.session.step()
+    with pytest.warns(UserWarning, match="recorded no more, as it said .*: the recorder failed at step 0") as told:
+        entered.session.close()
+    assert len(told) == 1
+    (note,) = entered.sink.of(r.NOTE)  # type: ignore[union-attr]
+    assert note.code == "failed" and "KeyError: 'x'" in note.message
+    assert entered.steps() == [0]
+
+
+def test_a_failure_that_ends_the_program_is_not_told_again(make: Callable[..., Entered]) -> None:
+    entered = make(MemorySink())
+
+    def program() -> None:
+        entered.session.enter()
+        try:
+            entered.session.failed(KeyError("x"))
+        finally:
+            entered.session.close()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CaptureError, match="KeyError"):
+            program()
+    assert not entered.session.is_entered
+
+
 @pytest.mark.filterwarnings("ignore:aten_dump")
 @pytest.mark.parametrize("on_error", ["raise", "warn"])
 @pytest.mark.parametrize("own", [StoreError(28, "no room"), KeyError("x")])
