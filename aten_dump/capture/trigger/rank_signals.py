@@ -3,8 +3,13 @@
 Theory of operation
     The rank whose trigger fires writes one small file, ``triggers/step7-rank3-….json``. The others look into that
     folder now and then, at the end of a step and from a thread of their own; no rank waits for another, and nothing is
-    added to what the program sends. Files that are there when a rank starts are of an earlier run: a rank removes its
-    own, and ignores the rest.
+    added to what the program sends.
+
+    Files that a rank finds when it enters may be of an earlier run into the same folder, or of this one, where the rank
+    enters late. Ranks share nothing that names the run whatever launched them, but the processes of a run begin before
+    any of them can have fired: a signal that is older than this process is of an earlier run, and a younger one is
+    heard. In a process that enters once more for the same folder, all that is there is of an earlier run. A rank
+    removes its own signals in any case.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import dataclasses
 import json
 import os
 import re
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -23,7 +29,9 @@ from typing import Final
 from ...errors import StoreError
 
 FOLDER: Final = "triggers"
-_NAME: Final = re.compile(r"step\d+-rank(\d+)-\d+\.json")
+_NAME: Final = re.compile(r"step\d+-rank(\d+)-(\d+)\.json")  # the last is when it was written
+_IMPORTED_NS: Final = time.time_ns()
+_entered: Final[set[Path]] = set()  # folders that this process has had signals in before
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,13 @@ class RankSignals:
         self._lock = threading.Lock()
         try:
             for name in self._names():
-                if _rank_of(name) == rank:
+                if int(_fields(name)[1]) == rank:
                     (self._folder / name).unlink()
         except OSError as error:
             raise StoreError(error.errno, f"cannot remove old signals in {self._folder}: {error.strerror}") from error
-        self._read.update(self._names())
+        since = sys.maxsize if self._folder in _entered else _process_began_ns()
+        self._read.update(name for name in self._names() if int(_fields(name)[2]) < since)
+        _entered.add(self._folder)
 
     def write(self, signal: Signal) -> None:
         """Tell the others; whole or not at all (a temporary file, then a rename).
@@ -75,7 +85,7 @@ class RankSignals:
         found = []
         with self._lock, contextlib.suppress(OSError):
             for name in sorted(self._names() - self._read):
-                if _rank_of(name) != self._rank:
+                if int(_fields(name)[1]) != self._rank:
                     found.append(Signal(**json.loads((self._folder / name).read_text(encoding="utf-8"))))
                 self._read.add(name)
         return found
@@ -87,7 +97,23 @@ class RankSignals:
             return set()
 
 
-def _rank_of(name: str) -> int:
+def _fields(name: str) -> re.Match[str]:
     match = _NAME.fullmatch(name)
     assert match is not None, "only names of signals are listed"
-    return int(match[1])
+    return match
+
+
+def _process_began_ns() -> int:
+    """Return when this process began, in nanoseconds since 1970; where no system tells, when this module was imported.
+
+    Linux tells in ticks since it was booted, to a hundredth of a second: field 22 of `/proc/self/stat`, whose second is
+    a name in parentheses that may hold anything.
+    """
+    try:
+        began = int(
+            Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        )
+        seconds_ago = time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return _IMPORTED_NS
+    return min(_IMPORTED_NS, time.time_ns() - int(seconds_ago * 1e9))
