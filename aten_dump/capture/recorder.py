@@ -122,8 +122,7 @@ class StepRecorder:
 
     def _finish(self, thread: ThreadState) -> None:
         """Record what is open on a thread, and what is told of a step at its end."""
-        if thread.stack:
-            self.step.take_off(thread, thread.stack[0])
+        self.step.cut_off(thread)
         for one in self.step.threads.all:  # of a device too: its last pass may have failed
             self.step.end_nodes(one, 0)
         self.flights.close()

@@ -16,6 +16,7 @@ from aten_dump.capture.recorder import StepRecorder, Surroundings, Watch
 from aten_dump.capture.step.collectives import Flight
 from aten_dump.capture.step.module_paths import ModulePaths
 from aten_dump.capture.step.open_calls import OpenCall
+from aten_dump.capture.step.step import CUT_OFF
 from aten_dump.capture.torch_internals import node_hooks
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
@@ -111,7 +112,7 @@ def test_a_step_that_ends_ends_the_calls_that_are_open_and_lets_go_of_storages()
     recording.value(torch.ones(2))
     recorder.close()
     assert recorder.step.threads.main.stack == [] and recorder.values.storages.states == {}
-    assert [(call.id, call.error) for call in recording.sink.of(r.CALL)] == [(2, "ended by an error in or around it")]
+    assert [(call.id, call.error) for call in recording.sink.of(r.CALL)] == [(2, CUT_OFF), (1, CUT_OFF)]
 
 
 @pytest.mark.filterwarnings("ignore:aten_dump")  # the step's end fails as well

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from ...store.records import CALL
-from ..naming.call_name import BACKWARD, CallName
+from ..naming.call_name import BACKWARD, SCOPE, CallName
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
 from ..step.threads import ThreadState
@@ -106,7 +106,7 @@ class Remarks:
 
     def begin_scope(self, name: str, frame: FrameType | None) -> OpenCall | None:
         """Open a level of the tree."""
-        named = CallName("aten_dump.scope", "Scope", name)
+        named = CallName("aten_dump.scope", SCOPE, name)
         if not self._calls.sees(name):
             return None
         thread = self._step.here.state
@@ -121,7 +121,7 @@ class Remarks:
         return call
 
     def end_scope(self, call: OpenCall, error: BaseException | None) -> None:
-        """Close it, unless its step has ended meanwhile."""
+        """Close it, unless its step has ended meanwhile; those that opened after it stay, as those of another task."""
         step = self._step
         thread = step.here.state
         if not step.is_on or call not in thread.stack:
@@ -129,7 +129,8 @@ class Remarks:
         call.end_ns = step.now_ns()
         try:
             with thread.own:
-                step.take_off(thread, call)
+                step.top(thread)  # without nodes of a backward pass that has failed in it
+                thread.stack.remove(call)
                 step.emit_open(thread, call, None, None, None if error is None else text_of(error))
         except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
             step.failed_beside(error, own)

@@ -16,7 +16,8 @@ RECOMPUTE: Final = PHASES.index("recompute")
 BACKWARD: Final = PHASES.index("backward")
 OPTIMIZER: Final = PHASES.index("optimizer")
 
-REMARKS: Final = frozenset(("Saved", "Mark", "Scope"))  # prefixes of what the program itself tells
+SCOPE: Final = "Scope"
+REMARKS: Final = frozenset(("Saved", "Mark", SCOPE))  # prefixes of what the program itself tells
 
 
 class CallName(NamedTuple):

@@ -18,7 +18,7 @@ from ...store.records import CALL, CALL_KINDS, MODE, Mode, Tree
 from ...store.sink import Sink
 from ..clock import perf_counter_ns
 from ..collector import note_long_step
-from ..naming.call_name import NODE, REMARKS, CallName
+from ..naming.call_name import MODULE, NODE, REMARKS, SCOPE, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
 from ..torch_internals.engine import current_graph_task_id, is_grad_enabled, running_node
@@ -29,6 +29,8 @@ from .open_calls import OpenCall
 from .threads import Threads, ThreadState
 
 EARLY_STOP: Final = "early stop, no failure: torch.utils.checkpoint had recomputed all that the backward needs"
+ENDED_UNTOLD: Final = "ended by an error in or around it"
+CUT_OFF: Final = "cut off, no failure: the step or the recording ended before it did"
 CALLS_PER_PAUSE: Final = 1023  # a power of two less one
 
 
@@ -198,12 +200,25 @@ class Step:
         while (top := stack.pop()) is not call:
             self._end_untold(thread, top)
 
-    def _end_untold(self, thread: ThreadState, call: OpenCall) -> None:
-        """Record a call that was taken off the stack, and of whose end we were not told."""
+    def cut_off(self, thread: ThreadState) -> None:
+        """Record what is open on a thread, as the step ends; of a module the record of its begin says that it was."""
+        self.top(thread)  # nodes whose pass has failed have ended
+        while thread.stack:
+            call = thread.stack.pop()
+            if call.kind == MODULE:
+                call.let_go()
+            else:
+                self._end_untold(thread, call, CUT_OFF)
+
+    def _end_untold(self, thread: ThreadState, call: OpenCall, why: str = ENDED_UNTOLD) -> None:
+        """Record a call that was taken off the stack, and of whose end we were not told.
+
+        A scope has not failed then: of an error that leaves it we are always told.
+        """
         call.let_go()
         if call.recorded:
             call.end_ns = self.now_ns()
-            self.emit_open(thread, call, None, None, "ended by an error in or around it")
+            self.emit_open(thread, call, None, None, None if call.name.prefix == SCOPE else why)
             if call.kind == NODE:
                 call.recorded = False  # should its end be told all the same
 

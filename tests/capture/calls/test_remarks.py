@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Callable
@@ -174,6 +175,49 @@ def test_a_scope_that_an_error_leaves_says_so_and_one_that_outlives_its_step_is_
     assert first["Scope.failing.0.forward"].error == "ZeroDivisionError: mine"
     assert "Scope.long.0.forward" in first
     assert second["Torch.ones.0.forward"].parent is None
+
+
+def test_scopes_of_tasks_that_take_turns_end_each_for_itself(said: Said) -> None:
+    async def task(dump: DumpMode, name: str, turns: int) -> None:
+        with dump.scope(name):
+            for _ in range(turns):
+                torch.ones(2).exp()
+                await asyncio.sleep(0)
+
+    async def both(dump: DumpMode) -> None:
+        await asyncio.gather(task(dump, "short", 1), task(dump, "long", 3))
+
+    rank = said(lambda dump: asyncio.run(both(dump)))
+    scopes = [rank[f"Scope.{name}.0.forward"] for name in ("short", "long")]
+    assert [scope.error for scope in scopes] == [None, None]
+    assert len([call for call in scopes[1].children if call.name.startswith("Tensor.exp")]) == 3
+
+
+def test_a_scope_whose_backward_fails_says_so_and_leaves_no_node_open(said: Said) -> None:
+    def hook(gradient: Tensor) -> None:
+        raise ZeroDivisionError("mine")
+
+    def body(dump: DumpMode) -> None:
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp()
+        y.register_hook(hook)
+        with pytest.raises(ZeroDivisionError), dump.scope("failing"):
+            y.sin().sum().backward()
+        torch.ones(1).cos()
+
+    rank = said(body)
+    assert rank["Scope.failing.0.forward"].error == "ZeroDivisionError: mine"
+    assert rank["Tensor.cos.0.forward"].parent is None
+
+
+def test_scopes_around_a_step_end_with_it_and_have_not_failed(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump")) as dump, dump.scope("epoch"), dump.scope("batches"):
+        for _ in range(2):
+            torch.ones(1).exp()
+            dump.step()
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    found = [rank[f"Scope.{name}.0.forward"] for name in ("epoch", "batches")]
+    assert [(scope.error, scope.finished) for scope in found] == [(None, True)] * 2 and rank.missing == []
 
 
 def test_under_torch_func_only_the_value_is_asked_for(said: Said) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from aten_dump.capture.naming.call_name import API, MODULE, NODE, CallName
 from aten_dump.capture.step.open_calls import OpenCall
-from aten_dump.capture.step.step import EARLY_STOP, Step, text_of
+from aten_dump.capture.step.step import CUT_OFF, EARLY_STOP, ENDED_UNTOLD, Step, text_of
 from aten_dump.store import records as r
 from tests.capture.step.steps import new_step
 
@@ -74,14 +74,39 @@ def test_names_count_on_whether_asked_before_or_at_the_end() -> None:
 def test_calls_above_one_that_ends_have_ended_by_an_error() -> None:
     step, sink, _ = new_step()
     outer, middle, inner = opened(step, MODULE, LINEAR), opened(step), opened(step)
-    middle.given, middle.raw, inner.frame = [], (torch.ones(1),), sys._getframe()
+    middle.given, inner.frame = [], sys._getframe()
+    for call in (middle, inner):
+        call.raw = (torch.ones(1),)
     step.take_off(step.threads.main, outer)
     assert step.threads.main.stack == []
     assert [(call.id, call.error) for call in sink.of(r.CALL)] == [
         (inner.id, "ended by an error in or around it"),
         (middle.id, "ended by an error in or around it"),
     ]
-    assert middle.given is None and middle.raw == () and inner.frame is None, "what they held is let go"
+    assert middle.given is None and inner.frame is None and middle.raw == inner.raw == (), "what they held is let go"
+
+
+def test_of_what_the_step_cuts_off_none_has_failed() -> None:
+    step, sink, _ = new_step()
+    scope = opened(step, name=CallName("aten_dump.scope", "Scope", "epoch"))
+    module, api = opened(step, MODULE, LINEAR), opened(step)
+    node = opened(step, NODE, CallName("ExpBackward0", "Node", "ExpBackward0"))
+    for call in (scope, module):
+        call.raw = (torch.ones(1),)
+    step.cut_off(step.threads.main)
+    assert step.threads.main.stack == [] and scope.raw == module.raw == ()
+    assert [(call.id, call.error) for call in sink.of(r.CALL)] == [
+        (node.id, ENDED_UNTOLD),
+        (api.id, CUT_OFF),
+        (scope.id, None),
+    ], "no node runs: its pass has failed; of a module the record of its begin tells"
+
+
+def test_a_scope_in_a_call_that_ends_has_not_failed() -> None:
+    step, sink, _ = new_step()
+    outer, scope = opened(step, MODULE, LINEAR), opened(step, name=CallName("aten_dump.scope", "Scope", "in it"))
+    step.take_off(step.threads.main, outer)
+    assert [(call.id, call.error) for call in sink.of(r.CALL)] == [(scope.id, None)]
 
 
 def test_a_call_that_is_not_recorded_leaves_no_record_when_it_ends_by_an_error() -> None:
