@@ -28,7 +28,6 @@ from .step.module_paths import ModulePaths
 from .step.step import text_of
 from .trigger.ring_sink import RingSink
 
-_GOES_ON: Final = "aten_dump records no more, the program goes on: "
 _live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
 
 
@@ -46,21 +45,20 @@ class Session:
         self._sink = sink
         self._writes_files = sink is None
         self._around = Surroundings(paths, interception.modes, self)
-        self._run: Run | None = None  # None as long as it was not entered
+        self._run: Run | None = None  # None as long as it was not entered, and on a rank that is not selected
         self.is_entered = False  # entered and not closed since, in this process
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
         self._failed: AtenDumpError | None = None  # what failed first, as said to the program, without its traceback
-        self._was_raised = False  # which the program may have taken for an error of its own, and gone on
-        self._untold: str | None = None  # of a failure where nothing could be said: at the program's recursion limit
+        self._untold: str | None = None  # of a failure that was raised, or came where nothing can be said
         self._thread = 0  # ident of the thread that entered
 
     # -- the block
 
     @property
     def is_recording(self) -> bool:
-        """Whether it was entered, and neither closed nor failed."""
-        return self.is_entered and self._failed is None
+        """Whether it was entered on a rank that is selected, and neither closed nor failed."""
+        return self.is_entered and self._run is not None and self._failed is None
 
     def enter(self) -> None:
         """Begin to record.
@@ -77,12 +75,12 @@ class Session:
                 "call its close() first: only one can record at a time (dump.thread() records further threads)"
             )
         root, restarts = folder_of_attempt(self.config.path)
-        run = self._run = Run(self.config, root, *rank_and_world_size(), restarts)
+        run = Run(self.config, root, *rank_and_world_size(), restarts)
         self.is_entered = True
         self._thread = threading.get_ident()
         if run.rank not in self.config.rank_selection:
-            self._failed = CaptureError("rank not selected")
             return
+        self._run = run
         _live.add(self)
         try:
             self._open_sink(run)
@@ -180,8 +178,6 @@ class Session:
                 first = first or error
         if first is not None:
             raise first
-        if self._was_raised and not isinstance(sys.exc_info()[1], AtenDumpError):
-            warnings.warn(f"aten_dump recorded no more, as it said when it failed: {self._failed}", stacklevel=3)
         if self._run is not None and self._failed is None:
             self._run.say_if_empty(self.config, self.current_step)
 
@@ -220,13 +216,12 @@ class Session:
             stays: all that watches the program is left in place for the next step.
             is_last: the program did not end it: it leaves no files if nothing was recorded.
         """
+        if self._untold is not None:  # one that was raised may have been taken for the program's ("skip this batch")
+            ends_program = isinstance(sys.exc_info()[1], AtenDumpError)  # which then says so
+            _tell_of_failure(self, self._untold, warns=not ends_program)
         recorder = self._recorder
         if recorder is None:
             return
-        if self._untold is not None:
-            why, self._untold = self._untold, None
-            self.note("failed", why)
-            warnings.warn(_GOES_ON + why, stacklevel=3)
         self._watch.turn_off()
         if not stays:
             self._interception.remove_all()
@@ -283,12 +278,11 @@ class Session:
             error = wrapped
         if first:
             self._failed = copy.copy(error)  # the frames of its traceback hold tensors of the program's
-            self.note("failed", str(error))
+            self._untold = str(error)
         if self.config.on_error == "raise" and may_raise:
-            self._was_raised = True
             raise error
         if first:
-            warnings.warn(_GOES_ON + str(error), stacklevel=3)
+            _tell_of_failure(self, str(error))
 
     def note(self, code: str, message: str) -> None:
         """Write a note into the step in progress, if there is one."""
@@ -302,6 +296,13 @@ class Session:
         self._recorder = self._watch.in_step = None
         self._sink = None
         self.is_entered = False
+
+
+def _tell_of_failure(session: Session, why: str, warns: bool = True) -> None:
+    session._untold = None
+    session.note("failed", why)
+    if warns:
+        warnings.warn(f"aten_dump records no more, the program goes on: {why}", stacklevel=4)
 
 
 def step_number(method: str, number: object, least: int = 0, why: str = "") -> int:

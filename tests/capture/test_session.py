@@ -271,18 +271,22 @@ def test_an_error_that_is_no_error_of_ours_says_that_the_program_is_not_at_fault
     entered.session.close()
 
 
-def test_a_failure_that_the_program_takes_for_its_own_is_in_the_dump_and_told_at_the_end(
+def test_a_failure_that_the_program_takes_for_its_own_is_in_the_dump_and_told_as_the_step_ends(
     make: Callable[..., Entered],
 ) -> None:
     entered = make(MemorySink())
     entered.session.enter()
-    for _ in range(3):
-        with contextlib.suppress(RuntimeError):  # "skip this batch"
-            if entered.session.is_recording:
-                entered.session.failed(KeyError("x"))
-        entered.session.step()
-    with pytest.warns(UserWarning, match="recorded no more, as it said .*: the recorder failed at step 0") as told:
+
+    def program() -> None:
+        for _ in range(3):
+            with contextlib.suppress(RuntimeError):  # "skip this batch"
+                if entered.session.is_recording:
+                    entered.session.failed(KeyError("x"))
+            entered.session.step()
         entered.session.close()
+
+    with pytest.warns(UserWarning, match="records no more, .*: the recorder failed at step 0") as told:
+        program()
     assert len(told) == 1
     (note,) = entered.sink.of(r.NOTE)  # type: ignore[union-attr]
     assert note.code == "failed" and "KeyError: 'x'" in note.message
