@@ -7,6 +7,7 @@ from typing import Final, TypeGuard
 
 from ...dump import Call, RankDump, Value
 
+_DEEPEST: Final = 3  # calls between the gradients of parts and the gradient that backward goes on with
 _STARTS: Final = {  # the argument with the gradients that backward starts from
     "torch.Tensor.backward": "gradient",
     "torch.autograd.backward": "grad_tensors",
@@ -15,8 +16,22 @@ _STARTS: Final = {  # the argument with the gradients that backward starts from
 
 
 def roots_of(rank: RankDump) -> list[Value]:
-    """Return the tensors that backward was called on; what `torch.func` wraps is seen in the calls beneath alone."""
-    return [root for call in _calls(rank) for root in _given(call) if _is_told(root)]
+    """Return the tensors that backward was called on; what `torch.func` wraps is seen in the calls beneath alone.
+
+    A tensor from which a pass goes on with what another came to (``hidden.backward(detached.grad)``) is no root.
+    """
+    starts = starts_of(rank)
+    roots = (root for call in _calls(rank) for root in _given(call) if _is_told(root))
+    return [root for root in roots if root.id not in starts or not _is_gradient(starts[root.id])]
+
+
+def _is_gradient(start: Value, deepest: int = _DEEPEST) -> bool:
+    """Tell whether backward made a tensor, or what it was put together from."""
+    maker = None if start.producer is None else start.producer[0]
+    if maker is None or maker.phase == "backward":
+        return maker is not None
+    given = [value for _, value in maker.input_values()]
+    return bool(given) and deepest > 0 and all(_is_gradient(value, deepest - 1) for value in given)
 
 
 def starts_of(rank: RankDump) -> dict[int, Value]:
