@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, overload
 
-from .findings import Row, Status
+from .findings import Place, Row, Status
 
 MOST_WHOLE: Final = 16  # step-ranks of one comparison of which the rows are kept as they are
 _MOST_NAMED: Final = 4
@@ -24,19 +24,23 @@ NOT_COMPARED: Final = "what it made was read, and could not be compared"
 
 @dataclass(slots=True)
 class Firsts:
-    """The first rows of a kind, and how many there are."""
+    """The first calls of a kind, by a row each, and how many there are."""
 
     rows: list[Row] = field(default_factory=list)
     count: int = 0
+    _last: Place | None = None
 
     def add(self, row: Row) -> None:
-        """Count a row; rows come in execution order."""
+        """Count the call of a row, once for all rows of it; rows come in execution order."""
+        if row.place == self._last:
+            return
+        self._last = row.place
         self.count += 1
         if len(self.rows) < _MOST_NAMED:
             self.rows.append(row)
 
     def add_all(self, other: Firsts) -> None:
-        """Count what was counted of rows that come later."""
+        """Count the calls of another step or rank."""
         self.count += other.count
         self.rows += other.rows[: _MOST_NAMED - len(self.rows)]
 
@@ -53,9 +57,7 @@ class RowSummary:
     not_compared: int = 0  # calls without a counterpart of which nobody knows what they lead to
     first_different: Row | None = None
     unmatched: Firsts = field(default_factory=Firsts)
-    seen_otherwise: Firsts = field(
-        default_factory=Firsts
-    )  # called with other arguments, and no data tell what comes of it
+    seen_otherwise: Firsts = field(default_factory=Firsts)  # with other arguments, and no data tell what comes of it
 
     def add(self, row: Row) -> None:
         """Count a row; rows come in execution order."""
@@ -73,7 +75,7 @@ class RowSummary:
         elif status == "unknown" and close is not None:
             self.why_unknown[close.reason] += 1
             self.undefined += close.undefined
-        if row.seen and not (self.seen_otherwise.rows and self.seen_otherwise.rows[-1].place is row.place):
+        if row.seen:
             self.seen_otherwise.add(row)
 
     def add_all(self, other: RowSummary) -> None:

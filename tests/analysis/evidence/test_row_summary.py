@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,11 @@ def test_an_answer_is_the_same_whether_rows_are_packed(tmp_path: Path, wrong: bo
     assert [tuple(evidence.rows) for evidence in found.ranks[2:5]] == [evidence.rows for evidence in few]
     whole = Comparison(found.target, found.baseline, (*found.ranks[:2], *few, *found.ranks[5:]), found.notes)
     assert (found.verdict, found.answer(), found.exit_code) == (whole.verdict, whole.answer(), int(wrong))
+
+
+def test_calls_with_other_arguments_are_counted_once_however_many_results_they_have() -> None:
+    """Those beyond the ones that are named were counted once for each result."""
+    places = [replace(PLACE, id=number) for number in range(6)]
+    rows = [replace(row("unknown", NOTHING), target=place, seen="eps is 1") for place in places for _ in range(3)]
+    found = summary_of(rows).seen_otherwise
+    assert found.count == 6 and [r.place.id for r in found.rows] == [0, 1, 2, 3]
