@@ -63,7 +63,7 @@ class Walk:
         self._aligned = aligned
         self.knows.links.set_aligned(aligned)
         self.knows.links.note_precisions(primary)
-        self.given_up |= in_another_order(primary, self.knows.flows)
+        self.given_up |= in_another_order(primary, self.knows.flows, self.knows.links.leaf_gradients)
         self._pairs = pairs = {pair.target.id: pair for pair in primary if pair.target.id not in self.given_up}
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
         sides = self.knows.target, self.knows.baseline

@@ -10,23 +10,28 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...dump import Call, Value
 from ..evidence.evidence_rows import Pair
 from ..flow.data_flow import DataFlow
-from ..flow.leaves import leaf_gradients, named_leaves
+from ..flow.leaves import LeafGradient, named_leaves
 from ..rerun.list_ops import item_of, works_by_item
 
+Gradients = Mapping[int, LeafGradient]  # by id of the call that accumulates
 
-def in_another_order(pairs: Iterable[Pair], flows: tuple[DataFlow, DataFlow]) -> set[int]:
+
+def in_another_order(
+    pairs: Iterable[Pair], flows: tuple[DataFlow, DataFlow], gradients: Sequence[Gradients]
+) -> set[int]:
     """Return the ids of the target's calls that are given the same list as their partners in another order.
 
     Args:
         pairs: calls of one kind.
         flows: the target's and the baseline's.
+        gradients: what was accumulated into which leaf, on both sides.
     """
-    names = _names(flows[0]), _names(flows[1])
+    names = [_names(flow, found) for flow, found in zip(flows, gradients, strict=True)]
     by_length: dict[tuple[int, int], list[int]] = {}
     told: set[tuple[int, int]] = set()
     for pair in pairs:
@@ -49,9 +54,9 @@ def _items(call: Call) -> list[Value]:
     return [v for slot, v in call.input_values() if slot.startswith("input.0.") and item_of(call.op, slot) is not None]
 
 
-def _names(flow: DataFlow) -> dict[int, str]:
+def _names(flow: DataFlow, gradients: Gradients) -> dict[int, str]:
     """Return the names of parameters and of their gradients, by value id."""
-    leaves = named_leaves(flow, leaf_gradients(flow))
+    leaves = named_leaves(flow, gradients)
     return {value.id: name for name, value in (*flow.rank.gradients.items(), *leaves.items())}
 
 

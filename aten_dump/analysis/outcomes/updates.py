@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Final
 
 import torch
@@ -57,8 +57,8 @@ class Updates:
         flow = self._flows[0]
         for later in self._comes_of(call):
             for _, value in later.written_values():
-                before = next(reversed([*flow.earlier(value)]), None)
-                if before is not None and _lasts(flow, before):
+                *_, before = (value, *flow.earlier(value))
+                if before is not value and _lasts(flow, before):
                     found[value.record.place] = before, value
         return found
 
@@ -66,7 +66,6 @@ class Updates:
         """Yield a call and the optimizer's calls that compute with what it made, in execution order."""
         flow, seen = self._flows[0], {call.id}
         waiting = [call.id]
-        heapify(waiting)
         while waiting and len(seen) <= _MOST_CALLS:
             now = flow.rank.call(heappop(waiting))
             yield now
@@ -113,10 +112,10 @@ def pair_of_state(call: Call, known: Counterparts, taken: Container[int]) -> Cal
         known: which values are each other's counterparts.
         taken: ids of the baseline's calls that have a partner.
     """
-    given = call.input_values()
-    if call.phase != "optimizer" or read_op_name(call.op).name not in MAKES_STATE or not given:
+    if call.phase != "optimizer" or read_op_name(call.op).name not in MAKES_STATE:
         return None
-    parameter = known.partner(0, given[0][1])
+    given = call.input_values()
+    parameter = known.partner(0, given[0][1]) if given else None
     readers = () if parameter is None else (reader for reader, _ in parameter.consumers)
     return next((c for c in readers if (c.op, c.phase) == (call.op, call.phase) and c.id not in taken), None)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.flow.data_flow import DataFlow
+from aten_dump.analysis.flow.leaves import leaf_gradients
 from aten_dump.analysis.outcomes.list_orders import in_another_order
 
 Groups = list[dict[str, Any]]
@@ -121,6 +122,7 @@ def test_lists_as_long_are_all_of_another_order_if_one_is(tmp_path: Path) -> Non
     pairs = [Pair(call, ranks[1][call.name], "order") for call in ranks[0].calls.filter(phase="optimizer", kind="aten")]
     flows = DataFlow(ranks[0], "aten"), DataFlow(ranks[1], "aten")
     on_lists = {pair.target.id for pair in pairs if "_foreach_" in pair.target.op}
-    assert in_another_order(pairs, flows) == on_lists
+    gradients = leaf_gradients(flows[0]), leaf_gradients(flows[1])
+    assert in_another_order(pairs, flows, gradients) == on_lists
     same = [Pair(call, call, "order") for call in ranks[0].calls.filter(phase="optimizer", kind="aten")]
-    assert in_another_order(same, (flows[0], flows[0])) == set()
+    assert in_another_order(same, (flows[0], flows[0]), (gradients[0], gradients[0])) == set()
