@@ -40,7 +40,7 @@ def columns_of(tensor: torch.Tensor) -> torch.Tensor | None:
     into = torch.zeros(
         fused_launches.PARTS, fused_launches.MOST_PROGRAMS + 5, dtype=torch.float64, device=tensor.device
     )
-    programs = fused_launches.reduce(tensor, into, 5, signs=True)
+    programs = fused_launches.reduce(tensor, into, 5, signs=True, is_dense=False)
     assert not into[:, :5].any() and not into[:, 5 + programs :].any()
     return into[:, 5 : 5 + programs] if programs else None
 

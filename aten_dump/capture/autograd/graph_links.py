@@ -79,6 +79,8 @@ class GraphLinks:
             tag = metadata.get(KEY)
         if tag is not None and tag.tags is self.tags and tag.sequence_nr >= call.sequence_start:
             tag.receives = (*tag.receives, tensor.output_nr, None if call is tag.owner else call, path)
+            if HIDES:
+                hide(tag.receives)
 
     def track_nodes(
         self, roots: Iterable[Any], call: OpenCall | None, thread: ThreadState, maker: OpenCall | None = None

@@ -16,7 +16,7 @@ import torch
 
 from ...store.records import NOTE, STATISTICS, Note, Statistics
 from ...store.sink import Sink
-from ..devices import has_triton
+from ..devices import has_triton, saturates
 from ..torch_internals.quiet import quiet
 from .device_copies import copier_of, on_stream
 from .flushing import Flushable
@@ -73,13 +73,22 @@ class DeviceBatches(Flushable):
             finally:
                 self._is_filled = False
 
-    def add(self, value: int, tensor: torch.Tensor) -> bool:
-        """Reduce a tensor on its device; returns False if it is none that can be. No function mode may be asked."""
+    def add(self, value: int, tensor: torch.Tensor, is_dense: bool) -> bool:
+        """Reduce a tensor on its device; returns False if it is none that can be. No function mode may be asked.
+
+        Args:
+            value: its id.
+            tensor: it.
+            is_dense: it is known to be all of a piece of memory, with no bits to be applied.
+        """
         dtype = tensor.dtype
-        if not (dtype in FLOATS or dtype in INTS) or not tensor.numel() or copier_of(tensor.device) is None:
+        device = tensor.device
+        if not (dtype in FLOATS or dtype in INTS) or not tensor.numel():
+            return False
+        if copier_of(device) is None or saturates(device.type):
             return False
         with self._lock:
-            if not (dtype in FUSED and self._add_fused(value, tensor)):
+            if not (dtype in FUSED and self._add_fused(value, tensor, device, is_dense)):
                 self._add_joined(value, tensor)
         return True
 
@@ -104,20 +113,19 @@ class DeviceBatches(Flushable):
             del self._joined[stream]
             self._send_results(stream, results)
 
-    def _add_fused(self, value: int, tensor: torch.Tensor) -> bool:
+    def _add_fused(self, value: int, tensor: torch.Tensor, device: torch.device, is_dense: bool) -> bool:
         """Reduce a tensor in one pass; False where it cannot be."""
-        device = tensor.device
         kind = device.type
-        if kind in _triton_failed or not has_triton(kind) or tensor.is_neg():
+        if kind in _triton_failed or not has_triton(kind) or (not is_dense and tensor.is_neg()):
             return False
         try:
-            index = tensor.get_device()
+            index = device.index or 0
             key = index, current_stream(index)
             found = self._fused.get(key)
             if found is None:
                 found = self._fused[key] = self._begin(device)
             stream, results = found
-            if not results.add(value, tensor, self._held > 0 and self._most_values > 1):
+            if not results.add(value, tensor, self._held > 0 and self._most_values > 1, is_dense):
                 return False
         except torch.OutOfMemoryError:  # the other way may do with less
             return False
@@ -145,7 +153,7 @@ class DeviceBatches(Flushable):
             waiting = results.take_back()
             if not isinstance(error, torch.OutOfMemoryError):
                 self._give_up_triton(waiting[0][1].device.type, error)
-            for value, tensor, _, _ in waiting:
+            for value, tensor, *_ in waiting:
                 self._add_joined(value, tensor)
 
     def _send_fused(self, stream: Any, results: FusedResults) -> None:

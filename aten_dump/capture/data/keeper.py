@@ -32,7 +32,7 @@ from ...store.records import (
 )
 from ...store.sink import Sink
 from ...store.writing.host_bytes import bytes_at
-from ..devices import in_plain_format, private_memory, saturates
+from ..devices import in_plain_format, private_memory
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import Elements, Row, byte_extent, bytes_spanned, covers, has_no_gaps
 from ..memory.storages import StorageState
@@ -111,8 +111,8 @@ class Keeper:
             tensor: it.
             state: its storage.
             value: its id.
-            elements: where they lie, if that is in host memory and known already.
-            row: the row that they lie in, if that is known, be it in host memory or not.
+            elements: where they lie, if that is known already.
+            row: the row that they lie in, if that is known.
         """
         flags = self.marks[value]
         self.marks[value] = flags | KEPT
@@ -121,15 +121,15 @@ class Keeper:
                 self._observe(tensor, value, state)
             if elements is None and not flags & _BITS:
                 elements = _elements_in_a_row(tensor, row)
-            if elements is not None and state.format is None:
+            try:
+                if elements is None or state.format is not None:
+                    self._keep_as_it_lies(tensor, state, value)
+                    return
                 nbytes: int = elements[2]
-                if nbytes <= self._small_bytes and elements[4] is None:
+                if nbytes <= self._small_bytes and elements[3] is not None and elements[4] is None:
                     self._keep_small(state, value, elements)
                 else:
                     self._keep_in_memory(tensor, state, value, elements)
-                return
-            try:
-                self._keep_as_it_lies(tensor, state, value)
             except torch.OutOfMemoryError:
                 self._keep_on_host(tensor, state, value)
         except (RuntimeError, TypeError) as error:  # a tensor that torch itself cannot read
@@ -149,7 +149,7 @@ class Keeper:
         self._sink.on_tick(None)
         self.flush()
 
-    # -- tensors in host memory of which is known where they lie: no op is called for them
+    # -- tensors of which is known where they lie: for those in host memory no op is called
 
     def _keep_in_memory(self, tensor: torch.Tensor, state: StorageState, value: int, elements: Elements) -> None:
         if elements[1] + bytes_spanned(elements) > state.nbytes:  # the storage was shrunk under it: nothing to read
@@ -238,7 +238,7 @@ class Keeper:
         elements: Elements | None = None,
     ) -> None:
         """Keep a tensor; `is_dense` if its elements are all of a piece of memory, with no bits to be applied, and
-        `elements` if they are in host memory and it is known where.
+        `elements` if it is known where they are.
         """
         wanted = self._wanted
         dtype = tensor.dtype
@@ -246,6 +246,8 @@ class Keeper:
             nbytes, in_a_row = tensor.numel() * tensor.element_size(), tensor.is_contiguous()
         else:
             nbytes, in_a_row = elements[2], elements[4] is None
+            if elements[3] is None:  # of a device: they are not to be read from here
+                elements = None
         whole = is_dense and nbytes == state.nbytes
         is_small = nbytes <= self._small_bytes and self._keeps_facts and not whole
         if is_small and self._keep_small_apart(tensor, value, elements):
@@ -254,7 +256,7 @@ class Keeper:
             return
         known = state.whole_facts()
         if wanted.statistics and not (whole and self._has_same(known.statistics, dtype, value, SAME_STATISTICS)):
-            self._keep_statistics(tensor, value, elements if is_dense else None)
+            self._keep_statistics(tensor, value, elements, is_dense)
         wants_hash = bool(wanted.hash) and not (
             whole and in_a_row and self._has_same(known.hash, dtype, value, SAME_HASH)
         )
@@ -272,18 +274,17 @@ class Keeper:
         self._emit(Same(SAME, value, other, facts))
         return True
 
-    def _keep_statistics(self, tensor: torch.Tensor, value: int, dense: Elements | None) -> None:
-        """Keep statistics; `dense` if the elements are known to be all of a piece of host memory."""
+    def _keep_statistics(self, tensor: torch.Tensor, value: int, elements: Elements | None, is_dense: bool) -> None:
         names = self._wanted.statistics
-        if dense is not None:
-            dtype, _, nbytes, address, _ = dense
+        if elements is not None and is_dense:
+            dtype, _, nbytes, address, _ = elements
             start = perf_counter()
             numbers = of_memory(dtype, address, nbytes // ITEM_BYTES[dtype], names)
             if numbers is not None:
                 self._emit(Statistics(STATISTICS, value, numbers))
                 self._seconds["statistics"] += perf_counter() - start
                 return
-        if not saturates(tensor.device.type) and self.on_device.add(value, tensor):
+        if self.on_device.add(value, tensor, is_dense):
             return
         if not statistics_later(self._sink, tensor, value, names):
             statistics_of(self._emit, tensor, value, names, self._seconds)
@@ -335,9 +336,7 @@ class Keeper:
 
 
 def _elements_in_a_row(tensor: torch.Tensor, row: Row | None) -> Elements | None:
-    """Return where the elements of a tensor lie, if they do so in a row in host memory; no bits of it are set."""
-    if not tensor.is_cpu:
-        return None
+    """Return where the elements of a tensor lie, if they do so in a row; no bits of it are set."""
     if row is None:
         dtype = tensor.dtype
         item_bytes = ITEM_BYTES.get(dtype)
@@ -345,4 +344,4 @@ def _elements_in_a_row(tensor: torch.Tensor, row: Row | None) -> Elements | None
             return None
         row = dtype, int(tensor.storage_offset()) * item_bytes, tensor.numel() * item_bytes
     address = tensor.data_ptr() if row[2] else 0
-    return (*row, address, None) if address else None
+    return (*row, address if tensor.is_cpu else None, None) if address else None

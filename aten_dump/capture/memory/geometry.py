@@ -10,8 +10,9 @@ import torch
 Geometry = tuple[Any, ...]  # (storage offset, shape, stride, dtype, conj bit, neg bit)
 Layout = tuple[tuple[int, ...], tuple[int, ...]]  # shape, strides
 Row = tuple[torch.dtype, int, int]  # of elements that lie in a row: dtype, first byte in their storage, their bytes
-# Elements in host memory: dtype, first byte in their storage, their bytes, address of the first; None where they lie in
-# a row, else their `Layout`. (Compiled, a tuple of which each type is said is taken apart whenever one is asked for.)
+# Elements in memory: dtype, first byte in their storage, their bytes; the address of the first, None where that is no
+# host memory; None where they lie in a row, else their `Layout`. (Compiled, a tuple of which each type is said is taken
+# apart whenever one is asked for.)
 Elements = tuple[Any, ...]
 
 

@@ -17,7 +17,7 @@ from ...config import DumpConfig
 from ...store.records import CALL, CALL_KINDS, MODE, Mode, Tree
 from ...store.sink import Sink
 from ..clock import perf_counter_ns
-from ..collector import note_long_step
+from ..collector import HIDES, hide, note_long_step
 from ..naming.call_name import MODULE, NODE, REMARKS, SCOPE, CallName
 from ..naming.interned_tables import Interner
 from ..naming.selection import CallFilter
@@ -119,6 +119,8 @@ class Step:
         if entry is None:
             entry = CallEntry(name, self.counters.of(name), self.interner.op(call.kind, name))
             entries.add(entry)
+            if HIDES:
+                hide(entry, entry.counter, name)
         if call.n < 0:
             counter = entry.counter
             call.n = counter.n

@@ -277,8 +277,9 @@ static int lie_in_a_row(const Key *key, int64_t *count)
     return found;
 }
 
-/* Return dtype, first byte in the storage, bytes, and address of elements in host memory, and None where they lie in a
- * row, else shape and strides; None where there are none. `geometry` begins with offset, shape and strides.
+/* Return dtype, first byte in the storage and bytes of elements, the address of those in host memory, and None where
+ * they lie in a row, else shape and strides; None where there are none. `geometry` begins with offset, shape and
+ * strides.
  */
 static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key *key, int is_cpu)
 {
@@ -287,17 +288,17 @@ static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key 
     const long long start = PyLong_AsLongLong(geometry[0]);
     if (start == -1 && PyErr_Occurred())
         return NULL;
-    if (!is_cpu || !count)
+    if (!count)
         return none();
     PyObject *layout = is_row ? none() : NULL;
     if (!is_row && geometry[1] != NULL && geometry[2] != NULL)
         layout = PyTuple_Pack(2, geometry[1], geometry[2]);
     PyObject *items[] = {Py_NewRef(dtype), PyLong_FromLongLong(start * item), PyLong_FromLongLong(count * item),
-                         PyLong_FromVoidPtr(key->data), layout};
+                         is_cpu ? PyLong_FromVoidPtr(key->data) : none(), layout};
     return tuple_of(5, items);
 }
 
-/* Return storage, its address, its bytes, geometry, key, whether it is in host memory, where the elements are there. */
+/* Return storage, its address, its bytes, geometry, key, whether it is in host memory, where the elements are. */
 static PyObject *description(PyObject *tensor, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
 {
     PyObject *offset = PyObject_CallOneArg(storage_offset, tensor);

@@ -53,7 +53,7 @@ def test_joined_statistics_are_those_of_each_tensor_alone() -> None:
 def test_what_is_not_reduced_on_a_device_is_left_to_others(tensor: torch.Tensor) -> None:
     sink = MemorySink()
     batches = DeviceBatches(sink, STATISTICS)
-    assert not batches.add(1, tensor)
+    assert not batches.add(1, tensor, False)
     batches.flush()
     batches.tick()
     assert sink.records == []
@@ -73,7 +73,7 @@ def test_where_triton_fails_the_dump_says_so_once_and_it_is_not_tried_again() ->
     sink = MemorySink()
     batches = DeviceBatches(sink, ("min",))
     for value in (1, 2):
-        assert not batches._add_fused(value, torch.ones(3))
+        assert not batches._add_fused(value, torch.ones(3), here(), False)
     assert not batches._has_any()
     (note,) = sink.of(NOTE)
     assert (note.code, note.count) == ("triton", 1)
@@ -92,7 +92,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, triton_on_the_host: None) -> Launc
 
 def add(batches: DeviceBatches, *values: int) -> None:
     for value in values:
-        assert batches._add_fused(value, torch.full((3,), float(value), device="cpu"))
+        assert batches._add_fused(value, torch.full((3,), float(value), device="cpu"), torch.device("cpu"), True)
 
 
 def test_values_of_a_list_are_launched_when_all_have_come(launches: Launches) -> None:

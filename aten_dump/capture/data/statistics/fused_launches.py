@@ -61,12 +61,13 @@ def current_stream(device: int) -> int:
     return handle
 
 
-def can_be_together(tensor: torch.Tensor) -> bool:
-    """Tell whether `reduce_many` takes a tensor."""
-    return tensor.data_ptr() % _ALIGNED == 0 and covers(tensor)
+def address_together(tensor: torch.Tensor, is_dense: bool) -> int:
+    """Return the address of a tensor that `reduce_many` takes, `is_dense` if that covers its memory; else 0."""
+    address: int = tensor.data_ptr()
+    return address if address % _ALIGNED == 0 and (is_dense or covers(tensor)) else 0
 
 
-def reduce(tensor: torch.Tensor, into: torch.Tensor, start: int, signs: bool) -> int:
+def reduce(tensor: torch.Tensor, into: torch.Tensor, start: int, signs: bool, is_dense: bool) -> int:
     """Reduce a tensor of 16 or 32 bit floats, integers of 16 bits at most, or booleans on the current stream.
 
     Args:
@@ -74,12 +75,13 @@ def reduce(tensor: torch.Tensor, into: torch.Tensor, start: int, signs: bool) ->
         into: f64[PARTS, columns] on its device.
         start: the column from which on `into` has room for MOST_PROGRAMS.
         signs: count zeros and negative numbers, too; else these results are 0.
+        is_dense: it is known that its elements are all of a piece of memory.
 
     Returns:
         how many columns were filled; 0 where its elements lie in too many dimensions.
     """
     count, width = tensor.numel(), into.size(1)
-    if covers(tensor):
+    if is_dense or covers(tensor):
         blocks, programs = programs_of(count)
         numbers: tuple[Any, ...] = start, width, count, blocks, signs, BLOCK
         _launch((triton_kernel.reduce_one, count > _MOST_INT32, signs), programs, tensor, into, numbers)
@@ -102,7 +104,7 @@ def reduce_many(rows: list[Row], dtype: torch.dtype, table: torch.Tensor, into: 
     `quiet()`.
 
     Args:
-        rows: of each what `programs_of` and `can_be_together` say; there is room for its columns.
+        rows: of each what `programs_of` and `address_together` say; there is room for its columns.
         dtype: one that `reduce` takes.
         table: i64[as many at least, 4] on its device, overwritten.
         into: as there.

@@ -22,7 +22,7 @@ from .on_device import Array
 
 _ITEM_BYTES: Final = 8
 _Row = tuple[int, int, int, int]  # of `fused_launches.reduce_many`
-_Waiting = tuple[int, torch.Tensor, int, int]
+_Waiting = tuple[int, torch.Tensor, int, int, int, int]  # value, address, elements, blocks for each program, programs
 
 
 class FusedResults:
@@ -58,7 +58,7 @@ class FusedResults:
         """How many values there are."""
         return len(self._values) + len(self._waiting)
 
-    def add(self, value: int, tensor: torch.Tensor, wait: bool) -> bool:
+    def add(self, value: int, tensor: torch.Tensor, wait: bool, is_dense: bool) -> bool:
         """Reduce a value to columns of its own; False where its elements lie so that the kernel cannot.
 
         Not to be called when it `is_full`.
@@ -67,36 +67,41 @@ class FusedResults:
             value: its id.
             tensor: of FUSED, not empty, without the bit of a negative view.
             wait: others come with it: it may wait for `launch`. Nobody writes to its memory before that.
+            is_dense: it is known to be all of a piece of memory.
         """
         launches = self._launches
-        if wait and launches.can_be_together(tensor):
-            self._waiting.append((value, tensor, *launches.programs_of(tensor.numel())))
-            self._waiting_columns += self._waiting[-1][-1]
-            return True
-        programs: int = launches.reduce(tensor, self._columns, self._used, self._signs)
+        count = tensor.numel()
+        if wait:
+            address = launches.address_together(tensor, is_dense)
+            if address:
+                blocks, programs = launches.programs_of(count)
+                self._waiting.append((value, tensor, address, count, blocks, programs))
+                self._waiting_columns += programs
+                return True
+        programs = launches.reduce(tensor, self._columns, self._used, self._signs, is_dense)
         if programs:
-            self._take(value, tensor, programs)
-        return programs > 0
+            self._take(value, count, tensor.dtype, programs)
+        return bool(programs)
 
     def launch(self) -> None:
         """Reduce what waits. Call inside `quiet()`."""
         by_dtype: dict[torch.dtype, list[_Row]] = {}
         start = self._used
-        for _, tensor, blocks, programs in self._waiting:
-            by_dtype.setdefault(tensor.dtype, []).append((tensor.data_ptr(), tensor.numel(), blocks, start))
+        for _, tensor, address, count, blocks, programs in self._waiting:
+            by_dtype.setdefault(tensor.dtype, []).append((address, count, blocks, start))
             start += programs
         for dtype, rows in by_dtype.items():
             self._launches.reduce_many(rows, dtype, self._table.view(-1, 4), self._columns, self._signs)
-        for value, tensor, _, programs in self.take_back():
-            self._take(value, tensor, programs)
+        for value, tensor, _, count, _, programs in self.take_back():
+            self._take(value, count, tensor.dtype, programs)
 
     def take_back(self) -> list[_Waiting]:
-        """Let go of what waits, and return it: values, their tensors, blocks for each program, and programs."""
+        """Let go of what waits, and return it: first values and their tensors."""
         waiting, self._waiting, self._waiting_columns = self._waiting, [], 0
         return waiting
 
-    def _take(self, value: int, tensor: torch.Tensor, programs: int) -> None:
-        self._values.append((value, tensor.numel(), tensor.dtype.is_floating_point))
+    def _take(self, value: int, count: int, dtype: torch.dtype, programs: int) -> None:
+        self._values.append((value, count, dtype.is_floating_point))
         self._places.append((self._used, programs))
         self._used += programs
 

@@ -30,14 +30,14 @@ class Launches:
         self.by_start: dict[int, NDArray[np.float64]] = {}  # all elements by the first column
         self.together: list[tuple[torch.dtype, int]] = []  # what was launched together
 
-    def can_be_together(self, tensor: torch.Tensor) -> bool:
+    def address_together(self, tensor: torch.Tensor, is_dense: bool) -> int:
         self.tensors[tensor.data_ptr()] = tensor
-        return tensor.dim() == 1
+        return tensor.data_ptr() if tensor.dim() == 1 else 0
 
     def programs_of(self, count: int) -> tuple[int, int]:
         return 1, min(MOST_PROGRAMS, -(-count // 3))
 
-    def reduce(self, tensor: torch.Tensor, into: torch.Tensor, start: int, signs: bool) -> int:
+    def reduce(self, tensor: torch.Tensor, into: torch.Tensor, start: int, signs: bool, is_dense: bool) -> int:
         if tensor.dim() > 1:
             return 0
         elements = self.by_start[start] = tensor.double().numpy()
@@ -59,7 +59,7 @@ class Launches:
         for address, count, _, start in rows:
             tensor = self.tensors[address]
             assert (tensor.dtype, tensor.numel()) == (dtype, count)
-            self.reduce(tensor, into, start, signs)
+            self.reduce(tensor, into, start, signs, True)
 
     def put_together(
         self, places: list[tuple[int, int]], columns: torch.Tensor, table: torch.Tensor, into: torch.Tensor

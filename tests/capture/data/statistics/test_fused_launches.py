@@ -57,7 +57,7 @@ INTO = torch.empty(fused_launches.PARTS, 1000, dtype=torch.float64, device="cpu"
 
 
 def reduce(x: torch.Tensor, start: int = 0, signs: bool = False) -> int:
-    programs: int = fused_launches.reduce(x, INTO, start, signs)
+    programs: int = fused_launches.reduce(x, INTO, start, signs, False)
     return programs
 
 

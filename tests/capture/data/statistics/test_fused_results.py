@@ -50,7 +50,7 @@ def test_statistics_of_each_value_are_those_of_its_definition(
     fused = results(names)
     with quiet():
         for value, tensor in enumerate(VALUES.values()):
-            assert fused.add(value, tensor, wait)
+            assert fused.add(value, tensor, wait, True)
             assert fused.waits == wait and fused.count == value + 1
         fused.launch()
         assert not fused.waits and len(launches.together) == (5 if wait else 0), "one for each dtype"
@@ -68,8 +68,8 @@ def test_statistics_of_each_value_are_those_of_its_definition(
 def test_what_the_kernel_cannot_reduce_leaves_nothing_behind() -> None:
     fused = results(("max",))
     with quiet():
-        assert fused.add(1, torch.ones(5), False) and not fused.add(2, torch.ones(5, 5), False)
-        assert fused.add(3, torch.zeros(5), False)
+        assert fused.add(1, torch.ones(5), False, True) and not fused.add(2, torch.ones(5, 5), False, True)
+        assert fused.add(3, torch.zeros(5), False, True)
         memory = as_array(fused.together())
     assert list(fused.statistics(memory)) == [(1, [1.0]), (3, [0.0])]
 
@@ -77,11 +77,11 @@ def test_what_the_kernel_cannot_reduce_leaves_nothing_behind() -> None:
 def test_what_waits_can_be_taken_back_and_leaves_nothing_behind() -> None:
     fused = results(("max",))
     with quiet():
-        fused.add(1, torch.ones(5), True)
-        fused.add(2, torch.zeros(7), False)
+        fused.add(1, torch.ones(5), True, True)
+        fused.add(2, torch.zeros(7), False, True)
         ((value, tensor, *_),) = fused.take_back()
         assert (value, tensor.numel(), fused.count, fused.waits) == (1, 5, 1, False)
-        fused.add(3, torch.full((9,), 4.0), True)
+        fused.add(3, torch.full((9,), 4.0), True, True)
         fused.launch()
         memory = as_array(fused.together())
     assert list(fused.statistics(memory)) == [(2, [0.0]), (3, [4.0])]
@@ -91,7 +91,7 @@ def filled(fused: FusedResults, wait: bool) -> int:
     count = 0
     while not fused.is_full():
         with quiet():
-            fused.add(count, torch.ones(100), wait)
+            fused.add(count, torch.ones(100), wait, True)
         count += 1
     return count
 
@@ -108,6 +108,6 @@ def test_they_are_full_by_values_and_by_columns(wait: bool) -> None:
 def test_no_memory_of_the_device_is_held_while_a_copy_waits() -> None:
     fused: Any = results()
     with quiet():
-        fused.add(1, torch.ones(5), False)
+        fused.add(1, torch.ones(5), False, True)
         fused.together()
     assert (fused._columns, fused._table, fused._results) == (None, None, None)

@@ -60,9 +60,9 @@ def check_kernel() -> None:
     starts: dict[int, int] = {}
     for value, x in enumerate(tensors):
         before = starts[value] = results._used
-        assert results.add(value, x, False) and few.add(value, x, False) and launched.add(value, x, True)
+        assert all(r.add(value, x, r is launched, False) for r in (results, few, launched))
         assert 1 <= results._used - before <= 4
-    assert not results.add(0, torch.randn(3, 4, 5, 6)[::2, ::2, ::2, ::2], False), "too many dimensions"
+    assert not results.add(0, torch.randn(3, 4, 5, 6)[::2, ::2, ::2, ::2], False, False), "too many dimensions"
     assert _same_bits(few._columns[:9, : few._used], results._columns[:9, : few._used])
     together = len(launched._waiting)
     assert 10 < together < len(tensors)
