@@ -37,7 +37,7 @@ demo: $(READY) ## Record three steps of a small GPT-2, print what was recorded a
 test: $(READY) ## Run the tests, but those that take longest
 	$(RUN) -m pytest $(PYTEST_ARGS) -m "not slow"
 
-test-slow: $(READY) ## Run those that take longest (twenty minutes on two cores)
+test-slow: $(READY) ## Run those that take longest (twenty-five minutes on two cores)
 	$(RUN) -m pytest $(PYTEST_ARGS) -m slow
 
 # The wheel and what is run with it lie in one folder, so that child processes too import that package.

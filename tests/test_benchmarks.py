@@ -37,6 +37,7 @@ def test_every_row_is_measured_and_rendered(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]  # and cleans up
 
 
+@pytest.mark.slow
 def test_an_unknown_mode_is_told_apart_from_the_known(tmp_path):
     found = run("--modes", "ours,telepathy")
     assert found.returncode == 2
@@ -51,6 +52,7 @@ def test_what_comparing_costs_is_measured():
     assert re.match(r"\| lstm forecaster \([1-9]\d+\) \| ", row), row  # how many ops they are, torch decides
 
 
+@pytest.mark.slow
 def test_checked_and_unchecked_reading_are_measured():
     found = run("--workload", "chain", "--repeats", "2", module="benchmarks.reading")
     assert found.returncode == 0, found.stderr

@@ -115,6 +115,7 @@ def test_jobs_on_the_command_line(dumps: tuple[Path, Path], capsys: pytest.Captu
     assert "--all" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # of the workers of one process `test_a_wrong_byte_is_told_with_its_place` tells
 def test_verify_finds_a_flipped_byte_whatever_process_reads_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

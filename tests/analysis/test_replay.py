@@ -21,14 +21,15 @@ from aten_dump.analysis.rerun.repro_script import repro_script
 from aten_dump.store import records as r
 from tests.analysis.wrong_ops import Wrong, replaced, zeroed
 from tests.models import _token_loss, build, train_step
+from tests.sampling import diagonal
 from tests.torture.changing import records_of, signed
 
 A = torch.ops.aten
 EMPTY = "it returns undefined memory: there is nothing to compare"
 PROFILER = "profiler ops compute nothing that is recorded"
 STEPS = [
-    ("gpt2", "sgd_momentum"),
-    ("llama", "adamw_foreach"),
+    pytest.param("gpt2", "sgd_momentum", marks=pytest.mark.slow),
+    pytest.param("llama", "adamw_foreach", marks=pytest.mark.slow),
     ("bert", "adamw_foreach"),
     ("resnet", "adamw_fused"),
     ("resnet_channels_last", "sgd_momentum"),
@@ -74,8 +75,7 @@ BUGS: dict[str, tuple[Any, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(("bug", "dtype"), diagonal([*BUGS], [torch.float32, torch.bfloat16]))
 def test_the_guilty_op_comes_first(record: Callable[..., Any], bug: str, dtype: torch.dtype) -> None:
     op, n, how = BUGS[bug]
     program = build("gpt2")

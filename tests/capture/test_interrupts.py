@@ -19,7 +19,7 @@ from aten_dump import DumpConfig, DumpMode, open_dump, stop_all
 from aten_dump.capture import IS_COMPILED, interrupts
 from tests.checkout import ROOT
 from tests.devices import script_here
-from tests.sampling import every_second
+from tests.sampling import slow_but_for
 from tests.torture.interrupting import Interrupt, interrupt_one
 
 
@@ -160,7 +160,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("seconds", every_second([0.0, 0.05, 0.2]))
+@pytest.mark.parametrize("seconds", slow_but_for([0.2], [0.0, 0.05, 0.2]))
 def test_a_program_that_gets_a_real_signal_ends_with_its_dump_complete(tmp_path: Path, seconds: float) -> None:
     command = [sys.executable, "-c", script_here(PROGRAM), str(tmp_path / "dump")]
     child: subprocess.Popen[Any] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)

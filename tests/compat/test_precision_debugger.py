@@ -14,6 +14,7 @@ from torch import nn
 
 from aten_dump import CaptureError, ConfigError, DumpMode, RankDump, open_dump
 from aten_dump.compat import PrecisionDebugger
+from tests import forked
 from tests.checkout import ROOT
 
 SCRIPT = """
@@ -79,7 +80,8 @@ def test_a_script_of_theirs_with_another_import(tmp_path: Path) -> None:
     )
     bare = "\n".join(line for line in told.splitlines() if "debugger" not in line)
     loss = run(SCRIPT.replace("import sys", "import sys, warnings; warnings.simplefilter('ignore')"), path)
-    assert loss == run(bare, path)
+    done = forked.run(["-c", bare, path], tmp_path / "said")
+    assert (done.code, done.said) == (0, loss)
     dump = open_dump(tmp_path / "dump")
     assert dump.steps == [0, 1, 2]
     for step in dump.steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from aten_dump.analysis.compare import compare
 from aten_dump.analysis.comparison import Comparison
 from aten_dump.cli.commands.compare import command
 from tests.distributed.launching import launch_once
+from tests.sampling import slow_but_for
 from tests.torch_features import needs_fsdp_on_cpu
 
 MODULE = "tests.distributed.layouts"
@@ -46,7 +47,9 @@ def assert_agree(found: Comparison) -> None:
     assert found.exit_code == 0
 
 
-@pytest.mark.parametrize("layout", ["tp", "ddp", pytest.param("fsdp", marks=needs_fsdp_on_cpu)])
+@pytest.mark.parametrize(
+    "layout", ["tp", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=needs_fsdp_on_cpu)]
+)
 def test_honest_layouts_agree_with_one_process(dumps: Path, layout: str) -> None:
     assert_agree_in_all(compare(dumps / layout, dumps / "single"))
 
@@ -150,11 +153,12 @@ MORE_FAULTS = {
 }
 
 
-def of_fsdp(names: Iterable[str]) -> list[Any]:
-    return [pytest.param(name, marks=needs_fsdp_on_cpu) if "fsdp" in name else name for name in names]
+def of_fsdp(names: Iterable[str], slow: Container[str] = ()) -> list[Any]:
+    marks = {name: [needs_fsdp_on_cpu] * ("fsdp" in name) + [pytest.mark.slow] * (name in slow) for name in names}
+    return [pytest.param(name, marks=marks[name]) for name in marks]
 
 
-@pytest.mark.parametrize("fault", of_fsdp(FAULTS))
+@pytest.mark.parametrize("fault", of_fsdp(FAULTS, slow=("tp.gelu", "ddp.unreduced")))
 def test_a_fault_on_one_rank_is_the_first_cause(dumps: Path, fault: str) -> None:
     assert_first_cause(compare(dumps / fault, dumps / "single"), fault, *FAULTS[fault])
 
@@ -202,7 +206,7 @@ def test_a_shuffled_batch_is_not_compared_and_its_gradients_are(dumps: Path) -> 
     assert_agree(compare(dumps / "fsdp", dumps / "single", batch_shard=0))
 
 
-@pytest.mark.parametrize("layout", ["tp", "ddp"])
+@pytest.mark.parametrize("layout", slow_but_for(["tp"], ["tp", "ddp"]))
 def test_a_missing_rank_is_said_and_is_never_the_same(dumps: Path, tmp_path: Path, layout: str) -> None:
     shutil.copytree(dumps / layout, tmp_path / "dump")
     shutil.rmtree(tmp_path / "dump" / "step0" / "rank1")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from aten_dump import Dump, open_dump
 from tests.checkout import ROOT
+from tests.distributed.launching import launch
 
 PYTHON = (sys.executable, "-W", "ignore")
 TORCHRUN = (*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -46,9 +49,25 @@ def run(program: str, folder: Path, launcher: tuple[str, ...] = PYTHON, **option
         bare = start(command, folder / f"bare{attempt}")
         if "SIGABRT" not in bare.done.stderr:
             break
+    return bare, record(program, folder, launcher, **options)
+
+
+def record(program: str, folder: Path, launcher: tuple[str, ...] = PYTHON, **options: Any) -> Ran:
+    """Run a program with a dump; options go to the command line."""
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     recording = [*PYTHON, "-m", "aten_dump", "run", "--path", str(folder / "recorded" / "dump"), *given, "--"]
-    return bare, start([*recording, *command], folder / "recorded")
+    return start([*recording, *launcher, "-m", "tests.launch.programs", program], folder / "recorded")
+
+
+def bare_ranks(program: str, folder: Path) -> list[dict[str, Any]]:
+    """Return what two ranks come to without a dump; they are forked, as a launcher that imports torch three times takes long."""
+    folder.mkdir()
+    with socket.socket() as free, pytest.MonkeyPatch.context() as environment:
+        free.bind(("127.0.0.1", 0))
+        environment.setenv("MASTER_ADDR", "127.0.0.1")
+        environment.setenv("MASTER_PORT", str(free.getsockname()[1]))
+        free.close()
+        return launch(program, folder, module="tests.launch.programs").results
 
 
 def environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch import nn
 from aten_dump import DumpMode
 from aten_dump.launch import unattended
 from aten_dump.launch.hook.torch_import import VARIABLE
-from tests.launch.running import ACCELERATE, PYTHON, TORCHRUN, Ran, run, same
+from tests.launch.running import ACCELERATE, PYTHON, TORCHRUN, Ran, bare_ranks, record, run, same
 
 
 def modules_of(ran: Ran, step: int = 0, rank: int = 0) -> set[str]:
@@ -66,10 +66,10 @@ def test_optimizers_that_step_one_after_the_other_share_a_step(tmp_path: Path) -
     "launcher", [TORCHRUN, pytest.param(PYTHON, marks=pytest.mark.slow)], ids=["torchrun", "spawn"]
 )
 def test_every_rank_is_recorded(tmp_path: Path, launcher: tuple[str, ...]) -> None:
-    bare, recorded = run("ddp" if launcher is TORCHRUN else "spawn", tmp_path, launcher, steps="0-1", data="full")
-    assert recorded.done.returncode == bare.done.returncode == 0, recorded.done.stderr
-    for rank in (0, 1):
-        assert same(bare.result(rank), recorded.result(rank))
+    recorded = record("ddp" if launcher is TORCHRUN else "spawn", tmp_path, launcher, steps="0-1", data="full")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    for rank, bare in enumerate(bare_ranks("ddp", tmp_path / "bare")):
+        assert same(bare, recorded.result(rank))
         assert recorded.dump.steps == [0, 1]
         assert [forwards(recorded, "3", step, rank) for step in (0, 1)] == [1, 1]
         assert modules_of(recorded, 0, rank) == {"DistributedDataParallel", "", "0", "1", "2", "3"}

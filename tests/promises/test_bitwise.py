@@ -11,6 +11,7 @@ import pytest
 from aten_dump import DumpConfig, DumpMode, open_dump
 from tests.capture.bits import assert_same
 from tests.models import Outcome, build, outcome_of, run_steps, train
+from tests.sampling import diagonal, slow_but_for
 
 LEVELS = ("aten", "api", "module", "mix")
 DATA = ("structure", "hash", "statistic", "tensor", "full")
@@ -58,9 +59,7 @@ def pairwise(*factors: tuple[str, ...]) -> list[tuple[str, ...]]:
     return rows
 
 
-@pytest.mark.parametrize("steps", SELECTIONS)
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "data", "steps"), diagonal(LEVELS, DATA, SELECTIONS))
 def test_gpt2_with_every_level_and_data(tmp_path: Path, level: str, data: str, steps: str) -> None:
     found = dumped(tmp_path / "dump", "gpt2", "adamw_foreach", level=level, data=data, steps=steps)
     assert_same_outcome(bare("gpt2", "adamw_foreach"), found)
@@ -86,7 +85,7 @@ def test_models_and_optimizers_pairwise(
     assert_same_outcome(bare(model, optimizer), found)
 
 
-@pytest.mark.parametrize("model", ["gpt2", "bert", "resnet"])
+@pytest.mark.parametrize("model", slow_but_for(["bert"], ["gpt2", "bert", "resnet"]))
 def test_gradient_accumulation(tmp_path: Path, model: str) -> None:
     found = dumped(tmp_path / "dump", model, "sgd_momentum", micro_batches=3, data="full")
     assert_same_outcome(bare(model, "sgd_momentum", 3), found)

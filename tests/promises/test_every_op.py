@@ -15,7 +15,7 @@ from tests.capture.bits import calls
 from tests.capture.compared_with_oracle import compare_call
 from tests.capture.oracle import Oracle, Step
 from tests.models import build, train_step
-from tests.sampling import every_second
+from tests.sampling import diagonal
 
 PROGRAMS = [
     ("gpt2", "adamw_foreach"), ("llama", "adamw_fused"), ("bert", "sgd_momentum"),
@@ -46,8 +46,7 @@ def observed(path: Path, model: str, optimizer: str, place: str, **config: str) 
     return oracle.steps, lambda: open_dump(str(path)).step(1).rank(0)
 
 
-@pytest.mark.parametrize("place", ["inside", "outside"])
-@pytest.mark.parametrize(("model", "optimizer"), PROGRAMS)
+@pytest.mark.parametrize(("model", "optimizer", "place"), diagonal(PROGRAMS, ["inside", "outside"]))
 def test_every_op_and_every_tensor(tmp_path: Path, model: str, optimizer: str, place: str) -> None:
     steps, rank = observed(tmp_path / "dump", model, optimizer, place, data="tensor")
     recorded = calls(rank(), kind="aten")
@@ -56,9 +55,10 @@ def test_every_op_and_every_tensor(tmp_path: Path, model: str, optimizer: str, p
     assert not problems, f"{len(problems)} differences:\n" + "\n".join(problems[:20])
 
 
-@pytest.mark.parametrize("level", ["aten", "api", "module", "mix"])
-@pytest.mark.parametrize("data", every_second(["statistic", "tensor"]))
-@pytest.mark.parametrize(("model", "optimizer"), PROGRAMS[:1] + PROGRAMS[2:4])
+@pytest.mark.parametrize(
+    ("model", "optimizer", "data", "level"),
+    diagonal(PROGRAMS[:1] + PROGRAMS[2:4], ["statistic", "tensor"], ["aten", "api", "module", "mix"]),
+)
 def test_other_modes_see_the_ops_of_the_bare_program(
     tmp_path: Path, model: str, optimizer: str, level: str, data: str
 ) -> None:

@@ -15,9 +15,9 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from tests.capture.bits import calls
 from tests.capture.process_state import changes, module_hooks, picture
 from tests.models import build, train_step
-from tests.sampling import every_second
+from tests.sampling import diagonal
 
-LEVELS = ("aten", "api", "module", "mix")
+LEVELS = ("mix", "module", "aten", "api")
 
 
 class Bomb(nn.Module):
@@ -93,9 +93,9 @@ ERRORS = (ValueError("bad batch"), KeyboardInterrupt(), SystemExit(3), StopItera
 RAISED = [(way, error) for way, (_, where) in WAYS.items() for error in (ERRORS if where else ERRORS[:1])]
 
 
-@pytest.mark.parametrize("level", every_second(LEVELS[::-1]))
 @pytest.mark.parametrize(
-    ("way", "error"), RAISED, ids=lambda part: part if isinstance(part, str) else type(part).__name__
+    ("way", "error", "level"),
+    diagonal(RAISED, LEVELS, ids=lambda part: part if isinstance(part, str) else type(part).__name__),
 )
 def test_nothing_is_left_and_the_error_is_unchanged(tmp_path: Path, way: str, error: BaseException, level: str) -> None:
     run, where = WAYS[way]

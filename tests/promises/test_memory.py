@@ -18,6 +18,7 @@ from aten_dump.store.writing.shard_writer import ShardWriter
 from tests.capture.oracle import Lifetimes
 from tests.capture.process_state import resident
 from tests.models import build, train_step
+from tests.sampling import diagonal, slow_but_for
 from tests.torch_features import needs_saved_hooks_told
 
 MIB = 1 << 20
@@ -37,8 +38,7 @@ def weak(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
 
 
-@pytest.mark.parametrize("data", ["structure", "statistic", "hash"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "data"), diagonal(LEVELS, ["structure", "statistic", "hash"]))
 def test_fifty_forward_passes_leave_nothing(tmp_path: Path, level: str, data: str) -> None:
     x = torch.randn(1000, 1000, requires_grad=True)
     made = []
@@ -54,7 +54,7 @@ def test_fifty_forward_passes_leave_nothing(tmp_path: Path, level: str, data: st
     assert grown < 60 * MIB, f"{grown / MIB:.0f} MiB more after 50 passes of 4 MB each"
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", slow_but_for(["api", "mix"], LEVELS))
 def test_memory_is_bounded_while_tensors_are_written(tmp_path: Path, level: str) -> None:
     x = torch.randn(1000, 1000, requires_grad=True)
     made = []
@@ -70,7 +70,9 @@ def test_memory_is_bounded_while_tensors_are_written(tmp_path: Path, level: str)
     assert grown < 100 * MIB, f"{grown / MIB:.0f} MiB more after 50 passes of 4 MB each, with a queue of 16 MiB"
 
 
-@pytest.mark.parametrize("saved_tensors", ["nodes", pytest.param("hooks", marks=needs_saved_hooks_told)])
+@pytest.mark.parametrize(
+    "saved_tensors", ["nodes", pytest.param("hooks", marks=[needs_saved_hooks_told, pytest.mark.slow])]
+)
 def test_memory_is_bounded_over_steps_while_the_disk_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_tensors: str
 ) -> None:
@@ -120,9 +122,9 @@ def test_backward_frees_saved_tensors_as_it_goes(tmp_path: Path) -> None:
         assert g.expired()
 
 
-@pytest.mark.parametrize("place", ["inside", "outside"])
-@pytest.mark.parametrize("data", ["statistic", "tensor"])
-@pytest.mark.parametrize("model", ["gpt2", "resnet", "bert"])
+@pytest.mark.parametrize(
+    ("model", "data", "place"), diagonal(["gpt2", "resnet", "bert"], ["statistic", "tensor"], ["inside", "outside"])
+)
 def test_storages_die_at_the_same_op_as_in_the_bare_program(tmp_path: Path, model: str, data: str, place: str) -> None:
     program = build(model, "adamw_foreach")
     train_step(program)

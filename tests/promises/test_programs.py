@@ -340,7 +340,9 @@ PROGRAMS: list[Callable[[], Any]] = [
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("level", "data"), [("mix", "full"), ("module", "structure")])
+@pytest.mark.parametrize(
+    ("level", "data"), [("mix", "full"), pytest.param("module", "structure", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_same_bits(tmp_path: Path, program: Callable[[], Any], level: str, data: str) -> None:
     seed_all(0)

@@ -30,6 +30,7 @@ from aten_dump.store.regular_files import (
     open_inside,
     write_vector,
 )
+from tests.sampling import diagonal
 from tests.store.recording import RANK, begin, call, noise, small_step, store, writer
 
 needs_c_file = pytest.mark.skipif(
@@ -86,8 +87,9 @@ def interrupted(root: Path) -> Path:
     return root / RANK
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("look", [read_index, recover, summarize])
+@pytest.mark.parametrize(
+    ("look", "change"), diagonal([read_index, recover, summarize], CHANGES, ids=lambda function: function.__name__)
+)
 def test_an_index_that_is_no_regular_file_is_refused(
     tmp_path: Path, change: Change, look: Callable[[Path], object]
 ) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from tests.checkout import ROOT
 from tests.devices import here
-from tests.sampling import every_second
+from tests.sampling import one_in
 
-PARTS = 2
+PARTS = 4
 
 
-@pytest.mark.parametrize("part", every_second(range(PARTS)))
+@pytest.mark.parametrize("part", one_in(PARTS, range(PARTS)))
 def test_a_sample_of_the_op_database(part: int) -> None:
     """One op in thirty, and all that are known to be special, with two samples each, in every dtype."""
     command = [sys.executable, "-m", "tests.sweep", "--part", f"{part}/{PARTS}", "--every", "30", "--limit", "2"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from torch import Tensor
 from aten_dump import open_dump, replay
 from aten_dump.analysis.composed_ops import composed
 from aten_dump.analysis.fused_ops import gpu_attention
-from tests.checkout import ROOT
+from tests import forked
 
 from .leaves import gradients, leaf
 
@@ -159,8 +157,8 @@ with DumpMode(DumpConfig(path=sys.argv[1], data="full", level="aten")):
 @pytest.fixture(params=[1.0, 1.01], ids=["right", "wrong"])
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
     """A dump of a process that has the kernel, as one with a GPU does; this one does not."""
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "dump"), str(request.param)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120)
+    done = forked.run(["-c", PROGRAM, str(tmp_path / "dump"), str(request.param)], tmp_path / "said")
+    assert done.code == 0, done.said
     return tmp_path / "dump", request.param == 1.0
 
 

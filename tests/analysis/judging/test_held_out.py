@@ -9,7 +9,7 @@ import pytest
 from tests.analysis.held_out.bugs import cases as bugs
 from tests.analysis.held_out.examine import Case, examine
 from tests.analysis.held_out.honest import cases as honest
-from tests.sampling import every_second
+from tests.sampling import slow_but_for
 
 SAMPLE = {
     "resnet bf16: halves kernels",
@@ -25,6 +25,13 @@ SAMPLE = {
     "llama fp32: scale x1.02, fused against eager (split)",
     "llama fp32: gate's backward x1.01 (split)",
 }
+# What looks least like a difference, and what looks most like one and is none.
+QUICK = {
+    "vit fp16: sdpa attention",
+    "resnet bf16: weight x1.001",
+    "resnet bf16: stale statistics of a kernel",
+    "llama fp32: scale x1.02, fused against eager (split)",
+}
 CASES = [case for case in (*honest(), *bugs()) if str(case) in SAMPLE]
 
 
@@ -32,7 +39,7 @@ def test_the_sample_is_there() -> None:
     assert {str(case) for case in CASES} == SAMPLE
 
 
-@pytest.mark.parametrize("case", every_second(CASES), ids=str)
+@pytest.mark.parametrize("case", slow_but_for([case for case in CASES if str(case) in QUICK], CASES), ids=str)
 def test_the_guilty_call_is_named_and_no_other(case: Case, tmp_path: Path) -> None:
     said = examine(case, tmp_path, {})
     assert said.right, f"{said.text}; guilty is {case.guilty or 'nobody'}"

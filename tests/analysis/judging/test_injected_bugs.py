@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from aten_dump import compare
 from aten_dump.analysis.comparison import Comparison
 from tests.analysis.transformer import Options, OtherDevice, record
 from tests.models import single_thread
+from tests.sampling import slow_but_for
 
 
 def _zeroed(t: Tensor) -> Tensor:
@@ -28,11 +28,6 @@ def _swapped(t: Tensor) -> Tensor:
 
 def _scaled(t: Tensor) -> Tensor:
     return t * 1.02
-
-
-def sampled(cases: Iterable[str]) -> list[Any]:
-    """Return all cases; all but each fifth are marked as slow."""
-    return [pytest.param(case, marks=[pytest.mark.slow] if at % 5 else []) for at, case in enumerate(cases)]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +50,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("case", HONEST)
+@pytest.mark.parametrize("case", slow_but_for(["fused attention"], HONEST))
 def test_honest_variants_raise_no_alarm(case: str, baseline: Path, tmp_path: Path) -> None:
     options, device = HONEST[case]
     found = compare(record(tmp_path / "dump", options, device), baseline)
@@ -79,7 +74,7 @@ PROGRAM_BUGS = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(PROGRAM_BUGS))
+@pytest.mark.parametrize("case", slow_but_for(["zeroed element"], PROGRAM_BUGS))
 def test_a_bug_in_the_program_is_named(case: str, baseline: Path, tmp_path: Path) -> None:
     options, kind, call, fqn = PROGRAM_BUGS[case]
     found = compare(record(tmp_path / "dump", options, OtherDevice()), baseline)
@@ -100,7 +95,7 @@ KERNEL_BUGS = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(KERNEL_BUGS))
+@pytest.mark.parametrize("case", slow_but_for(["scaled"], KERNEL_BUGS))
 def test_a_bug_in_a_kernel_is_named(case: str, baseline: Path, tmp_path: Path) -> None:
     op, number, change, kind = KERNEL_BUGS[case]
     found = compare(record(tmp_path / "dump", device=OtherDevice({(op, number): change})), baseline)
@@ -111,6 +106,7 @@ def test_a_bug_in_a_kernel_is_named(case: str, baseline: Path, tmp_path: Path) -
     assert len(found.ranks[0].findings) == 1, "what follows from it is no cause of its own"
 
 
+@pytest.mark.slow
 def test_a_wrong_baseline_is_told(baseline: Path, tmp_path: Path) -> None:
     wrong = record(tmp_path / "dump", device=OtherDevice({("aten::addmm", 20): _scaled}))
     cause = compare(baseline, wrong).cause

@@ -16,7 +16,7 @@ from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.judging.left_behind import LeftBehind
 from aten_dump.analysis.judging.taken_away import TakenAway
 from tests.analysis.by_hand import walked
-from tests.sampling import every_second
+from tests.sampling import diagonal, every_second, slow_but_for
 
 from .steps import record, seeded
 
@@ -83,7 +83,7 @@ def _called(given: object) -> str:
     [
         (torch._foreach_lerp_, {"weight": 0.1}),
         pytest.param(backwards, {}, marks=pytest.mark.slow),
-        (multiplied, {}),
+        pytest.param(multiplied, {}, marks=pytest.mark.slow),
         pytest.param(copied, {}, marks=pytest.mark.slow),
         (made_anew, {}),
     ],
@@ -302,7 +302,7 @@ def targets(path: Path, *, asks_itself: bool, fused: bool = False) -> Path:
     return record(path, body, models, steps=2)
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fused", slow_but_for([True], [False, True]))
 def test_a_network_that_is_asked_in_place_of_its_copy_is_told_where_it_is_asked(fused: bool, tmp_path: Path) -> None:
     baseline = targets(tmp_path / "baseline", asks_itself=False)
     agree = compare(targets(tmp_path / "agree", asks_itself=False, fused=fused), baseline)
@@ -345,8 +345,7 @@ def test_moments_that_are_zero_at_first_may_be_written_in_any_way(tmp_path: Path
         assert found.exit_code == 0, found.answer()
 
 
-@pytest.mark.parametrize("lerp", [False, True])
-@pytest.mark.parametrize("slip", ["reads first", "writes first", "decays otherwise"])
+@pytest.mark.parametrize(("slip", "lerp"), diagonal(["reads first", "writes first", "decays otherwise"], [False, True]))
 def test_moments_that_are_read_or_written_crosswise_are_found(slip: str, lerp: bool, tmp_path: Path) -> None:
     target, baseline = stepping(tmp_path / "slip", slip, lerp=lerp), stepping(tmp_path / "plain")
     for found in both_ways(target, baseline):
@@ -383,7 +382,9 @@ def sharpened(path: Path, restored: str) -> Path:
     return record(path, body, model, steps=2)
 
 
-@pytest.mark.parametrize("restored", ["other memory", "one is not", "slightly larger"])
+@pytest.mark.parametrize(
+    "restored", slow_but_for(["other memory", "one is not"], ["other memory", "one is not", "slightly larger"])
+)
 def test_weights_may_move_to_other_memory_where_the_optimizer_writes_them(tmp_path: Path, restored: str) -> None:
     one, other = sharpened(tmp_path / "one", restored), sharpened(tmp_path / "other", "in place")
     for found in both_ways(one, other):

@@ -395,7 +395,9 @@ def test_a_wrong_kernel_is_found_by_compare_as_by_replay(tmp_path: Path) -> None
     assert found.cause.row.place.call == suspect.guilty.name
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(torch.optim.Adam, marks=pytest.mark.slow), torch.optim.AdamW, torch.optim.SGD]
+)
 def test_fused_foreach_and_single_optimizers_agree(kind: Any, tmp_path: Path) -> None:
     extra = {"momentum": 0.9} if kind is torch.optim.SGD else {}
     forms = {"fused": {"fused": True}, "foreach": {"foreach": True}, "single": {"foreach": False}}

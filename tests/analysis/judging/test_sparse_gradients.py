@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from aten_dump import compare, open_dump
 from tests.analysis.judging.steps import record
 from tests.analysis.transformer import OtherDevice
+from tests.sampling import every_second, slow_but_for
 
 Change = Callable[[Tensor], Tensor]
 
@@ -65,7 +66,7 @@ HONEST: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", HONEST)
+@pytest.mark.parametrize("case", every_second(HONEST))
 def test_another_order_of_sums_is_no_difference(case: str, tmp_path: Path) -> None:
     found = compare(train(tmp_path / "t", OtherDevice(), **HONEST[case]), train(tmp_path / "b", **HONEST[case]))
     assert found.exit_code == 0 and len(found.ranks) == 2, found.answer()
@@ -109,7 +110,7 @@ WRONG_OPS: dict[str, tuple[str, int, Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG_OPS)
+@pytest.mark.parametrize("case", slow_but_for(["an index of the gradient", "a row of the second step"], WRONG_OPS))
 def test_an_op_that_is_wrong_for_its_inputs_is_the_cause(case: str, tmp_path: Path) -> None:
     op, step, change, phase = WRONG_OPS[case]
     baseline = train(tmp_path / "b")
@@ -131,7 +132,7 @@ WRONG_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG_PROGRAMS)
+@pytest.mark.parametrize("case", every_second(WRONG_PROGRAMS))
 def test_a_program_that_is_wrong_is_found(case: str, tmp_path: Path) -> None:
     options, kind = WRONG_PROGRAMS[case]
     found = compare(train(tmp_path / "t", OtherDevice(), **options), train(tmp_path / "b"))

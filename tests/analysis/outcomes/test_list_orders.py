@@ -16,6 +16,7 @@ from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.flow.leaves import leaf_gradients
 from aten_dump.analysis.outcomes.list_orders import in_another_order
+from tests.sampling import diagonal
 
 Groups = list[dict[str, Any]]
 Change = Callable[[nn.Sequential, torch.optim.Optimizer, int], None]
@@ -83,29 +84,34 @@ def trained(
     return path
 
 
-@pytest.mark.parametrize("named", [True, False])
+ORDERS = [
+    ([reversed_order, whole], {"foreach": True}),
+    ([shuffled, whole], {"foreach": True}),
+    ([shuffled, whole], {"fused": True}),
+    ([other_groups_first, groups], {"foreach": True}),
+]
+
+
 @pytest.mark.parametrize(
-    ("orders", "options"),
-    [
-        ((reversed_order, whole), {"foreach": True}),
-        ((shuffled, whole), {"foreach": True}),
-        ((shuffled, whole), {"fused": True}),
-        ((other_groups_first, groups), {"foreach": True}),
-    ],
+    ("orders", "options", "named"),
+    diagonal(ORDERS, [True, False], ids=None),
+    ids=[f"orders{at}-options{at}-{named}" for at in range(len(ORDERS)) for named in (True, False)],
 )
 def test_the_order_of_parameters_is_no_difference(
-    tmp_path: Path, orders: tuple[Any, Any], options: dict[str, Any], named: bool
+    tmp_path: Path, orders: list[Any], options: dict[str, Any], named: bool
 ) -> None:
     one, other = (trained(tmp_path / order.__name__, order, named=named, **options) for order in orders)
     found = compare(one, other)
     assert found.exit_code == 0, found.answer()
 
 
-@pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize(
-    ("order", "change"),
-    [(shuffled, gradients_swapped), (shuffled, moments_swapped), (other_rate, nothing)],
-    ids=lambda item: item.__name__,
+    ("order", "change", "named"),
+    diagonal(
+        [(shuffled, gradients_swapped), (shuffled, moments_swapped), (other_rate, nothing)],
+        [True, False],
+        ids=lambda item: getattr(item, "__name__", str(item)),
+    ),
 )
 def test_a_mistake_under_another_order_is_found(tmp_path: Path, order: Any, change: Change, named: bool) -> None:
     wrong = trained(tmp_path / "wrong", order, change, named=named, foreach=True)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import replay
-from tests.checkout import ROOT
+from tests import forked
 from tests.models import build
 from tests.sampling import every_second, one_in
 
@@ -193,18 +194,12 @@ NAMES = [
 
 
 @pytest.mark.parametrize("part", one_in(8, range(8)))
-def test_op_db_is_reproduced_bit_by_bit(part: int) -> None:
+def test_op_db_is_reproduced_bit_by_bit(part: int, tmp_path: Path) -> None:
     """All of op_db: python -m tests.analysis.replay_sweep; what is left out there is _ctc_loss, partly unwritten memory."""
     options = json.dumps({"names": NAMES[part::8], "dtypes": ["float32", "bfloat16", "int64"], "limit": 1})
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.analysis.replay_sweep", options],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        cwd=ROOT,
-        check=True,
-    )
-    report = json.loads(done.stdout.splitlines()[-1])
+    done = forked.run(["-m", "tests.analysis.replay_sweep", options], tmp_path / "said")
+    assert done.code == 0, done.said
+    report = json.loads(done.said.splitlines()[-1])
     print(report["counts"])
     assert report["unequal"] == {}
     assert report["suspects"] == {}

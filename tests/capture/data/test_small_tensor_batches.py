@@ -212,7 +212,7 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="at
         assert value.hash == xxhash.xxh3_64_hexdigest(raw(value.tensor()))
 
 
-@pytest.mark.parametrize("index_bytes", [200_000, 1_000_000])
+@pytest.mark.parametrize("index_bytes", [200_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_killed_while_batches_are_sent(tmp_path: Path, index_bytes: int) -> None:
     script = f"""
 import sys, torch

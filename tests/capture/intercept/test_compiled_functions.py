@@ -75,7 +75,7 @@ _INDUCTOR = pytest.param(
 
 
 @needs_results_of_compiled
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", _INDUCTOR])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager", _INDUCTOR])
 def test_opaque_is_bitwise_the_compiled_program(tmp_path: Path, backend: str) -> None:
     model = _model()
     program = trained(model, torch.compile(model, backend=backend, fullgraph=True))
