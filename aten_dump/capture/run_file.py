@@ -24,7 +24,7 @@ from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
-from .naming.selection import CallFilter
+from .naming.selection import Selection
 from .torch_internals.quiet import without_torch_functions
 from .torch_threads import bell_for_program, end_team_before_forks
 
@@ -99,7 +99,7 @@ class Run:
         """Return what of the configuration matched nothing of the program; None where it did match."""
         left_out = self._unseen["selection"]
         if not self._calls and left_out:
-            return f"of {left_out} calls none is selected by {CallFilter(config).text}"
+            return f"of {left_out} calls none is selected by {Selection(config).text}"
         chosen = config.step_selection.ranges
         if not self._steps and chosen and last_step < chosen[0][0]:
             return f"DumpConfig.steps is {config.steps!r}, and the last step was {last_step}; is dump.step() called?"

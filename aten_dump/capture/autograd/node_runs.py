@@ -233,7 +233,7 @@ class NodeRuns(Runs):
             call.stack = top.stack
         if tag.is_told_late:
             call.start_ns = perf_counter_ns() - step.start_ns
-        if not step.filter.takes_all:
+        if not step.selection.takes_all:
             step.leave_out(call)
         # No node can be made by what neither runs Python nor has gradients on: asking takes longer. Where something has
         # begun in the run already, it has made its node.

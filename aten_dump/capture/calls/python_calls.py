@@ -148,7 +148,7 @@ class PythonCalls:
             call.phase = BACKWARD
         elif thread.optimizer_depth and not thread.grad:
             call.phase = OPTIMIZER
-        if not self.step.filter.takes_all:
+        if not self.step.selection.takes_all:
             self.step.leave_out(call)
         if self._keeps_stacks:
             call.stack = self.step.stack_of(frame, thread)

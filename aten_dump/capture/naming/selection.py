@@ -14,7 +14,7 @@ _KINDS_OF_LEVEL = {"aten": (ATEN, NODE), "api": (API,), "module": (MODULE,), "mi
 _PREFIXES = frozenset(["Tensor", "Torch", "Functional", "NPU", "VF", "Aten", "Distributed", "Custom", "Node"])
 
 
-class CallFilter:
+class Selection:
     """Decides, once per op and module path, whether calls are recorded."""
 
     def __init__(self, config: DumpConfig) -> None:

@@ -20,7 +20,7 @@ from ..clock import perf_counter_ns
 from ..collector import HIDES, hide, note_long_step
 from ..naming.call_name import MODULE, NODE, REMARKS, SCOPE, CallName
 from ..naming.interned_tables import Interner
-from ..naming.selection import CallFilter
+from ..naming.selection import Selection
 from ..torch_internals.engine import current_graph_task_id, is_grad_enabled, running_node
 from ..torch_internals.module_hooks import CALLS_FORWARD
 from ..unseen import Coverage
@@ -90,7 +90,7 @@ class Step:
         self.start_ns = perf_counter_ns()
         self.interner = Interner(sink.emit)
         self.coverage = Coverage()
-        self.filter = CallFilter(config)
+        self.selection = Selection(config)
         self.calls = 0
         note_long_step(False)
 
@@ -153,7 +153,7 @@ class Step:
         """Record an open call no further if the configuration leaves it out; what is in it is its parent's."""
         if call.name.prefix in REMARKS:
             return
-        if not self.filter.takes_all and not self.filter.records(call.kind, call.name, call.fqn):
+        if not self.selection.takes_all and not self.selection.records(call.kind, call.name, call.fqn):
             call.recorded = False
             call.visible = call.parent_id
             self.coverage.add("selection")
@@ -282,7 +282,7 @@ class Step:
         """Emit what was not seen, as notes."""
         for op, count in self.counters.custom_ops():
             self.coverage.add("custom_ops", op, count)
-        self.coverage.add("selection", self.filter.text, 0)
+        self.coverage.add("selection", self.selection.text, 0)
         for note in self.coverage.notes():
             self.emit(note)
 

@@ -14,7 +14,7 @@ from torch import nn
 from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.calls import ops
 from aten_dump.capture.naming.call_name import API, ATEN, MODULE, NODE, CallName
-from aten_dump.capture.naming.selection import CallFilter
+from aten_dump.capture.naming.selection import Selection
 from tests.capture.bits import calls
 from tests.models import build, train_step
 
@@ -284,7 +284,7 @@ LINEAR = CallName("torch.nn.functional.linear", "Functional", "linear")
 
 
 def takes(name: CallName = ADD, kind: int = ATEN, fqn: str = "", **config: Any) -> bool:
-    return CallFilter(DumpConfig(path="unused", **config)).records(kind, name, fqn)
+    return Selection(DumpConfig(path="unused", **config)).records(kind, name, fqn)
 
 
 @pytest.mark.parametrize(
@@ -339,15 +339,15 @@ def test_modules_are_left_out_of_a_selection_of_ops_unless_they_are_chosen_too()
 
 
 def test_what_was_decided_for_one_module_is_not_said_of_another() -> None:
-    chosen = CallFilter(DumpConfig(path="unused", modules=("a",)))
+    chosen = Selection(DumpConfig(path="unused", modules=("a",)))
     assert [chosen.records(ATEN, ADD, fqn) for fqn in ("a", "b", "a", "b")] == [True, False, True, False]
 
 
 def test_a_filter_says_what_it_takes_and_whether_that_is_all() -> None:
-    everything = CallFilter(DumpConfig(path="unused"))
+    everything = Selection(DumpConfig(path="unused"))
     assert (everything.takes_all, everything.everything, everything.text) == (True, True, "level='mix'")
-    aten = CallFilter(DumpConfig(path="unused", level="aten"))
+    aten = Selection(DumpConfig(path="unused", level="aten"))
     assert (aten.takes_all, aten.everything) == (False, True)
-    some = CallFilter(DumpConfig(path="unused", ops=("add",), modules=("fc",)))
+    some = Selection(DumpConfig(path="unused", ops=("add",), modules=("fc",)))
     assert (some.takes_all, some.everything) == (False, False)
     assert "ops=" in some.text and "add" in some.text and "modules=" in some.text and "exclude_ops" not in some.text
