@@ -83,7 +83,7 @@ class _Comparing:
 
     def _same(self, one: Any, other: Any) -> bool:
         if isinstance(one, Value) and isinstance(other, Value):
-            return True  # compared as values
+            return one.shape == other.shape or not self._are_filled(one, other)  # else compared as values
         if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
             return len(one) == len(other) and all(map(self._same, one, other))
         if isinstance(one, dict) and isinstance(other, dict):
@@ -96,6 +96,11 @@ class _Comparing:
         if isinstance(one, float) and isinstance(other, float) and one != other and self._same_limit(one, other):
             return True
         return bool(one == other or (one != one and other != other))
+
+    def _are_filled(self, one: Value, other: Value) -> bool:
+        """Tell whether both calls only write to these: their shape is what a factory is given as its size."""
+        values = zip(self._calls, (one, other), strict=True)
+        return all(call.mutated and value.id not in call.read_value_ids() for call, value in values)
 
     def _same_limit(self, one: float, other: float) -> bool:
         """Tell whether both are the same limit of what each side computes in: ``finfo(dtype).min`` as a mask."""

@@ -65,6 +65,16 @@ def test_tensors_are_compared_as_values_elsewhere(make: Callable[..., Call]) -> 
     assert told(make([X, X]), make([X])) != []
 
 
+def test_the_shape_of_memory_that_is_filled_is_an_argument(record: Callable[..., Any]) -> None:
+    def filled(*shape: int, number: float = 0.5) -> Call:
+        return record(lambda: torch.empty(shape).fill_(number).add_(1))["Aten.fill_.0.forward"]
+
+    assert told(filled(4), filled(4)) == []
+    assert told(filled(4), filled(4, 1)) == ["self is a tensor float32[4], in the baseline a tensor float32[4, 1]"]
+    added = [call.rank["Aten.add_.0.forward"] for call in (filled(4), filled(4, 1))]
+    assert told(*added) == [], "it reads what it writes to"
+
+
 @pytest.mark.parametrize(("given", "differs"), [(None, False), (False, False), (True, True), (0, True), (3, True)])
 def test_giving_nothing_is_giving_the_default(make: Callable[..., Call], given: Any, differs: bool) -> None:
     calls = make(X, given), make(X)
