@@ -254,6 +254,11 @@ def _half_undefined(target: Value) -> tuple[Judgement, str]:
     return Judgement("different", True, floor_from="exact"), f"it reads memory that {side}"
 
 
+def is_shaped_otherwise(link: Link) -> bool:
+    """Tell whether both sides have the same elements there, in another shape: random numbers may be drawn so."""
+    return link.state is not None and link.state.status == "same" and link.close.shape is not None
+
+
 def is_another_source(link: Link) -> bool:
     """Tell whether both are from outside and not the same, or so far apart that they hardly are.
 

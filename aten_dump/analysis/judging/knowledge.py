@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
+
+import torch
 
 from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness
@@ -30,7 +32,7 @@ from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
 from .estimates import limits_of
 from .input_links import Links
-from .result_judge import ResultJudge
+from .result_judge import ResultJudge, is_random
 from .sources import Sources, records_all_ops
 
 _SIDES: Final = ("target", "baseline")
@@ -99,7 +101,10 @@ class Knowledge:
 
     def compared(self, target: Call, baseline: Call) -> dict[str, Compared]:
         """Return what both calls made, and how close that is, by slot."""
-        return {slot: (t, b, self.known.close(t, b)) for slot, (t, b) in self.results(target, baseline).items()}
+        found = {slot: (t, b, self.known.close(t, b)) for slot, (t, b) in self.results(target, baseline).items()}
+        if not is_random(target):
+            return found
+        return {slot: (t, b, _drawn(t, b, close)) for slot, (t, b, close) in found.items()}
 
     def _undefined_in(self, call: Call) -> Undefined:
         """Return which elements of a call's results depend on memory that nothing had written."""
@@ -178,3 +183,16 @@ class Knowledge:
 def _is_read(value: Value) -> bool:
     """Tell whether an op reads what a value holds."""
     return any(call.kind == "aten" and value.id in call.read_value_ids() for call, _ in value.consumers)
+
+
+def _drawn(target: Value, baseline: Value, close: Closeness) -> Closeness:
+    """Return how close random numbers are: they are drawn one by one, into whatever shape."""
+    if close.shape is None or close.dtype is not None or target.numel != baseline.numel:
+        return close
+    if not (target.has_data and baseline.has_data and torch.equal(_flat(target), _flat(baseline))):
+        return close
+    return replace(close, bitwise=True, error=0.0, shape=None)
+
+
+def _flat(value: Value) -> torch.Tensor:
+    return value.tensor().reshape(-1)

@@ -38,7 +38,7 @@ from ..outcomes.roots import roots_of
 from ..outcomes.updates import pair_of_state
 from .ends import Ends, gradients_of
 from .estimates import distance
-from .input_links import Link, inputs_from, is_another_source, is_unsettled, open_links, state_from
+from .input_links import Link, inputs_from, is_another_source, is_shaped_otherwise, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs, is_of_other_numbers
 from .result_judge import OTHER_DRAWS
@@ -107,6 +107,9 @@ class Walk:
         links = self.knows.links.of(pair)
         if any(link.close.shape and has_parts(link.target) != has_parts(link.baseline) for link in links):
             self._give_up(pair)  # one works on many parameters, the other on one of them
+            return
+        if any(map(is_shaped_otherwise, links)):
+            self._give_up(pair)  # what both make has other shapes, too: what comes of it is asked
             return
         is_other = any(map(is_another_source, links))
         if is_other or any(open_links(links)):

@@ -457,3 +457,53 @@ def test_a_module_under_vmap_agrees_with_one_on_the_batch(tmp_path: Path) -> Non
     whole = one("whole", at_once=True)
     assert compare(one("mapped", at_once=False), whole).exit_code == 0
     assert compare(one("rolled", at_once=False, shift=1), whole).exit_code == 1
+
+
+# -- into what shape numbers are drawn or filled ------------------------------------------------------------------
+
+
+def dropped(model: nn.ModuleDict, mask: Callable[[], Tensor]) -> Tensor:
+    """Whole samples are dropped, as in stochastic depth."""
+    torch.manual_seed(3)
+    return (model["a"](seeded(4, 2, 8)) * mask()).square().mean()
+
+
+def per_sample() -> Tensor:
+    return torch.empty(4, 1, 1).bernoulli_(0.5).div_(0.5)
+
+
+def flat() -> Tensor:
+    return torch.empty(4).bernoulli_(0.5).div_(0.5)
+
+
+SHAPED_OTHERWISE = [
+    (per_sample, lambda: flat().view(4, 1, 1)),
+    (lambda: torch.rand(4, 1, 1) < 0.5, lambda: (torch.rand(4) < 0.5)[:, None, None]),
+    (lambda: torch.empty(4, 1, 1).fill_(0.7), lambda: torch.empty(4).fill_(0.7).view(4, 1, 1)),
+    (lambda: F.dropout(torch.ones(4, 2, 4)), lambda: F.dropout(torch.ones(8, 4)).view(4, 2, 4)),
+]
+
+
+@pytest.mark.parametrize(("mask", "other"), SHAPED_OTHERWISE)
+def test_numbers_may_be_drawn_into_another_shape(
+    mask: Callable[[], Tensor], other: Callable[[], Tensor], tmp_path: Path
+) -> None:
+    found = compared(tmp_path, lambda m: dropped(m, other), lambda m: dropped(m, mask), "a")
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize(
+    ("other", "op"),
+    [
+        (lambda: flat().flip(0).view(4, 1, 1), "aten::flip"),
+        (lambda: torch.empty(4).bernoulli_(0.5).div_(0.4).view(4, 1, 1), "aten::div_.Tensor"),
+        (lambda: flat().view(1, 1, 4), "aten::view"),
+    ],
+)
+def test_numbers_that_were_drawn_alike_and_used_otherwise_are_found(
+    other: Callable[[], Tensor], op: str, tmp_path: Path
+) -> None:
+    found = compared(tmp_path, lambda m: dropped(m, other), lambda m: dropped(m, per_sample), "a")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert found.cause.row.place.op == op

@@ -223,6 +223,8 @@ def test_contents_are_laid_into_expanded_tensors() -> None:
     plain = torch.zeros(2, 2)
     laid(torch.ones(2, 2), plain)
     assert plain.tolist() == [[1.0, 1.0]] * 2
+    laid(torch.arange(4.0), plain)
+    assert plain.tolist() == [[0.0, 1.0], [2.0, 3.0]]
     assert laid(torch.eye(2).to_sparse(), plain) is plain and torch.equal(plain, torch.eye(2))
     with pytest.raises(ReplayError, match=r"a tensor \[3\] stands for one of shape \[2, 2\]"):
         laid(torch.ones(3), plain)
