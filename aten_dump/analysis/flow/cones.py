@@ -11,12 +11,14 @@ from ...errors import FormatError, MissingDataError, ReplayError
 from ..rerun.list_ops import item_of
 from ..rerun.run_op import find_op
 from ..rerun.run_region import Piece
+from ..rerun.shared_memory import moment_of
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow, written_parts
 from .flat_memory import parts_of_call
 from .same_view import covers
 
 MOST_CALLS: Final = 400  # that a cone is walked back
+_CAST: Final = "aten::_to_copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,19 @@ class GrowingCone:
         except (ReplayError, MissingDataError, FormatError):
             return False
         return True
+
+    def casts(self) -> list[Value]:
+        """Return what of the cut is a cast, or a view of one, of memory that is in the cut too."""
+        moments = {moment_of(v) for v in self.cut.values() if v.storage}
+        return [v for v in self.cut.values() if self.cast_from(v) in moments]
+
+    def cast_from(self, value: Value) -> tuple[int, int] | None:
+        """Return the memory that a value is a cast of, if it is one or a view of one."""
+        maker = self._flow.maker(value)
+        while maker is not None and self._flow.is_view(maker):
+            maker = self._flow.maker(maker.input_values()[0][1]) if maker.input_values() else None
+        given = maker.input_values() if maker is not None and maker.op == _CAST else ()
+        return moment_of(given[0][1]) if given else None
 
     def cone(self) -> Cone:
         pieces = tuple(

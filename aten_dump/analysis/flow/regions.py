@@ -146,12 +146,24 @@ class Regions:
         for _ in range(_MOST_WIDENED):
             odd = [item for item in self._odd(sides) if self._can_widen(*item)]
             if not odd:
-                return sides[0].cone(), sides[1].cone()
+                casts = self._common_casts(sides)
+                if not casts:
+                    return sides[0].cone(), sides[1].cone()
+                for growing, value in casts:
+                    growing.widen(value)
+                continue
             growing, value = max(odd, key=when)
             if narrow is None and not when((growing, value))[0]:
                 narrow = sides[0].cone(), sides[1].cone()
             growing.widen(value)
         return narrow or (sides[0].cone(), sides[1].cone())
+
+    def _common_casts(self, sides: tuple[GrowingCone, GrowingCone]) -> list[tuple[GrowingCone, Value]]:
+        """Return the casts that both start from of what one starts from too: it casts that once more."""
+        classes = {self._known.class_of(growing.side, v) for growing in sides for v in growing.casts()}
+        found = [[(g, v) for v in g.cut.values() if self._known.class_of(g.side, v) in classes] for g in sides]
+        both = [*found[0], *found[1]]
+        return both if all(found) and all(g.cast_from(v) and self._can_widen(g, v) for g, v in both) else []
 
     def _can_widen(self, growing: GrowingCone, value: Value) -> bool:
         key = growing.side, value.id

@@ -308,6 +308,22 @@ def test_a_view_of_what_both_start_from_is_no_other_start(behind: Behind, moved:
     assert meaning.cones is not None and names(meaning.cones[0]) == ["exp.0", "add.0"]
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_one_side_casts_again_is_rounded_on_neither(behind: Behind, moved: bool) -> None:
+    """Autocast casts a weight for each micro-batch; of one batch the cast is what the other's first one is."""
+    weight, x = X.view(8, 8), Y.view(8, 8)
+
+    def baseline() -> torch.Tensor:
+        one, other = weight.bfloat16().t(), weight.bfloat16().t()
+        return torch.cat([x[:4].bfloat16() @ one, x[4:].bfloat16() @ other * (1.001 if moved else 1)]).float()
+
+    knows = behind(lambda: (x.bfloat16() @ weight.bfloat16().t()).float(), baseline)
+    for name, other in (("_to_copy.1", "_to_copy.0"), ("t.0", "t.0")):
+        ours, theirs = knows.target[f"Aten.{name}.forward"], knows.baseline[f"Aten.{other}.forward"]
+        knows.known.keep(ours.outputs, theirs.outputs, SAME)
+    assert compared(knows).verdict == ("differs" if moved else "same")
+
+
 def test_views_are_followed_first_to_what_both_start_from(behind: Behind) -> None:
     """Others may be many: `matmul_backward` reads the other operand, which the gradient wanted is not made of."""
 
