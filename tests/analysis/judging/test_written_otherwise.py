@@ -507,3 +507,33 @@ def test_numbers_that_were_drawn_alike_and_used_otherwise_are_found(
     assert found.exit_code == 1, found.answer()
     assert found.cause is not None
     assert found.cause.row.place.op == op
+
+
+# -- views that alignment knows by their op alone ------------------------------------------------------------------
+
+EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]])
+
+
+class Messages(nn.Module):
+    def __init__(self, *, early: bool, ends: tuple[int, int] = (0, 1)) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 2.0, 8).view(1, 2, 4))
+        self.early, self.ends = early, ends
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.early:
+            source, target = EDGES.unbind(0)
+            scores = (x * self.scale[0]).sum(-1)
+        else:
+            scores = (x * self.scale).sum(-1)
+            source, target = EDGES[self.ends[0]], EDGES[self.ends[1]]
+        return torch.zeros(4, 2).index_add(0, target, scores[source]).square().mean()
+
+
+@pytest.mark.parametrize(("ends", "code"), [((0, 1), 0), ((1, 0), 1)])
+def test_a_view_of_a_parameter_is_no_partner_of_an_index_s(ends: tuple[int, int], code: int, tmp_path: Path) -> None:
+    def one(name: str, model: nn.Module) -> Path:
+        return record(tmp_path / name, lambda step: model(seeded(4, 2, 4)).backward(), model)
+
+    found = compare(one("target", Messages(early=True)), one("baseline", Messages(early=False, ends=ends)))
+    assert found.exit_code == code, found.answer()
