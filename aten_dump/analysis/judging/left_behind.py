@@ -29,6 +29,7 @@ from .knowledge import Knowledge
 from .taken_away import TakenAway
 
 _MOST_MADE_ANEW: Final = 4  # results of the other side that are tried
+_MOST_READERS: Final = 16  # calls that are looked through for them
 _SIDES: Final[tuple[Side, Side]] = (0, 1)
 
 
@@ -249,9 +250,25 @@ class LeftBehind:
         """Return what the other side made, as memory was left, and reads in the step too (``self.hidden = h``)."""
         writer = self._knows.flows[side].writer(value)
         given = () if writer is None else writer[0].input_values()
-        partners = (self._knows.known.partner(side, read) for _, read in given)
-        made = (v for v in partners if v is not None and v.producer is not None and _alike(v, value))
+        known, flows = self._knows.known, self._knows.flows
+        partners = (known.partner(side, read) for _, read in given)
+        made = [v for v in partners if v is not None and v.producer is not None and _alike(v, value)]
+        old = next((p for v in flows[side].earlier(value) if (p := known.partner(side, v)) is not None), None)
+        made += _made_of_old(flows[1 - side], old, value)
         return [v for v in made if _mean_the_same(self._knows, side, value, v)]
+
+
+def _made_of_old(flow: DataFlow, old: Value | None, wanted: Value) -> list[Value]:
+    """Return what a program first made of what its memory held (``state["m"] = 0.9 * state["m"] + ...``)."""
+    waiting = {} if old is None else {call.id: call for call, _ in old.consumers if call.kind == "aten"}
+    made: dict[int, Value] = {}
+    for _ in range(_MOST_READERS):
+        if not waiting or len(made) >= _MOST_MADE_ANEW:
+            break
+        call = waiting.pop(min(waiting))
+        made |= {v.id: v for _, v in flow.results(call) if _alike(v, wanted) and not v.from_outside}
+        waiting |= {reader.id: reader for reader in flow.readers(call)}
+    return list(made.values())
 
 
 def _mean_the_same(knows: Knowledge, side: Side, value: Value, result: Value) -> bool:

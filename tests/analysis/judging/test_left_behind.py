@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -487,3 +487,49 @@ def test_a_queue_may_be_overwritten_in_part_or_put_together_anew(tmp_path: Path,
 
     for found in both_ways(queueing(tmp_path / "one", True), queueing(tmp_path / "other", False)):
         assert found.exit_code == bool(wrong), found.answer()
+
+
+class Adam(torch.optim.Optimizer):
+    """Makes its moments anew in every step, which it reads before the next."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], how: str) -> None:
+        super().__init__(parameters, {})
+        self.how = how
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        for weight in self.param_groups[0]["params"]:
+            state, grad = self.state[weight], weight.grad
+            if not state:
+                state |= {"mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
+            mean = 0.9 * state["mean"] + (0.11 if self.how == "other weight" else 0.1) * grad
+            square = 0.999 * state["square"] + 0.001 * grad * grad
+            if self.how != "dropped":
+                state |= {"mean": mean, "square": square}
+            corrected = (square / (1 - 0.999**self.steps)).sqrt() + 1e-8
+            weight.sub_(0.01 * (mean / (1 - 0.9**self.steps)) / corrected)
+
+
+@pytest.mark.parametrize(("how", "steps", "code"), [("anew", 2, 0), ("dropped", 2, 1), ("other weight", 1, 1)])
+def test_moments_that_are_made_anew_may_be_read_before_the_next_step(
+    tmp_path: Path, how: str, steps: int, code: int
+) -> None:
+    def recorded(path: Path, how: str) -> Path:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        fused = torch.optim.Adam(model.parameters(), 0.01, foreach=True)
+        optimizer = Adam(model.parameters(), how) if how else fused
+
+        def body(step: int) -> None:
+            model(seeded(8, 4, seed=step)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return record(path, body, model, steps=steps)
+
+    for found in both_ways(recorded(tmp_path / "one", how), recorded(tmp_path / "other", "")):
+        assert found.exit_code == code, found.answer()
+        if code:
+            assert found.cause is not None and found.cause.row.place.phase == "optimizer", found.answer()
