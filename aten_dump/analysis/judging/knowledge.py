@@ -172,8 +172,6 @@ class Knowledge:
             return "unknown"  # others are their counterparts, or what their region leads to is compared
         if not close.known or (self.kind == "aten" and not _is_read(target) and not _is_read(baseline)):
             return "unknown"  # as the old content of an ``out=`` buffer
-        if close.shape is not None and self.kind == "aten":
-            return "unknown"  # no pair of ops reads both: the calls around two that were known by their op alone
         if close.shape is not None or close.nonfinite or close.level == "hash":
             return "different"
         limits = limits_of(target, baseline).times(2.0 * math.sqrt(1 + self.known.depth))

@@ -147,6 +147,8 @@ class Walk:
             pair, links = better, self.knows.links.of(better)
         elif is_other and pair.how in ("order", "shapeless") and any(link.close.shape is not None for link in links):
             self._give_up(pair)  # known by its op alone: a parameter's view and one of an index
+            if pair.target.parent is not None and pair.target.parent.kind == "api":
+                self.given_up.add(pair.target.parent_id)
             return
         if any(open_links(links)) or any(link.target.undefined != link.baseline.undefined for link in links):
             self._give_up(pair)  # a view reads nothing: what one side had not written yet may be there when it is read

@@ -183,7 +183,7 @@ def evidence_of(
     walk.run(primary, pairs)
     ends = walk.ends() if whole and len(target.calls) and len(baseline.calls) else ()
     for pair in others:
-        if not knows.flows[0].is_apart(pair.target):
+        if not knows.flows[0].is_apart(pair.target) and pair.target.id not in walk.given_up:
             knows.describe(pair)
     before()
     kept = {pair.target.id: pair for pair in (*pairs, *walk.found_by_flow) if pair.target.id not in walk.given_up}
