@@ -38,6 +38,7 @@ RECORDED_WHOLE: dict[str, str] = dict.fromkeys(
         "prod",
         "masked.prod",
         "cumprod",
+        "linalg.vander",  # by a complex cumprod
         "masked.cumprod",
         "masked.median",
         "linalg.pinv",
