@@ -80,10 +80,8 @@ class GrowingCone:
 
     def cast_from(self, value: Value) -> tuple[int, int] | None:
         """Return the memory that a value is a cast of, if it is one or a view of one."""
-        maker = self._flow.maker(value)
-        while maker is not None and self._flow.is_view(maker):
-            maker = self._flow.maker(maker.input_values()[0][1]) if maker.input_values() else None
-        given = maker.input_values() if maker is not None and maker.op == _CAST else ()
+        writer = self._flow.writer(value)
+        given = writer[0].input_values() if writer is not None and writer[0].op == _CAST else ()
         return moment_of(given[0][1]) if given else None
 
     def cone(self) -> Cone:
