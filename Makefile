@@ -17,8 +17,9 @@ READY := $(VENV)/.ready
 # Present while an install runs; one that is found later means that it was cut short.
 BUSY  := $(VENV)/.installing
 
-# Drop the stamp of an environment that was copied here from elsewhere, or whose interpreter is gone.
-$(shell if [ -e $(READY) ]; then \
+# Drop the stamp of an environment that was copied here from elsewhere, or whose interpreter is gone. One that is
+# another checkout's, linked to from here (a worktree), is in use there: its stamp stays, and nothing is installed into it.
+$(shell if [ -e $(READY) ] && ! [ -L $(VENV) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
@@ -262,6 +263,9 @@ clean: ## Remove the environment, the demo's dump and caches
 	rm -rf $(VENV) .npu .bench-peers .programs .mutants .torch demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
+	@! [ -L $(VENV) ] || ! [ -e $(READY) ] || [ "$$(cat $(READY))" = "$$(pwd)" ] || \
+	  { echo "make: $(VENV) is a link to the environment of $$(cat $(READY)), and older than pyproject.toml or constraints.txt" \
+	         "here; remove the link to make one of your own, or 'touch $(READY)' to use that as it is" >&2; exit 1; }
 	@command -v "$(PYTHON)" >/dev/null || \
 	  { echo "make: no '$(PYTHON)' here; install Python >= 3.10 or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
