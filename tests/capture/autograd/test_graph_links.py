@@ -390,13 +390,15 @@ def test_what_a_node_saved_is_told_under_the_op_that_made_it() -> None:
     assert (saved.call, saved.node, set(saved.values)) == (made, "MulBackward0", set(ids))
 
 
-def test_python_numbers_that_a_node_saved_are_left_out() -> None:
-    linked, x = Linked(), torch.ones(2, requires_grad=True)
-    y = x * torch.tensor(2.0)
-    linked.ran()
-    linked.track(linked.call(), y)
-    saved = linked.recorded.sink.of(r.SAVED)
-    assert saved == [] or all(linked.recorded.sink.of(r.VALUE)[v - 1].shape for one in saved for v in one.values)
+@needs_saved_tensors
+def test_python_numbers_that_a_node_saved_are_left_out_but_not_a_tensor_without_dimensions() -> None:
+    linked, x, scale = Linked(), torch.ones(2, requires_grad=True), torch.tensor(2.0)
+    number = linked.recorded.values.value_of(scale, False)
+    for factor, expected in ((2.0, []), (scale, [[number]])):
+        y = x * factor
+        linked.ran()
+        linked.track(linked.call(), y)
+        assert [list(saved.values) for saved in linked.recorded.sink.of(r.SAVED)] == expected
 
 
 @needs_saved_tensors

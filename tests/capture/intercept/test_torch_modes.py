@@ -186,8 +186,8 @@ def test_the_stack_of_a_call_begins_at_the_program_s_line() -> None:
     texts = {text.id: text.text for text in both.watched.sink.of(r.TEXT)}
     stacks = {stack.id: stack for stack in both.watched.sink.of(r.STACK)}
     frames = {frame.id: frame for frame in both.watched.sink.of(r.FRAME)}
-    for call in both.watched.calls:
-        assert texts[frames[stacks[call.stack].frame].function].endswith("<lambda>")
+    begun = [texts[frames[stacks[call.stack].frame].function] for call in both.watched.calls]
+    assert begun and all(function.endswith("<lambda>") for function in begun)
     both.watched.recorder.close()
 
 
