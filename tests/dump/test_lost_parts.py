@@ -85,13 +85,15 @@ def test_a_run_json_that_is_no_file_is_not_read(dump: Path, kind: str) -> None:
 
 def test_a_killed_run_has_listed_the_step_it_was_in(tmp_path: Path) -> None:
     script = (
-        "import os, sys, time, torch\n"
+        "import json, os, sys, time, torch\n"
         "from aten_dump import DumpConfig, DumpMode\n"
         "with DumpMode(DumpConfig(path=sys.argv[1])) as mode:\n"
         "    torch.ones(2).add(1)\n"
         "    mode.step()\n"
         "    torch.ones(2).add(1)\n"
-        "    time.sleep(1)\n"
+        "    deadline = time.monotonic() + 60\n"
+        "    while json.load(open(sys.argv[1] + '/run.json'))['steps'] != '0-1' and time.monotonic() < deadline:\n"
+        "        time.sleep(0.05)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     run(["-c", script, str(tmp_path / "dump")], tmp_path / "said")

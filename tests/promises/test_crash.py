@@ -20,7 +20,7 @@ from aten_dump.store.checking.verification import verify
 from aten_dump.store.recovery import recover
 from tests import forked
 from tests.capture.bits import calls, raw, values
-from tests.capture.children import kill, started
+from tests.capture.children import kill, started, wait_until_written
 from tests.checkout import ROOT
 from tests.devices import here
 
@@ -142,7 +142,7 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full")) as dump:
     time.sleep(60)
 """
     child = started(script, "ready", tmp_path / "said")
-    time.sleep(1.5)
+    wait_until_written(tmp_path / "dump", "aten::exp_", 50)
     kill(child)
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     assert rank.missing

@@ -46,7 +46,9 @@ for number in range(1, 400):
     sink.emit(r.Data(r.DATA, number, blob, 0, 0))
     sink.emit(call(number, args=[[0, number]]))
 import time
-time.sleep(0.3)
+deadline = time.monotonic() + 60
+while not (Path(sys.argv[1]) / RANK / "index.msgpack").exists() and time.monotonic() < deadline:
+    time.sleep(0.01)
 os.kill(os.getpid(), 9)
 """
 

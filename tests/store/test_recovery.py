@@ -122,7 +122,10 @@ def killed(tmp_path: Path) -> Path:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
-    time.sleep(0.5)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / RANK).glob("shard-00002*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)  # so that it is anywhere between two shards
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
@@ -220,7 +223,11 @@ def test_a_running_dump_is_not_recovered(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(0.3)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / RANK / "index.msgpack").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        while not len(read_index(tmp_path / RANK).rows[r.CALL]) and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert read_index(tmp_path / RANK).rows[r.CALL]
         with pytest.raises(StoreError, match="still being written"):
             recover(tmp_path / RANK)

@@ -81,7 +81,9 @@ def interrupted(root: Path) -> Path:
         begin(sink)
         store(sink, noise(1000), "U8")
         sink.emit(call(1))
-        time.sleep(0.5)
+        deadline = time.monotonic() + 60
+        while not (root / RANK / "index.msgpack").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
         os._exit(0)
     os.waitpid(pid, 0)
     return root / RANK

@@ -22,7 +22,7 @@ from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import BLOB, DATA, HASH
 from aten_dump.store.records import STATISTICS as STATISTICS_KIND
 from tests.capture.bits import assert_same, calls, raw, values
-from tests.capture.children import kill, started
+from tests.capture.children import kill, started, wait_until_written
 from tests.checkout import ROOT
 
 Record = Callable[..., Any]
@@ -200,7 +200,7 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full", level="at
     time.sleep(60)
 """
     child = started(script, "hangs", tmp_path / "said")
-    time.sleep(1.5)
+    wait_until_written(tmp_path / "dump", "aten::exp_", batches.BATCH_VALUES // 8)
     kill(child)
     rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
     exps = calls(rank, kind="aten", op="aten::exp_")

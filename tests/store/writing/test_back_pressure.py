@@ -56,7 +56,7 @@ def test_records_wait_for_room_while_the_disk_is_slow_and_the_seconds_are_counte
     data = read_index(tmp_path / RANK)
     assert [row[1] for row in data.rows[r.CALL]] == emitted
     assert data.commit is not None
-    assert data.commit.seconds["wait"] > 0.25
+    assert data.commit.seconds["wait"] > 0.1, "of the 0.3 for which it stood still, or less where it came to it late"
 
 
 def test_the_wait_belongs_to_its_step(tmp_path: Path) -> None:
