@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import collections
 import functools
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -79,8 +81,11 @@ def test_a_thread_that_begins_in_c(tmp_path: Path, kind: str, monkeypatch: pytes
     failed: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", failed.append)
     with DumpMode(DumpConfig(path=tmp_path, data="structure")) as dump:
-        threads = _thread._count()
-        _thread.start_new_thread(HOOKS[kind](dump), (torch.ones(2),))
-        while _thread._count() > threads:
+        done: list[int] = []
+        work = itertools.chain(map(HOOKS[kind](dump), [torch.ones(2)]), map(done.append, [1]))
+        _thread.start_new_thread(collections.deque, (work,))
+        while not (done or failed):
             time.sleep(0.01)
     assert not failed
+    (note,) = [note for note in open_dump(tmp_path).step(0).rank(0).notes if note.code == "other_threads"]
+    assert note.message.endswith({"a module": ": Halved", "a function": ": Cubed", "what saves": ": gradient"}[kind])
