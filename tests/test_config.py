@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump import DumpConfig, DumpMode, config, open_dump
 from aten_dump.errors import AtenDumpError, ConfigError
+from tests.checkout import ROOT
 
 WRONG: list[tuple[str, Any, str]] = [
     ("steps", "5-", "0|5-8"),
@@ -174,3 +177,18 @@ def test_from_file_is_equal_to_what_the_dump_says(tmp_path: Path) -> None:
         torch.ones(2).exp()
     stored = json.loads((tmp_path / "dump" / "run.json").read_text())["config"]
     assert (stored["steps"], stored["sample"], stored["data"]) == ("0", 3, "tensor")
+
+
+def test_the_page_has_each_field_with_its_default_and_what_it_takes() -> None:
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| .+ \|$", page, re.MULTILINE)
+    fields = {field.name: field for field in dataclasses.fields(DumpConfig) if field.init}
+    assert sorted(name for name, *_ in rows) == sorted(fields)
+    for name, default, _ in rows:
+        first = re.match(r"`?(\"\w+\"|\(\)|\w+)`?", default)
+        assert first, default
+        if name not in ("path", "statistics"):
+            assert ast.literal_eval(first[1]) == fields[name].default, name
+    taken = {name: tuple(re.findall(r'`"?(\w+)"?`', text)) for name, _, text in rows}
+    choices = {name: get_args(kind) for name, kind in config._CHOICES}
+    assert {name: taken[name] for name in choices} == choices and taken["statistics"] == config.STATISTICS

@@ -13,6 +13,7 @@ import aten_dump
 from aten_dump.cli.main import COMMANDS
 from aten_dump.dump import open_dump
 from aten_dump.dump.index.summary import find_commit, summarize
+from tests.checkout import ROOT
 from tests.cli.conftest import Run
 from tests.dump.building import Builder
 from tests.dump.scenario import linear_step
@@ -313,3 +314,8 @@ def test_env_says_what_a_report_needs(run: Run, monkeypatch: pytest.MonkeyPatch)
         "ATEN_DUMP_CONFIG=\\x1b[2Jconfig.toml",
     ):
         assert text in result.output
+
+
+def test_the_readme_tells_each_command() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## On the command line")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z]+)(?=[ `])", table, re.MULTILINE)) == set(COMMANDS)
