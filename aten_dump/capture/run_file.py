@@ -86,6 +86,17 @@ class Run:
         for note in notes:
             self._unseen[note.code] += note.count
 
+    def say_if_no_rank(self) -> None:
+        """Warn, on the first rank, where the configuration selects no rank of the run."""
+        if self.rank == 0 and not any(rank in self.config.rank_selection for rank in range(self.world_size)):
+            last = self.world_size - 1
+            has = (
+                f"has ranks 0 to {last}" if last else "has rank 0 alone; is init_process_group called before the block?"
+            )
+            warnings.warn(
+                f"aten_dump records nothing: DumpConfig.ranks is {self.config.ranks!r}, and the run {has}", stacklevel=5
+            )
+
     def say_if_empty(self, config: DumpConfig, last_step: int) -> None:
         """Warn where the configuration matched nothing of the program, unless an error of that is on its way.
 
@@ -99,7 +110,8 @@ class Run:
         """Return what of the configuration matched nothing of the program; None where it did match."""
         left_out = self._unseen["selection"]
         if not self._calls and left_out:
-            return f"of {left_out} calls none is selected by {Selection(config).text}"
+            names = "record it without them once, and `aten-dump show` tells the names that there are"
+            return f"of {left_out} calls none is selected by {Selection(config).text}; {names}"
         chosen = config.step_selection.ranges
         if not self._steps and chosen and last_step < chosen[0][0]:
             return f"DumpConfig.steps is {config.steps!r}, and the last step was {last_step}; is dump.step() called?"

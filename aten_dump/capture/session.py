@@ -76,6 +76,7 @@ class Session:
             )
         root, restarts = folder_of_attempt(self.config.path)
         run = Run(self.config, root, *rank_and_world_size(), restarts)
+        run.say_if_no_rank()
         self.is_entered = True
         self._thread = threading.get_ident()
         if run.rank not in self.config.rank_selection:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump import DumpConfig, StoreError
+from aten_dump import DumpConfig, DumpMode, StoreError
 from aten_dump.capture.run_file import Run, describe_run
 from aten_dump.store.records import FORMAT_VERSION, NOTE, Note
 
@@ -83,11 +83,18 @@ def test_where_it_cannot_be_written_no_writer_is_left_behind(tmp_path: Path) -> 
     assert threading.active_count() == before
 
 
+NAMES = "record it without them once, and `aten-dump show` tells the names that there are"
+
+
 @pytest.mark.parametrize(
     ("config", "steps", "words"),
     [
         ({}, [(3, 0)], None),
-        ({"ops": ("nosuch",)}, [(0, 5), (0, 6)], "of 11 calls none is selected by level='mix', ops=('nosuch',)"),
+        (
+            {"ops": ("nosuch",)},
+            [(0, 5), (0, 6)],
+            f"of 11 calls none is selected by level='mix', ops=('nosuch',); {NAMES}",
+        ),
         ({"ops": ("nosuch",)}, [(0, 5), (1, 4)], None),
         ({"ops": ("nosuch",)}, [(0, 0)], None),
         ({"steps": "7-9"}, [], "DumpConfig.steps is '7-9', and the last step was 2; is dump.step() called?"),
@@ -102,3 +109,15 @@ def test_it_knows_why_nothing_was_recorded(
     for calls, left_out in steps:
         run.count_step(calls, [Note(NOTE, "selection", "", left_out)])
     assert run.why_empty(run.config, 2) == words
+
+
+def test_a_run_of_which_no_rank_is_selected_says_so_once(recwarn: pytest.WarningsRecorder, tmp_path: Path) -> None:
+    for ranks, rank in (("1-3", 0), ("4", 1), ("4", 0)):
+        run_of(tmp_path, rank, 4, ranks=ranks).say_if_no_rank()
+    assert [str(one.message) for one in recwarn] == [
+        "aten_dump records nothing: DumpConfig.ranks is '4', and the run has ranks 0 to 3"
+    ]
+    words = "ranks is 3, and the run has rank 0 alone; is init_process_group"
+    with pytest.warns(UserWarning, match=words) as told, DumpMode(DumpConfig(tmp_path / "none", ranks=3)):
+        torch.ones(2)
+    assert [one.filename for one in told] == [__file__] and not (tmp_path / "none").exists()
