@@ -11,6 +11,7 @@ import click
 from ..dump import Calls, RankDump, open_dump
 from ..dump.call_filter import Wanted
 from ..dump.index.call_modes import MODES
+from ..dump.why_absent import no_such_filter
 from ..errors import MissingDataError
 from ..store.records import CALL_KINDS, PHASES
 from .console import echo
@@ -103,7 +104,11 @@ def selected(rank: RankDump, filters: dict[str, str | None]) -> Calls | None:
     """Return the calls that the filter options select, and say so if there are none; None when no filter was given."""
     if all(text is None for text in filters.values()):
         return None
-    matched = rank.calls.matching(Wanted(**filters))
+    wanted = Wanted(**filters)
+    matched = rank.calls.matching(wanted)
     if not matched:
+        why = no_such_filter(rank.tables, wanted)
         echo(f"no call of {rank.where} matches these filters; it has {len(rank.calls)} calls", err=True)
+        if why:
+            echo(f"{why}. List them with `aten-dump show`", err=True)
     return matched

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..store import records
 from ..store.records import RECOVERED
+from .call_filter import CallFilter, Wanted, op_names, outer_modules
 from .index.source import Source
 from .index.tables import Tables
 from .value_facts import ValueFacts
@@ -89,6 +90,24 @@ def no_such_call(name: object, known: Iterable[str], where: str) -> str:
     near = nearest(name, names)
     hint = f"nearest: {', '.join(near)}" if near else f"the first are {', '.join(names[:_MAX_NAMES])}"
     return f"no call {name!r} in {where}, which has {len(names)} calls; {hint}. List them with `aten-dump show`"
+
+
+def no_such_filter(tables: Tables, wanted: Wanted) -> str:
+    """Return which texts of filters for ops and modules match no call at all, and what is like them; "" for neither."""
+    everything = range(len(tables.calls))
+    modules = {tables.text(int(number)) for number in np.unique(tables.calls.column("module"))}
+    known = {
+        "op": {name for op in tables.ops.records() for name in op_names(op)[1:]},
+        "module": {path for module in modules for path in outer_modules(module)},
+    }
+    clauses = []
+    for field, names in known.items():
+        text = getattr(wanted, field)
+        if text is not None and not len(CallFilter(tables, Wanted(**{field: text})).select(everything)):
+            lowered = {name.lower(): name for name in sorted(names)[:_SEARCHED]}
+            near = [lowered[name] for name in get_close_matches(text.lower(), lowered, n=_MAX_NAMES, cutoff=0.5)]
+            clauses.append(f"no {field} matches {text!r}" + (f", nearest: {', '.join(near)}" if near else ""))
+    return "; ".join(clauses)
 
 
 def nearest(name: str, known: list[str]) -> list[str]:

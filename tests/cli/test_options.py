@@ -61,6 +61,17 @@ def test_without_filters_all_calls_are_meant_and_none_is_listed(two: Path) -> No
     assert nothing is not None and len(nothing) == 0
 
 
+def test_filters_that_match_nothing_name_what_is_like_them(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank = open_rank(two, None, None)
+    assert not selected(rank, {**FILTERS, "op": "adddmm", "module": "Net.fc1"})
+    none, near = capsys.readouterr().err.splitlines()
+    assert none == f"no call of {rank.where} matches these filters; it has {len(rank.calls)} calls"
+    assert near.startswith("no op matches 'adddmm', nearest: ") and "aten::addmm" in near
+    assert near.endswith("; no module matches 'Net.fc1', nearest: net.fc, net. List them with `aten-dump show`")
+    assert not selected(rank, {**FILTERS, "op": "addmm", "phase": "recompute"})
+    assert len(capsys.readouterr().err.splitlines()) == 1, "each matches some"
+
+
 def asked(*arguments: str) -> Any:
     """The parameters of a command that has all shared options."""
     found: dict[str, Any] = {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aten_dump.dump import open_dump
-from aten_dump.dump.why_absent import missing_parts, nearest, no_such_call, why_no_data
+from aten_dump.dump import RankDump, open_dump
+from aten_dump.dump.call_filter import Wanted
+from aten_dump.dump.why_absent import missing_parts, nearest, no_such_call, no_such_filter, why_no_data
 from aten_dump.store import records as r
 from aten_dump.store.recovery import RECOVERED
 from tests.dump.building import Builder, value
@@ -75,6 +76,15 @@ def test_the_nearest_names_have_the_same_api_first() -> None:
     assert nearest("functional.Linear.3.forward", known) == ["Functional.linear.0.forward"]
     assert nearest("zzz", known) == []
     assert len(nearest("Aten.f.0.forward", [f"Aten.f.{n}.forward" for n in range(1, 30)])) == 5
+
+
+def test_of_filters_those_that_match_no_call_are_named(rank: RankDump) -> None:
+    for wanted, expected in (
+        (Wanted(op="relu", module="net.*", phase="recompute"), ""),
+        (Wanted(op="Relu__"), "no op matches 'Relu__', nearest: Aten.relu_, aten::relu_"),
+        (Wanted(op="regex:zzz", module="zzz"), "no op matches 'regex:zzz'; no module matches 'zzz'"),
+    ):
+        assert no_such_filter(rank.tables, wanted) == expected
 
 
 def test_of_very_many_names_those_that_begin_alike_are_searched() -> None:
