@@ -312,7 +312,10 @@ class DumpConfig:
             raise ConfigError(f"{source} has unknown fields {', '.join(unknown)}; allowed: {', '.join(allowed)}")
         if "path" not in fields:
             raise ConfigError(f"{source} has no field 'path'; it is the directory to write the dump to")
-        return cls(**fields)
+        try:
+            return cls(**fields)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> DumpConfig:

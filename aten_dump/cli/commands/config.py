@@ -68,9 +68,13 @@ def convert(file: Path, out: Path | None) -> None:
     """Write FILE as a config of ours, in TOML; keys without meaning become comments."""
     found = read_config_file(file)
     config = DumpConfig.from_dict(found.fields, found.source)
+    changed = _changed(config)
     with opened(_new(out)) as target:
         target.writelines(f"# {key}: {why}\n" for key, why in found.without_meaning.items())
-        target.writelines(f"{name} = {_toml(value)}\n" for name, value in _changed(config).items())
+        target.writelines(f"{name} = {_toml(value)}\n" for name, value in changed.items() if value is not None)
+        target.writelines(
+            f"# {name} = null: TOML has no null; keep it in JSON or YAML\n" for name in changed if changed[name] is None
+        )
 
 
 @command.command("init")
@@ -91,11 +95,7 @@ def _changed(config: DumpConfig) -> dict[str, Any]:
     """Return the fields that are not as by default."""
     defaults = {field.name: field.default for field in dataclasses.fields(config) if field.init}
     values = config.as_dict()
-    return {
-        name: value
-        for name, value in values.items()
-        if name == "path" or (getattr(config, name) != defaults[name] and value is not None)
-    }
+    return {name: value for name, value in values.items() if name == "path" or getattr(config, name) != defaults[name]}
 
 
 def _toml(value: Any) -> str:

@@ -90,3 +90,20 @@ def test_init_is_a_config_that_is_right(tmp_path: Path) -> None:
     for line in options:  # each that is offered is right as well
         (tmp_path / "one.toml").write_text(f'path = "dump"\n{line}\n')
         DumpConfig.from_file(tmp_path / "one.toml")
+
+
+def test_a_field_that_is_null_is_told_and_toml_cannot_say_it(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({"path": "dump", "trigger_times": None}))
+    assert "  trigger_times = None" in run("check", tmp_path / "c.json").stdout.splitlines()
+    assert run("convert", tmp_path / "c.json").stdout.splitlines() == [
+        'path = "dump"',
+        "# trigger_times = null: TOML has no null; keep it in JSON or YAML",
+    ]
+
+
+def test_an_error_names_the_file_that_the_value_stands_in(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('path = "dump"\nqueue_bytes = "512MB"\n')
+    with pytest.raises(
+        ConfigError, match=r"^config file .*c\.toml: DumpConfig\.queue_bytes is '512MB'; allowed: an int"
+    ):
+        DumpConfig.from_file(tmp_path / "c.toml")
