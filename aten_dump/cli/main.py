@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .. import IS_COMPILED, __version__
-from ..errors import AtenDumpError
+from ..errors import AtenDumpError, StoreError
 from ..report.plain_text import visible_lines
 from .completion import install_option
 from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint
@@ -81,7 +81,7 @@ class Commands(click.Group):
             drop_output()  # click would end with 1, which means "differ"
             raise click.exceptions.Exit(Failure.exit_code) from None
         except (AtenDumpError, OSError) as error:
-            raise Failure(visible_lines(str(error))) from error
+            raise Failure(visible_lines(_text_of(error))) from error
         except (KeyboardInterrupt, click.Abort):
             click.echo(INTERRUPTED_TEXT, err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
@@ -90,6 +90,11 @@ class Commands(click.Group):
         except Exception:  # noqa: BLE001 - printed whole
             traceback.print_exc()  # not the dump's fault nor the user's: 3 tells scripts so, the traceback us
             raise click.exceptions.Exit(TOOL_FAILED) from None
+
+
+def _text_of(error: AtenDumpError | OSError) -> str:
+    """Return the message of an error; of those of ours with a number of the system's, the words alone."""
+    return error.strerror if isinstance(error, StoreError) and error.strerror else str(error)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -181,7 +181,7 @@ def test_show_a_wrong_name(run: Run, dump: Path) -> None:
         (["show", "DUMP", "--step", "4"], "recorded steps: 3, 5"),
         (["show", "DUMP", "--rank", "1"], "recorded ranks: 0"),
         (["stats", "DUMP", "--op", "regex:("], "is not a regular expression"),
-        (["stats", "DUMP", "--format", "csv", "--output", "DUMP/no/file"], "cannot write"),
+        (["stats", "DUMP", "--format", "csv", "--output", "DUMP/no/file"], "Error: cannot write DUMP"),
         (["show", "DUMP", "--kind", "op"], "'op' is not one of 'aten', 'api', 'module', 'node'"),
         (["stats", "DUMP", "--output", "file"], "--output needs --format csv or json"),
         (["nonsense"], "No such command"),
@@ -190,7 +190,7 @@ def test_show_a_wrong_name(run: Run, dump: Path) -> None:
 def test_errors_are_one_message(run: Run, dump: Path, arguments: list[str], message: str) -> None:
     result = run(*(argument.replace("DUMP", str(dump)) for argument in arguments))
     assert result.exit_code == 2
-    assert message in result.stderr
+    assert message.replace("DUMP", str(dump)) in result.stderr
     assert "Traceback" not in result.output
 
 
@@ -317,5 +317,7 @@ def test_env_says_what_a_report_needs(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_readme_tells_each_command() -> None:
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## On the command line")[2].partition("\n## ")[0]
+    table = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition("## On the command line")[2].partition("\n## ")[0]
+    )
     assert set(re.findall(r"^\| `([a-z]+)(?=[ `])", table, re.MULTILINE)) == set(COMMANDS)

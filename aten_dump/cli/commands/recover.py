@@ -38,6 +38,7 @@ def command(dump: Path) -> None:
         changed += report.changed
         if report.changed or not report.committed:
             echo(f"step {rank.step} rank {rank.rank}: {report.message}")
-    echo(f"{changed} of {len(ranks)} step/rank folders recovered, {len(ranks) - changed - failed} needed nothing")
+    left = f", {failed} could not be" if failed else ""
+    echo(f"{changed} of {len(ranks)} step/rank folders recovered, {len(ranks) - changed - failed} needed nothing{left}")
     if failed:
         raise click.exceptions.Exit(2)
