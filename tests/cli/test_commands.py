@@ -6,11 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
 import torch
 
 import aten_dump
-from aten_dump.cli.main import COMMANDS
+from aten_dump.cli.main import COMMANDS, main
 from aten_dump.dump import open_dump
 from aten_dump.dump.index.summary import find_commit, summarize
 from tests.checkout import ROOT
@@ -321,3 +322,12 @@ def test_the_readme_tells_each_command() -> None:
         (ROOT / "README.md").read_text(encoding="utf-8").partition("## On the command line")[2].partition("\n## ")[0]
     )
     assert set(re.findall(r"^\| `([a-z]+)(?=[ `])", table, re.MULTILINE)) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_says_what_it_does(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    inner = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    options = [option for one in inner for option in one.params if isinstance(option, click.Option)]
+    assert [option.opts for option in options if not option.help] == []

@@ -46,7 +46,14 @@ _path = click.Path(path_type=Path)
 @click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")
 @allow_ops_option
 @jobs_option
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="answer", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    default="answer",
+    show_default=True,
+    help="The answer in sentences, or the table of all compared values: to look at, or for another program.",
+)
 @click.option("--status", type=click.Choice(list(STATUS_TEXTS)), help="Only rows of this status.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write the table to.")
 @click.option("--limit", type=click.IntRange(min=0), help="Most rows of a table, 0 for all.")

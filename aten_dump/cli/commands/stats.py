@@ -23,7 +23,14 @@ _WRITERS: Final = {"csv": write_csv, "json": write_json}
 @dump_argument
 @place_options
 @filter_options
-@click.option("--format", "form", type=click.Choice(["table", *_WRITERS]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", *_WRITERS]),
+    default="table",
+    show_default=True,
+    help="A table to look at, or all columns for another program.",
+)
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 @limit_option(200, "rows")
 def command(

@@ -23,7 +23,12 @@ from ...workers import jobs_option, workers
 @dump_argument
 @click.argument("baseline", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default="report.html", show_default=True
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="report.html",
+    show_default=True,
+    help="File to write.",
 )
 @click.option("--step", "steps", type=int, multiple=True, help="Show this step call by call; may be given again.")
 @click.option("--rank", "ranks", type=int, multiple=True, help="Show this rank call by call; may be given again.")
