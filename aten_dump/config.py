@@ -73,30 +73,30 @@ class Selection:
         return self.ranges is None or any(low <= number <= high for low, high in self.ranges)
 
     @classmethod
-    def parse(cls, name: str, value: object) -> Selection:
-        """Read a selection; `name` is the field that an error names."""
+    def parse(cls, name: str, value: object, owner: str = "DumpConfig.") -> Selection:
+        """Read a selection; `name` is the field that an error names, of `owner`."""
         value = _listed(value)
         if isinstance(value, str):
-            return cls._parse_text(name, value)
+            return cls._parse_text(name, value, owner)
         numbers = value if isinstance(value, tuple) else (value,)
         if numbers and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST for n in numbers):
             return cls(tuple((n, n) for n in sorted(set(numbers))))
-        raise _bad(name, value, _NUMBERS)
+        raise _bad(name, value, _NUMBERS, owner)
 
     @classmethod
-    def _parse_text(cls, name: str, text: str) -> Selection:
+    def _parse_text(cls, name: str, text: str, owner: str) -> Selection:
         if text.strip() == "all":
             return cls(None)
         if text.strip() == "none" and name == "steps":
             return cls(())  # until `aten-dump ctl` asks for some
         if not _RANGES.fullmatch(text):
-            raise _bad(name, text, _NUMBERS)
+            raise _bad(name, text, _NUMBERS, owner)
         ranges = []
         for part in text.split("|"):
             low, _, high = part.partition("-")
             ranges.append((int(low), int(high or low)))
             if ranges[-1][0] > ranges[-1][1]:
-                raise _bad(name, text, f"ranges that go up; {part.strip()!r} goes down")
+                raise _bad(name, text, f"ranges that go up; {part.strip()!r} goes down", owner)
         return cls(tuple(sorted(ranges)))
 
 
@@ -106,11 +106,11 @@ _NUMBERS: Final = (
 )
 
 
-def _bad(name: str, found: object, allowed: str) -> ConfigError:
+def _bad(name: str, found: object, allowed: str, owner: str = "DumpConfig.") -> ConfigError:
     shown = repr(list(found)) if isinstance(found, tuple) else repr(found)
     if len(shown) > _MOST_SHOWN:
         shown = f"{shown[:_MOST_SHOWN]}... ({len(shown)} characters)"
-    return ConfigError(f"DumpConfig.{name} is {shown}; allowed: {allowed}")
+    return ConfigError(f"{owner}{name} is {shown}; allowed: {allowed}")
 
 
 def _listed(value: object) -> object:

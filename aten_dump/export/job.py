@@ -82,7 +82,7 @@ def export_dump(
 
 
 def _ranks(dump: Dump, options: Options) -> list[RankDump]:
-    steps, ranks = Selection.parse("steps", options.steps), Selection.parse("ranks", options.ranks)
+    steps, ranks = (Selection.parse(name, getattr(options, name), "export's ") for name in ("steps", "ranks"))
     found = [rank for rank in dump.all_ranks() if rank.step in steps and rank.rank in ranks]
     if not found:
         raise MissingDataError(

@@ -98,6 +98,8 @@ def test_wrong_requests_say_what_there_is(recorded: Path, tmp_path: Path) -> Non
         export_dump(recorded, "csv", tmp_path / "out")
     with pytest.raises(MissingDataError, match=r"recorded steps: 0, 1, ranks: 0"):
         export_dump(recorded, "torch", tmp_path / "out", Options(steps="7"))
+    with pytest.raises(ConfigError, match=r"^export's ranks is 'z'; allowed: \"all\""):
+        export_dump(recorded, "torch", tmp_path / "out", Options(ranks="z"))
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         export_dump(recorded, "torch", tmp_path / "file" / "out")
