@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -10,6 +10,8 @@ from ...store.records import Tree
 from ..naming.op_schemas import OpPlan
 from ..values.argument_encoding import encode
 from ..values.value_ids import ValueIds
+
+_TENSOR: Final = torch.Tensor
 
 
 def note_writes(
@@ -33,9 +35,7 @@ def note_writes(
     written: list[Tree] = []
     for position, name in plan.writes:
         target = args[position] if position < len(args) else kwargs.get(name)
-        tensors = [
-            t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, torch.Tensor)
-        ]
+        tensors = [t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, _TENSOR)]
         _begin_versions(values, plan, args, tensors)
         if keep is not None and tensors:
             written += (name, encode(target, values, keep))
@@ -44,7 +44,7 @@ def note_writes(
 
 def _begin_versions(values: ValueIds, plan: OpPlan, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
     """Begin new versions of `tensors`, which the op wrote."""
-    if plan.copies and len(args) > 1 and isinstance(args[1], torch.Tensor):
+    if plan.copies and len(args) > 1 and isinstance(args[1], _TENSOR):
         values.storages.copied(tensors[0], args[1])
         return
     storages = values.storages

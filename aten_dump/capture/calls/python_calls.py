@@ -27,6 +27,7 @@ from ..values.containers import tensors_in
 from ..values.value_table import ValueTable
 
 _TENSOR: Final = torch.Tensor
+_PARAMETER: Final = torch.nn.Parameter
 _BACKWARD_APIS: Final = frozenset(("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 
 
@@ -224,7 +225,8 @@ class PythonCalls:
         self, thread: ThreadState, call: OpenCall, result: Any, error: BaseException | None, is_linked: bool = False
     ) -> None:
         keep = self._keep_outputs and call.recorded
-        if type(result) is _TENSOR:
+        kind = type(result)
+        if kind is _TENSOR or kind is _PARAMETER:
             seen = output_of(thread, result, call.id) if call.recorded else None
             call.outputs = self._values.tree_again(result, seen, keep)
             has_outputs = True
@@ -254,7 +256,8 @@ class PythonCalls:
         written: list[Tree] = []
         for path, tensor in _given(call):
             if values.written_since(tensor, call.writes):
-                written += (".".join(map(str, path)), values.tree_of(tensor, keep))
+                name = str(path[0]) if len(path) == 1 else ".".join(map(str, path))
+                written += (name, values.tree_of(tensor, keep))
         return written or None
 
 

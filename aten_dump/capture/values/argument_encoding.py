@@ -22,7 +22,7 @@ from ...store.records import (
     Tree,
     TreePath,
 )
-from .containers import entries_of, is_int64, is_mapping, is_too_deep, items_of, repr_of, tensors_in
+from .containers import CONSTANTS, LEAVES, entries_of, is_int64, is_mapping, is_too_deep, items_of, repr_of, tensors_in
 from .distributed_literals import describe
 from .value_ids import ValueIds
 
@@ -30,6 +30,13 @@ PLAIN_TYPES: Final = frozenset((type(None), bool, float, str))  # in trees as th
 _MANY: Final = 4  # tensors of a list that are kept together
 _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
+_CONSTANT_TREES: Final[dict[type, tuple[int, str]]] = {  # the tag, and what is left out of the text
+    torch.dtype: (TREE_DTYPE, "torch."),
+    torch.device: (TREE_DEVICE, ""),
+    torch.memory_format: (TREE_MEMORY_FORMAT, "torch."),
+    torch.layout: (TREE_LAYOUT, "torch."),
+}
+_constants: Final[dict[Any, Tree]] = {}  # trees of dtypes, devices and the like, of which there are few
 _PATHS: Final[tuple[TreePath, ...]] = tuple((position,) for position in range(16))  # of arguments, made once
 
 
@@ -72,7 +79,7 @@ def encode_arguments(
     Returns:
         the trees, those of `kwargs`, the tensors, and whether some of these may be in containers.
     """
-    in_containers = bool(kwargs)
+    in_containers = False
     found: list[tuple[TreePath, torch.Tensor]] = []
     trees: list[Tree] = []
     for position, item in enumerate(args):
@@ -84,13 +91,18 @@ def encode_arguments(
             trees.append(item)
         else:
             trees.append(encode(item, values, keep))
-            if kind is not int:
+            if kind not in LEAVES:
                 found += tensors_in(item, (position,))
                 in_containers = True
     if not kwargs:
         return tuple(trees), None, found, in_containers
-    found += tensors_in(kwargs)
-    return tuple(trees), {key: encode(item, values, keep) for key, item in kwargs.items()}, found, in_containers
+    named: dict[str, Tree] = {}
+    for key, item in kwargs.items():
+        named[key] = encode(item, values, keep)
+        if type(item) not in LEAVES:
+            found += tensors_in(item, (key,))
+            in_containers = True
+    return tuple(trees), named, found, in_containers
 
 
 def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()) -> Tree:
@@ -104,11 +116,15 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
         within: ids of the containers that it is in.
     """
     kind = type(item)
+    if kind is _TENSOR or kind is _PARAMETER:
+        return values.tree_of(item, keep)
     if kind in PLAIN_TYPES:
         return item
     if kind is int:
         return _encode_int(item)
-    if isinstance(item, torch.Tensor):
+    if kind in CONSTANTS:
+        return _encode_constant(item)
+    if isinstance(item, _TENSOR):
         return values.tree_of(item, keep)
     if isinstance(item, (list, tuple)):  # torch.Size and named tuples too
         tag = TREE_LIST if isinstance(item, list) else TREE_TUPLE
@@ -158,15 +174,15 @@ def _encode_mapping(item: Any, values: ValueIds, keep: bool, within: tuple[int, 
     return tuple(tree)
 
 
+def _encode_constant(item: Any) -> Tree:
+    tree = _constants.get(item)
+    if tree is None:
+        tag, prefix = _CONSTANT_TREES[type(item)]
+        tree = _constants[item] = (tag, str(item).removeprefix(prefix))
+    return tree
+
+
 def _encode_other(item: Any) -> Tree:
-    if isinstance(item, torch.dtype):
-        return (TREE_DTYPE, str(item)[len("torch.") :])
-    if isinstance(item, torch.device):
-        return (TREE_DEVICE, str(item))
-    if isinstance(item, torch.memory_format):
-        return (TREE_MEMORY_FORMAT, str(item)[len("torch.") :])
-    if isinstance(item, torch.layout):
-        return (TREE_LAYOUT, str(item)[len("torch.") :])
     if isinstance(item, torch.Generator):
         return (TREE_GENERATOR, str(item.device), _seed_of(item))
     if isinstance(item, complex):

@@ -14,7 +14,8 @@ from ...store.records import TreePath
 DEEPEST: Final = 256  # containers in containers; compiled, Python's own limit would not end a recursion
 
 _INT64: Final = 1 << 63
-_LEAVES: Final = frozenset((type(None), bool, int, float, str))  # hold nothing
+CONSTANTS: Final = frozenset((torch.dtype, torch.device, torch.layout, torch.memory_format))
+LEAVES: Final = frozenset((type(None), bool, int, float, str)) | CONSTANTS  # hold nothing
 
 
 def is_int64(number: int) -> bool:
@@ -79,6 +80,8 @@ def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> 
     if isinstance(item, torch.Tensor):
         yield path, item
         return
+    if type(item) in LEAVES:
+        return
     entries: Iterable[tuple[Any, Any]]
     if isinstance(item, (list, tuple)):
         entries = enumerate(entries_of(item))
@@ -89,5 +92,5 @@ def tensors_in(item: Any, path: TreePath = (), within: tuple[int, ...] = ()) -> 
     if not is_too_deep(item, within):
         inner = (*within, id(item))
         for key, entry in entries:
-            if type(entry) not in _LEAVES:
+            if type(entry) not in LEAVES:
                 yield from tensors_in(entry, (*path, key), inner)
