@@ -90,14 +90,13 @@ class OpenPairs:
     def _is_shaped_otherwise(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
         """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
 
-        Who reads what the calls made is asked instead. So it is with any pair of which one call works on complex
-        numbers and the other on real ones, or one on integers, which wrap around, and the other on floats.
+        Who reads what the calls made is asked instead. So it is with any pair of which one call works on, or makes,
+        complex numbers and the other real ones, or one integers, which wrap around, and the other floats: equal ones,
+        too.
         """
-        if pair.how != "mapping":
-            if any(is_of_other_numbers(link.close) for link in links):
-                return True
-            if differences and self._makes_other_numbers(pair):
-                return True
+        of_other_numbers = any(is_of_other_numbers(link.close) for link in links) or self._makes_other_numbers(pair)
+        if of_other_numbers and pair.how != "mapping":
+            return True
         if pair.how not in ("order", "shapeless"):
             return False
         if any(link.close.shape is not None for link in open_links(links)):

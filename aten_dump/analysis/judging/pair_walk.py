@@ -123,8 +123,9 @@ class Walk:
         results = self.knows.compared(pair.target, pair.baseline)
         differences = self.knows.differences(pair.target, pair.baseline)
         data = [close for slot, (_, _, close) in results.items() if not is_workspace(pair.target.op, slot)]
-        is_equal = bool(data) and all(close.bitwise for close in data)
-        is_open = bool(differences) or any(open_links(links)) or any(is_of_other_numbers(link.close) for link in links)
+        is_equal = bool(data) and all(close.bitwise and not is_of_other_numbers(close) for close in data)
+        closes = [*data, *(link.close for link in links)]
+        is_open = bool(differences) or any(open_links(links)) or any(map(is_of_other_numbers, closes))
         if is_open and not is_equal:
             of_parts = self._loss_parts.are_read_by(pair.target, pair.baseline)
             if of_parts or not self._open_pairs.resolve(pair, links, differences):

@@ -542,3 +542,41 @@ def test_a_view_of_a_parameter_is_no_partner_of_an_index_s(slope: float, op: str
     found = compare(target, one("baseline", GraphAttention(by_einsum=False)))
     assert found.exit_code == (op is not None), found.answer()
     assert (found.cause and found.cause.row.place.op) == op
+
+
+# -- integers here, floats there -----------------------------------------------------------------------------------
+
+
+def chosen(model: nn.ModuleDict, how: str, value: float = 1.0) -> Tensor:
+    """What the layer says of the best of each row, and of its place."""
+    scores = model["a"](seeded(16, 8))
+    best = scores.argmax(1)
+    if how == "integers":
+        mask, places = F.one_hot(best, 4).float(), torch.arange(4).float()
+    else:
+        mask, places = torch.zeros(16, 4).scatter_(1, best[:, None], value), torch.arange(4.0)
+    return (scores * mask).sum() + (scores.softmax(1) * places).sum()
+
+
+def test_integers_that_are_cast_are_the_floats_that_the_other_begins_with(tmp_path: Path) -> None:
+    """Both begin with equal numbers: what comes of them tells, not the dtype of a factory."""
+    found = compared(tmp_path, lambda m: chosen(m, "floats"), lambda m: chosen(m, "integers"), "a")
+    assert found.exit_code == 0, found.answer()
+
+
+def test_other_floats_than_the_integers_are_found(tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: chosen(m, "floats", 0.9), lambda m: chosen(m, "integers"), "a")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert "Aten.scatter_.0.forward" in found.cause.text
+
+
+def halves(model: nn.ModuleDict, places: Tensor) -> Tensor:
+    return (
+        model["a"](seeded(16, 8)) * torch.div(places, 2, rounding_mode=None if places.is_floating_point() else "floor")
+    ).sum()
+
+
+def test_integers_that_lose_what_floats_keep_are_found(tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: halves(m, torch.arange(4)), lambda m: halves(m, torch.arange(4.0)), "a")
+    assert found.exit_code == 1, found.answer()
