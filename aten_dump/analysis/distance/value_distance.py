@@ -72,6 +72,17 @@ def closeness(target: Value, baseline: Value, *, data: bool = True, known: Measu
     return replace(found, dtype=dtype, layout=layout)
 
 
+def is_of_other_numbers(close: Closeness) -> bool:
+    """Tell whether of two values one has complex numbers, or integers, and the other has other ones."""
+    return close.dtype is not None and len({_numbers_of(name) for name in close.dtype}) == 2
+
+
+def _numbers_of(dtype: str) -> str:
+    if dtype.startswith("complex"):
+        return "complex"
+    return "integer" if dtype.startswith(("int", "uint", "bool")) else "real"
+
+
 def _contents(target: Value, baseline: Value, data: bool, known: Measured | None) -> Closeness:
     for value, side in ((target, "target"), (baseline, "baseline")):
         if value.absence:

@@ -1,4 +1,4 @@
-"""The calls behind some values, walked back to values that have a counterpart."""
+"""The calls behind some values, walked back to values that have a counterpart; of both sides, to the same start."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from .flat_memory import parts_of_call
 from .same_view import covers
 
 MOST_CALLS: Final = 400  # that a cone is walked back
+_MOST_WIDENED: Final = 60  # calls with a counterpart that may be added so that both cones start alike
+_MOST_FURTHER: Final = 8  # calls of each side behind the common start that may be added
 _CAST: Final = "aten::_to_copy"
 
 
@@ -136,3 +138,117 @@ class GrowingCone:
             return []
         self._in_parts[maker.id, value.id] = Piece(maker, None, parts)
         return [parts.get(v.id, v) for _, v in self._flow.reads(maker)]
+
+
+class CommonStart:
+    """The cones of both sides, grown until both start from the same, as far as that is near by."""
+
+    def __init__(
+        self,
+        sides: tuple[GrowingCone, GrowingCone],
+        flows: tuple[DataFlow, DataFlow],
+        known: Counterparts,
+        widens: dict[tuple[Side, int], bool],
+    ) -> None:
+        """Take both cones, which go on growing.
+
+        Args:
+            sides: the target's and the baseline's.
+            flows: theirs.
+            known: the counterparts that are known.
+            widens: of which values it is known whether a cone may go on behind them, by side and id; it is added to.
+        """
+        self._sides = sides
+        self._flows = flows
+        self._known = known
+        self._widens = widens
+        self._made: dict[tuple[Side, int], tuple[bool, int]] = {}
+
+    def cones(self) -> tuple[Cone, Cone]:
+        """Widen what only one side starts from: views first, as they may be of what the other starts from.
+
+        What has no common start near by is left as it was, views aside: in a recurrent network each step leads to the
+        one before.
+        """
+        narrow: tuple[Cone, Cone] | None = None
+        for _ in range(_MOST_WIDENED):
+            odd = [item for item in self._odd() if self._can_widen(*item)]
+            if not odd:
+                casts = self._common_casts()
+                if not casts:
+                    return self._as_they_are()
+                for growing, value in casts:
+                    growing.widen(value)
+                continue
+            growing, value = max(odd, key=self._when)
+            if narrow is None and not self._when((growing, value))[0]:
+                narrow = self._as_they_are()
+            growing.widen(value)
+        return narrow or self._as_they_are()
+
+    def further_back(self) -> tuple[Cone, Cone]:
+        """Return the cones with some calls behind what both start from as well, the last made first."""
+        for _ in range(_MOST_FURTHER):
+            for growing, value in self._last_in_common():
+                growing.widen(value)
+        return self.cones()
+
+    def _last_in_common(self) -> list[tuple[GrowingCone, Value]]:
+        """Return what of that which both start from was made last, on both sides."""
+        by_class: dict[tuple[Side, int], list[tuple[GrowingCone, Value]]] = {}
+        for growing in self._sides:
+            for value in growing.cut.values():
+                by_class.setdefault(self._known.class_of(growing.side, value), []).append((growing, value))
+        found = [
+            items
+            for items in by_class.values()
+            if {growing.side for growing, _ in items} == {0, 1} and all(self._can_widen(*item) for item in items)
+        ]
+        return max(found, key=lambda items: max(self._when(item)[1] for item in items), default=[])
+
+    def _as_they_are(self) -> tuple[Cone, Cone]:
+        return self._sides[0].cone(), self._sides[1].cone()
+
+    def _common_casts(self) -> list[tuple[GrowingCone, Value]]:
+        """Return the casts that both start from of what one starts from too: it casts that once more."""
+        classes = {self._known.class_of(growing.side, v) for growing in self._sides for v in growing.casts()}
+        found = [[(g, v) for v in g.cut.values() if self._known.class_of(g.side, v) in classes] for g in self._sides]
+        both = [*found[0], *found[1]]
+        return both if all(found) and all(g.cast_from(v) and self._can_widen(g, v) for g, v in both) else []
+
+    def _can_widen(self, growing: GrowingCone, value: Value) -> bool:
+        key = growing.side, value.id
+        if key not in self._widens:
+            self._widens[key] = growing.can_widen(value)
+        return self._widens[key]
+
+    def _odd(self) -> list[tuple[GrowingCone, Value]]:
+        """Return the values that only one side starts from."""
+        alone = only_on_one_side(self._known, [tuple(growing.cut.values()) for growing in self._sides])
+        return [(self._sides[side], value) for side, value in alone]
+
+    def _when(self, item: tuple[GrowingCone, Value]) -> tuple[bool, int]:
+        """Return whether a value of a cut is a view, and when it was made, in the target's order."""
+        side, value = item[0].side, item[1]
+        key = side, value.id
+        if key not in self._made:
+            maker = self._flows[side].maker(value)
+            is_view = maker is not None and self._flows[side].is_view(maker)
+            own = value if side == 0 else self._known.partner(1, value)
+            made_by = None if own is None else self._flows[0].maker(own)
+            self._made[key] = is_view, -1 if made_by is None else made_by.id
+        return self._made[key]
+
+
+def only_on_one_side(known: Counterparts, cuts: Sequence[Sequence[Value]]) -> list[tuple[Side, Value]]:
+    """Return what only one side starts from, other views of what both start from aside."""
+    classes = [{known.class_of(side, v) for v in cut} for side, cut in enumerate(cuts)]  # type: ignore[arg-type]
+    found: list[tuple[Side, Value]] = []
+    for side in (0, 1):
+        common = {v.id: v for v in cuts[side] if known.class_of(side, v) in classes[1 - side]}
+        seen = {moment_of(v): v for v in common.values() if v.storage and not v.composed}
+        for value in cuts[side]:
+            made = seen.get(moment_of(value))
+            if value.id not in common and (made is None or value.composed or not covers(made, value)):
+                found.append((side, value))
+    return found

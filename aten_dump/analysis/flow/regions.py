@@ -10,7 +10,8 @@ Theory of operation
     the rounding would show; so the value that was made last is replaced by what its call read, on the side
     that has it alone, until both start alike. A weight in half precision and a transposed view of it are one
     start: behind them lies the weight in float32, which is not rounded. Constants that one side alone has are as exact
-    as their dtype.
+    as their dtype. What is left of a difference may still be the rounding of what both start from; so where it is small
+    both cones start from further back.
 """
 
 from __future__ import annotations
@@ -30,14 +31,12 @@ from ..rerun.rounding import Rounding
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.rounding_error import measure as measure_rounding
 from ..rerun.run_region import laid, run_region, start_tensors
-from ..rerun.shared_memory import moment_of
 from .argument_differences import numbers_given
-from .cones import MOST_CALLS, Cone, GrowingCone
+from .cones import MOST_CALLS, CommonStart, Cone, GrowingCone, only_on_one_side
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
-from .same_view import covers
 
-_MOST_WIDENED: Final = 60  # calls with a counterpart that may be added so that both cones start alike
+_NEARLY: Final = 1e-6  # relative L2 of what the rounding of float32 may leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +100,15 @@ class Regions:
         cones = sides[0].cone(), sides[1].cone()
         if max(len(cone.pieces) for cone in cones) > MOST_CALLS:
             return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
-        widened = self._from_common_start(sides)
+        both = CommonStart(sides, self._flows, self._known, self._widens)
+        widened = both.cones()
         key = tuple(cone.key for cone in widened)
         if key not in self._meanings:
             numbers = self._numbers(widened)
-            self._meanings[key] = replace(self._compare(cones, widened, numbers), estimated=bool(numbers))
+            meaning = self._compare(cones, widened, numbers)
+            if meaning.verdict == "differs" and meaning.error <= _NEARLY and self._are_same_further_back(both, numbers):
+                meaning = replace(meaning, verdict="same")
+            self._meanings[key] = replace(meaning, estimated=bool(numbers))
         return self._meanings[key]
 
     def mean_the_same(self, target: Value, baseline: Value) -> bool:
@@ -125,76 +128,6 @@ class Regions:
         theirs = {self._known.class_of(1, value) for value in sides[1].cut.values()}
         return {tuple(v.shape) for v in sides[0].cut.values() if self._known.class_of(0, v) in theirs}
 
-    def _from_common_start(self, sides: tuple[GrowingCone, GrowingCone]) -> tuple[Cone, Cone]:
-        """Widen what only one side starts from: views first, as they may be of what the other starts from.
-
-        What has no common start near by is left as it was, views aside: in a recurrent network each step leads to the
-        one before.
-        """
-        narrow: tuple[Cone, Cone] | None = None
-        made_at: dict[tuple[Side, int], tuple[bool, int]] = {}
-
-        def when(item: tuple[GrowingCone, Value]) -> tuple[bool, int]:
-            side, value = item[0].side, item[1]
-            key = side, value.id
-            if key not in made_at:
-                maker = self._flows[side].maker(value)
-                is_view = maker is not None and self._flows[side].is_view(maker)
-                made_at[key] = is_view, self._made_at(side, value)
-            return made_at[key]
-
-        for _ in range(_MOST_WIDENED):
-            odd = [item for item in self._odd(sides) if self._can_widen(*item)]
-            if not odd:
-                casts = self._common_casts(sides)
-                if not casts:
-                    return sides[0].cone(), sides[1].cone()
-                for growing, value in casts:
-                    growing.widen(value)
-                continue
-            growing, value = max(odd, key=when)
-            if narrow is None and not when((growing, value))[0]:
-                narrow = sides[0].cone(), sides[1].cone()
-            growing.widen(value)
-        return narrow or (sides[0].cone(), sides[1].cone())
-
-    def _common_casts(self, sides: tuple[GrowingCone, GrowingCone]) -> list[tuple[GrowingCone, Value]]:
-        """Return the casts that both start from of what one starts from too: it casts that once more."""
-        classes = {self._known.class_of(growing.side, v) for growing in sides for v in growing.casts()}
-        found = [[(g, v) for v in g.cut.values() if self._known.class_of(g.side, v) in classes] for g in sides]
-        both = [*found[0], *found[1]]
-        return both if all(found) and all(g.cast_from(v) and self._can_widen(g, v) for g, v in both) else []
-
-    def _can_widen(self, growing: GrowingCone, value: Value) -> bool:
-        key = growing.side, value.id
-        if key not in self._widens:
-            self._widens[key] = growing.can_widen(value)
-        return self._widens[key]
-
-    def _odd(self, sides: tuple[GrowingCone, GrowingCone]) -> list[tuple[GrowingCone, Value]]:
-        """Return the values that only one side starts from."""
-        alone = self._only_on_one_side([tuple(growing.cut.values()) for growing in sides])
-        return [(sides[side], value) for side, value in alone]
-
-    def _only_on_one_side(self, cuts: Sequence[Sequence[Value]]) -> list[tuple[Side, Value]]:
-        """Return what only one side starts from, other views of what both start from aside."""
-        classes = [{self._known.class_of(side, v) for v in cut} for side, cut in enumerate(cuts)]  # type: ignore[arg-type]
-        found: list[tuple[Side, Value]] = []
-        for side in (0, 1):
-            common = {v.id: v for v in cuts[side] if self._known.class_of(side, v) in classes[1 - side]}
-            seen = {moment_of(v): v for v in common.values() if v.storage and not v.composed}
-            for value in cuts[side]:
-                made = seen.get(moment_of(value))
-                if value.id not in common and (made is None or value.composed or not covers(made, value)):
-                    found.append((side, value))
-        return found
-
-    def _made_at(self, side: Side, value: Value) -> int:
-        """Return when a value was made, in the target's order."""
-        own = value if side == 0 else self._known.partner(1, value)
-        maker = None if own is None else self._flows[0].maker(own)
-        return -1 if maker is None else maker.id
-
     def _compare(self, cones: tuple[Cone, Cone], widened: tuple[Cone, Cone], numbers: Mapping[float, float]) -> Meaning:
         try:
             starts = self._starts(widened)
@@ -209,6 +142,21 @@ class Regions:
             return self._judged(cones, widened, one, other, numbers)
         except AtenDumpError as error:
             return Meaning("unknown", why=str(error), cones=cones)
+
+    def _are_same_further_back(self, both: CommonStart, numbers: Mapping[float, float]) -> bool:
+        """Tell whether two cones that nearly mean the same do, once calls behind their common start are in them too.
+
+        A normalized vector was rounded to its dtype: the sum of its squares is 1 only where the division is run, too.
+        """
+        cones = both.further_back()
+        try:
+            one, other = _outcomes(cones, self._starts(cones), numbers)
+            if isinstance(one, str) or isinstance(other, str):
+                return False
+            ends = zip(cones[0].values, one, other, strict=True)
+            return all(x.shape == y.shape and is_same(value, x, y) for value, x, y in ends)
+        except AtenDumpError:
+            return False
 
     def _numbers(self, cones: tuple[Cone, Cone]) -> dict[float, float]:
         """Return which numbers take the place of those that the baseline's calls were given."""
@@ -242,7 +190,7 @@ class Regions:
 
     def _alone(self, cones: tuple[Cone, Cone]) -> list[tuple[Side, Value]]:
         """Return the floating values that only one side starts from: they are as exact as their dtype."""
-        alone = self._only_on_one_side([cone.cut for cone in cones])
+        alone = only_on_one_side(self._known, [cone.cut for cone in cones])
         return [(side, value) for side, value in alone if value.is_floating]
 
     def _judged(

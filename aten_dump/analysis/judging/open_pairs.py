@@ -22,7 +22,7 @@ from typing import Final
 from ...dump import Call, Value
 from ...store.op_names import is_workspace, reads_no_elements
 from ..distance.float64_results import SAME_NORM
-from ..distance.value_distance import Closeness
+from ..distance.value_distance import is_of_other_numbers
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
@@ -91,8 +91,7 @@ class OpenPairs:
         """Tell whether a pair that alignment knew by its op alone works on, or asks for, other shapes: then it is none.
 
         Who reads what the calls made is asked instead. So it is with any pair of which one call works on, or makes,
-        complex numbers and the other real ones, or one integers, which wrap around, and the other floats: equal ones,
-        too.
+        complex numbers and the other real ones, or one integers, which wrap around, and the other (equal) floats.
         """
         of_other_numbers = any(is_of_other_numbers(link.close) for link in links) or self._makes_other_numbers(pair)
         if of_other_numbers and pair.how != "mapping":
@@ -223,8 +222,8 @@ class OpenPairs:
             results: some of what the target's made.
             most: of what comes of them is run, from the nearest.
         """
-        ways = (islice(self._later(pair, results, given=given), most) for given in (False, True))
-        for values in chain.from_iterable(ways):
+        made = islice(self._later(pair, results, most, given=False), most + most // 4)
+        for values in chain(made, islice(self._later(pair, results, most, given=True), most)):
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and self._clear([meaning]):
                 return True
@@ -246,12 +245,15 @@ class OpenPairs:
             return []
         return [target for target, baseline in found if compare([target], [baseline]).verdict != "same"]
 
-    def _later(self, pair: Pair, results: Sequence[Value], *, given: bool) -> Iterator[tuple[list[Value], list[Value]]]:
+    def _later(
+        self, pair: Pair, results: Sequence[Value], most: int, *, given: bool
+    ) -> Iterator[tuple[list[Value], list[Value]]]:
         """Yield what comes of results on both sides: what pairs of later calls make, in order, and ends.
 
         Args:
             pair: the calls.
             results: some of what the target's made.
+            most: after so many only what joins two that come of them: the terms of a gradient by themselves may differ.
             given: yield what pairs of later calls are given in place of what they make. The baseline's need not come of
                 its call: where it means what comes of the target's, that call is no partner.
         """
@@ -270,7 +272,7 @@ class OpenPairs:
         heapify(waiting)
         for number in islice(_ascending(waiting), _MOST_AHEAD):
             call = self._knows.target.call(number)
-            if reads_no_elements(call.op) or not any(comes_of_it(value) for _, value in flow.reads(call)):
+            if reads_no_elements(call.op) or not (terms := {v.id for _, v in flow.reads(call) if comes_of_it(v)}):
                 continue
             ours.add(number)
             for reader in flow.readers(call):
@@ -285,13 +287,19 @@ class OpenPairs:
                 continue
             if call.phase == "optimizer":
                 continue  # a step of Adam is nearly the same for a gradient of another scale
-            found = self._knows.results(call, partner) or _read_by(self._knows.flows, call, partner)
-            values = [list(side) for side in zip(*found.values(), strict=True)]
-            if values and _could_tell(*values) and _comes_of(self._knows, values[1], pair.baseline):
-                yield values[0], values[1]
+            values = self._made_by(call, partner)
+            is_near = most > 0 or len(terms) > 1
+            if is_near and _could_tell(*values) and _comes_of(self._knows, values[1], pair.baseline):
+                most -= 1
+                yield values
         for end, other in () if given else self._ends:
             if comes_of_it(end) and _comes_of(self._knows, [other], pair.baseline):
                 yield [end], [other]
+
+    def _made_by(self, call: Call, partner: Call) -> tuple[list[Value], list[Value]]:
+        """Return what both calls of a pair make, or read where they make nothing."""
+        found = self._knows.results(call, partner) or _read_by(self._knows.flows, call, partner)
+        return [target for target, _ in found.values()], [baseline for _, baseline in found.values()]
 
     def _goes_on(self, call: Call, result: Value) -> bool:
         """Tell whether later calls of the target make numbers of the numbers in a result."""
@@ -322,17 +330,6 @@ def _ascending(waiting: list[int]) -> Iterator[int]:
         if number != last:
             yield number
         last = number
-
-
-def is_of_other_numbers(close: Closeness) -> bool:
-    """Tell whether of two values one has complex numbers, or integers, and the other has other ones."""
-    return close.dtype is not None and len({_numbers_of(name) for name in close.dtype}) == 2
-
-
-def _numbers_of(dtype: str) -> str:
-    if dtype.startswith("complex"):
-        return "complex"
-    return "integer" if dtype.startswith(("int", "uint", "bool")) else "real"
 
 
 def _is_of(result: Value, value: Value) -> bool:

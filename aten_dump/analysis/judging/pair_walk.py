@@ -22,7 +22,7 @@ from typing import Final
 
 from ...dump import Call
 from ...store.op_names import is_workspace
-from ..distance.value_distance import Closeness
+from ..distance.value_distance import Closeness, is_of_other_numbers
 from ..evidence.evidence_rows import Pair, said_of
 from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Compared, Judgement
@@ -40,7 +40,7 @@ from .ends import Ends, gradients_of
 from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_shaped_otherwise, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
-from .open_pairs import OpenPairs, is_of_other_numbers
+from .open_pairs import OpenPairs
 from .result_judge import OTHER_DRAWS
 
 _MOST_ALIKE: Final = 64  # results that nobody reads, among which the nearest is looked for

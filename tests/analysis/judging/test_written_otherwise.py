@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -579,4 +580,28 @@ def halves(model: nn.ModuleDict, places: Tensor) -> Tensor:
 
 def test_integers_that_lose_what_floats_keep_are_found(tmp_path: Path) -> None:
     found = compared(tmp_path, lambda m: halves(m, torch.arange(4)), lambda m: halves(m, torch.arange(4.0)), "a")
+    assert found.exit_code == 1, found.answer()
+
+
+# -- what both start from was rounded -------------------------------------------------------------------------------
+
+
+def alike(model: nn.ModuleDict, how: str, scale: float = 1.0, *, normal: bool = True) -> Tensor:
+    """How unlike what two layers say is, the lengths aside."""
+    p, z = F.normalize(model["a"](seeded(8, 8)), dim=-1), model["b"](seeded(8, 8))
+    z = F.normalize(z, dim=-1) if normal else z
+    if how == "cosine":
+        return 2 - 2 * (p * z).sum(-1).mean()
+    return (p - z).square().sum(-1).mean() * scale
+
+
+def test_the_distance_of_unit_vectors_is_their_cosine(tmp_path: Path) -> None:
+    """Their squares add up to 1 but for the rounding of the division, of which all elements of a vector have a share."""
+    found = compared(tmp_path, lambda m: alike(m, "distance"), lambda m: alike(m, "cosine"), "a", "b")
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("wrong", [{"scale": 1.0001}, {"normal": False}])
+def test_another_distance_than_that_of_unit_vectors_is_found(wrong: dict[str, Any], tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda m: alike(m, "distance", **wrong), lambda m: alike(m, "cosine"), "a", "b")
     assert found.exit_code == 1, found.answer()
