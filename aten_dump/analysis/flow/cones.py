@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from .same_view import covers
 
 MOST_CALLS: Final = 400  # that a cone is walked back
 _MOST_WIDENED: Final = 60  # calls with a counterpart that may be added so that both cones start alike
-_MOST_FURTHER: Final = 8  # calls of each side behind the common start that may be added
+_FURTHER: Final = (8, 32)  # calls, one behind the other, that are added behind the common start
 _CAST: Final = "aten::_to_copy"
 
 
@@ -186,25 +186,33 @@ class CommonStart:
             growing.widen(value)
         return narrow or self._as_they_are()
 
-    def further_back(self) -> tuple[Cone, Cone]:
-        """Return the cones with some calls behind what both start from as well, the last made first."""
-        for _ in range(_MOST_FURTHER):
-            for growing, value in self._last_in_common():
+    def further_back(self) -> Iterator[tuple[Cone, Cone]]:
+        """Yield the cones with calls behind the numbers that both start from as well, then with more of them."""
+        grown = False
+        for number in range(_FURTHER[-1]):
+            common = self._numbers_in_common()
+            if not common:
+                break
+            for growing, value in common:
                 growing.widen(value)
-        return self.cones()
+            grown = number + 1 not in _FURTHER
+            if not grown:
+                yield self.cones()
+        if grown:
+            yield self.cones()
 
-    def _last_in_common(self) -> list[tuple[GrowingCone, Value]]:
-        """Return what of that which both start from was made last, on both sides."""
-        by_class: dict[tuple[Side, int], list[tuple[GrowingCone, Value]]] = {}
-        for growing in self._sides:
-            for value in growing.cut.values():
-                by_class.setdefault(self._known.class_of(growing.side, value), []).append((growing, value))
-        found = [
-            items
-            for items in by_class.values()
-            if {growing.side for growing, _ in items} == {0, 1} and all(self._can_widen(*item) for item in items)
+    def _numbers_in_common(self) -> list[tuple[GrowingCone, Value]]:
+        """Return those of the numbers that both start from behind which the cones may go on."""
+        able = [
+            (growing, value)
+            for growing in self._sides
+            for value in growing.cut.values()
+            if value.is_floating and self._can_widen(growing, value)
         ]
-        return max(found, key=lambda items: max(self._when(item)[1] for item in items), default=[])
+        sides: dict[tuple[Side, int], set[Side]] = {}
+        for growing, value in able:
+            sides.setdefault(self._known.class_of(growing.side, value), set()).add(growing.side)
+        return [(growing, v) for growing, v in able if len(sides[self._known.class_of(growing.side, v)]) == 2]
 
     def _as_they_are(self) -> tuple[Cone, Cone]:
         return self._sides[0].cone(), self._sides[1].cone()

@@ -17,7 +17,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -88,15 +88,7 @@ class Regions:
 
     def compare(self, targets: Sequence[Value], baselines: Sequence[Value]) -> Meaning:
         """Tell whether the values of one side mean what those of the other do, one by one."""
-        sides = (
-            GrowingCone(0, self._flows[0], self._known, targets),
-            GrowingCone(1, self._flows[1], self._known, baselines),
-        )
-        for growing in sides:
-            growing.grow()
-            self._tie_sources(growing)
-        shapes = self._shapes_in_common(sides)
-        self._tie_alike(*([v for v in self._unknown_sources(g) if tuple(v.shape) in shapes] for g in sides))
+        sides = self._grown(targets, baselines)
         cones = sides[0].cone(), sides[1].cone()
         if max(len(cone.pieces) for cone in cones) > MOST_CALLS:
             return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
@@ -106,10 +98,56 @@ class Regions:
         if key not in self._meanings:
             numbers = self._numbers(widened)
             meaning = self._compare(cones, widened, numbers)
-            if meaning.verdict == "differs" and meaning.error <= _NEARLY and self._are_same_further_back(both, numbers):
-                meaning = replace(meaning, verdict="same")
+            if meaning.verdict == "differs" and meaning.error <= _NEARLY:
+                again = self._from_further_back(both, cones, numbers)
+                meaning = next((found for found in again if found.verdict == "same"), meaning)
             self._meanings[key] = replace(meaning, estimated=bool(numbers))
         return self._meanings[key]
+
+    def compare_from_further_back(self, target: Value, baseline: Value) -> Iterator[Meaning]:
+        """Compare two values by what calls behind their common start make of what they were given, then by more calls.
+
+        A start was rounded to its dtype when it was recorded. Where one side takes it, and the other the numbers that
+        it stands for, they differ by that: a normalized vector's squares add up to 1 only where the division is run,
+        too.
+        """
+        sides = self._grown([target], [baseline])
+        cones = sides[0].cone(), sides[1].cone()
+        both = CommonStart(sides, self._flows, self._known, self._widens)
+        numbers = self._numbers(both.cones())
+        for meaning in self._from_further_back(both, cones, numbers):
+            yield replace(meaning, estimated=bool(numbers))
+
+    def _from_further_back(
+        self, both: CommonStart, cones: tuple[Cone, Cone], numbers: Mapping[float, float]
+    ) -> Iterator[Meaning]:
+        for further in both.further_back():
+            if max(len(cone.pieces) for cone in further) > MOST_CALLS:
+                return
+            try:
+                one, other = _outcomes(further, self._starts(further), numbers)
+            except AtenDumpError:
+                return
+            if isinstance(one, str) or isinstance(other, str):
+                return
+            error = max(map(_error, one, other), default=0.0)
+            same = all(
+                x.shape == y.shape and is_same(v, x, y) for v, x, y in zip(cones[0].values, one, other, strict=True)
+            )
+            yield Meaning("same" if same else "differs", error, cones=cones)
+
+    def _grown(self, targets: Sequence[Value], baselines: Sequence[Value]) -> tuple[GrowingCone, GrowingCone]:
+        """Return the cones of some values of each side, with the counterparts of what they start from looked for."""
+        sides = (
+            GrowingCone(0, self._flows[0], self._known, targets),
+            GrowingCone(1, self._flows[1], self._known, baselines),
+        )
+        for growing in sides:
+            growing.grow()
+            self._tie_sources(growing)
+        shapes = self._shapes_in_common(sides)
+        self._tie_alike(*([v for v in self._unknown_sources(g) if tuple(v.shape) in shapes] for g in sides))
+        return sides
 
     def mean_the_same(self, target: Value, baseline: Value) -> bool:
         """Tell whether two values are known to mean the same."""
@@ -142,21 +180,6 @@ class Regions:
             return self._judged(cones, widened, one, other, numbers)
         except AtenDumpError as error:
             return Meaning("unknown", why=str(error), cones=cones)
-
-    def _are_same_further_back(self, both: CommonStart, numbers: Mapping[float, float]) -> bool:
-        """Tell whether two cones that nearly mean the same do, once calls behind their common start are in them too.
-
-        A normalized vector was rounded to its dtype: the sum of its squares is 1 only where the division is run, too.
-        """
-        cones = both.further_back()
-        try:
-            one, other = _outcomes(cones, self._starts(cones), numbers)
-            if isinstance(one, str) or isinstance(other, str):
-                return False
-            ends = zip(cones[0].values, one, other, strict=True)
-            return all(x.shape == y.shape and is_same(value, x, y) for value, x, y in ends)
-        except AtenDumpError:
-            return False
 
     def _numbers(self, cones: tuple[Cone, Cone]) -> dict[float, float]:
         """Return which numbers take the place of those that the baseline's calls were given."""

@@ -83,7 +83,11 @@ class Updates:
             others = [places[partner.record.place]] if partner.record.place in places else []
         else:
             others = self._nearest(last, [v for v in places.values() if not self._known.is_known(1, v)])
-        yield from (self._regions.compare([last], [other]) for other in others)
+        for other in others:
+            meaning = self._regions.compare([last], [other])
+            yield meaning
+            if meaning.verdict == "same":  # a step is less than a weight: rounding of where both start from may show
+                yield from self._regions.compare_from_further_back(last, other)
 
     def _nearest(self, last: Value, places: list[Value]) -> list[Value]:
         """Return those of some places that come nearest to what was left, the nearest first."""

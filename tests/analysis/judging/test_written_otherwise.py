@@ -64,6 +64,35 @@ def test_sums_that_start_at_another_number_are_found(start: float, tmp_path: Pat
     assert found.exit_code == 1, found.answer()
 
 
+ENDS = torch.randint(0, 10, (2, 30), generator=torch.Generator().manual_seed(3))
+
+
+def attended(tmp_path: Path, lost: str = "") -> Path:
+    """Record graph attention; the gradient through the greatest score of a group is rounding alone."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"nodes": nn.Linear(8, 8), "head": nn.Linear(8, 3)})
+    model.register_parameter("pair", nn.Parameter(0.3 * seeded(16, seed=4)))
+    source, aim = ENDS[0], torch.cat([torch.arange(10), ENDS[1, :20]])
+
+    def step(number: int) -> None:
+        nodes = model["nodes"](seeded(10, 8, seed=10))
+        edges = F.leaky_relu(torch.cat([nodes[source], nodes[aim]], -1) @ model.pair, 0.2)
+        most = torch.full((10,), -1e9).scatter_reduce(0, aim, edges.detach() if lost == "most" else edges, "amax")
+        raised = (edges - most[aim]).exp()
+        total = torch.zeros(10).index_add(0, aim, raised.detach() if lost == "total" else raised)
+        weights = raised / (total[aim] + (1e-6 if lost == "epsilon" else 1e-16))
+        out = torch.zeros(10, 8).index_add(0, aim, weights[:, None] * nodes[source])
+        F.nll_loss(model["head"](F.elu(out)).log_softmax(-1), torch.arange(10) % 3).backward()
+
+    return record(tmp_path / f"lost {lost}", step, model)
+
+
+@pytest.mark.parametrize(("lost", "code"), [("most", 0), ("total", 1), ("epsilon", 1)])
+def test_a_gradient_that_is_rounding_of_what_cancelled_before(lost: str, code: int, tmp_path: Path) -> None:
+    found = compare(attended(tmp_path, lost), attended(tmp_path))
+    assert found.exit_code == code, found.answer()
+
+
 # -- one op with other arguments -----------------------------------------------------------------------------------
 
 LABELS = torch.randint(0, 4, (16,), generator=torch.Generator().manual_seed(2))
