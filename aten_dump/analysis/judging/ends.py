@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Final
 
 from ...dump import Call, RankDump, Value
@@ -98,15 +99,17 @@ class Ends:
         """Return which losses belong together: in order, where both sides have as many.
 
         Else one side calls backward on parts of what the other does: on two losses, on micro-batches. Gradients of
-        parts add up, so what has no counterpart has to as well.
+        parts add up, so what has no counterpart has to as well. Two gradients of one tensor may be asked for at once,
+        or of its sum, one by one.
         """
         ours, theirs = map(list, self._losses)
+        starts = starts_of(self._knows.target), starts_of(self._knows.baseline)
+        in_order = zip(ours, theirs, strict=True) if len(ours) == len(theirs) else product(ours, theirs)
+        sums = [pair for pair in in_order if is_the_others_sum(*pair, starts)]
+        self._knows_a_loss |= bool(sums)
+        ours, theirs = ([v for v in self._losses[n] if v.id not in {pair[n].id for pair in sums}] for n in (0, 1))
         if len(ours) == len(theirs):
-            starts = starts_of(self._knows.target), starts_of(self._knows.baseline)
-            pairs = list(zip(ours, theirs, strict=True))
-            unlike = [pair for pair in pairs if not is_the_others_sum(*pair, starts)]
-            self._knows_a_loss |= len(unlike) < len(pairs)
-            return unlike
+            return list(zip(ours, theirs, strict=True))
         known = [(t, b) for t in ours for b in theirs if self._knows.wiring.state(t, b) is not None]
         found: list[tuple[Value, Value]] = []
         for target, baseline in known:

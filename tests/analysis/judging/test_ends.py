@@ -229,6 +229,30 @@ def test_gradients_of_a_sum_are_those_of_its_terms_that_start_from_ones(record: 
         assert found.exit_code == bool(wrong), found.cause
 
 
+@pytest.mark.parametrize("wrong", ["", "doubled", "other loss"])
+def test_gradients_asked_for_at_once_are_those_asked_for_one_by_one(record: Callable[..., Any], wrong: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    points, times = torch.randn(6, 1), torch.rand(6, 1)
+
+    def residual(at_once: bool) -> None:
+        model.zero_grad()
+        x, t = points.clone().requires_grad_(), times.clone().requires_grad_()
+        u = model(torch.cat([x, t], 1))
+        if at_once:
+            start = torch.full_like(u, 2.0 if wrong == "doubled" else 1.0)
+            along, over = torch.autograd.grad(u, (x, t), start, create_graph=True)
+        else:
+            along = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+            over = torch.autograd.grad(u.sum(), t, create_graph=True)[0]
+        loss = (over + u * along).square().mean()
+        (loss + 0.001 if at_once and wrong == "other loss" else loss).backward()
+
+    one, other = (record(lambda at_once=at: residual(at_once), model=model, data="tensor") for at in (True, False))
+    for found in (compare(one, other), compare(other, one)):
+        assert found.exit_code == bool(wrong), found.answer()
+
+
 def test_the_backward_of_a_call_of_grad_begins_nothing(record: Callable[..., Any]) -> None:
     def body() -> None:
         x = X.clone().requires_grad_()
