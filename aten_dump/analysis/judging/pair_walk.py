@@ -220,8 +220,10 @@ class Walk:
         if call.phase != "forward" or call.mutated or flows[0].readers(call) or flows[0].is_view(call):
             return None
         found: list[tuple[float, int]] = []
+        paired = {other.id for other in self.knows.wiring.pairs.values()}  # those that are read have their partner
         for other in self._like(1, call):
-            if other.id not in self._taken and not flows[1].readers(other) and len(found) < _MOST_ALIKE:
+            is_taken = other.id in self._taken or (other.id in paired and flows[1].readers(other))
+            if not is_taken and len(found) < _MOST_ALIKE:
                 made, depth = self.knows.compared(call, other).values(), self.knows.known.depth
                 apart = [distance(one, two, close, depth)[1] if close.known else math.inf for one, two, close in made]
                 if apart and max(apart) <= 1:
@@ -261,8 +263,7 @@ class Walk:
                 self._blame_link(pair, link, row)
 
     def _blame_link(self, pair: Pair, link: Link, row: Row) -> None:
-        knows = self.knows
-        cones = link.cones
+        knows, cones = self.knows, link.cones
         if cones is not None and (cones[0].pieces or cones[1].pieces):
             wrong = knows.wrong_in(cones) if row.floor_from == "replay" else None
             odd = odd_call(cones, knows.flows, knows.known) if wrong is None else (wrong[0], wrong[1])

@@ -87,11 +87,11 @@ class TakenAway:
         return partner is not None and partner.id != other.id and (slot, partner.id) in self._returned[1 - side]
 
     @cached_property
-    def _returned(self) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-        """Slots and ids of what outermost modules returned, on both sides."""
+    def _returned(self) -> tuple[dict[tuple[str, int], Value], dict[tuple[str, int], Value]]:
+        """What outermost modules returned, by slots and ids, on both sides."""
         ranks = self._knows.target, self._knows.baseline
         calls = ([*filter(_is_outermost, rank.calls.filter(kind="module"))] for rank in ranks)
-        one, other = ({(slot, v.id) for call in side for slot, v in call.output_values()} for side in calls)
+        one, other = ({(slot, v.id): v for call in side for slot, v in call.output_values()} for side in calls)
         return one, other
 
     def _is_result(self, pair: Pair, target: Value, baseline: Value) -> bool:
@@ -109,12 +109,18 @@ class TakenAway:
         return any(taken) and not self._became(1 if taken[0] else 0, values)
 
     def _became(self, side: Side, values: tuple[Value, Value]) -> bool:
-        """Tell whether the side that went on with what a module returned arrived at what the other side has."""
+        """Tell whether the side that went on with what a module returned arrived at what the other side has.
+
+        It may have handed it to the module again, as the state of a recurrent network, which then returned that.
+        """
         if self._knows.wiring.state(*values) is not None:
             return True
         wanted = values[1 - side]
-        later = [v for v in self.all[side] if v.id > values[side].id and v.shape == wanted.shape][:_MOST_TRIED]
-        return any(self._means_same(side, found, wanted) for found in later)
+        for made in (self.all[side], self._returned[side].values()):
+            later = [v for v in made if v.id > values[side].id and v.shape == wanted.shape][:_MOST_TRIED]
+            if any(self._means_same(side, found, wanted) for found in later):
+                return True
+        return False
 
     def _means_same(self, side: Side, value: Value, other: Value) -> bool:
         target, baseline = (other, value) if side else (value, other)

@@ -223,3 +223,30 @@ def test_results_that_a_module_returns_crosswise_are_a_difference(tmp_path: Path
 
     for found in both_ways(heads("crossed", True), heads("right", False)):
         assert found.exit_code == 1, found.answer()
+
+
+# -- the state of a recurrent network -------------------------------------------------------------------------------
+
+
+def in_chunks(path: Path, *sizes: int, lost: str = "") -> Path:
+    """Record a recurrent network that is given a sequence in chunks, with the state between them."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"r": nn.LSTM(4, 6, batch_first=True), "head": nn.Linear(6, 2)})
+
+    def body(step: int) -> None:
+        state = None
+        for chunk in seeded(3, 7, 4).split(sizes, 1):
+            out, state = model["r"](chunk, state)
+            if lost == "cell":
+                state = state[0], torch.zeros_like(state[1])
+            if lost == "gradient":
+                state = state[0].detach(), state[1].detach()
+        model["head"](out[:, -1]).square().mean().backward()
+
+    return record(path, body, model)
+
+
+@pytest.mark.parametrize("lost", ["", "cell", "gradient"])
+def test_the_state_that_nobody_reads_is_that_of_the_last_chunk(lost: str, tmp_path: Path) -> None:
+    for found in both_ways(in_chunks(tmp_path / "chunks", 4, 3, lost=lost), in_chunks(tmp_path / "whole", 7)):
+        assert found.exit_code == bool(lost), found.answer()
