@@ -36,7 +36,7 @@ from .cones import MOST_CALLS, CommonStart, Cone, GrowingCone, only_on_one_side
 from .counterparts import Counterparts, Side
 from .data_flow import DataFlow
 
-_NEARLY: Final = 1e-6  # relative L2 of what the rounding of float32 may leave
+NEARLY: Final = 1e-6  # relative L2 of what the rounding of float32 may leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Regions:
         if key not in self._meanings:
             numbers = self._numbers(widened)
             meaning = self._compare(cones, widened, numbers)
-            if meaning.verdict == "differs" and meaning.error <= _NEARLY:
+            if meaning.verdict == "differs" and meaning.error <= NEARLY:
                 again = self._from_further_back(both, cones, numbers)
                 meaning = next((found for found in again if found.verdict == "same"), meaning)
             self._meanings[key] = replace(meaning, estimated=bool(numbers))

@@ -22,7 +22,7 @@ from ...store.op_names import read_op_name
 from ..distance.float64_results import SAME_NORM
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
-from ..flow.regions import Meaning, Regions
+from ..flow.regions import NEARLY, Meaning, Regions
 
 MAKES_STATE: Final = ("zeros_like", "zeros", "new_zeros", "full_like", "full", "clone")
 _MOST_CALLS: Final = 400  # that come of one
@@ -45,7 +45,7 @@ class Updates:
             return []
         found: list[Meaning] = []
         for before, last in self._written_with(call).values():
-            meaning = next((m for m in self._meanings(last) if _is_same_step(m, before, last)), None)
+            meaning = self._same_step(before, last)
             if meaning is None or len(found) >= _MOST_PLACES:
                 return []
             found.append(meaning)
@@ -74,20 +74,27 @@ class Updates:
                     seen.add(reader.id)
                     heappush(waiting, reader.id)
 
-    def _meanings(self, last: Value) -> Iterator[Meaning]:
-        """Compare what the target left with what the baseline left there or, if that is unknown, at the likeliest."""
+    def _same_step(self, before: Value, last: Value) -> Meaning | None:
+        """Return how what the target's step left means what the baseline's did, to as many digits as the step has."""
+        for other in self._left_instead(last):
+            meaning = self._regions.compare([last], [other])
+            error = _error_of_step(meaning, before, last)
+            if SAME_NORM < error <= NEARLY:  # of the rounding of where both start from, it may be
+                again = self._regions.compare_from_further_back(last, other)
+                meaning = next((found for found in again if _error_of_step(found, before, last) <= SAME_NORM), meaning)
+                error = _error_of_step(meaning, before, last)
+            if error <= SAME_NORM:
+                return meaning
+        return None
+
+    def _left_instead(self, last: Value) -> list[Value]:
+        """Return what the baseline left where the target left a value or, if that is not known, at the likeliest."""
         earlier = self._flows[0].earlier(last)
         partner = next((p for v in (last, *earlier) if (p := self._known.partner(0, v)) is not None), None)
         places = self._left_by_baseline
         if partner is not None:
-            others = [places[partner.record.place]] if partner.record.place in places else []
-        else:
-            others = self._nearest(last, [v for v in places.values() if not self._known.is_known(1, v)])
-        for other in others:
-            meaning = self._regions.compare([last], [other])
-            yield meaning
-            if meaning.verdict == "same":  # a step is less than a weight: rounding of where both start from may show
-                yield from self._regions.compare_from_further_back(last, other)
+            return [places[partner.record.place]] if partner.record.place in places else []
+        return self._nearest(last, [v for v in places.values() if not self._known.is_known(1, v)])
 
     def _nearest(self, last: Value, places: list[Value]) -> list[Value]:
         """Return those of some places that come nearest to what was left, the nearest first."""
@@ -130,13 +137,13 @@ def _lasts(flow: DataFlow, before: Value) -> bool:
     return maker is None or (maker.phase == "optimizer" and read_op_name(maker.op).name in MAKES_STATE)
 
 
-def _is_same_step(meaning: Meaning, before: Value, last: Value) -> bool:
-    """Tell whether two results are the same beside what was changed of them, which may be far less than they are.
+def _error_of_step(meaning: Meaning, before: Value, last: Value) -> float:
+    """Return how far two results are apart, relative to what was changed of them, which may be far less than they are.
 
-    What does not change, as in a warmup's first step, shows nothing.
+    What does not change, as in a warmup's first step, shows nothing: infinity.
     """
     if meaning.verdict != "same" or not (before.has_data and last.has_data):
-        return False
+        return math.inf
     now = last.tensor().to_dense().to(torch.float64)
-    step = (now - before.tensor().to_dense().to(torch.float64)).norm()
-    return bool(step > 0) and bool(meaning.error * now.norm() <= SAME_NORM * step)
+    step = float((now - before.tensor().to_dense().to(torch.float64)).norm())
+    return meaning.error * float(now.norm()) / step if step > 0 else math.inf
