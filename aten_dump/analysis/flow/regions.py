@@ -39,11 +39,14 @@ from .data_flow import DataFlow
 NEARLY: Final = 1e-6  # relative L2 of what the rounding of float32 may leave
 
 
+Verdict = Literal["same", "differs", "unknown"]
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """Whether two cones are the same function, and of what."""
 
-    verdict: Literal["same", "differs", "unknown"]
+    verdict: Verdict
     error: float = 0.0  # relative L2 between both, in float64
     why: str = ""  # why it is unknown
     cones: tuple[Cone, Cone] | None = None

@@ -21,6 +21,7 @@ from ..distance.value_distance import Closeness
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.noise_floors import FloorFrom, Limits, summed_terms
 from ..evidence.states import Inputs
+from ..flow.cones import Cone
 
 _GROWTH: Final = 2.0  # of the bound, times the root of the depth
 _AMPLIFIES: Final = 8.0  # an honest op may turn an error of its inputs into one so many times larger
@@ -108,6 +109,18 @@ def distance(target: Value, baseline: Value, close: Closeness, depth: int, error
         limit = 0.0
     found = close.error or 0.0
     return limit, found / limit if limit else math.inf if found else 0.0
+
+
+def error_within(cones: tuple[Cone, Cone], error: float) -> float:
+    """Return how far what two regions start from is apart, or numbers on the way, which may have a coarser dtype.
+
+    Args:
+        cones: the regions, as where autocast multiplies in bfloat16 what is float32 at either end.
+        error: of what they start from (relative L2).
+    """
+    made = (value for cone in cones for call in cone.calls for _, value in call.output_values() if value.is_floating)
+    ends = {value.dtype for cone in cones for value in cone.values}
+    return max((error, *(Limits.of(dtype).rel_l2 for dtype in {value.dtype for value in made} - ends)))
 
 
 def limits_of(target: Value, baseline: Value) -> Limits:

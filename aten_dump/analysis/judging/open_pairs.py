@@ -29,16 +29,18 @@ from ..evidence.judgement import Judgement
 from ..evidence.states import State
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.data_flow import DataFlow
-from ..flow.regions import Meaning
+from ..flow.regions import Meaning, Verdict
+from ..outcomes.loss_parts import LossParts
 from ..outcomes.region_differences import Accused, region_text
 from ..outcomes.updates import Updates
 from ..rerun.shared_memory import moment_of
-from .estimates import distance
+from .estimates import distance, error_within
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
 from .leaf_gradients import LeafGradients
 from .sources import records_all_ops
 
+_Pairs = Sequence[tuple[Value, Value]]
 _MOST_AHEAD: Final = 120  # calls of the target, of what comes of a pair, that are looked at for where two ways meet
 _MOST_TRIED: Final = 8  # pairs among them that are run
 _TRIED_AGAIN: Final = 2  # where an earlier layer has the same difference, and it was a finding
@@ -48,10 +50,11 @@ _MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
 class OpenPairs:
     """Resolves pairs; `cleared` has the ids of target calls that belong to regions which mean the same."""
 
-    def __init__(self, knows: Knowledge, ends: Sequence[tuple[Value, Value]] = ()) -> None:
+    def __init__(self, knows: Knowledge, ends: _Pairs = (), parts: LossParts | None = None) -> None:
         """Prepare to resolve; `ends` are losses and gradients of both sides, where ways may meet as well."""
         self._knows = knows
         self._ends = ends
+        self._parts = parts or LossParts(knows.flows)
         self.cleared: set[int] = set()
         self.accused = Accused()
         self.leaves = LeafGradients(knows)
@@ -63,14 +66,13 @@ class OpenPairs:
         Returns:
             False if the pair turned out to be none.
         """
-        if self._is_shaped_otherwise(pair, links, differences):
+        if self._parts.are_read_by(pair.target, pair.baseline) or self._is_shaped_otherwise(pair, links, differences):
             return False
         if pair.how != "mapping" and self.leaves.is_crossed(pair.target, pair.baseline):
             return False
         for link in list(open_links(links)):
             self._by_rule_or_meaning(pair, link)
-        left = list(open_links(links))
-        if not left and not differences:
+        if not (left := list(open_links(links))) and not differences:
             return True
         if self._same_function(pair):
             differences.clear()
@@ -168,7 +170,8 @@ class OpenPairs:
             link.said = Judgement("different", wrong, 0.0, "exact", math.inf, note=meaning.why)
         else:
             depth = max(inputs.depth, 0 if calls else self._knows.known.depth)
-            limit, ratio = distance(link.target, link.baseline, close, calls + depth, inputs.error)
+            error = error_within(meaning.cones, inputs.error)
+            limit, ratio = distance(link.target, link.baseline, close, calls + depth, error)
             status: Status = "different" if ratio > 1 else "within"
             link.said = Judgement(status, ratio > 1 and inputs.agree, limit, "depth", ratio, note=meaning.why)
         link.text = region_text(meaning)
@@ -201,20 +204,22 @@ class OpenPairs:
         """
         if left:
             results = [value for _, value in self._knows.flows[0].results(pair.target)]
-            if pair.target.id in self.cleared or self._meets_later(pair, results, most):
+            met = "same" if pair.target.id in self.cleared else self._meets_later(pair, results, most)
+            if met == "same" or self._clear(self._updates.meet(pair.target)):
                 return True
-            return self._clear(self._updates.meet(pair.target))
+            # Of a micro-batch, whose gradients are not the batch's: their sum, too large a region to run, is an end.
+            return met == "unknown" and self._parts.exist and pair.target.phase == "backward"
         unlike = self._unlike(pair)
         if not unlike or any(self._outlives(pair.target, value) for value in unlike):
             return False
-        return all(self._meets_later(pair, [value], most) for value in unlike)
+        return all(self._meets_later(pair, [value], most) == "same" for value in unlike)
 
     def _outlives(self, call: Call, result: Value) -> bool:
         """Tell whether a call wrote a result to memory from outside: it is there when the step has ended."""
         flow = self._knows.flows[0]
         return any(flow.maker(value) is None for value in flow.before(call, result))
 
-    def _meets_later(self, pair: Pair, results: Sequence[Value], most: int) -> bool:
+    def _meets_later(self, pair: Pair, results: Sequence[Value], most: int) -> Verdict:
         """Tell whether what later calls make of one of these means the same; then note the calls up to there.
 
         Args:
@@ -222,12 +227,14 @@ class OpenPairs:
             results: some of what the target's made.
             most: of what comes of them is run, from the nearest.
         """
+        found: Verdict = "differs"
         made = islice(self._later(pair, results, most, given=False), most + most // 4)
         for values in chain(made, islice(self._later(pair, results, most, given=True), most)):
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "same" and self._clear([meaning]):
-                return True
-        return False
+                return "same"
+            found = "unknown" if meaning.verdict == "unknown" else found
+        return found
 
     def _clear(self, meanings: Sequence[Meaning]) -> bool:
         """Note the calls of regions that mean the same; tell whether there are any."""

@@ -68,10 +68,9 @@ class Walk:
         self.knows.wiring.pairs = {number: pair.baseline for number, pair in pairs.items()}
         sides = self.knows.target, self.knows.baseline
         losses = roots_of(sides[0]), roots_of(sides[1])
-        self._loss_parts = LossParts(self.knows.flows, losses)
         ours, theirs = map(gradients_of, sides)
         ends = [*zip(*losses, strict=False), *((ours[n], theirs[n]) for n in ours if n in theirs)]
-        self._open_pairs = OpenPairs(self.knows, ends)
+        self._open_pairs = OpenPairs(self.knows, ends, LossParts(self.knows.flows, losses))
         for call in self.knows.flows[0].calls():
             pair = aligned_pair = pairs.get(call.id)
             state_of = pair_of_state(call, self.knows.known, self._taken)
@@ -126,11 +125,9 @@ class Walk:
         is_equal = bool(data) and all(close.bitwise and not is_of_other_numbers(close) for close in data)
         closes = [*data, *(link.close for link in links)]
         is_open = bool(differences) or any(open_links(links)) or any(map(is_of_other_numbers, closes))
-        if is_open and not is_equal:
-            of_parts = self._loss_parts.are_read_by(pair.target, pair.baseline)
-            if of_parts or not self._open_pairs.resolve(pair, links, differences):
-                self._give_up(pair)
-                return
+        if is_open and not is_equal and not self._open_pairs.resolve(pair, links, differences):
+            self._give_up(pair)
+            return
         self._taken.add(pair.baseline.id)
         self._add_links(pair, links)
         self._add_results(pair, links, results, differences)

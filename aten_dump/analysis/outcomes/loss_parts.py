@@ -19,11 +19,13 @@ class LossParts:
     are their gradients: what a part is divided by, its gradient is too.
     """
 
-    def __init__(self, flows: tuple[DataFlow, DataFlow], losses: tuple[Sequence[Value], Sequence[Value]]) -> None:
-        """Take both recordings, and what backward was called on."""
+    def __init__(
+        self, flows: tuple[DataFlow, DataFlow], losses: tuple[Sequence[Value], Sequence[Value]] = ((), ())
+    ) -> None:
+        """Take both recordings, and what backward was called on; `exist` tells whether one has parts."""
         self._flows = flows
-        have_parts = len(losses[0]) != len(losses[1]) and add_up_to_the_same(*losses)
-        found = losses if have_parts else ((), ())
+        self.exist = len(losses[0]) != len(losses[1]) and add_up_to_the_same(*losses)
+        found = losses if self.exist else ((), ())
         self._numbers = tuple(set(_made_of(flow, own)) for flow, own in zip(flows, found, strict=True))
 
     def are_read_by(self, target: Call, baseline: Call) -> bool:

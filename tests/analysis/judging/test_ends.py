@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
+from aten_dump.analysis.flow import regions
 from aten_dump.analysis.judging.ends import gradients_of, wrote_unseen
 from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.analysis.outcomes.roots import roots_of, starts_of
@@ -181,6 +182,40 @@ def test_backward_on_micro_batches_is_that_on_the_batch(record: Callable[..., An
     whole = record(lambda: loss(model(x), y).backward(), model=model, data="tensor")
     for found in (compare(parts, whole), compare(whole, parts)):
         assert found.exit_code == bool(wrong), found.cause
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+@pytest.mark.parametrize("wrong", [None, 1.1])
+def test_gradients_of_micro_batches_that_are_too_far_to_run(
+    record: Callable[..., Any], wrong: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a deep model a sum of gradients has more calls behind it than are run again: it is judged by its distance."""
+    monkeypatch.setattr(regions, "MOST_CALLS", 80)  # a model so deep that the true limit is met takes minutes
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block() for _ in range(4)), nn.Linear(8, 3))
+    x, y = torch.randn(8, 8), torch.randint(0, 3, (8,))
+
+    def step(parts: int) -> None:
+        model.zero_grad()
+        for some, labels in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            with torch.autocast("cpu", torch.bfloat16):
+                out = model(some)
+            (nn.functional.cross_entropy(out.float(), labels) / parts).backward()
+
+    whole = record(lambda: step(1), model=model, data="tensor")
+    if wrong is not None:
+        model[2].down.weight.register_hook(lambda gradient: gradient * wrong)
+    parts = record(lambda: step(2), model=model, data="tensor")
+    for found in (compare(parts, whole), compare(whole, parts)):
+        assert found.exit_code == (0 if wrong is None else 1), found.answer()
 
 
 @pytest.mark.parametrize("data", ["statistic", "tensor"])
