@@ -112,10 +112,12 @@ def distance(target: Value, baseline: Value, close: Closeness, depth: int, error
 
 
 def error_within(cones: tuple[Cone, Cone], error: float) -> float:
-    """Return how far what two regions start from is apart, or numbers on the way, which may have a coarser dtype.
+    """Return how far numbers within two regions are apart: what they start from, or what a coarser dtype rounds there.
+
+    Autocast multiplies in bfloat16 what is float32 at either end.
 
     Args:
-        cones: the regions, as where autocast multiplies in bfloat16 what is float32 at either end.
+        cones: the regions.
         error: of what they start from (relative L2).
     """
     made = (value for cone in cones for call in cone.calls for _, value in call.output_values() if value.is_floating)
