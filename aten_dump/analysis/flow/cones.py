@@ -164,6 +164,10 @@ class CommonStart:
         self._widens = widens
         self._made: dict[tuple[Side, int], tuple[bool, int]] = {}
 
+    def as_they_are(self) -> tuple[Cone, Cone]:
+        """Return the cones as far as they have grown."""
+        return self._sides[0].cone(), self._sides[1].cone()
+
     def cones(self) -> tuple[Cone, Cone]:
         """Widen what only one side starts from: views first, as they may be of what the other starts from.
 
@@ -176,15 +180,15 @@ class CommonStart:
             if not odd:
                 casts = self._common_casts()
                 if not casts:
-                    return self._as_they_are()
+                    return self.as_they_are()
                 for growing, value in casts:
                     growing.widen(value)
                 continue
             growing, value = max(odd, key=self._when)
             if narrow is None and not self._when((growing, value))[0]:
-                narrow = self._as_they_are()
+                narrow = self.as_they_are()
             growing.widen(value)
-        return narrow or self._as_they_are()
+        return narrow or self.as_they_are()
 
     def further_back(self) -> Iterator[tuple[Cone, Cone]]:
         """Yield the cones with calls behind the numbers that both start from as well, then with more of them."""
@@ -213,9 +217,6 @@ class CommonStart:
         for growing, value in able:
             sides.setdefault(self._known.class_of(growing.side, value), set()).add(growing.side)
         return [(growing, v) for growing, v in able if len(sides[self._known.class_of(growing.side, v)]) == 2]
-
-    def _as_they_are(self) -> tuple[Cone, Cone]:
-        return self._sides[0].cone(), self._sides[1].cone()
 
     def _common_casts(self) -> list[tuple[GrowingCone, Value]]:
         """Return the casts that both start from of what one starts from too: it casts that once more."""

@@ -91,11 +91,10 @@ class Regions:
 
     def compare(self, targets: Sequence[Value], baselines: Sequence[Value]) -> Meaning:
         """Tell whether the values of one side mean what those of the other do, one by one."""
-        sides = self._grown(targets, baselines)
-        cones = sides[0].cone(), sides[1].cone()
+        both = self._grown(targets, baselines)
+        cones = both.as_they_are()
         if max(len(cone.pieces) for cone in cones) > MOST_CALLS:
             return Meaning("unknown", why="the regions are too large to run again while comparing", cones=cones)
-        both = CommonStart(sides, self._flows, self._known, self._widens)
         widened = both.cones()
         key = tuple(cone.key for cone in widened)
         if key not in self._meanings:
@@ -114,9 +113,8 @@ class Regions:
         it stands for, they differ by that: a normalized vector's squares add up to 1 only where the division is run,
         too.
         """
-        sides = self._grown([target], [baseline])
-        cones = sides[0].cone(), sides[1].cone()
-        both = CommonStart(sides, self._flows, self._known, self._widens)
+        both = self._grown([target], [baseline])
+        cones = both.as_they_are()
         numbers = self._numbers(both.cones())
         for meaning in self._from_further_back(both, cones, numbers):
             yield replace(meaning, estimated=bool(numbers))
@@ -139,7 +137,7 @@ class Regions:
             )
             yield Meaning("same" if same else "differs", error, cones=cones)
 
-    def _grown(self, targets: Sequence[Value], baselines: Sequence[Value]) -> tuple[GrowingCone, GrowingCone]:
+    def _grown(self, targets: Sequence[Value], baselines: Sequence[Value]) -> CommonStart:
         """Return the cones of some values of each side, with the counterparts of what they start from looked for."""
         sides = (
             GrowingCone(0, self._flows[0], self._known, targets),
@@ -150,7 +148,7 @@ class Regions:
             self._tie_sources(growing)
         shapes = self._shapes_in_common(sides)
         self._tie_alike(*([v for v in self._unknown_sources(g) if tuple(v.shape) in shapes] for g in sides))
-        return sides
+        return CommonStart(sides, self._flows, self._known, self._widens)
 
     def mean_the_same(self, target: Value, baseline: Value) -> bool:
         """Tell whether two values are known to mean the same."""

@@ -78,13 +78,15 @@ class Updates:
         """Return how what the target's step left means what the baseline's did, to as many digits as the step has."""
         for other in self._left_instead(last):
             meaning = self._regions.compare([last], [other])
-            error = _error_of_step(meaning, before, last)
-            if SAME_NORM < error <= NEARLY:  # of the rounding of where both start from, it may be
-                again = self._regions.compare_from_further_back(last, other)
-                meaning = next((found for found in again if _error_of_step(found, before, last) <= SAME_NORM), meaning)
-                error = _error_of_step(meaning, before, last)
-            if error <= SAME_NORM:
+            if meaning.verdict != "same":
+                continue
+            times = _times_the_step(before, last)
+            if meaning.error * times <= SAME_NORM:
                 return meaning
+            if meaning.error * times <= NEARLY:  # of the rounding of where both start from, it may be
+                for found in self._regions.compare_from_further_back(last, other):
+                    if found.verdict == "same" and found.error * times <= SAME_NORM:
+                        return found
         return None
 
     def _left_instead(self, last: Value) -> list[Value]:
@@ -137,13 +139,13 @@ def _lasts(flow: DataFlow, before: Value) -> bool:
     return maker is None or (maker.phase == "optimizer" and read_op_name(maker.op).name in MAKES_STATE)
 
 
-def _error_of_step(meaning: Meaning, before: Value, last: Value) -> float:
-    """Return how far two results are apart, relative to what was changed of them, which may be far less than they are.
+def _times_the_step(before: Value, last: Value) -> float:
+    """Return how many times as large as what was changed of it a result is; infinity where that is not known.
 
-    What does not change, as in a warmup's first step, shows nothing: infinity.
+    What does not change, as in a warmup's first step, shows nothing: infinity, too.
     """
-    if meaning.verdict != "same" or not (before.has_data and last.has_data):
+    if not (before.has_data and last.has_data):
         return math.inf
     now = last.tensor().to_dense().to(torch.float64)
     step = float((now - before.tensor().to_dense().to(torch.float64)).norm())
-    return meaning.error * float(now.norm()) / step if step > 0 else math.inf
+    return float(now.norm()) / step if step > 0 else math.inf
