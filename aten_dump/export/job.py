@@ -62,7 +62,7 @@ def export_dump(
         progress: is told how many calls are done, of how many.
 
     Raises:
-        ConfigError: there is no such target, or something is at `out` already.
+        ConfigError: there is no such target, something is at `out` already, or that is where the dump is.
         MissingDataError: no such step or rank, or a package is missing.
         StoreError: `out` cannot be written.
     """
@@ -76,6 +76,7 @@ def export_dump(
     chosen = ChosenCalls(_ranks(opened, options), kinds, options.filters, root, progress)
     write = import_module(f".formats.{target.module}", __package__).write
     final = Path(out)
+    _keep_apart(final, opened.path)
     with whole_or_nothing(final, target, options.overwrite) as partial:
         write(chosen, partial)
     return Exported(final, chosen.yielded, chosen.left_out)
@@ -90,6 +91,13 @@ def _ranks(dump: Dump, options: Options) -> list[RankDump]:
             f"recorded steps: {', '.join(map(str, dump.steps)) or 'none'}, ranks: {', '.join(map(str, dump.ranks))}"
         )
     return found
+
+
+def _keep_apart(final: Path, dump: Path) -> None:
+    """Refuse to write into a dump, or in place of a folder that holds it: `Options.overwrite` would remove it."""
+    place, source = final.resolve(), dump.resolve()
+    if place == source or place.is_relative_to(source) or source.is_relative_to(place):
+        raise ConfigError(f"{final} would be written over or into the dump {dump}; name a place beside it")
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,17 @@ def test_an_export_is_not_written_over_what_is_there(recorded: Path, tmp_path: P
     export_dump(recorded, target, tmp_path / "out", Options(overwrite=True, steps=0))
     assert (tmp_path / "out").is_file() == TARGETS[target].is_file
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("place", [".", "sub", "..", "../beside/../dump"])
+def test_an_export_replaces_no_dump(recorded: Path, tmp_path: Path, place: str) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(recorded, dump)
+    before = sorted(dump.rglob("*"))
+    with pytest.raises(ConfigError, match="over or into the dump"):
+        export_dump(dump, "torch", dump / place, Options(overwrite=True))
+    assert sorted(dump.rglob("*")) == before
+    assert list(tmp_path.iterdir()) == [dump]
 
 
 def test_a_killed_export_leaves_nothing_under_the_final_name(recorded: Path, tmp_path: Path) -> None:
