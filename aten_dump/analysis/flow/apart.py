@@ -4,8 +4,8 @@ Theory of operation
     Transport: what gloo runs inside a collective. Placing: ``set_``, which only says where memory from outside lies: a
     batch from a DataLoader's worker, the new storage of a ``copy.deepcopy``. Pickles: what ``all_gather_object`` and
     its like send, sizes and padded bytes of Python objects, which hold names of files, process ids and times; told by
-    the stack. Wrappers: ops on DTensors, where the ops that they run on this rank's parts are there, and waits: what a
-    collective brought is its own result.
+    the stack. Buckets: what DDP's ranks tell each other of how gradients lie in them. Wrappers: ops on DTensors, where
+    the ops that they run on this rank's parts are there, and waits: what a collective brought is its own result.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ...store.op_names import WAIT_TENSOR, is_collective, read_op_name
 _PLACES_MEMORY: Final = "aten::set_"
 _WAITS: Final = frozenset((WAIT_TENSOR, "_c10d_functional::_wrap_tensor_autograd"))
 _OBJECTS: Final = "torch/distributed/distributed_c10d.py"  # functions with "object" in their names
+_BUCKETS: Final = "torch/nn/parallel/distributed.py", "_pre_forward"  # the function whose C++ makes them anew
 _ATEN: Final = records.CALL_KINDS.index("aten")
 
 
@@ -31,12 +32,13 @@ def calls_apart(rank: RankDump, *, wrappers: bool) -> frozenset[int]:
     collectives = {op.id for op in tables.ops.records() if op.id in aten and is_collective(op.op)}
     placing = {op.id for op in tables.ops.records() if read_op_name(op.op).without_overload == _PLACES_MEMORY}
     pickling = _Pickling(rank)
+    buckets = _stacks_of_buckets(rank)
     inside = {call.id for call in tables.calls if call.op in collectives}
     for call in tables.calls:
         if call.parent in inside:
             inside.add(call.id)
             found.add(call.id)
-        elif call.op in placing or pickling.runs(call.stack):
+        elif call.op in placing or call.stack in buckets or pickling.runs(call.stack):
             found.add(call.id)
     if wrappers:
         found |= _waits(rank, collectives)
@@ -81,6 +83,18 @@ def _wrapping(rank: RankDump, aten: set[int], parents: set[int]) -> set[int]:
             if not local.isdisjoint(ids):
                 found.add(call.id)
     return found
+
+
+def _stacks_of_buckets(rank: RankDump) -> set[int]:
+    """Return the stacks whose innermost frame is that of DDP where it makes its buckets anew."""
+    text = rank.tables.text
+    file, function = _BUCKETS
+    frames = {
+        frame.id
+        for frame in rank.tables.frames.records()
+        if text(frame.function).endswith(function) and text(frame.file).replace("\\", "/").endswith(file)
+    }
+    return {stack.id for stack in rank.tables.stacks.records() if stack.frame in frames} if frames else set()
 
 
 class _Pickling:

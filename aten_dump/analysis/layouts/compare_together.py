@@ -46,6 +46,7 @@ from .moved_findings import moved_finding
 from .moved_values import Moves
 from .part_arrangement import Settler
 from .rank_replays import RankReplays
+from .reduced_values import settle_reduced
 from .unreduced_gradients import told_where_reduced
 
 _MOST_REPLICAS: Final = 3  # that are described
@@ -171,12 +172,15 @@ def compare_together(task: Task) -> RankEvidence:
     settler = Settler(settings.batch_dim, settings.data)
     settle(likely, settler)
     _settle_gradients(target, baseline, settler)
+    for side in (one, other):
+        settle_reduced(side.rank, settler)
+    settler.give_up_misfits()
     replays = RankReplays(enabled=settings.replay)
     moved: list[Finding] = []
     for side in (one, other):
-        calls = sorted((p.target if side is one else p.baseline for p in likely), key=lambda call: call.id)
-        moves = Moves(side.rank, frozenset(call.id for call in calls), settings.data)
-        moves.run(call for call in calls if call.kind == "aten")
+        paired = frozenset((p.target if side is one else p.baseline).id for p in likely)
+        moves = Moves(side.rank, paired, settings.data)
+        moves.run(side.rank.calls.filter(kind="aten"))
         side.rank = side.rank.renamed(moves.aliases)
         moved += [moved_finding(side.rank, fault, replays, is_baseline=side is other) for fault in moves.faults]
     target, baseline = one.rank, other.rank

@@ -25,12 +25,14 @@ from ..evidence.findings import Finding
 from ..evidence.judgement import Compared, Judgement
 from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
+from ..flow.cones import Cone
 from ..judging.estimates import limits_of
 from ..judging.knowledge import Knowledge
 from ..judging.result_judge import ResultJudge
 from ..rerun.op_errors import OwnError
 from .fused_loss import is_fused, judge_fused
 from .rank_replays import RankReplays, id_of
+from .whole_op import is_made_of_the_whole, off_together
 
 _GROWTH: Final = 4.0  # of the dtype's limit, times the root of depth and ranks
 _AMPLIFIES: Final = 8.0
@@ -51,6 +53,9 @@ class LayoutJudge(ResultJudge):
     ) -> dict[str, Judgement]:
         """Judge all results of a pair of calls; `found` has them by slot."""
         judged = super().results(target, baseline, found, inputs)
+        for slot, said in judged.items():
+            if said.note == _TOGETHER and is_made_of_the_whole(target, baseline, slot):
+                judged[slot] = replace(said, status="within", guilty=False, floor_from="replay", note="")
         unknown = [slot for slot, said in judged.items() if said.status == "unknown" and not found[slot][2].known]
         if unknown and not inputs.undefined:
             judged |= self._by_itself(target, baseline, {slot: found[slot] for slot in unknown}, inputs)
@@ -97,6 +102,15 @@ class LayoutKnowledge(Knowledge):
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:
         found = [d for d in super().differences(target, baseline) if not self._is_size(d)]
         return [d for d in found if not _are_dims_of_size_1(d, target, baseline)]
+
+    def wrong_in(self, cones: Sequence[Cone]) -> tuple[Call, int, str] | None:
+        wrong = super().wrong_in(cones)
+        for side, cone in enumerate(cones) if wrong is None else ():
+            off = off_together(cone)
+            if off is not None:
+                call, slot, error = off
+                return call, side, f"{call.name}.{slot} is off by {error:.3g} (relative L2): {_TOGETHER}"
+        return wrong
 
     def _is_size(self, difference: ArgumentDifference) -> bool:
         """Tell whether arguments are sizes, or numbers of elements, of parts and of the whole."""

@@ -91,9 +91,9 @@ class Moves:
         if earlier is not None:
             self.aliases[value.id] = self.aliases.get(earlier, earlier)
             return
-        origins, behind = self._origins(value)
+        origins, passed, behind = self._origins(value)
         fitting = []
-        for number in origins:
+        for number in (*passed, *origins):
             other = self.rank.value_by_id(self.aliases.get(number, number))
             if other.id != value.id and not (other.undefined or other.unsettled) and other.shape == value.shape:
                 fitting.append(other)
@@ -111,6 +111,8 @@ class Moves:
                 self.aliases[value.id] = other.id
                 self._used.add(other.id)
                 return
+        if not self._is_paired(call):
+            return
         collective = next((c for c in behind if is_collective(c.op)), None)
         held = value.assembly.parts[self.rank.lead.rank]
         only = len(origins) == 1 and all(maker.id in self.rank.aside for maker in behind)
@@ -134,38 +136,51 @@ class Moves:
             return None
         return id if closeness(value, earlier, data=self.read_data).bitwise else None
 
-    def _origins(self, value: AssembledValue) -> tuple[list[int], list[Call]]:
-        """Return the values of the program behind a value, and the calls between, the last first."""
+    def _origins(self, value: AssembledValue) -> tuple[list[int], list[int], list[Call]]:
+        """Return the values of the program behind a value, and the calls between, the last first.
+
+        Between are also calls of the program without a counterpart, which may move tensors too: what these made comes
+        second.
+        """
         lead = self.rank.lead
         holders = self.rank.whole.holders[lead.rank]
         waiting = [value.assembly.parts[lead.rank]]
         seen = {waiting[0].id}
         origins: dict[int, None] = {}
+        passed: dict[int, None] = {}
         behind: dict[int, Call] = {}
         while waiting and len(behind) < _MOST_CALLS:
             item = waiting.pop(0)
             maker = self._makers.maker(item)
-            if maker is None or self._is_program(maker):
-                id = self.rank.ids[item.id]
-                origins[id if id in self._made_of_parts else self._places.get(_place(item), id)] = None
+            if maker is None or self._is_paired(maker):
+                origins[self._id_of(item)] = None
                 continue
             behind[maker.id] = maker
+            if any(call.id not in self.rank.aside for call in _with_ops_around(maker)):
+                passed[self._id_of(item)] = None
             for given in self._given(maker):
                 held = holders.of(lead.value_by_id(given))
                 if held.id not in seen and not held.undefined:
                     seen.add(held.id)
                     waiting.append(held)
-        return list(origins), sorted(behind.values(), key=lambda call: -call.id)
+        return list(origins), list(passed), sorted(behind.values(), key=lambda call: -call.id)
 
     @staticmethod
     def _given(call: Call) -> Iterator[int]:
         return (number for _, number in call.input_slots())
 
-    def _is_program(self, call: Call) -> bool:
+    def _id_of(self, part: Value) -> int:
+        """Return the id under which goes what the lead holds a part of."""
+        id = self.rank.ids[part.id]
+        return id if id in self._made_of_parts else self._places.get(_place(part), id)
+
+    def _is_paired(self, call: Call) -> bool:
         """Tell whether a call, or the op on DTensors around it, has a counterpart."""
-        found: Call | None = call
-        while found is not None and found.kind == "aten":
-            if found.id in self.paired:
-                return True
-            found = found.parent
-        return False
+        return any(found.id in self.paired for found in _with_ops_around(call))
+
+
+def _with_ops_around(call: Call) -> Iterator[Call]:
+    found: Call | None = call
+    while found is not None and found.kind == "aten":
+        yield found
+        found = found.parent

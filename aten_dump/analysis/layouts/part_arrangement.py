@@ -60,6 +60,7 @@ class Settler:
     read_data: bool = True
     replicas: dict[int, ReplicaDifference] = field(default_factory=dict)  # by value id, of the target
     unfitting: int = 0
+    _misfits: dict[int, tuple[Assembly, str, tuple[int, ...]]] = field(default_factory=dict)  # and why, by identity
     _unfitting_dims: set[int] = field(default_factory=set)  # shards along them did not make up the whole before
     _terms: Counter[Kind] = field(default_factory=Counter)  # how tensors of which ranks hold terms were reduced
     _failed: Counter[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]] = field(default_factory=Counter)
@@ -71,6 +72,8 @@ class Settler:
                 self._share(value.assembly, tuple(other.shape))
         if _is_open(target) and _is_open(baseline):
             self._share_one(target, baseline)
+        if _is_open(target) and _is_open(baseline):
+            self._pair_off(target, baseline)
         if _is_open(target) and not _is_open(baseline):
             self._fit(target, baseline, is_gradient)
         elif _is_open(baseline) and not _is_open(target):
@@ -78,6 +81,31 @@ class Settler:
         for value, other, keep in ((target, baseline, True), (baseline, target, False)):
             if isinstance(value, AssembledValue) and not value.unsettled and not value.assembly.shared:
                 self._check_replicas(value, other, keep)
+
+    def give_up_misfits(self) -> None:
+        """Say of parts that did not make up any counterpart that they cannot be put together."""
+        for assembly, why, shape in self._misfits.values():
+            if assembly.open:
+                assembly.give_up(why, shape)
+                self.unfitting += 1
+
+    def settle_reduced(self, term: Value, made: Value) -> None:
+        """Settle what an all-reduce made, if all ranks hold the same, and what it was given, by that."""
+        if _is_open(made):
+            assert isinstance(made, AssembledValue)
+            self._share(made.assembly, made.assembly.group_shapes[0])
+        if _is_open(term) and not _is_open(made) and term.shape == made.shape:
+            self._fit(term, made, is_gradient=False)
+
+    def settle_alike(self, value: Value, other: Value) -> None:
+        """Settle a value as `other` is, which has the same elements in the same order."""
+        if not _is_open(value) or other.unsettled or value.numel != math.prod(other.shape):
+            return
+        assert isinstance(value, AssembledValue)
+        assert isinstance(other, AssembledValue)
+        grid, shapes = other.assembly.grid, set(value.assembly.group_shapes)
+        if grid is not None and grid.placements[0].kind in ("sum", "avg") and len(shapes) == 1:
+            value.assembly.across(grid.placements[0], shapes.pop(), grid.scale)
 
     def _share_one(self, *pair: Value) -> None:
         """Of two open values settle that of which all ranks hold the same, if the other's parts make up its shape."""
@@ -87,6 +115,28 @@ class Settler:
             shape = value.assembly.group_shapes[0]
             if value.assembly.open and any(_shards(other.assembly.group_shapes, shape, None, False, False)):
                 self._share(value.assembly, shape)
+
+    def _pair_off(self, target: Value, baseline: Value) -> None:
+        """Settle two open values of which every rank has a part on both sides, and on both nearly the same.
+
+        So are the activations of programs that both divide the batch. They are taken as the mean over ranks, as what is
+        asked is whether both sides have the same, whatever that is a part of.
+        """
+        assert isinstance(target, AssembledValue)
+        assert isinstance(baseline, AssembledValue)
+        ours, theirs = target.assembly, baseline.assembly
+        if ours.parts.keys() != theirs.parts.keys() or len(ours.groups) != len(ours.parts):
+            return
+        shapes = {*ours.group_shapes, *theirs.group_shapes}
+        kept = (self._closeness(part, theirs.parts[rank]) for rank, part in ours.parts.items())
+        if len(shapes) > 1 or not all(near.bitwise or _distance(near) <= _NEAR for near in kept):
+            return
+        (shape,) = shapes
+        for assembly in (ours, theirs):
+            if target.is_floating:
+                assembly.across(Placement("avg"), shape)
+            elif shape:
+                assembly.across(Placement("shard", 0), (shape[0] * len(assembly.parts), *shape[1:]))
 
     def _share(self, assembly: Assembly, shape: tuple[int, ...]) -> None:
         """Settle plain tensors of the counterpart's shape of which all ranks hold the same bits."""
@@ -102,7 +152,7 @@ class Settler:
         assert isinstance(value, AssembledValue)
         assembly, shape = value.assembly, tuple(whole.shape)
         if whole.undefined or whole.unsettled:
-            assembly.give_up("the counterpart is not known as a whole", assembly.group_shapes[0])
+            assembly.reason = "the counterpart is not known as a whole"
             return
         if set(assembly.group_shapes) == {shape}:
             self._fit_equal(value, whole, shape, is_gradient)
@@ -121,13 +171,12 @@ class Settler:
         if found and (error <= near or (self.batch_dim is not None and placement.dim == self.batch_dim)):
             assembly.across(placement, shape, scale)
             return
-        self.unfitting += 1
         self._failed[assembly.group_shapes, shape] += 1
         self._unfitting_dims.add(placement.dim)
         sizes = " + ".join(str(list(s)) for s in assembly.group_shapes[:4])
         more = " + ..." if len(assembly.group_shapes) > 4 else ""
         why = "in no order that was tried do they come near it" if found else "they do not add up to it"
-        assembly.give_up(f"{sizes}{more} stand against {list(shape)}, and {why}", shape)
+        self._leave_open(assembly, f"{sizes}{more} stand against {list(shape)}, and {why}", shape)
 
     def _fit_equal(self, value: AssembledValue, whole: Value, shape: tuple[int, ...], is_gradient: bool) -> None:
         """Tell replicas from terms of a sum or a mean: parts of the shape of the whole."""
@@ -153,10 +202,14 @@ class Settler:
         if is_gradient and self._terms:  # gradients that cancel to noise come near nothing
             assembly.across(Placement(max(kinds, key=lambda kind: self._terms[kind])), shape)
             return
-        self.unfitting += 1
-        assembly.give_up(
-            "every rank has another tensor, and neither one of them nor their sum or mean comes near", shape
+        self._leave_open(
+            assembly, "every rank has another tensor, and neither one of them nor their sum or mean comes near", shape
         )
+
+    def _leave_open(self, assembly: Assembly, why: str, shape: tuple[int, ...]) -> None:
+        """Note parts that do not make up a counterpart: it may be none, and another one theirs."""
+        assembly.leave_open()
+        self._misfits.setdefault(id(assembly), (assembly, why, shape))
 
     def _error(self, value: Value, whole: Value) -> float:
         found = self._closeness(value, whole)

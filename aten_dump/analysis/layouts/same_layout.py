@@ -1,21 +1,31 @@
-"""Did two steps run in the same parallel layout?"""
+"""Did two steps run in the same parallel layout?
+
+Theory of operation
+    Layouts that are written by hand have no DTensors: there a parameter has another part of the elements on one side,
+    or ranks talk to each other elsewhere, as where one side reduces gradients in the backward pass and the other after
+    it. A side that lacks some of the other's collectives has the same layout, and perhaps a mistake.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from ...dump import RankDump, Step
+from ...store.op_names import is_collective
+from ..pairing.call_keys import normal_module
 
 
 def layouts_differ(target: Step, baseline: Step) -> bool:
-    """Tell whether two steps were recorded by unlike numbers of ranks, or with DTensors that lie otherwise."""
+    """Tell whether two steps were recorded by unlike numbers of ranks, or with tensors that lie otherwise on them."""
     if not target.ranks or not baseline.ranks:
         return False
     leads = target.rank(target.ranks[0]), baseline.rank(baseline.ranks[0])
     sizes = [_world_size(lead) for lead in leads]
     if sizes[0] != sizes[1]:
         return max(sizes) > 1
-    return sizes[0] > 1 and _placements(leads[0]) != _placements(leads[1])
+    if sizes[0] == 1:
+        return False
+    return _placements(leads[0]) != _placements(leads[1]) or _parts_differ(*leads) or _talk_elsewhere(*leads)
 
 
 def _world_size(rank: RankDump) -> int:
@@ -32,3 +42,24 @@ def _placements(rank: RankDump) -> Counter[str]:
         if "placements" in extra and value.id not in producers:
             found[repr((extra["mesh"]["shape"], extra["placements"], value.shape))] = 1
     return found
+
+
+def _parts_differ(target: RankDump, baseline: RankDump) -> bool:
+    """Tell whether gradients of parameters of one name have other shapes."""
+    ours, theirs = (
+        {normal_module(g.name): tuple(rank.tables.values[g.value].shape) for g in rank.tables.gradients}
+        for rank in (target, baseline)
+    )
+    return any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys())
+
+
+def _talk_elsewhere(target: RankDump, baseline: RankDump) -> bool:
+    """Tell whether each side has collectives of a kind and phase that the other has not."""
+    ours, theirs = map(_collectives, (target, baseline))
+    return not (ours <= theirs or theirs <= ours)
+
+
+def _collectives(rank: RankDump) -> set[tuple[str, int]]:
+    tables = rank.tables
+    ops = {op.id: op.op for op in tables.ops.records() if is_collective(op.op)}
+    return {(ops[call.op], call.phase) for call in tables.calls if call.op in ops} if ops else set()

@@ -36,6 +36,10 @@ class Assembly:
         self.grid = Grid(self.grid.shape, self.grid.ranks, (placement, *self.grid.placements[1:]), scale)
         self.shape, self.settled = shape, True
 
+    def leave_open(self) -> None:
+        """Take back how groups of ranks share the tensor: it was tried, and does not fit."""
+        self.shape, self.settled = self.group_shapes[0], False
+
     def give_up(self, reason: str, shape: tuple[int, ...]) -> None:
         """Say that the parts cannot be put together."""
         self.grid, self.reason, self.shape, self.settled = None, reason, shape, True

@@ -28,6 +28,7 @@ from aten_dump.analysis.layouts.layout_pair_walk import (
 )
 from aten_dump.analysis.layouts.rank_replays import RankReplays
 from aten_dump.analysis.rerun.op_errors import Replays
+from aten_dump.analysis.rerun.rounding_error import LocalError
 from aten_dump.dump import Call, Value
 from aten_dump.dump.across_ranks.assembled_rank import AssembledRank
 from aten_dump.dump.across_ranks.assembled_value import AssembledValue
@@ -66,13 +67,27 @@ def whole(folder: Path, tensor: torch.Tensor) -> Value:
 # -- results that every rank has right -------------------------------------------------------------------------------
 
 
-def judged(make: Callable[..., Call], distance: float, ranks: int = 2, **given: Any) -> Judgement:
-    call = make()
-    judge = LayoutJudge((), Replays(), None)
+class RightOnEveryRank(Replays):
+    """Replays of calls whose ranks did each what `honest` did."""
+
+    def __init__(self, honest: Call) -> None:
+        super().__init__()
+        self._honest = honest
+
+    def errors(self, call: Call) -> dict[str, LocalError] | str:
+        return super().errors(self._honest)
+
+
+def judged(
+    make: Callable[..., Call], distance: float, ranks: int = 2, made: torch.Tensor = X, **given: Any
+) -> Judgement:
+    """Judge what ranks made together, `made`, of X and Y, which they were to add."""
+    honest, target = make(), make(result=made)
+    judge = LayoutJudge((), RightOnEveryRank(honest), None)
     judge.ranks = ranks
-    found = {"output.0": (call.outputs, call.outputs, apart(distance, rmse=given.pop("rmse", 1.0)))}
+    found = {"output.0": (target.outputs, honest.outputs, apart(distance, rmse=given.pop("rmse", 1.0)))}
     known = {"worst": "within", **given}
-    return judge.results(call, call, found, inputs(**known))["output.0"]
+    return judge.results(target, honest, found, inputs(**known))["output.0"]
 
 
 @pytest.mark.parametrize(("depth", "ranks"), [(0, 2), (3, 2), (0, 8)])
@@ -84,6 +99,13 @@ def test_right_on_every_rank_may_be_wrong_together(make: Callable[..., Call], de
     assert (wrong.status, wrong.guilty, wrong.floor_from) == ("different", True, "depth")
     assert "is a reduction missing?" in wrong.note
     assert wrong.floor == pytest.approx(limit) and wrong.ratio == pytest.approx(1.001)
+
+
+def test_what_the_op_makes_of_the_whole_is_right_however_far_it_is_from_the_counterpart(
+    make: Callable[..., Call],
+) -> None:
+    said = judged(make, 0.9, made=X + Y)  # of inputs of which rounding is all there is, Adam makes steps as long as any
+    assert (said.status, said.guilty, said.floor_from) == ("within", False, "replay")
 
 
 def test_noise_of_the_inputs_is_allowed(make: Callable[..., Call]) -> None:

@@ -63,7 +63,17 @@ Parts, Whole = Callable[..., AssembledValue], Callable[..., Value]
 def settled(target: Value, baseline: Value, settler: Settler | None = None, is_gradient: bool = False) -> Settler:
     settler = settler or Settler()
     settler.settle(target, baseline, is_gradient=is_gradient)
+    settler.give_up_misfits()
     return settler
+
+
+def test_another_counterpart_may_show_what_one_does_not(parts: Parts, whole: Whole) -> None:
+    value, settler = parts(WHOLE.chunk(2)), Settler()
+    settler.settle(value, whole(WHOLE.t().contiguous()), is_gradient=False)
+    settler.settle(value, whole(-WHOLE), is_gradient=False)
+    settler.settle(value, whole(WHOLE), is_gradient=False)
+    settler.give_up_misfits()
+    assert settler.unfitting == 0 and torch.equal(value.tensor(), WHOLE)
 
 
 # -- shards --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""Dumps of parallel layouts that are written by hand agree with one process, and with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from aten_dump.analysis.compare import compare
+from tests.distributed.launching import launch_once
+from tests.torch_features import needs_fsdp_on_cpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launch_once("by_hand", tmp_path_factory, "tests.distributed.layouts_by_hand").folder
+
+
+@pytest.mark.parametrize(
+    ("layout", "other"),
+    [
+        ("tensor_parallel", "single"),
+        pytest.param("averaged", "single", marks=pytest.mark.slow),
+        pytest.param("ddp", "single", marks=pytest.mark.slow),
+        pytest.param("fsdp", "single", marks=[pytest.mark.slow, needs_fsdp_on_cpu]),
+        ("averaged", "ddp"),
+        pytest.param("fsdp", "ddp", marks=needs_fsdp_on_cpu),
+    ],
+)
+def test_two_steps_of_adam_agree_in_unlike_layouts(dumps: Path, layout: str, other: str) -> None:
+    found = compare(dumps / layout, dumps / other)
+    assert found.verdict == "within", found.answer()
+    assert [rank.together for rank in found.ranks] == [(2, 1 if other == "single" else 2)] * 2
+
+
+def test_buckets_of_other_sizes_are_one_layout(dumps: Path) -> None:
+    found = compare(dumps / "ddp.buckets", dumps / "ddp")
+    assert found.verdict == "within", found.answer()
+    assert [rank.together for rank in found.ranks] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("layout", "other", "op", "module"),
+    [
+        ("tensor_parallel.bias", "single", "aten::add.Tensor", "block"),
+        ("tensor_parallel.unreduced", "single", "aten::view", "block.attention.out"),
+        ("summed", "ddp", "aten::div_.Tensor", ""),
+        pytest.param("summed", "single", "aten::div_.Tensor", "", marks=pytest.mark.slow),
+    ],
+)
+def test_a_mistake_in_a_layout_is_found(dumps: Path, layout: str, other: str, op: str, module: str) -> None:
+    found = compare(dumps / layout, dumps / other)
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    place = found.cause.row.place
+    assert (place.op, place.module) == (op, module), found.answer()
