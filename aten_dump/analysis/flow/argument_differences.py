@@ -16,6 +16,9 @@ _PLACES: Final = ("device", "pin_memory", "generator", "layout", "non_blocking")
 _OF_GROUP: Final = frozenset(("group", "backend", "ranks"))  # a process group
 _BACKEND: Final = "backend"  # each device has its own
 _ABSENT: Final = object()
+_DIMENSIONS: Final = frozenset(("dim", "dims", "dim0", "dim1", "axis"))
+_NEW_DIMENSION: Final = ("stack", "unsqueeze")  # in names of calls whose result has one more, which is counted
+_MOVING: Final = _DIMENSIONS | {"shifts", "pad", "padding", "descending", "start", "end", "step", "offset", "k"}
 _LIMITS: Final = ("min", "max", "tiny", "eps", "smallest_normal")  # of torch.finfo
 
 
@@ -31,6 +34,11 @@ class ArgumentDifference:
 
     def __str__(self) -> str:
         return f"{self.name} is {self.target}, in the baseline {self.baseline}"
+
+
+def may_move(difference: ArgumentDifference) -> bool:
+    """Tell whether an argument may do no more than put elements elsewhere, which statistics do not show."""
+    return difference.name in _MOVING
 
 
 def argument_differences(target: Call, baseline: Call) -> list[ArgumentDifference]:
@@ -55,7 +63,7 @@ class _Comparing:
         target, baseline = map(_named, self._calls)
         for name in dict.fromkeys((*baseline, *target)):
             one, other = target.get(name, _ABSENT), baseline.get(name, _ABSENT)
-            if name in _PLACES or self._same(one, other):
+            if name in _PLACES or self._same(one, other) or (name in _DIMENSIONS and self._same_places(one, other)):
                 continue
             if _ABSENT in (one, other) and self._is_default(name, other if one is _ABSENT else one):
                 continue
@@ -97,6 +105,10 @@ class _Comparing:
             return True
         return bool(one == other or (one != one and other != other))
 
+    def _same_places(self, one: Any, other: Any) -> bool:
+        """Tell whether dimensions are the same, counted from the first or from the last."""
+        return self._same(*(_from_first(call, item) for call, item in zip(self._calls, (one, other), strict=True)))
+
     def _are_filled(self, one: Value, other: Value) -> bool:
         """Tell whether both calls only write to these: their shape is what a factory is given as its size."""
         values = zip(self._calls, (one, other), strict=True)
@@ -133,6 +145,16 @@ def _named(call: Call) -> dict[str, Any]:
     names = call.arguments
     named = {names[n] if n < len(names) else str(n): item for n, item in enumerate(args)}
     return named | kwargs
+
+
+def _from_first(call: Call, dimensions: Any) -> Any:
+    """Return dimensions of what a call is given, all counted from the first one."""
+    given = next((value for _, value in call.input_values()), None)
+    if given is None or any(name in call.op for name in _NEW_DIMENSION):
+        return dimensions
+    if isinstance(dimensions, (list, tuple)):
+        return [_from_first(call, one) for one in dimensions]
+    return dimensions + len(given.shape) if type(dimensions) is int and dimensions < 0 else dimensions
 
 
 def _dtypes(call: Call) -> set[torch.dtype]:

@@ -58,6 +58,25 @@ def test_numbers_and_lists(make: Callable[..., Call], one: Any, other: Any, text
     assert told(make(X, one), make(X, other)) == ([] if text is None else [text])
 
 
+@pytest.mark.parametrize(
+    ("op", "one", "other", "same"),
+    [
+        ("aten::_softmax", -1, 2, True),
+        ("aten::_softmax", -1, 1, False),
+        ("aten::sum.dim_IntList", [-1, 0], [2, 0], True),
+        ("aten::sum.dim_IntList", [-1, 0], [1, 0], False),
+        ("aten::unsqueeze", -1, 2, False),
+        ("torch.unsqueeze", -1, 2, False),
+    ],
+)
+def test_dimensions_may_be_counted_from_the_last(
+    make: Callable[..., Call], op: str, one: Any, other: Any, same: bool
+) -> None:
+    x, names = torch.ones(2, 3, 4), ("self", "dim")
+    calls = [make(x, dim, op=op, arguments=names, result=x) for dim in (one, other)]
+    assert told(*calls) == ([] if same else [f"dim is {one}, in the baseline {other}"])
+
+
 def test_tensors_are_compared_as_values_elsewhere(make: Callable[..., Call]) -> None:
     assert told(make(X, 0), make(X[:2] * 2, 0)) == []
     assert told(make(X, X[:2]), make(X, 3)) == ["min is a tensor float32[2], in the baseline 3"]
