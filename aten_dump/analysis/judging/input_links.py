@@ -10,7 +10,8 @@ from typing import Final
 
 import torch
 
-from ...dump import Value
+from ...dump import Call, Value
+from ...store.op_names import read_op_name
 from ..distance.element_chunks import plain
 from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import Pair
@@ -29,6 +30,7 @@ _NEAR: Final = 1e-3  # statistics of two tensors that may be one
 _MOST_ALIKE: Final = 64  # values of one shape among which the nearest is looked for
 _MOST_ELEMENTS: Final = 1 << 22  # of these together
 
+_COMMUTE: Final = frozenset(("add", "mul", "maximum", "minimum", "logical_and", "logical_or", "eq", "ne"))
 UNDEFINED: Final = State("unknown", undefined=True)
 
 
@@ -214,11 +216,19 @@ class Links:
     def of(self, pair: Pair) -> list[Link]:
         """Return a link for each input that both calls read."""
         theirs = dict(pair.baseline.input_values())
-        return [
-            self._link(pair, slot, value, theirs[slot])
-            for slot, value in self._flows[0].reads(pair.target)
-            if slot in theirs
-        ]
+        ours = [(slot, value) for slot, value in self._flows[0].reads(pair.target) if slot in theirs]
+        if _commutes(pair.target) and _commutes(pair.baseline) and self._is_crossed(ours, theirs):
+            theirs = dict(zip(theirs, reversed(theirs.values()), strict=True))
+        return [self._link(pair, slot, value, theirs[slot]) for slot, value in ours]
+
+    def _is_crossed(self, ours: list[tuple[str, Value]], theirs: dict[str, Value]) -> bool:
+        """Tell whether both of what a call reads is known to be what the other reads at the other place."""
+        if not len(ours) == len(theirs) == 2:
+            return False
+        given = [value for _, value in ours], list(theirs.values())
+        state = self._wiring.state
+        straight = any(state(*both) is not None for both in zip(*given, strict=True))
+        return not straight and all(state(*both) is not None for both in zip(given[0], given[1][::-1], strict=True))
 
     def _link(self, pair: Pair, slot: str, target: Value, baseline: Value) -> Link:
         link = Link(slot, target, baseline, self._known.close(target, baseline))
@@ -241,6 +251,11 @@ class Links:
         if link.said is not None and link.state is None:
             link.state = state_from(link.said, link.close)
         return link
+
+
+def _commutes(call: Call) -> bool:
+    """Tell whether a call of two tensors makes the same whichever comes first."""
+    return read_op_name(call.op).name in _COMMUTE and not call.inputs[1]  # alpha
 
 
 def _kind(value: Value) -> tuple[object, ...]:
