@@ -19,6 +19,7 @@ import torch
 
 from ...dump import Call, Value
 from ..distance.metrics import Metrics
+from ..distance.value_distance import Closeness
 from ..rerun.rounding import terms_of
 
 FloorFrom = Literal["replay", "control", "depth", "dtype", "exact", "semantics", "rule"]
@@ -36,6 +37,8 @@ _ROUNDINGS: Final = 1.5  # of the result's dtype
 _ELEMENT_ROUNDINGS: Final = 2.5
 _ACCUMULATED: Final = 4.0
 _MOST_ROOTS: Final = 256.0
+GROWTH: Final = 2.0  # of the bound, times the root of the depth
+AMPLIFIES: Final = 8.0  # an honest op may turn an error of its inputs into one so many times larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,34 @@ def summed_terms(call: Call, result: Value | None = None) -> float:
     largest = max((value.numel for _, value in call.result_values()), default=1)
     outputs = largest if result is None else result.numel
     return terms_of(call.op, [value.numel for _, value in call.input_values()], max(outputs, 1))
+
+
+def distance(target: Value, baseline: Value, close: Closeness, depth: int, error: float = 0.0) -> tuple[float, float]:
+    """Return the limit for two values after so many ops, and how many times that they are apart.
+
+    Args:
+        target: of the dump in question.
+        baseline: its counterpart.
+        close: how close they are.
+        depth: ops that they went through.
+        error: of what they were made of; an honest op may make it larger.
+    """
+    if close.shape is not None or close.nonfinite:
+        return 0.0, math.inf
+    limit = max(limits_of(target, baseline).rel_l2 * GROWTH * math.sqrt(1 + depth), AMPLIFIES * error)
+    if not (target.is_floating and baseline.is_floating):
+        limit = 0.0
+    found = close.error or 0.0
+    return limit, found / limit if limit else math.inf if found else 0.0
+
+
+def limits_of(target: Value, baseline: Value) -> Limits:
+    """Return the table's limits for a pair; those of an integer allow nothing."""
+    if not (target.is_floating and baseline.is_floating):
+        return Limits(0.0, 0.0)
+    return Limits.of(coarser_of(target, baseline))
+
+
+def coarser_of(target: Value, baseline: Value) -> torch.dtype:
+    """Return the dtype of two that has fewer digits."""
+    return max(target.dtype, baseline.dtype, key=lambda dtype: torch.finfo(dtype).eps)

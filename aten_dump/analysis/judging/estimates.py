@@ -13,18 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-import torch
-
-from ...dump import Call, Value
+from ...dump import Call
 from ..distance.cancelled_sums import is_sum, times_cancelled
 from ..distance.value_distance import Closeness
 from ..evidence.judgement import Compared, Judgement
-from ..evidence.noise_floors import FloorFrom, Limits, summed_terms
+from ..evidence.noise_floors import AMPLIFIES, GROWTH, FloorFrom, Limits, coarser_of, summed_terms
 from ..evidence.states import Inputs
 from ..flow.cones import Cone
 
-_GROWTH: Final = 2.0  # of the bound, times the root of the depth
-_AMPLIFIES: Final = 8.0  # an honest op may turn an error of its inputs into one so many times larger
 _FLIPPED: Final = 0.1  # share of elements of an integer or bool result that noise in the inputs may change
 _CONTROL_TIMES: Final = 4.0
 _QUOTIENTS: Final = ("div", "reciprocal", "rsqrt", "log", "pow")  # in names of ops; m / sqrt(v) of noise is 1 or -1
@@ -46,19 +42,21 @@ class Estimator:
         if not (baseline.is_floating and target.is_floating):
             return _discrete(close, inputs)
         control = self._control(call, slot) if self._control is not None else None
-        local = Limits.of(_coarser(target, baseline), summed_terms(call))
+        local = Limits.of(coarser_of(target, baseline), summed_terms(call))
         if control is not None:
             limits = control.times(_CONTROL_TIMES).above(local)
             reason = f"{_CONTROL_TIMES:g} times its distance from the baseline"
             return replace(_over(_ratio(close, limits), limits, "control", inputs), reason=reason)
         if inputs.worst == "same":
-            reason = f"{str(_coarser(target, baseline)).removeprefix('torch.')}, sums of {summed_terms(call):.0f} terms"
+            reason = (
+                f"{str(coarser_of(target, baseline)).removeprefix('torch.')}, sums of {summed_terms(call):.0f} terms"
+            )
             return replace(_over(_ratio(close, local), local, "dtype", inputs), reason=reason)
         if close.level != "statistic":
             return _grown(call, close, local, inputs)
         times = times_cancelled(call, slot, baseline)
         if is_sum(call, slot):
-            local = Limits.of(_coarser(target, baseline), summed_terms(call, baseline))
+            local = Limits.of(coarser_of(target, baseline), summed_terms(call, baseline))
         if inputs.worst == "within" and not inputs.error:
             return _of_equal_statistics(close, local.times(times), inputs)
         return _grown(call, close, local, inputs, times)
@@ -76,11 +74,11 @@ def _of_equal_statistics(close: Closeness, local: Limits, inputs: Inputs) -> Jud
 
 def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs, times: float = 1.0) -> Judgement:
     """Judge by a bound that grows with depth and with the error of the inputs, `times` as far of a sum that cancels."""
-    bound = local.times(_GROWTH * math.sqrt(1 + inputs.depth))
-    carried = inputs.error * max(_AMPLIFIES, 2 + inputs.error)  # a square of pure noise is off by the square
+    bound = local.times(GROWTH * math.sqrt(1 + inputs.depth))
+    carried = inputs.error * max(AMPLIFIES, 2 + inputs.error)  # a square of pure noise is off by the square
     limits = bound.above(Limits(carried + local.rel_l2, math.inf)).times(times)
     # Sums that cancel (the gradient of a bias before a norm) are as large as the noise of what they sum.
-    noise = _AMPLIFIES * inputs.noise * math.sqrt(summed_terms(call))
+    noise = AMPLIFIES * inputs.noise * math.sqrt(summed_terms(call))
     if close.metrics is not None and close.metrics.rmse <= noise:
         return Judgement("within", floor=limits.rel_l2, floor_from="depth", note="as large as noise that is summed")
     ratio = (close.error or 0.0) / limits.rel_l2
@@ -90,25 +88,6 @@ def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs, times: f
     reason = f"{inputs.depth + 1} ops deep, inputs up to {inputs.error:.2g} apart"
     reason += f", what it adds up is {times:.2g} times as large" if times > 1 else ""
     return replace(_over(ratio, limits, "depth", inputs), reason=reason)
-
-
-def distance(target: Value, baseline: Value, close: Closeness, depth: int, error: float = 0.0) -> tuple[float, float]:
-    """Return the limit for two values after so many ops, and how many times that they are apart.
-
-    Args:
-        target: of the dump in question.
-        baseline: its counterpart.
-        close: how close they are.
-        depth: ops that they went through.
-        error: of what they were made of; an honest op may make it larger.
-    """
-    if close.shape is not None or close.nonfinite:
-        return 0.0, math.inf
-    limit = max(limits_of(target, baseline).rel_l2 * _GROWTH * math.sqrt(1 + depth), _AMPLIFIES * error)
-    if not (target.is_floating and baseline.is_floating):
-        limit = 0.0
-    found = close.error or 0.0
-    return limit, found / limit if limit else math.inf if found else 0.0
 
 
 def error_within(cones: tuple[Cone, Cone], error: float) -> float:
@@ -123,17 +102,6 @@ def error_within(cones: tuple[Cone, Cone], error: float) -> float:
     made = (value for cone in cones for call in cone.calls for _, value in call.output_values() if value.is_floating)
     ends = {value.dtype for cone in cones for value in cone.values}
     return max((error, *(Limits.of(dtype).rel_l2 for dtype in {value.dtype for value in made} - ends)))
-
-
-def limits_of(target: Value, baseline: Value) -> Limits:
-    """Return the table's limits for a pair; those of an integer allow nothing."""
-    if not (target.is_floating and baseline.is_floating):
-        return Limits(0.0, 0.0)
-    return Limits.of(_coarser(target, baseline))
-
-
-def _coarser(target: Value, baseline: Value) -> torch.dtype:
-    return max(target.dtype, baseline.dtype, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _over(ratio: float, limits: Limits, source: FloorFrom, inputs: Inputs) -> Judgement:

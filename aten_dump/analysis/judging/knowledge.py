@@ -15,6 +15,7 @@ from ..distance.value_distance import Closeness
 from ..evidence.evidence_rows import EvidenceRows, Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Compared
+from ..evidence.noise_floors import limits_of
 from ..evidence.states import WORSE, Inputs, inputs_of
 from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.computed_dtype import computed_dtype, dtype_text
@@ -30,7 +31,6 @@ from ..outcomes.roots import is_wrapper
 from ..rerun.op_errors import Undefined
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
-from .estimates import limits_of
 from .input_links import Links
 from .result_judge import ResultJudge, is_random
 from .sources import Sources, records_all_ops

@@ -12,36 +12,35 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import is_workspace, reads_no_elements
+from ...store.op_names import is_workspace
 from ..distance.float64_results import SAME_NORM
 from ..distance.value_distance import is_of_other_numbers
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
+from ..evidence.noise_floors import distance
 from ..evidence.states import State
-from ..flow.argument_differences import ArgumentDifference
-from ..flow.data_flow import DataFlow
+from ..flow.argument_differences import ArgumentDifference, may_move
 from ..flow.regions import Meaning, Verdict
+from ..outcomes.later_calls import LaterCalls
 from ..outcomes.loss_parts import LossParts
 from ..outcomes.region_differences import Accused, region_text
+from ..outcomes.statistics_alone import Statistics, shows_equality
 from ..outcomes.updates import Updates
-from ..rerun.shared_memory import moment_of
-from .estimates import distance, error_within
+from .estimates import error_within
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
 from .leaf_gradients import LeafGradients
 from .sources import records_all_ops
 
 _Pairs = Sequence[tuple[Value, Value]]
-_MOST_AHEAD: Final = 120  # calls of the target, of what comes of a pair, that are looked at for where two ways meet
 _MOST_TRIED: Final = 8  # pairs among them that are run
 _TRIED_AGAIN: Final = 2  # where an earlier layer has the same difference, and it was a finding
 _MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
@@ -58,6 +57,8 @@ class OpenPairs:
         self.cleared: set[int] = set()
         self.accused = Accused()
         self.leaves = LeafGradients(knows)
+        self._later = LaterCalls(knows.flows, knows.wiring, knows.regions, ends)
+        self._statistics = Statistics(knows.flows, knows.known, ends)
         self._updates = Updates(knows.flows, knows.known, knows.regions)
 
     def resolve(self, pair: Pair, links: list[Link], differences: list[ArgumentDifference]) -> bool:
@@ -74,14 +75,14 @@ class OpenPairs:
             self._by_rule_or_meaning(pair, link)
         if not (left := list(open_links(links))) and not differences:
             return True
-        if self._same_function(pair):
+        if self._same_function(pair) or (not left and self._makes_equal(pair, differences)):
             differences.clear()
             for link in left:
                 link.state = State("within", link.close.error or 0.0)
             return True
         regions = [link.cones for link in left if link.cones is not None]
         most = _TRIED_AGAIN if self.accused.has(pair.target, differences, regions) else _MOST_TRIED
-        if pair.how != "mapping" and self._is_none(pair, left, most):
+        if pair.how != "mapping" and self._is_none(pair, left, most, exact=not all(map(may_move, differences))):
             return False
         if left:
             self.accused.add(pair.target, differences, regions)
@@ -166,21 +167,35 @@ class OpenPairs:
         if not close.known:
             link.said = Judgement("unknown", note=close.reason)
         elif close.level == "hash" or not link.baseline.is_floating:
-            wrong = inputs.worst == "same" or (inputs.agree and close.level != "hash" and calls < 1)
+            is_known = close.level != "hash" and (calls < 1 or (close.level == "statistic" and not inputs.error))
+            wrong = inputs.worst == "same" or (inputs.agree and is_known)
             link.said = Judgement("different", wrong, 0.0, "exact", math.inf, note=meaning.why)
         else:
             depth = max(inputs.depth, 0 if calls else self._knows.known.depth)
             error = error_within(meaning.cones, inputs.error)
             limit, ratio = distance(link.target, link.baseline, close, calls + depth, error)
+            times = self._statistics.times_cancelled(link.target, link.baseline) if ratio > 1 else 1.0
+            limit, ratio = limit * times, ratio / times
             status: Status = "different" if ratio > 1 else "within"
             link.said = Judgement(status, ratio > 1 and inputs.agree, limit, "depth", ratio, note=meaning.why)
         link.text = region_text(meaning)
-        link.state = state_from(link.said, close, inputs.depth + 1)
+        if link.said.guilty and close.level == "statistic" and link.baseline.is_floating:
+            return  # it may be another number there, of which both sides make the same: that is asked first
+        self._accept(link, meaning)
+
+    def _accept(self, link: Link, meaning: Meaning) -> None:
+        """Take an estimate for what is known of an input."""
+        assert meaning.cones is not None
+        assert link.said is not None
+        link.state = state_from(link.said, link.close, self._knows.cut_inputs(meaning.cones[0]).depth + 1)
         self._knows.note_region(meaning.cones, link.said.status, proven=False)
 
     def _differs(self, link: Link) -> None:
         meaning = self._knows.regions.compare([link.target], [link.baseline])
         assert meaning.cones is not None
+        if link.said is not None:
+            self._accept(link, meaning)
+            return
         link.said = Judgement("different", True, SAME_NORM, "semantics", max(2.0, meaning.error / SAME_NORM))
         link.text = region_text(meaning)
         if math.isfinite(meaning.error):
@@ -191,13 +206,24 @@ class OpenPairs:
     def _same_function(self, pair: Pair) -> bool:
         """Tell whether what both calls make means the same, whatever they were given."""
         found = self._knows.results(pair.target, pair.baseline)
-        data = [both for slot, both in found.items() if not is_workspace(pair.target.op, slot)]
-        if not data or len(found) < len(self._knows.flows[0].results(pair.target)):
+        data = [found[slot] for slot in self._results_of(pair)]
+        if not data:
             return False
         values = [list(side) for side in zip(*data, strict=True)]
         return self._knows.regions.compare(values[0], values[1]).verdict == "same"
 
-    def _is_none(self, pair: Pair, left: Sequence[Link], most: int) -> bool:
+    def _makes_equal(self, pair: Pair, differences: list[ArgumentDifference]) -> bool:
+        """Tell whether statistics show that other arguments made no difference: all that both made has equal ones."""
+        found = [self._knows.compared(pair.target, pair.baseline)[slot] for slot in self._results_of(pair)]
+        return bool(found) and not any(map(may_move, differences)) and all(map(shows_equality, found))
+
+    def _results_of(self, pair: Pair) -> list[str]:
+        """Return the slots of what both calls made; none if one of them made more."""
+        found = self._knows.results(pair.target, pair.baseline)
+        is_all = len(found) == len(self._knows.flows[0].results(pair.target))
+        return [slot for slot in found if not is_workspace(pair.target.op, slot)] if is_all else []
+
+    def _is_none(self, pair: Pair, left: Sequence[Link], most: int, *, exact: bool) -> bool:
         """Tell whether calls are no pair: given other things, one result meets later; given the same, all that differ.
 
         A batch norm with another momentum has the right result, and leaves other statistics behind.
@@ -212,25 +238,28 @@ class OpenPairs:
         unlike = self._unlike(pair)
         if not unlike or any(self._outlives(pair.target, value) for value in unlike):
             return False
-        return all(self._meets_later(pair, [value], most) == "same" for value in unlike)
+        return all(self._meets_later(pair, [value], most, exact=exact) == "same" for value in unlike)
 
     def _outlives(self, call: Call, result: Value) -> bool:
         """Tell whether a call wrote a result to memory from outside: it is there when the step has ended."""
         flow = self._knows.flows[0]
         return any(flow.maker(value) is None for value in flow.before(call, result))
 
-    def _meets_later(self, pair: Pair, results: Sequence[Value], most: int) -> Verdict:
+    def _meets_later(self, pair: Pair, results: Sequence[Value], most: int, *, exact: bool = False) -> Verdict:
         """Tell whether what later calls make of one of these means the same; then note the calls up to there.
 
         Args:
             pair: the calls.
             results: some of what the target's made.
             most: of what comes of them is run, from the nearest.
+            exact: where statistics alone tell, they have to be equal to the last digit.
         """
         found: Verdict = "differs"
-        made = islice(self._later(pair, results, most, given=False), most + most // 4)
-        for values in chain(made, islice(self._later(pair, results, most, given=True), most)):
+        made = islice(self._later.of(pair, results, most, given=False), most + most // 4)
+        for values in chain(made, islice(self._later.of(pair, results, most, given=True), most)):
             meaning = self._knows.regions.compare(*values)
+            if meaning.verdict == "unknown" and self._statistics.agree(*values, exact=exact):
+                meaning = replace(meaning, verdict="same", estimated=True)
             if meaning.verdict == "same" and self._clear([meaning]):
                 return "same"
             found = "unknown" if meaning.verdict == "unknown" else found
@@ -251,100 +280,3 @@ class OpenPairs:
         if len(found) > _MOST_RESULTS:
             return []
         return [target for target, baseline in found if compare([target], [baseline]).verdict != "same"]
-
-    def _later(
-        self, pair: Pair, results: Sequence[Value], most: int, *, given: bool
-    ) -> Iterator[tuple[list[Value], list[Value]]]:
-        """Yield what comes of results on both sides: what pairs of later calls make, in order, and ends.
-
-        Args:
-            pair: the calls.
-            results: some of what the target's made.
-            most: after so many only what joins two that come of them: the terms of a gradient by themselves may differ.
-            given: yield what pairs of later calls are given in place of what they make. The baseline's need not come of
-                its call: where it means what comes of the target's, that call is no partner.
-        """
-        flow, pairs = self._knows.flows[0], self._knows.wiring.pairs
-        ours: set[int] = set()
-        first = {value.id for value in results} | {moment_of(value) for value in results if value.storage}
-        by_numbers = any(self._goes_on(pair.target, value) for value in results)
-
-        def comes_of_it(value: Value) -> bool:
-            if by_numbers and not value.is_floating:
-                return False  # an index or a mask is the same of much that is not
-            writer = flow.writer(value)
-            return value.id in first or moment_of(value) in first or (writer is not None and writer[0].id in ours)
-
-        waiting = [call.id for call in flow.readers(pair.target)]
-        heapify(waiting)
-        for number in islice(_ascending(waiting), _MOST_AHEAD):
-            call = self._knows.target.call(number)
-            if reads_no_elements(call.op) or not (terms := {v.id for _, v in flow.reads(call) if comes_of_it(v)}):
-                continue
-            ours.add(number)
-            for reader in flow.readers(call):
-                heappush(waiting, reader.id)
-            partner = pairs.get(number)
-            if partner is None:
-                continue
-            if given:
-                for target, baseline in _read_by(self._knows.flows, call, partner).values():
-                    if comes_of_it(target) and _could_tell([target], [baseline]):
-                        yield [target], [baseline]
-                continue
-            if call.phase == "optimizer":
-                continue  # a step of Adam is nearly the same for a gradient of another scale
-            values = self._made_by(call, partner)
-            is_near = most > 0 or len(terms) > 1
-            if is_near and _could_tell(*values) and _comes_of(self._knows, values[1], pair.baseline):
-                most -= 1
-                yield values
-        for end, other in () if given else self._ends:
-            if comes_of_it(end) and _comes_of(self._knows, [other], pair.baseline):
-                yield [end], [other]
-
-    def _made_by(self, call: Call, partner: Call) -> tuple[list[Value], list[Value]]:
-        """Return what both calls of a pair make, or read where they make nothing."""
-        found = self._knows.results(call, partner) or _read_by(self._knows.flows, call, partner)
-        return [target for target, _ in found.values()], [baseline for _, baseline in found.values()]
-
-    def _goes_on(self, call: Call, result: Value) -> bool:
-        """Tell whether later calls of the target make numbers of the numbers in a result."""
-        flow = self._knows.flows[0]
-        if not result.is_floating:
-            return False
-        readers = (later for later in flow.readers(call) if not reads_no_elements(later.op))
-        readers = (later for later in readers if any(_is_of(result, value) for _, value in flow.reads(later)))
-        return any(value.is_floating for later in readers for _, value in flow.results(later))
-
-
-def _read_by(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
-    """Return what both calls read, by slot."""
-    theirs = dict(flows[1].reads(baseline))
-    return {slot: (v, theirs[slot]) for slot, v in flows[0].reads(target) if slot in theirs}
-
-
-def _comes_of(knows: Knowledge, values: list[Value], origin: Call) -> bool:
-    """Tell whether what has no counterpart behind the baseline's values begins at a call."""
-    return any(maker.id == origin.id for maker in knows.regions.cone(1, values).calls)
-
-
-def _ascending(waiting: list[int]) -> Iterator[int]:
-    """Take numbers off a heap, each once, while others are put on it."""
-    last = -1
-    while waiting:
-        number = heappop(waiting)
-        if number != last:
-            yield number
-        last = number
-
-
-def _is_of(result: Value, value: Value) -> bool:
-    """Tell whether a value is a result, or a view of it."""
-    return value.id == result.id or (result.storage != 0 and moment_of(value) == moment_of(result))
-
-
-def _could_tell(targets: list[Value], baselines: list[Value]) -> bool:
-    """Tell whether results can show that ways met: a mask or an index may be the same of what is not."""
-    both = zip(targets, baselines, strict=True)
-    return all(t.shape == b.shape for t, b in both) and any(t.is_floating for t in targets)

@@ -26,6 +26,7 @@ from ..distance.value_distance import Closeness, is_of_other_numbers
 from ..evidence.evidence_rows import Pair, said_of
 from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Compared, Judgement
+from ..evidence.noise_floors import distance
 from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.counterparts import NOT_TOLD, Side
@@ -37,7 +38,6 @@ from ..outcomes.loss_parts import LossParts
 from ..outcomes.roots import roots_of
 from ..outcomes.updates import pair_of_state
 from .ends import Ends, gradients_of
-from .estimates import distance
 from .input_links import Link, inputs_from, is_another_source, is_shaped_otherwise, is_unsettled, open_links, state_from
 from .knowledge import Knowledge
 from .open_pairs import OpenPairs

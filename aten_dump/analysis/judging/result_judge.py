@@ -22,11 +22,12 @@ from ..distance.metrics import Metrics
 from ..distance.value_distance import Closeness
 from ..evidence.findings import Status
 from ..evidence.judgement import Compared, Judgement
+from ..evidence.noise_floors import limits_of
 from ..evidence.states import Inputs
 from ..evidence.user_rules import Rule, find_rule
 from ..rerun.allowed_ops import registered_op
 from ..rerun.op_errors import OwnError, Replays, draws_otherwise
-from .estimates import ControlLimits, Estimator, limits_of
+from .estimates import ControlLimits, Estimator
 
 OTHER_DRAWS: Final = "it draws random numbers, and the generators were not in one state"
 

@@ -27,7 +27,7 @@ from ...store import records
 from ..distance.element_chunks import plain
 from ..distance.value_distance import Closeness, equal_but_for_dtype, equal_but_for_order, stride_class
 from ..evidence.judgement import Judgement
-from .estimates import limits_of
+from ..evidence.noise_floors import limits_of
 
 _OF_STEPS: Final = 8.0  # times the root of the number of steps
 _FAR_NEARER: Final = 0.1  # times as far as what is read

@@ -16,8 +16,8 @@ from ...dump.across_ranks.assembled_value import AssembledValue
 from ...store.op_names import read_op_name
 from ..evidence.evidence_rows import Pair
 from ..evidence.judgement import Compared, Judgement
+from ..evidence.noise_floors import limits_of
 from ..evidence.states import Inputs
-from ..judging.estimates import limits_of
 from ..judging.input_links import inputs_from, state_from
 from ..judging.pair_walk import Walk
 

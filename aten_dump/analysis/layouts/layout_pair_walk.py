@@ -23,10 +23,10 @@ from ...errors import AtenDumpError
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding
 from ..evidence.judgement import Compared, Judgement
+from ..evidence.noise_floors import limits_of
 from ..evidence.states import Inputs
 from ..flow.argument_differences import ArgumentDifference
 from ..flow.cones import Cone
-from ..judging.estimates import limits_of
 from ..judging.knowledge import Knowledge
 from ..judging.result_judge import ResultJudge
 from ..rerun.op_errors import OwnError

@@ -24,8 +24,8 @@ from ...dump.across_ranks.part_holders import spec_of
 from ...errors import AtenDumpError
 from ...store.op_names import is_collective
 from ..distance.value_distance import Closeness, closeness, stride_class
+from ..evidence.noise_floors import limits_of
 from ..flow.data_flow import DataFlow
-from ..judging.estimates import limits_of
 
 _MOST_TRIED: Final = 8
 _MOST_CALLS: Final = 2000

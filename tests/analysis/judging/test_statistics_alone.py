@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.analysis.comparison import Comparison
@@ -97,3 +98,146 @@ def test_statistics_of_many_weights_that_other_threads_added_up(tmp_path: Path, 
         finally:
             torch.set_num_threads(had)
     assert compare(*made).verdict == ("within" if same else "different")
+
+
+class Layer(nn.Module):
+    """A layer of a language model, written in the ways of a set."""
+
+    def __init__(self, ways: frozenset[str]) -> None:
+        super().__init__()
+        self.ways = ways
+        self.norm, self.qkv, self.out, self.scale = (
+            nn.LayerNorm(16),
+            nn.Linear(16, 48),
+            nn.Linear(16, 16),
+            nn.Linear(1, 1),
+        )
+        self.scale.weight.data.fill_(1e-7)  # of a branch that hardly shows in what it is added to
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(1 if "mask" in self.ways else 0)
+        if "by hand" in self.ways:
+            least = -1e4 if "finite" in self.ways else -math.inf
+            y = (q @ k.mT / math.sqrt(8)).masked_fill(~mask, least).softmax(-2 if "dimension" in self.ways else 3) @ v
+        elif "causal" in self.ways:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, mask)
+        y = self.out(y.transpose(1, 2).flatten(2))
+        branch = self.scale.weight * (2 * y.tanh() if "branch" in self.ways else y.tanh())
+        return branch + (y + x) if "swapped" in self.ways else (x + y) + branch
+
+
+class Language(nn.Module):
+    def __init__(self, ways: frozenset[str]) -> None:
+        super().__init__()
+        self.ways = ways
+        self.words, self.places = nn.Embedding(20, 16), nn.Embedding(12, 16)
+        self.layers = nn.Sequential(Layer(ways), Layer(ways))
+        self.head = nn.Linear(16, 20)
+
+    def forward(self, words: Tensor) -> Tensor:
+        places = torch.arange(words.shape[1]) + (1 if "places" in self.ways else 0)
+        found: Tensor = self.head(self.layers(self.words(words) + self.places(places)))
+        return found
+
+    def loss(self, words: Tensor) -> Tensor:
+        scores, labels = self(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten()
+        labels = (labels + 1) % 20 if "labels" in self.ways else labels
+        if "gathered" in self.ways:
+            return -scores.log_softmax(-1).gather(1, labels[:, None]).mean()
+        return F.cross_entropy(scores, labels)
+
+
+def clipped(parameters: list[nn.Parameter], ways: frozenset[str]) -> None:
+    if "clipped by hand" not in ways:
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = sum(g.abs().sum() if "norm" in ways else g.pow(2).sum() for g in gradients) ** 0.5
+    for gradient in gradients:
+        gradient.mul_(torch.clamp(0.1 / (norm + 1e-6), max=1.0))
+
+
+def language(path: Path, *ways: str) -> Path:
+    torch.manual_seed(0)
+    model = Language(frozenset(ways))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    words = torch.randint(0, 20, (STEPS, 4, 9), generator=torch.Generator().manual_seed(1))
+    parts = 2 if "parts" in ways else 1
+    with DumpMode(DumpConfig(path), model=model) as dump:
+        for batch in words:
+            for part in batch.chunk(parts):
+                (model.loss(part) / (1 if "undivided" in ways else parts)).backward()
+            clipped(list(model.parameters()), model.ways)
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
+WRITTEN_OTHERWISE = [
+    ("gathered",),
+    ("swapped",),
+    ("causal",),
+    ("by hand", "finite"),
+    ("parts",),
+    ("clipped by hand",),
+    ("swapped", "by hand", "gathered", "clipped by hand"),
+]
+
+
+@pytest.mark.parametrize("ways", WRITTEN_OTHERWISE, ids=" ".join)
+def test_what_is_written_otherwise_agrees_by_statistics_alone(tmp_path: Path, ways: tuple[str, ...]) -> None:
+    like = ("by hand",) if "finite" in ways else ()
+    found = compare(language(tmp_path / "a", *ways), language(tmp_path / "b", *like))
+    assert verdict(found).startswith("within")
+
+
+WRONG = {
+    ("mask",): "aten::tril",
+    ("places",): "aten::add.Tensor",
+    ("labels",): "aten::remainder.Scalar",
+    ("branch",): "aten::mul.Tensor",
+    ("swapped", "branch"): "aten::mul.Tensor",
+    ("by hand", "dimension"): "aten::_softmax",
+    ("parts", "undivided"): "aten::",
+    ("clipped by hand", "norm"): "aten::",
+    ("gathered", "mask"): "aten::tril",
+}
+
+
+@pytest.mark.parametrize("ways", WRONG, ids=" ".join)
+def test_what_is_wrong_is_found_by_statistics_alone(tmp_path: Path, ways: tuple[str, ...]) -> None:
+    like = ("by hand",) if "dimension" in ways else ()
+    found = compare(language(tmp_path / "a", *ways), language(tmp_path / "b", *like))
+    assert found.verdict == "different", found.answer()
+    assert found.cause is not None
+    assert found.cause.row.place.op.startswith(WRONG[ways]), found.answer()
+
+
+def columns(path: Path, *, unfolded: bool, bias: float = 0.0) -> Path:
+    """Train a convolution before a norm that takes its bias away."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)])
+    conv, norm = model
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    with DumpMode(DumpConfig(path), model=model) as dump:
+        for x in X[:, :, None]:
+            if unfolded:
+                y = conv.weight.flatten(1) @ F.unfold(x, 3) + (conv.bias[:, None] + bias)
+                y = y.unflatten(-1, (10, 14))
+            else:
+                y = conv(x)
+            norm(y).pow(3).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_a_gradient_that_cancels_is_noise_whichever_ops_add_it_up(tmp_path: Path, bias: float) -> None:
+    found = compare(columns(tmp_path / "a", unfolded=True, bias=bias), columns(tmp_path / "b", unfolded=False))
+    assert found.verdict == ("different" if bias else "within"), found.answer()
