@@ -62,7 +62,7 @@ def export_dump(
         progress: is told how many calls are done, of how many.
 
     Raises:
-        ConfigError: there is no such target, something is at `out` already, or that is where the dump is.
+        ConfigError: there is no such target, or something is at `out` already.
         MissingDataError: no such step or rank, or a package is missing.
         StoreError: `out` cannot be written.
     """
@@ -75,11 +75,11 @@ def export_dump(
     root = None if options.sources is None else Path(options.sources).resolve()
     chosen = ChosenCalls(_ranks(opened, options), kinds, options.filters, root, progress)
     write = import_module(f".formats.{target.module}", __package__).write
-    final = Path(out)
-    _keep_apart(final, opened.path)
-    with whole_or_nothing(final, target, options.overwrite) as partial:
+    final = Path(os.path.abspath(out))  # "." and ".." have no name to put anything beside
+    _refuse_to_replace(final, opened.path, target, options.overwrite)
+    with whole_or_nothing(final, target) as partial:
         write(chosen, partial)
-    return Exported(final, chosen.yielded, chosen.left_out)
+    return Exported(Path(out), chosen.yielded, chosen.left_out)
 
 
 def _ranks(dump: Dump, options: Options) -> list[RankDump]:
@@ -93,18 +93,26 @@ def _ranks(dump: Dump, options: Options) -> list[RankDump]:
     return found
 
 
-def _keep_apart(final: Path, dump: Path) -> None:
-    """Refuse to write into a dump, or in place of a folder that holds it: `Options.overwrite` would remove it."""
+def _refuse_to_replace(final: Path, dump: Path, target: Target, overwrite: bool) -> None:
+    """See that nothing is at `final`, or what may be replaced: not the dump, whole or in part, nor a folder by a file.
+
+    Raises:
+        ConfigError: something is there that must stay.
+    """
+    if not os.path.lexists(final):
+        return
+    if not overwrite:
+        raise ConfigError(f"{final} exists already; name another place to write to, or give --overwrite")
     place, source = final.resolve(), dump.resolve()
-    if place == source or place.is_relative_to(source) or source.is_relative_to(place):
-        raise ConfigError(f"{final} would be written over or into the dump {dump}; name a place beside it")
+    if place.is_relative_to(source) or source.is_relative_to(place):
+        raise ConfigError(f"{final} is the dump {dump}, holds it or lies in it: name a place outside the dump")
+    if target.is_file and final.is_dir():
+        raise ConfigError(f"{final} is a folder, and one file is to be written: name a file")
 
 
 @contextlib.contextmanager
-def whole_or_nothing(final: Path, target: Target, overwrite: bool) -> Iterator[Path]:
+def whole_or_nothing(final: Path, target: Target) -> Iterator[Path]:
     """Give a temporary path beside `final`, which gets that name when the block ends, and is removed if it raises."""
-    if final.exists() and not overwrite:
-        raise ConfigError(f"{final} exists already; name another place to write to, or give --overwrite")
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -79,15 +78,24 @@ def test_an_export_is_not_written_over_what_is_there(recorded: Path, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("place", [".", "sub", "..", "../beside/../dump"])
-def test_an_export_replaces_no_dump(recorded: Path, tmp_path: Path, place: str) -> None:
-    dump = tmp_path / "dump"
-    shutil.copytree(recorded, dump)
-    before = sorted(dump.rglob("*"))
-    with pytest.raises(ConfigError, match="over or into the dump"):
-        export_dump(dump, "torch", dump / place, Options(overwrite=True))
-    assert sorted(dump.rglob("*")) == before
-    assert list(tmp_path.iterdir()) == [dump]
+def test_an_export_never_replaces_the_dump_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = record(tmp_path / "runs" / "dump", steps=1, data="structure")
+    monkeypatch.chdir(dump.parent)
+    (tmp_path / "link").symlink_to(dump)
+    for place in (dump, dump / "step0", tmp_path / "runs", tmp_path / "link", ".", "dump/../dump"):
+        with pytest.raises(ConfigError, match="name a place outside the dump"):
+            export_dump("dump", "npy", place, Options(overwrite=True))
+    result = CliRunner().invoke(main, ["export", "dump", "--to", "graph", "--out", "dump", "--overwrite"])
+    assert (result.exit_code, len(open_dump(dump).step(0).rank(0).calls) > 0) == (2, True)
+    export_dump("dump", "graph", "dump/graph")  # beside its steps is room
+
+
+def test_a_file_does_not_replace_a_folder(recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "mine").write_text("years of it")
+    with pytest.raises(ConfigError, match="is a folder, and one file is to be written"):
+        export_dump(recorded, "perfetto", tmp_path / "results", Options(overwrite=True))
+    assert (tmp_path / "results" / "mine").read_text() == "years of it"
 
 
 def test_a_killed_export_leaves_nothing_under_the_final_name(recorded: Path, tmp_path: Path) -> None:
