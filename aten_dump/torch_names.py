@@ -52,6 +52,20 @@ is_expired: Final[Callable[[Any], bool]] = torch.UntypedStorage._expired  # type
 free_weak_ref: Final[Callable[[Any], None]] = torch.UntypedStorage._free_weak_ref
 referred_storage: Final[Callable[[Any], torch.UntypedStorage | None]] = torch.UntypedStorage._new_with_weak_ptr
 
+# -- dtypes of which torch computes nothing: two numbers to a byte, or bits without a meaning; a torch may lack some
+_PACKED: Final = ("float4_e2m1fn_x2", "bit", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "quint4x2", "quint2x4")
+_NARROW: Final = tuple(f"{sign}int{n}" for sign in ("", "u") for n in range(1, 8))
+DTYPES_WITHOUT_NUMBERS: Final = frozenset(
+    dtype for name in (*_PACKED, *_NARROW) if (dtype := getattr(torch, name, None)) is not None
+)
+
+
+def with_numbers(tensor: Tensor) -> Tensor:
+    """Return a tensor of such a dtype as the integers that its bytes are; any other as it is."""
+    if tensor.dtype not in DTYPES_WITHOUT_NUMBERS:
+        return tensor
+    return tensor.view(torch.uint8 if tensor.dtype.itemsize == 1 else torch.int16)
+
 
 # -- torch.distributed, which a build of torch may lack
 

@@ -53,7 +53,7 @@ class RankDump(Recording):
     @cached_property
     def missing(self) -> list[str]:
         """What an interrupted dump lacks, in sentences; empty for a whole one."""
-        return missing_parts(self.tables, self.source.lost_blobs(self.tables))
+        return missing_parts(self.tables, len(self.source.lost_blobs(self.tables)))
 
     @property
     def notes(self) -> list[records.Note]:

@@ -8,6 +8,7 @@ import torch
 
 from ..errors import MissingDataError
 from ..store import records
+from ..torch_names import DTYPES_WITHOUT_NUMBERS
 from .argument_decoding import Device, read_device
 from .index.tables import Tables
 from .value_statistics import Stats
@@ -102,9 +103,11 @@ class ValueFacts:
 
     @property
     def is_floating(self) -> bool:
-        """True for a float or complex dtype; False where this torch lacks the dtype."""
+        """True for a float or complex dtype that torch computes with; False where this torch lacks the dtype."""
         found = getattr(torch, self.dtype_name, None)
-        return isinstance(found, torch.dtype) and (found.is_floating_point or found.is_complex)
+        if not isinstance(found, torch.dtype) or found in DTYPES_WITHOUT_NUMBERS:
+            return False
+        return found.is_floating_point or found.is_complex
 
     @property
     def numel(self) -> int:

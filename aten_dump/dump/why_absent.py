@@ -56,7 +56,7 @@ def _reason(value: ValueFacts, tables: Tables, source: Source) -> str:
             'record again with data="tensor" or "full"'
         )
     if value.id in tables.data or tables.commit is None or _is_recovered(tables):
-        missing = missing_parts(tables, source.lost_blobs(tables))
+        missing = missing_parts(tables, len(source.lost_blobs(tables)))
         return f"the dump was interrupted before they were written; {_first(missing)}"
     if config.get("max_bytes") is not None:
         return (

@@ -32,6 +32,7 @@ class ChosenCalls:
     progress: Progress | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # what was not exported, and how often
     yielded: int = 0  # calls, so far
+    _lost: frozenset[int] = frozenset()  # blobs of this step and rank whose bytes are not in their shard
     _done: int = 0
     _all: int = 0
 
@@ -47,6 +48,7 @@ class ChosenCalls:
 
     def calls(self, rank: RankDump) -> Iterator[Call]:
         """Yield the selected calls of a step and rank, in execution order."""
+        self._lost = rank.source.lost_blobs(rank.tables)
         selected = rank.calls if not any(self.filters.values()) else rank.calls.matching(Wanted(**self.filters))
         self._all = max(self._all, self._done) + len(selected)
         kinds = frozenset(self.kinds)
@@ -63,12 +65,14 @@ class ChosenCalls:
         self.left_out[what] = self.left_out.get(what, 0) + count
 
     def tensors(self, values: Sequence[tuple[str, Value]]) -> Iterator[tuple[str, Value]]:
-        """Yield those of some (slot, value) whose bytes were recorded; note the others."""
+        """Yield those of some (slot, value) whose bytes are there; note the others."""
         for slot, value in values:
             if value.undefined:
                 self.leave_out("tensors that are undefined memory")
             elif value.opaque or not value.has_data:
                 self.leave_out("tensors whose bytes were not recorded")
+            elif any(part.data is not None and part.data.blob in self._lost for part in (value, *value.parts.values())):
+                self.leave_out("tensors whose bytes are not in their shards: the dump was cut short")
             else:
                 yield slot, value
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ..dump import Call, Value
 from ..errors import MissingDataError
+from ..torch_names import with_numbers
 from .units import argument, format_bytes, format_ns, format_number, tensor_type
 
 _MAX_PARTNERS = 20
@@ -128,6 +129,6 @@ def value_details(name: str, value: Value) -> Iterator[str]:
     yield from _values([("value", value)], with_producer=True)
     yield from _consumers(value)
     try:
-        yield f"  {value.tensor()}"
+        yield f"  {with_numbers(value.tensor())}"
     except MissingDataError as error:
         yield f"  {error}"

@@ -112,6 +112,13 @@ def test_floating_is_float_or_complex(builder: Builder, name: str, expected: boo
     assert facts(builder, builder.value(torch.zeros(2, dtype=getattr(torch, name)))).is_floating is expected
 
 
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "uint4"])
+def test_what_torch_does_not_compute_with_is_not_floating(builder: Builder, name: str) -> None:
+    number = builder.next("value")
+    builder.emit(r.Value(r.VALUE, number, 0, 0, 0, builder.text(name), [2], [1], 0, None))
+    assert not facts(builder, number).is_floating
+
+
 def test_a_value_without_a_storage(builder: Builder) -> None:
     number, extra = builder.next("value"), {"layout": "sparse_coo", "device": "npu:1"}
     builder.emit(r.Value(r.VALUE, number, 0, 0, 0, builder.text("float32"), [2, 3], [], 0, extra))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import nn
 
 from aten_dump import Call, ConfigError, DumpConfig, DumpMode, MissingDataError, RankDump, StoreError, Value, open_dump
 from aten_dump.cli.main import main
@@ -123,6 +125,53 @@ def test_wrong_requests_say_what_there_is(recorded: Path, tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         export_dump(recorded, "torch", tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_an_interrupted_dump_still_holds_is_exported(tmp_path: Path, target: str) -> None:
+    dump = record(tmp_path / "dump", steps=1, data="tensor")
+    shard = dump / "step0" / "rank0" / "shard-00000.safetensors"
+    os.truncate(shard, shard.stat().st_size - 8)  # of the last tensors, which lie in one blob
+    rank = open_dump(dump).step(0).rank(0)
+    (lost,) = rank.source.lost_blobs(rank.tables)
+    done = export_dump(dump, target, tmp_path / "out")
+    assert done.calls > 0
+    if target in ("msprobe", "hdf5", "npy", "torch"):
+        assert done.left_out["tensors whose bytes are not in their shards: the dump was cut short"] > 0
+    if target == "torch":
+        names = [(call, slot) for call, slot, value in stored(rank, TARGETS[target].kinds) if value.data.blob != lost]
+        assert len(names) > 10
+        for call, slot in names:
+            found = torch.load(tmp_path / "out" / "step0" / "rank0" / f"{call.name}.{slot}.pt")
+            assert torch.equal(bits(found), bits(rank.tensor(f"{call.name}.{slot}")))
+
+
+class PackedLinear(nn.Module):
+    """A product with a weight of which two numbers share a byte, as inference in four bits keeps them."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        codes = torch.randint(0, 16, (4, 8), dtype=torch.uint8)
+        self.packed = (codes[:, ::2] | codes[:, 1::2] << 4).contiguous().view(dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = self.packed.view(torch.uint8)
+        weight = torch.stack([packed & 15, packed >> 4], -1).flatten(1).float() - 8
+        return x @ weight.t()
+
+
+@pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "uint4"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_weights_of_four_bits_are_exported(tmp_path: Path, target: str, dtype: str) -> None:
+    if not hasattr(torch, dtype):
+        pytest.skip(f"this torch has no {dtype}")
+    model = nn.Sequential(nn.Linear(6, 8), PackedLinear(getattr(torch, dtype)))
+    with DumpMode(DumpConfig(tmp_path / "dump", data="tensor"), model=model):
+        model(torch.randn(3, 6))
+    assert export_dump(tmp_path / "dump", target, tmp_path / "out").calls > 0
+    if target == "torch":
+        found = torch.load(next((tmp_path / "out").rglob("Aten.view.*.input.0.pt")))
+        assert torch.equal(found.view(torch.uint8), model[1].packed.view(torch.uint8))
 
 
 def test_what_is_left_out_is_told(recorded: Path, tmp_path: Path) -> None:

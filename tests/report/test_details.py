@@ -84,3 +84,13 @@ def test_a_value_is_told_with_its_elements_or_why_there_are_none(rank: RankDump,
     b.call(b.op("aten", "aten::exp", "Aten", "exp"), args=[value(number)])
     lines = list(value_details("x", open_dump(b.finish()).step(0).rank(0).value_by_id(number)))
     assert "tensor(" not in lines[-1] and "value" in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "uint4"])
+def test_of_a_tensor_without_numbers_the_bytes_are_shown(tmp_path: Path, name: str) -> None:
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
+    b = Builder(tmp_path / "dump")
+    number = b.value(torch.tensor([18, 52], dtype=torch.uint8).view(getattr(torch, name)))
+    shown = list(value_details("it", open_dump(b.finish()).step(0).rank(0).value_by_id(number)))
+    assert shown[-1] == "  tensor([18, 52], dtype=torch.uint8)"

@@ -42,8 +42,8 @@ class _MemorySource:
     def read(self, tables: Tables, blob: Blob, start: int, stop: int) -> bytearray:
         return bytearray(self._blobs[blob.id][start:stop])
 
-    def lost_blobs(self, tables: Tables) -> int:
-        return 0
+    def lost_blobs(self, tables: Tables) -> frozenset[int]:
+        return frozenset()
 
 
 class MemoryRank(RankDump):

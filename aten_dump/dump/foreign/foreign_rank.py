@@ -76,9 +76,9 @@ class ForeignSource(Source):
         found: NDArray[np.uint8] = raw.view(torch.uint8).numpy() if raw.numel() else np.empty(0, np.uint8)
         return found
 
-    def lost_blobs(self, tables: Tables) -> int:
-        """Return 0: a file that is not there has no record either."""
-        return 0
+    def lost_blobs(self, tables: Tables) -> frozenset[int]:
+        """Return none: a file that is not there has no record either."""
+        return frozenset()
 
 
 class ForeignRank(RankDump):

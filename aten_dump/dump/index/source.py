@@ -46,10 +46,11 @@ class Source:
             self._shards = ShardReader(self.directory, tables.shards.values(), self.verify)
         return self._shards.read(blob, start, stop)
 
-    def lost_blobs(self, tables: Tables) -> int:
-        """Count the blobs that reach beyond the end of their shard."""
+    def lost_blobs(self, tables: Tables) -> frozenset[int]:
+        """Return the ids of blobs that reach beyond the end of their shard."""
         ends = {shard.number: self._size(shard.number) - shard.header_bytes for shard in tables.shards.records()}
-        return sum(blob.offset + blob.nbytes > ends.get(blob.shard, -1) for blob in tables.blobs.records())
+        blobs = tables.blobs.records()
+        return frozenset(blob.id for blob in blobs if blob.offset + blob.nbytes > ends.get(blob.shard, -1))
 
     def _size(self, number: int) -> int:
         finished = size_inside(self.directory / shard_name(number))

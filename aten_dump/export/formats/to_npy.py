@@ -93,7 +93,8 @@ def _write_rank(chosen: ChosenCalls, rank: RankDump, folder: Path, table: TextIO
                     [*_facts(call, io, slot, value), *(numbers.get(name, "") for name in COLUMNS.values()), value.hash]
                 )
                 if value.has_data and not value.opaque:
-                    files.put(_file_name(call, io, slot, value), value)
+                    for _ in chosen.tensors([(io, value)]):
+                        files.put(_file_name(call, io, slot, value), value)
     files.close()
 
 

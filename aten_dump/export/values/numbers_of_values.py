@@ -9,6 +9,8 @@ from typing import Final
 import torch
 
 from ...dump import Value
+from ...errors import MissingDataError
+from ...torch_names import DTYPES_WITHOUT_NUMBERS
 
 Number = int | float
 
@@ -32,6 +34,7 @@ _OF_BLOCKS: Final[dict[str, Callable[[list[Number]], Number]]] = {
     "max": max,
     "l2norm": lambda parts: math.hypot(*parts),
 }
+_WIDER: Final = {torch.uint16: torch.int64, torch.uint32: torch.int64, torch.uint64: torch.float64}
 
 
 class StatisticsOf:
@@ -47,7 +50,10 @@ class StatisticsOf:
             return {name: number for name, number in value.stats.items() if isinstance(number, int | float)}
         if value.id not in self._computed:
             has_bytes = value.has_data and not value.undefined and not value.opaque
-            self._computed[value.id] = _compute(value, self._names) if has_bytes else {}
+            try:
+                self._computed[value.id] = _compute(value, self._names) if has_bytes else {}
+            except MissingDataError:  # bytes lost with an interrupted dump
+                self._computed[value.id] = {}
         return self._computed[value.id]
 
 
@@ -57,7 +63,8 @@ def _compute(value: Value, names: Iterable[str]) -> dict[str, Number]:
     count = 0
     for _, block in value.blocks():
         count += block.numel()
-        if block.layout != torch.strided or block.is_complex() or not block.numel():
+        is_plain = block.layout == torch.strided and block.dtype not in DTYPES_WITHOUT_NUMBERS
+        if not is_plain or block.is_complex() or not block.numel():
             return {"count": value.numel}
         for name, found in parts.items():
             # Numbers, not tensors: those would lie between blocks in memory and keep them from being used again.
@@ -70,7 +77,9 @@ def _compute(value: Value, names: Iterable[str]) -> dict[str, Number]:
 
 def _real(block: torch.Tensor) -> torch.Tensor:
     values = block.dequantize() if block.is_quantized else block
-    # Not all reductions know all small dtypes.
+    # Not all reductions know all small dtypes, nor unsigned integers of more than a byte.
+    if values.dtype in _WIDER:
+        return values.to(_WIDER[values.dtype])
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 

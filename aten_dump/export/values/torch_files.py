@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 import torch
 
 from ...dump import Value
+from ...torch_names import with_numbers
 
 _LOCAL_HEADER_BYTES: Final = 30  # of a zip file's entry, before its name
 _NAME_LENGTHS: Final = struct.Struct("<26xHH")
@@ -18,14 +19,15 @@ _NAME_LENGTHS: Final = struct.Struct("<26xHH")
 
 def save_pt(value: Value, path: Path) -> None:
     """Write the tensor of a value; a large one without the zip format's checksum, which torch does not look at."""
-    blocks = value.blocks()
+    # Integers of less than a byte, which torch.save does not know, are written as bytes.
+    blocks = ((at, block if block.is_floating_point() else with_numbers(block)) for at, block in value.blocks())
     index, first = next(blocks)
     if not index:
         torch.save(first.resolve_conj().resolve_neg(), path)  # numpy, which msprobe makes of it, knows neither bit
         return
     stride = torch.empty(value.shape, device="meta").stride()
     # Memory that nothing touches is none.
-    whole = torch.empty(0, dtype=value.dtype, device="cpu").set_(
+    whole = torch.empty(0, dtype=first.dtype, device="cpu").set_(
         torch.UntypedStorage(value.nbytes), 0, value.shape, stride
     )
     with torch.serialization.skip_data():

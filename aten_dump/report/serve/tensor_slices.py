@@ -19,6 +19,7 @@ from ...analysis.distance.ulp import has_ulp, ulp_distance
 from ...dump import Value
 from ...dump.tensors.partial_reading import load_selected
 from ...errors import ConfigError, MissingDataError
+from ...torch_names import with_numbers
 
 Shown = Literal["tensor", "other", "difference", "ulp"]
 SHOWN: Final = ("tensor", "other", "difference", "ulp")
@@ -116,6 +117,7 @@ def _real(tensor: Tensor) -> Tensor:
     """Return numbers that can be shown: of complex ones the absolute value."""
     if tensor.is_complex():
         return tensor.abs()
+    tensor = with_numbers(tensor)
     return tensor.double() if tensor.dtype in (torch.float64, torch.int64) else tensor.float()
 
 

@@ -95,7 +95,7 @@ def test_ranks_of_other_tools_are_not_put_together(tmp_path: Path) -> None:
     rank = rank_of(tmp_path, lambda: torch.ones(2, 2))
     with pytest.raises(MissingDataError, match="it was recorded by another tool"):
         rank.source.changed_tables(rank.where, [], [])
-    assert rank.source.lost_blobs(rank.tables) == 0
+    assert not rank.source.lost_blobs(rank.tables)
 
 
 # -- formats -------------------------------------------------------------------------------------------------------

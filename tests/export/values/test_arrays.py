@@ -50,3 +50,13 @@ def test_layouts_and_gradients_are_left_behind() -> None:
 def test_quantized_numbers_are_those_they_stand_for() -> None:
     x = torch.quantize_per_tensor(torch.tensor([0.5, 1.0]), 0.5, 3, torch.quint8)
     assert as_array(x).tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "uint4", "int2", "bits8", "bits16"])
+def test_what_torch_reads_no_numbers_of_stays_bytes(name: str) -> None:
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        pytest.skip(f"this torch has no {name}")
+    raw = torch.arange(8, dtype=torch.uint8)
+    found = as_array(raw.view(dtype))
+    assert found.view(np.uint8).tolist() == raw.tolist() and found.size == 8 // dtype.itemsize

@@ -85,3 +85,19 @@ def test_numbers_of_a_tensor_in_blocks_are_those_of_the_whole(tmp_path: Path, mo
     (found,) = values_of(tmp_path / "nan", x)
     numbers = StatisticsOf(ALL)(found)
     assert numbers["nan"] == 1 and all(math.isnan(numbers[name]) for name in ("min", "max", "mean", "l2norm"))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.bool])
+def test_dtypes_that_reductions_do_not_know_are_computed(tmp_path: Path, dtype: torch.dtype) -> None:
+    (found,) = values_of(tmp_path, torch.tensor([1, 0, 1]).to(dtype))
+    numbers = StatisticsOf(ALL)(found)
+    assert (numbers["min"], numbers["max"], numbers["zero"], numbers["positive"]) == (0, 1, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "uint4"])
+def test_what_has_no_numbers_has_a_count(tmp_path: Path, name: str) -> None:
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        pytest.skip(f"this torch has no {name}")
+    (found,) = values_of(tmp_path, torch.zeros(3, dtype=torch.uint8).view(dtype))
+    assert StatisticsOf(ALL)(found) == {"count": 3}

@@ -37,6 +37,7 @@ from typing import Any, Final
 import torch
 
 from ....config import SIGNS, STATISTICS
+from ....torch_names import DTYPES_WITHOUT_NUMBERS
 from ...memory.geometry import covers
 from ...memory.scratch import Scratch, give_back, take_scratch
 from .one_pass import CODES, IS_COMPILED, of_memory
@@ -53,14 +54,7 @@ _UNSIGNED_WIDE: Final = frozenset(
     d for d in (getattr(torch, n, None) for n in ("uint16", "uint32", "uint64")) if d is not None
 )
 _PLAIN: Final = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float64))
-# Two numbers to a byte, or bits without a meaning: there is nothing to compute.
-_PACKED: Final = frozenset(
-    getattr(torch, name)
-    for name in ("float4_e2m1fn_x2", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "quint4x2", "quint2x4")
-    if hasattr(torch, name)
-) | frozenset(
-    getattr(torch, f"{sign}int{n}") for sign in ("", "u") for n in range(1, 8) if hasattr(torch, f"{sign}int{n}")
-)
+_WITHOUT_NUMBERS: Final = DTYPES_WITHOUT_NUMBERS
 
 Number = Any  # int, float, None, or [re, im]
 
@@ -73,7 +67,7 @@ def flat_elements(tensor: torch.Tensor) -> torch.Tensor | None:
     """
     if tensor.dtype in _PLAIN and tensor.is_contiguous() and not tensor.is_neg():  # nearly all, and in a hurry
         return tensor.view(-1)
-    if tensor.dtype in _PACKED:
+    if tensor.dtype in _WITHOUT_NUMBERS:
         return None
     if tensor.is_quantized:
         tensor = tensor.dequantize()

@@ -17,6 +17,7 @@ from torch import Tensor
 from ....analysis.distance.element_chunks import ElementReader, common_order, lies_densely
 from ....dump import RankDump, Value
 from ....errors import FormatError, MissingDataError
+from ....torch_names import DTYPES_WITHOUT_NUMBERS
 from .columns import Integers, Section
 
 BARS: Final = 16
@@ -25,6 +26,7 @@ MOST_BYTES: Final = 256 << 20  # read for the histograms of one step and rank
 LEAST_BYTES: Final = 4096  # read of a value, however many there are
 _MOST_SCATTERED: Final = 32 << 20  # of a value that cannot be read in blocks
 _BLOCKS: Final = 64
+_WITHOUT_BARS: Final = DTYPES_WITHOUT_NUMBERS | {torch.bool}
 
 
 class Histogram(NamedTuple):
@@ -91,7 +93,7 @@ def histogram(value: Value, most_bytes: int = MOST_BYTES, bars: int = BARS) -> H
         tensor = value.tensor() if is_whole or not lies_densely(value) else _sample(value, most_bytes)
     except (MissingDataError, FormatError):  # bytes lost with an interrupted dump
         return None
-    if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized or tensor.dtype == torch.bool:
+    if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized or tensor.dtype in _WITHOUT_BARS:
         return None
     elements = tensor.detach().reshape(-1).to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
     if not all(math.isfinite(float(end)) for end in elements.aminmax()):

@@ -136,3 +136,10 @@ def test_counts_of_parts() -> None:
     assert counted(torch.tensor([0.0, 1.0, 1.0, 4.0]), 4) == (0.0, 4.0, [1, 2, 0, 1])
     assert counted(torch.tensor([2.0, 2.0]), 4) == (2.0, 2.0, [2])
     assert counted(torch.tensor([]), 4) == (0.0, 0.0, [])
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "uint4"])
+def test_what_has_no_numbers_has_no_bars(tmp_path: Path, name: str) -> None:
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
+    assert histogram(value_of(tmp_path, torch.arange(8, dtype=torch.uint8).view(getattr(torch, name)))) is None
