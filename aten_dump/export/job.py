@@ -108,6 +108,8 @@ def _refuse_to_replace(final: Path, dump: Path, target: Target, overwrite: bool)
         raise ConfigError(f"{final} is the dump {dump}, holds it or lies in it: name a place outside the dump")
     if target.is_file and final.is_dir():
         raise ConfigError(f"{final} is a folder, and one file is to be written: name a file")
+    if final.exists() and not final.is_file() and not final.is_dir():
+        raise ConfigError(f"{final} is a device or a pipe, which an export does not write to: name a file or folder")
 
 
 @contextlib.contextmanager

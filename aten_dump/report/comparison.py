@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 from rich.table import Table
@@ -14,6 +13,7 @@ from ..analysis.distance.metrics import ULP_EDGES
 from ..analysis.evidence.findings import Row
 from ..analysis.pairing.alignment import HOW_TEXTS
 from ..errors import MissingDataError, StoreError
+from ..whole_files import replaced_when_whole
 from .terminal_tables import _table
 from .units import format_number
 
@@ -115,12 +115,8 @@ def write_parquet(rows: Iterable[dict[str, Any]], names: Sequence[str], path: st
         message = "Parquet needs pyarrow: pip install 'aten-dump[parquet]', or take --format csv"
         raise MissingDataError(message) from None
     table = pyarrow.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
-    temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.partial")
     try:
-        try:
-            parquet.write_table(table, temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replaced_when_whole(path) as part:
+            parquet.write_table(table, part)
     except OSError as error:
         raise StoreError(error.errno, f"cannot write {path}: {error.strerror}") from error

@@ -92,12 +92,15 @@ def test_an_export_never_replaces_the_dump_that_it_reads(tmp_path: Path, monkeyp
     export_dump("dump", "graph", "dump/graph")  # beside its steps is room
 
 
-def test_a_file_does_not_replace_a_folder(recorded: Path, tmp_path: Path) -> None:
+def test_a_file_does_not_replace_a_folder_or_a_device(recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mine").write_text("years of it")
     with pytest.raises(ConfigError, match="is a folder, and one file is to be written"):
         export_dump(recorded, "perfetto", tmp_path / "results", Options(overwrite=True))
     assert (tmp_path / "results" / "mine").read_text() == "years of it"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is a device or a pipe"):
+        export_dump(recorded, "perfetto", tmp_path / "pipe", Options(overwrite=True))
 
 
 def test_a_killed_export_leaves_nothing_under_the_final_name(recorded: Path, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from ...errors import StoreError
+from ...whole_files import replaced_when_whole
 from .document import document
 from .payload.sections import Subject, report_sections
 
@@ -15,19 +15,16 @@ def write_report(subject: Subject, path: str | os.PathLike[str]) -> int:
 
     Args:
         subject: what it is about.
-        path: the HTML file; one that is there is replaced when the new one is whole.
+        path: the HTML file; see `replaced_when_whole`.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    nbytes = 0
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.writelines(document(report_sections(subject)))
-        os.replace(part, target)
-        return target.stat().st_size
+        with replaced_when_whole(path) as part, open(part, "wb") as file:
+            for text in document(report_sections(subject)):
+                nbytes += file.write(text.encode())
     except OSError as error:
-        raise StoreError(error.errno, f"cannot write {target}: {error.strerror}; name another --output") from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise StoreError(error.errno, f"cannot write {path}: {error.strerror}; name another --output") from error
+    return nbytes
