@@ -19,7 +19,7 @@ from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
-from .told_by_program import Mark, RecordedModule, SavedTensor, marks, recorded_module, saved_tensors
+from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors
 from .why_absent import missing_parts, no_such_call, why_no_calls
 
 _MOST_COMPLETIONS: Final = 100_000  # names: more would make each Tab wait
@@ -97,12 +97,12 @@ class RankDump(Recording):
     @cached_property
     def gradients(self) -> dict[str, Value]:
         """The gradient of each parameter at the end of the last backward, by the parameter's path."""
-        return {record.name: self.value_by_id(record.value) for record in self.tables.gradients}
+        return gradients(self)
 
     @cached_property
     def saved(self) -> dict[str, SavedTensor]:
         """The tensors that ``DumpMode.save`` recorded, by name, each with its gradients."""
-        return saved_tensors(self.calls)
+        return saved_tensors(self, self.calls)
 
     @cached_property
     def marks(self) -> list[Mark]:

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 
 from ..errors import MissingDataError
 from .handle_sequences import Calls
 from .handles import Call, Recording, Value
+
+Item = TypeVar("Item")
+_MOST_NAMES: Final = 5
+
+
+class NoSuchName(MissingDataError, KeyError):
+    """What `ByName` raises, so that both ``except MissingDataError`` and a dict's ``except KeyError`` see it."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its message
+
+
+class ByName(dict[str, Item]):
+    """Things by name; who asks for one that is not there is told which are."""
+
+    def __init__(self, items: Mapping[str, Item], what: str, if_empty: str) -> None:
+        """Take the things; `what` they are and where, and `if_empty` why there may be none, are for the message."""
+        super().__init__(items)
+        self._what, self._if_empty = what, if_empty
+
+    def __missing__(self, name: object) -> NoReturn:
+        near = get_close_matches(name, self, n=_MOST_NAMES) if isinstance(name, str) else []
+        names = near or list(self)[:_MOST_NAMES]
+        there = (
+            f"{'nearest' if near else 'there are'}: {', '.join(names)}" if names else f"there is none: {self._if_empty}"
+        )
+        raise NoSuchName(f"no {self._what} is named {name!r}; {there}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +91,17 @@ class RecordedModule:
         return backward[0].inputs[0] if backward else ()
 
 
-def saved_tensors(calls: Calls) -> dict[str, SavedTensor]:
+def gradients(rank: Recording) -> ByName[Value]:
+    """Return the gradients of parameters by the parameters' paths."""
+    found = {record.name: rank.value_by_id(record.value) for record in rank.tables.gradients}
+    why = "they are told of the modules in DumpMode(..., model=model), where backward was recorded"
+    return ByName(found, f"gradient in {rank.where}", why)
+
+
+def saved_tensors(rank: Recording, calls: Calls) -> ByName[SavedTensor]:
     """Return the saved tensors by name; of several under one name, the later ones as ``name.1``, ``name.2``, ..."""
-    return {saved.name: saved for saved in _saved(calls)}
+    found = {saved.name: saved for saved in _saved(calls)}
+    return ByName(found, f"saved tensor in {rank.where}", "DumpMode.save(name, tensor) makes them")
 
 
 def _saved(calls: Calls) -> Iterator[SavedTensor]:

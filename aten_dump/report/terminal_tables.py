@@ -14,7 +14,7 @@ from ..dump import Call, Dump, RankDump, SavedForBackward
 from ..dump.index.summary import Summary
 from ..dump.saved_for_backward import NOT_RECORDED
 from ..store.records import CALL_KINDS, Note
-from .units import format_bytes, format_number, tensor_type
+from .units import counted, format_bytes, format_number, tensor_type
 
 _LEFT: Final = "left"
 
@@ -32,12 +32,13 @@ def _table(title: str | None, *names: str, left: int = 1, is_terminal: bool) -> 
 
 def run_lines(dump: Dump) -> Iterator[str]:
     """Yield what run.json says, a line a field; nested fields as ``name=value``."""
-    yield f"{dump.path}: {len(dump.steps)} steps, {len(dump.ranks)} ranks"
+    yield f"{dump.path}: {counted(len(dump.steps), 'step')}, {counted(len(dump.ranks), 'rank')}"
     for name, fact in dump.run.items():
         text = " ".join(f"{key}={item}" for key, item in fact.items()) if isinstance(fact, dict) else str(fact)
         yield f"  {name}: {text}"
     for restarts, attempt in dump.attempts.items():
-        yield f"  restart {restarts}: {len(attempt.steps)} steps, {len(attempt.ranks)} ranks in {attempt.path}"
+        sizes = f"{counted(len(attempt.steps), 'step')}, {counted(len(attempt.ranks), 'rank')}"
+        yield f"  restart {restarts}: {sizes} in {attempt.path}"
 
 
 def steps_table(

@@ -35,7 +35,7 @@ def test_help_teaches(run: Run, name: str) -> None:
 def test_ls(run: Run, dump: Path) -> None:
     result = run("ls", dump)
     assert result.exit_code == 0
-    assert "2 steps, 1 ranks" in result.stdout
+    assert "2 steps, 1 rank" in result.stdout
     assert "versions: torch=2.13.0" in result.stdout
     rows = words(result.stdout)
     head = next(row for row in rows if row[:2] == ["step", "rank"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump import MissingDataError
+from aten_dump import DumpMode, MissingDataError
 from aten_dump.dump.told_by_program import Mark, RecordedModule, SavedTensor
 from tests.dump.building import Builder, value
 from tests.recorded_step import record
@@ -63,3 +63,25 @@ def test_names_with_dots_are_read_as_they_were_given(tmp_path: Any) -> None:
     assert isinstance(rank.saved["Saved.a.1"], SavedTensor)
     assert rank.saved["Saved.a.1"].tensor().tolist() == [1.0, 1.0]
     assert rank.marks == [Mark("Mark. x", rank.calls[1])]
+
+
+def test_a_name_that_is_not_there_is_told_with_those_that_are(record: Callable[..., Any]) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+
+    def body() -> None:
+        DumpMode.current().save("hidden", model[0](torch.ones(1, 2)))
+        model(torch.ones(1, 2)).sum().backward()
+
+    rank = record(body, model, data="tensor")
+    with pytest.raises(
+        MissingDataError, match=r"^no gradient in .* \(step 0, rank 0\) is named '1.wieght'; nearest: 1.weight"
+    ):
+        rank.gradients["1.wieght"]
+    with pytest.raises(KeyError, match=r"^no saved tensor in .* is named 3; there are: hidden$"):
+        rank.saved[3]
+    assert rank.gradients.get("1.wieght") is None and "1.wieght" not in rank.gradients
+    rank = record(lambda: torch.ones(2).add(1))
+    with pytest.raises(
+        KeyError, match=r"there is none: they are told of the modules in DumpMode\(\.\.\., model=model\)"
+    ):
+        rank.gradients["weight"]

@@ -42,7 +42,7 @@ def test_what_ran_is_a_line_a_field(dump: Dump, tmp_path: Path) -> None:
         '{"format_version": [1, 0], "packages": {"torch": "2.13", "numpy": "2"}}'
     )
     lines = list(run_lines(open_dump(tmp_path / "dump")))
-    assert lines[0] == f"{tmp_path / 'dump'}: 2 steps, 1 ranks"
+    assert lines[0] == f"{tmp_path / 'dump'}: 2 steps, 1 rank"
     assert "  packages: torch=2.13 numpy=2" in lines
 
 

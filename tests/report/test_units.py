@@ -10,7 +10,7 @@ import torch
 
 from aten_dump import open_dump
 from aten_dump.dump import GeneratorRef, ObjectRef, ReprRef
-from aten_dump.report.units import argument
+from aten_dump.report.units import argument, counted
 from tests.dump.building import Builder
 
 
@@ -44,3 +44,7 @@ def test_of_many_tensors_fewer_are_shown(tmp_path: Path) -> None:
     assert argument([x] * 3) == "[f32[2, 3], f32[2, 3], f32[2, 3]]"
     assert argument((x, 1, x, x)) == "(f32[2, 3], 1, ... 2 more)"
     assert argument({"a": x, "b": x, "c": x, "d": x}) == "{a: f32[2, 3], b: f32[2, 3], ... 2 more}"
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
