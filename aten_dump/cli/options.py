@@ -83,6 +83,12 @@ def open_rank(path: Path, step: int | None, rank: int | None) -> RankDump:
     return found.rank(found.ranks[0] if rank is None else rank)
 
 
+def say_problems(dump: Dump) -> None:
+    """Say on stderr what is wrong with the folder of a dump, where the command goes on with what is there."""
+    for problem in dump.problems:
+        echo(problem, err=True)
+
+
 def end_if_never_fired(dump: Dump) -> None:
     """End the command, which has nothing to do, where a trigger has held all steps back: that is no failure."""
     config = dump.run.get("config")

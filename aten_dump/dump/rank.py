@@ -183,7 +183,7 @@ class RankDump(Recording):
         """Return a value by the same names as `tensor`."""
         call, slot = self._split(name)
         group, _, steps = slot.partition(".")
-        tree = _group_tree(call, group, steps)
+        tree = _group_tree(call, group)
         try:
             found = decode(walk(tree, _named_step(call, group, steps, tree)), self.value_by_id)
         except KeyError:
@@ -235,8 +235,8 @@ class RankDump(Recording):
         ]
 
 
-def _group_tree(call: Call, group: str, steps: str) -> Any:
-    """Return the tree that a slot's steps lead into, as a tagged tree."""
+def _group_tree(call: Call, group: str) -> Any:
+    """Return what a call was given, returned or wrote, as a tagged tree."""
     record = call.record
     if group == "output":
         return record.outputs if items(record.outputs) is not None else (records.TREE_TUPLE, record.outputs)

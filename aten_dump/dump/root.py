@@ -43,8 +43,8 @@ class Step:
             return self._ranks[rank]
         except KeyError:
             raise MissingDataError(
-                f"rank {rank} is not in step {self.step} of {self.dump.path}; recorded ranks: {_numbers(self._ranks)}. "
-                "Was it selected by DumpConfig.ranks, and was its directory copied?"
+                f"rank {rank!r} is not in step {self.step} of {self.dump.path}; recorded ranks: "
+                f"{_numbers(self._ranks)}. Was it selected by DumpConfig.ranks, and was its directory copied?"
             ) from None
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class Dump:
             return self._steps[step]
         except KeyError:
             raise MissingDataError(
-                f"step {step} is not in {self.path}; recorded steps: {_numbers(self._steps)}. "
+                f"step {step!r} is not in {self.path}; recorded steps: {_numbers(self._steps)}. "
                 f"Was it selected by DumpConfig.steps?{self._told_of_attempts()}"
             ) from None
 

@@ -51,6 +51,10 @@ def test_a_lost_index_or_folder_is_noticed(dump: Path, lost: str) -> None:
     assert code == 1 and said in text
     code, text = outcome("ls", dump)
     assert code == 0 and said in text
+    code, text = outcome("nonfinite", dump)
+    assert code == 0 and said in text
+    code, text = outcome("export", dump, "--to", "graph", "--out", dump.parent / "out")
+    assert code == 0 and said in text
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

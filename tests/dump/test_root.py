@@ -49,6 +49,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         dump.step(0)
     with pytest.raises(MissingDataError, match=r"rank 3 is not in step 5 .*recorded ranks: 0"):
         dump.step(5).rank(3)
+    with pytest.raises(MissingDataError, match=r"step '5' is not in .*recorded steps: 5"):
+        dump.step("5")
     with pytest.raises(StoreError, match="does not exist"):
         open_dump(tmp_path / "no dump")
     (tmp_path / "file").write_text("")

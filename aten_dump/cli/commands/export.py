@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from ...dump import open_dump
 from ...export import TARGETS, Options, export_dump
 from ..console import count_progress, echo
-from ..options import dump_argument, filter_options
+from ..options import dump_argument, filter_options, say_problems
 
 _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARGETS.items())
 
@@ -60,10 +61,12 @@ def command(
 ) -> None:
     """Write a dump in the format of another tool."""
     filters = {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
+    opened = open_dump(dump)
     with count_progress(f"exporting to {to}") as progress:
         options = Options(steps, ranks, filters, sources, overwrite)
-        done = export_dump(dump, to, out, options, progress)
+        done = export_dump(opened, to, out, options, progress)
     echo(f"wrote {done.path}")
+    say_problems(opened)
     if not done.calls:
         echo(f"no call of {dump} matches, so that it holds none", err=True)
     for what, count in done.left_out.items():

@@ -13,7 +13,7 @@ from ...dump import RankDump, open_dump
 from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines
 from ..console import echo, is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
-from ..options import dump_argument, end_if_never_fired, limit_option, place_options
+from ..options import dump_argument, end_if_never_fired, limit_option, place_options, say_problems
 
 _NEAR_SHOWN: Final = 5
 _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
@@ -125,6 +125,7 @@ def _places(path: Path, step: int | None, rank: int | None) -> list[RankDump]:
         end_if_never_fired(dump)
     else:
         dump.step(step)  # says what there is, where this one is not
+    say_problems(dump)
     if step is not None and rank is not None:
         return [dump.rank(step, rank)]
     return [p for p in dump.all_ranks() if step in (None, p.step) and rank in (None, p.rank)]
