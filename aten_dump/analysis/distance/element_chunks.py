@@ -17,6 +17,7 @@ import torch
 
 from ...dump import Value
 from ...store import records
+from ...torch_names import with_numbers
 
 CHUNK: Final = 1 << 17  # elements: in float64 they stay in the cache
 _WHOLE_BYTES: Final = 32 << 20
@@ -104,7 +105,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.to_dense()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
-    return tensor.detach().resolve_conj().resolve_neg()
+    return with_numbers(tensor.detach().resolve_conj().resolve_neg())
 
 
 def lies_densely(value: Value) -> bool:
@@ -139,4 +140,4 @@ def _read(value: Value, start: int, stop: int) -> torch.Tensor:
     data = value.rank.tables.data[value.id]
     size = value.dtype.itemsize
     raw = value.rank.read_blob(data.blob, data.offset + start * size, data.offset + stop * size)
-    return torch.frombuffer(raw, dtype=torch.uint8).view(value.dtype)
+    return with_numbers(torch.frombuffer(raw, dtype=torch.uint8).view(value.dtype))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...dump import Value
+from ...torch_names import DTYPES_WITHOUT_NUMBERS
 from .element_chunks import CHUNK, Order, common_order, elements, pairs, same_elements
 from .sum_of_products import sum_of_products
 from .ulp import Steps, has_ulp, ulp_steps
@@ -107,6 +108,8 @@ def measure(target: Value | Tensor, baseline: Value | Tensor) -> Metrics:
 
 def _add_up(target: Value | Tensor, baseline: Value | Tensor, order: Order) -> _Totals:
     dtype = coarser(target.dtype, baseline.dtype)
+    if dtype in DTYPES_WITHOUT_NUMBERS:
+        dtype = torch.int64  # of the bytes that they are
     total = _Totals(dtype)
     if math.prod(order.shape) > CHUNK:
         total.rms = _rms((b for _, b in elements(baseline, order)), dtype)
