@@ -12,6 +12,7 @@ TRANSFER_NAMESPACES: Final = frozenset(("c10d", "_c10d_functional", "_c10d_funct
 # Ops whose result other ranks have a part in: they cannot be run by one rank alone.
 COLLECTIVE_NAMESPACES: Final = TRANSFER_NAMESPACES | {"c10d_functional", "_dtensor", "symm_mem"}
 
+_REDUCTIONS: Final = frozenset(("allreduce_", "all_reduce", "all_reduce_", "wait_tensor"))
 WAIT_TENSOR: Final = "_c10d_functional::wait_tensor"
 LIFT_FRESH: Final = "aten::lift_fresh"  # torch.tensor(...): makes a tensor of literals
 UNSCALE_GRADIENTS: Final = "aten::_amp_foreach_non_finite_check_and_unscale_"  # a gradient scaler's
@@ -106,6 +107,11 @@ def read_op_name(op: str) -> OpName:
         return OpName("", op)
     name, _, overload = rest.partition(".")
     return OpName(namespace, name, overload)
+
+
+def is_reduction(op: str) -> bool:
+    """Tell whether an op is an all-reduce, or waits for a collective that may be one."""
+    return read_op_name(op).name in _REDUCTIONS
 
 
 def is_collective(op: str) -> bool:

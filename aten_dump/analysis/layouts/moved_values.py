@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from ...dump import Call, Value
@@ -22,7 +23,7 @@ from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...dump.across_ranks.part_holders import spec_of
 from ...errors import AtenDumpError
-from ...store.op_names import is_collective
+from ...store.op_names import is_collective, is_reduction
 from ..distance.value_distance import Closeness, closeness, stride_class
 from ..evidence.noise_floors import limits_of
 from ..flow.data_flow import DataFlow
@@ -158,16 +159,14 @@ class Moves:
             behind[maker.id] = maker
             if any(call.id not in self.rank.aside for call in _with_ops_around(maker)):
                 passed[self._id_of(item)] = None
-            for given in self._given(maker):
-                held = holders.of(lead.value_by_id(given))
+            given = [lead.value_by_id(number) for _, number in maker.input_slots()]
+            if is_reduction(maker.op):  # in a buffer, of which others wrote the other parts
+                given += islice((before for before in self._makers.earlier(item) if not before.undefined), 1)
+            for held in map(holders.of, given):
                 if held.id not in seen and not held.undefined:
                     seen.add(held.id)
                     waiting.append(held)
         return list(origins), list(passed), sorted(behind.values(), key=lambda call: -call.id)
-
-    @staticmethod
-    def _given(call: Call) -> Iterator[int]:
-        return (number for _, number in call.input_slots())
 
     def _id_of(self, part: Value) -> int:
         """Return the id under which goes what the lead holds a part of."""

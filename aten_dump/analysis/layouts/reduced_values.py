@@ -14,12 +14,11 @@ from typing import Final
 
 from ...dump import Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
-from ...store.op_names import read_op_name
+from ...store.op_names import is_reduction, read_op_name
 from ..flow.data_flow import DataFlow
 from .part_arrangement import Settler
 
 _COPIES: Final = ("clone", "_to_copy")
-_REDUCES: Final = frozenset(("allreduce_", "all_reduce", "all_reduce_", "wait_tensor"))
 
 
 def settle_reduced(rank: AssembledRank, settler: Settler) -> None:
@@ -27,7 +26,7 @@ def settle_reduced(rank: AssembledRank, settler: Settler) -> None:
     flow = DataFlow(rank.lead, "aten")
     for id, kind in rank.aside.items():
         call = rank.lead.call(id)
-        if kind != "collective" or read_op_name(call.op).name not in _REDUCES:
+        if kind != "collective" or not is_reduction(call.op):
             continue
         results = [_whole(rank, value) for _, value in call.output_values()]
         for (_, given), made in zip(call.input_values(), results, strict=False):
