@@ -47,7 +47,7 @@ from .moved_values import Moves
 from .part_arrangement import Settler
 from .rank_replays import RankReplays
 from .reduced_values import settle_reduced
-from .unreduced_gradients import told_where_reduced
+from .unreduced_gradients import told_where_reduced, unreduced_findings
 
 _MOST_REPLICAS: Final = 3  # that are described
 
@@ -192,6 +192,7 @@ def compare_together(task: Task) -> RankEvidence:
     sources = Sources(task.steps, exact=exact_sources(target, baseline), before=before)
     knows = LayoutKnowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     knows.sizes = frozenset(sizes)
+    moved += unreduced_findings(pairs, knows.known)
     found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, moved))
     return _with_layout(found, (one, other), settler)
 

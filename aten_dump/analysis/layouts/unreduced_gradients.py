@@ -3,22 +3,51 @@
 Theory of operation
     Where DDP copies reduced gradients out of its buckets nobody sees it: data flow ends there, and a gradient that was
     not reduced shows where an optimizer reads it. What a rank holds there tells: the bits are those that an op of its
-    own backward pass made.
+    own backward pass made. Where no rank has reduced it, the terms make up the right gradient, and still each rank
+    makes a step of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ...dump import Call, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...store.op_names import is_collective
-from ..evidence.findings import Finding
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Finding, Row
 from ..evidence.place_of_call import place_of
+from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
 from ..judging.sources import digest_of
+
+_TERM: Final = "each rank is given a term of it, which nothing has reduced, and makes a step of its own"
+
+
+def unreduced_findings(pairs: Sequence[Pair], known: Counterparts) -> Iterator[Finding]:
+    """Yield what an optimizer reads of which each rank has a term on one side alone, each once."""
+    seen: set[int] = set()
+    for pair in pairs:
+        theirs = dict(pair.baseline.input_values()) if pair.target.phase == "optimizer" else {}
+        for slot, value in pair.target.input_values():
+            other = theirs.get(slot)
+            if other is None or value.id in seen or _is_term(value) == _is_term(other):
+                continue
+            seen.add(value.id)
+            close = known.close(value, other)
+            row = Row(place_of(pair.target), place_of(pair.baseline), pair.how, slot, "different", close, 0.0, "exact")
+            where = "" if _is_term(value) else "in the baseline, "
+            yield Finding("moved", row, f"{where}{_TERM}", "", (pair.target.id, 0))
+
+
+def _is_term(value: Value) -> bool:
+    """Tell whether ranks hold terms of what a value is put together of."""
+    if not isinstance(value, AssembledValue) or value.assembly.grid is None or not value.assembly.settled:
+        return False
+    return not value.assembly.shared and value.assembly.grid.placements[0].kind in ("sum", "avg")
 
 
 def told_where_reduced(finding: Finding, target: AssembledRank) -> Finding:
