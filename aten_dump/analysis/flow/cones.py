@@ -118,18 +118,15 @@ class GrowingCone:
         if parts is not None:
             return self._add_part(maker, value, parts)
         item = item_of(maker.op, slot)
-        known = self._pieces.get(maker.id)
-        if known is not None and (known[1] is None or item in known[1]):
-            return []
-        if item is None:
-            self._pieces[maker.id] = maker, None
-        else:
-            self._pieces[maker.id] = maker, ((known[1] if known else None) or set()) | {item}
-        given = [v for _, v in self._flow.behind(maker, slot)]
-        if self._flow.is_view(maker) or writer is None:
-            given = [v for _, v in maker.input_values()]
-        elif maker.mutated and not covers(writer[2], value):
-            given += self._flow.before(maker, value)
+        items = self._pieces[maker.id][1] if maker.id in self._pieces else set()
+        given: list[Value] = []
+        if items is not None and item not in items:
+            self._pieces[maker.id] = maker, None if item is None else items | {item}
+            given = [v for _, v in self._flow.behind(maker, slot)]
+            if self._flow.is_view(maker) or writer is None:
+                return [v for _, v in maker.input_values()]
+        if writer is not None and maker.mutated and not covers(writer[2], value):
+            given += self._flow.before(maker, value)  # of each part of that memory, whatever else was added for another
         return given
 
     def _add_part(self, maker: Call, value: Value, parts: dict[int, Value]) -> list[Value]:

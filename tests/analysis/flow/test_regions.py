@@ -364,3 +364,25 @@ def test_what_has_no_common_start_near_by_is_not_run_from_far_away(behind: Behin
         regions, "run_region", lambda pieces, *a, **k: (sizes.append(len(pieces)), kept(pieces, *a, **k))[1]
     )
     assert compared(knows).verdict == "differs" and max(sizes) == 1
+
+
+def gated(*, in_place: bool, bug: bool = False) -> torch.Tensor:
+    """A gated unit's gates lie in one memory, of which each op that works in place writes one part."""
+    update, reset, new = (X * 1.5 + Y).view(16, 4).chunk(4, 1)[:3]
+    if not in_place:
+        raised = update.exp()
+        return raised * (reset.sigmoid() * new) + raised
+    reset.tanh_() if bug else reset.sigmoid_()
+    update.exp_()
+    new.mul_(reset)
+    return update * new + update
+
+
+@pytest.mark.parametrize("bug", [False, True])
+def test_parts_of_one_memory_are_followed_behind_the_same_write(bug: bool, behind: Behind) -> None:
+    """What a part held before another was written is asked of each part, though all show the last write."""
+    knows = behind(lambda: gated(in_place=True, bug=bug), lambda: gated(in_place=False))
+    given = knows.target["Aten.exp_.0.forward"], knows.baseline["Aten.exp.0.forward"]
+    knows.known.keep(*(call.input_values()[0][1] for call in given), SAME)
+    found = knows.regions.compare([last(knows, 0)], [last(knows, 1)])
+    assert (found.verdict, found.error < 1e-12) == (("differs", False) if bug else ("same", True)), "both were run"
