@@ -104,6 +104,18 @@ class Links:
             taken |= both
             self._tie_if_sources(target, baseline)
 
+    def write_to_others(self, pair: Pair) -> bool:
+        """Tell whether a call writes to memory that was there before, on both sides, and its partner to other memory.
+
+        An average of weights and their slow copy are both written with one op each, of one shape: the memory tells
+        which is which.
+        """
+        ours = _written_from_outside(self._flows[0], pair.target)
+        theirs = _written_from_outside(self._flows[1], pair.baseline)
+        if pair.how == "mapping" or ours is None or theirs is None or self._known.close(ours, theirs).bitwise:
+            return False
+        return not _is_constant(ours) and bool(self._equal(ours))  # one that was lost is zero, as much else is
+
     def alike(self, value: Value) -> list[Value]:
         """Return what the baseline has from outside that may be the counterpart of a value of the target's.
 
@@ -120,10 +132,13 @@ class Links:
         return list((found | {other.id: other for other in self._alike[value.id]}).values())
 
     def _alike_by_contents(self, value: Value) -> list[Value]:
-        others = self._outside.get(_kind(value), [])
+        return self._equal(value) or self._nearest(value, self._outside.get(_kind(value), []))
+
+    def _equal(self, value: Value) -> list[Value]:
+        """Return what the baseline has from outside that holds the same bits."""
         wanted = self._digest(0, value)
-        equal = [other for other in others if wanted is not None and self._digest(1, other) == wanted]
-        return equal or self._nearest(value, others)
+        others = self._outside.get(_kind(value), [])
+        return [other for other in others if wanted is not None and self._digest(1, other) == wanted]
 
     def _nearest(self, value: Value, others: list[Value]) -> list[Value]:
         """Return which of the baseline's values is nearest to one of the target's, if one is near."""
@@ -217,18 +232,9 @@ class Links:
         """Return a link for each input that both calls read."""
         theirs = dict(pair.baseline.input_values())
         ours = [(slot, value) for slot, value in self._flows[0].reads(pair.target) if slot in theirs]
-        if _commutes(pair.target) and _commutes(pair.baseline) and self._is_crossed(ours, theirs):
+        if _commutes(pair.target) and _commutes(pair.baseline) and _is_crossed(self._wiring, ours, theirs):
             theirs = dict(zip(theirs, reversed(theirs.values()), strict=True))
         return [self._link(pair, slot, value, theirs[slot]) for slot, value in ours]
-
-    def _is_crossed(self, ours: list[tuple[str, Value]], theirs: dict[str, Value]) -> bool:
-        """Tell whether both of what a call reads is known to be what the other reads at the other place."""
-        if not len(ours) == len(theirs) == 2:
-            return False
-        given = [value for _, value in ours], list(theirs.values())
-        state = self._wiring.state
-        straight = any(state(*both) is not None for both in zip(*given, strict=True))
-        return not straight and all(state(*both) is not None for both in zip(given[0], given[1][::-1], strict=True))
 
     def _link(self, pair: Pair, slot: str, target: Value, baseline: Value) -> Link:
         link = Link(slot, target, baseline, self._known.close(target, baseline))
@@ -253,6 +259,15 @@ class Links:
         return link
 
 
+def _is_crossed(wiring: Wiring, ours: list[tuple[str, Value]], theirs: dict[str, Value]) -> bool:
+    """Tell whether both of what a call reads is known to be what the other reads at the other place."""
+    if not len(ours) == len(theirs) == 2:
+        return False
+    given = [value for _, value in ours], list(theirs.values())
+    straight = any(wiring.state(*both) is not None for both in zip(*given, strict=True))
+    return not straight and all(wiring.state(*both) is not None for both in zip(given[0], given[1][::-1], strict=True))
+
+
 def _commutes(call: Call) -> bool:
     """Tell whether a call of two tensors makes the same whichever comes first."""
     return read_op_name(call.op).name in _COMMUTE and not call.inputs[1]  # alpha
@@ -272,6 +287,24 @@ def _half_undefined(target: Value) -> tuple[Judgement, str]:
 def is_shaped_otherwise(link: Link) -> bool:
     """Tell whether both sides have the same elements there, in another shape: random numbers may be drawn so."""
     return link.state is not None and link.state.status == "same" and link.close.shape is not None
+
+
+def _is_constant(value: Value) -> bool:
+    """Tell whether all elements of a value are equal: many tensors hold the same then, and are not one."""
+    elements = plain(value.tensor()).flatten()
+    return bool((elements == elements[:1]).all())
+
+
+def _written_from_outside(flow: DataFlow, call: Call) -> Value | None:
+    """Return what the memory that a call writes to held before the step; None of a call that writes to none such."""
+    if not call.mutated:
+        return None
+    written = {v.storage for slot, v in call.result_values() if slot.startswith("mutated.") and v.storage}
+    before = next((v for _, v in call.input_values() if v.storage in written), None)
+    if before is None:
+        return None
+    *_, oldest = (before, *flow.earlier(before))
+    return None if oldest.undefined or not oldest.has_data or flow.writer(oldest) is not None else oldest
 
 
 def is_another_source(link: Link) -> bool:

@@ -43,6 +43,7 @@ from .sources import records_all_ops
 _Pairs = Sequence[tuple[Value, Value]]
 _MOST_TRIED: Final = 8  # pairs among them that are run
 _TRIED_AGAIN: Final = 2  # where an earlier layer has the same difference, and it was a finding
+_MOST_ENDS: Final = 2  # that come of a pair, and are run if nothing nearer meets
 _MOST_RESULTS: Final = 8  # of a pair, each of which has to meet
 
 
@@ -230,7 +231,8 @@ class OpenPairs:
         """
         if left:
             results = [value for _, value in self._knows.flows[0].results(pair.target)]
-            met = "same" if pair.target.id in self.cleared else self._meets_later(pair, results, most)
+            ends = _MOST_ENDS if most == _MOST_TRIED else 0
+            met = "same" if pair.target.id in self.cleared else self._meets_later(pair, results, most, most_ends=ends)
             if met == "same" or self._clear(self._updates.meet(pair.target)):
                 return True
             # Of a micro-batch, whose gradients are not the batch's: their sum, too large a region to run, is an end.
@@ -245,18 +247,23 @@ class OpenPairs:
         flow = self._knows.flows[0]
         return any(flow.maker(value) is None for value in flow.before(call, result))
 
-    def _meets_later(self, pair: Pair, results: Sequence[Value], most: int, *, exact: bool = False) -> Verdict:
+    def _meets_later(
+        self, pair: Pair, results: Sequence[Value], most: int, *, most_ends: int = 0, exact: bool = False
+    ) -> Verdict:
         """Tell whether what later calls make of one of these means the same; then note the calls up to there.
 
         Args:
             pair: the calls.
             results: some of what the target's made.
             most: of what comes of them is run, from the nearest.
+            most_ends: of losses and gradients behind both calls, last: a loss forgives other arguments (positions that
+                are all off by one, where only their distance counts), so these have to meet sooner.
             exact: where statistics alone tell, they have to be equal to the last digit.
         """
         found: Verdict = "differs"
         made = islice(self._later.of(pair, results, most, given=False), most + most // 4)
-        for values in chain(made, islice(self._later.of(pair, results, most, given=True), most)):
+        given = islice(self._later.of(pair, results, most, given=True), most)
+        for values in chain(made, given, islice(self._later.ends_behind(pair), most_ends)):
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "unknown" and self._statistics.agree(*values, exact=exact):
                 meaning = replace(meaning, verdict="same", estimated=True)

@@ -33,6 +33,7 @@ from ..flow.counterparts import NOT_TOLD, Side
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
+from ..outcomes.equal_draws import tie_draws
 from ..outcomes.list_orders import in_another_order
 from ..outcomes.loss_parts import LossParts
 from ..outcomes.roots import roots_of
@@ -71,6 +72,7 @@ class Walk:
         ours, theirs = map(gradients_of, sides)
         ends = [*zip(*losses, strict=False), *((ours[n], theirs[n]) for n in ours if n in theirs)]
         self._open_pairs = OpenPairs(self.knows, ends, LossParts(self.knows.flows, losses))
+        tie_draws(self.knows.known, self.knows.flows[0], pairs.values())
         for call in self.knows.flows[0].calls():
             pair = aligned_pair = pairs.get(call.id)
             state_of = pair_of_state(call, self.knows.known, self._taken)
@@ -116,7 +118,7 @@ class Walk:
             better = better or self._paired_by_results(pair.target, pair.baseline)
             if better is not None:
                 pair, links = better, self.knows.links.of(better)
-            elif self._belongs_to_later(pair):
+            elif self._belongs_to_later(pair) or self.knows.links.write_to_others(pair):
                 self._give_up(pair)
                 return
         results = self.knows.compared(pair.target, pair.baseline)

@@ -10,6 +10,7 @@ from typing import Final
 from ...dump import Call, Value
 from ...store.op_names import reads_no_elements
 from ..evidence.evidence_rows import Pair
+from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
 from ..flow.regions import Regions
 from ..flow.wiring import Wiring
@@ -71,19 +72,29 @@ class LaterCalls:
                 continue
             if given:
                 for target, baseline in _read_by(self._flows, call, partner).values():
-                    if comes_of_it(target) and _could_tell([target], [baseline]):
+                    if comes_of_it(target) and could_tell([target], [baseline]):
                         yield [target], [baseline]
                 continue
             if call.phase == "optimizer":
                 continue  # a step of Adam is nearly the same for a gradient of another scale
             values = self._made_by(call, partner)
             is_near = most > 0 or len(terms) > 1
-            if is_near and _could_tell(*values) and self._comes_of(values[1], pair.baseline):
+            if is_near and could_tell(*values) and self._comes_of(1, values[1], pair.baseline):
                 most -= 1
                 yield values
         for end, other in () if given else self._ends:
-            if comes_of_it(end) and self._comes_of([other], pair.baseline):
+            if comes_of_it(end) and self._comes_of(1, [other], pair.baseline):
                 yield [end], [other]
+
+    def ends_behind(self, pair: Pair) -> Iterator[tuple[list[Value], list[Value]]]:
+        """Yield losses and gradients that come of both calls of a pair, however many other calls lie between.
+
+        A recurrent network that is given the sequences of a batch in another order has them in order again at its end.
+        """
+        for end, other in self._ends:
+            ours, theirs = [end], [other]
+            if could_tell(ours, theirs) and self._comes_of(0, ours, pair.target):
+                yield from [(ours, theirs)] if self._comes_of(1, theirs, pair.baseline) else []
 
     def _made_by(self, call: Call, partner: Call) -> tuple[list[Value], list[Value]]:
         """Return what both calls of a pair make, or read where they make nothing."""
@@ -99,9 +110,9 @@ class LaterCalls:
         readers = (later for later in readers if any(_is_of(result, value) for _, value in flow.reads(later)))
         return any(value.is_floating for later in readers for _, value in flow.results(later))
 
-    def _comes_of(self, values: list[Value], origin: Call) -> bool:
-        """Tell whether what has no counterpart behind the baseline's values begins at a call."""
-        return any(maker.id == origin.id for maker in self._regions.cone(1, values).calls)
+    def _comes_of(self, side: Side, values: list[Value], origin: Call) -> bool:
+        """Tell whether what has no counterpart behind a side's values begins at a call."""
+        return any(maker.id == origin.id for maker in self._regions.cone(side, values).calls)
 
 
 def _made_by(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
@@ -131,7 +142,7 @@ def _is_of(result: Value, value: Value) -> bool:
     return value.id == result.id or (result.storage != 0 and moment_of(value) == moment_of(result))
 
 
-def _could_tell(targets: list[Value], baselines: list[Value]) -> bool:
+def could_tell(targets: list[Value], baselines: list[Value]) -> bool:
     """Tell whether results can show that ways met: a mask or an index may be the same of what is not."""
     both = zip(targets, baselines, strict=True)
     return all(t.shape == b.shape for t, b in both) and any(t.is_floating for t in targets)
