@@ -104,18 +104,6 @@ class Links:
             taken |= both
             self._tie_if_sources(target, baseline)
 
-    def write_to_others(self, pair: Pair) -> bool:
-        """Tell whether a call writes to memory that was there before, on both sides, and its partner to other memory.
-
-        An average of weights and their slow copy are both written with one op each, of one shape: the memory tells
-        which is which.
-        """
-        ours = _written_from_outside(self._flows[0], pair.target)
-        theirs = _written_from_outside(self._flows[1], pair.baseline)
-        if pair.how == "mapping" or ours is None or theirs is None or self._known.close(ours, theirs).bitwise:
-            return False
-        return not _is_constant(ours) and bool(self._equal(ours))  # one that was lost is zero, as much else is
-
     def alike(self, value: Value) -> list[Value]:
         """Return what the baseline has from outside that may be the counterpart of a value of the target's.
 
@@ -132,13 +120,10 @@ class Links:
         return list((found | {other.id: other for other in self._alike[value.id]}).values())
 
     def _alike_by_contents(self, value: Value) -> list[Value]:
-        return self._equal(value) or self._nearest(value, self._outside.get(_kind(value), []))
-
-    def _equal(self, value: Value) -> list[Value]:
-        """Return what the baseline has from outside that holds the same bits."""
-        wanted = self._digest(0, value)
         others = self._outside.get(_kind(value), [])
-        return [other for other in others if wanted is not None and self._digest(1, other) == wanted]
+        wanted = self._digest(0, value)
+        equal = [other for other in others if wanted is not None and self._digest(1, other) == wanted]
+        return equal or self._nearest(value, others)
 
     def _nearest(self, value: Value, others: list[Value]) -> list[Value]:
         """Return which of the baseline's values is nearest to one of the target's, if one is near."""
@@ -287,24 +272,6 @@ def _half_undefined(target: Value) -> tuple[Judgement, str]:
 def is_shaped_otherwise(link: Link) -> bool:
     """Tell whether both sides have the same elements there, in another shape: random numbers may be drawn so."""
     return link.state is not None and link.state.status == "same" and link.close.shape is not None
-
-
-def _is_constant(value: Value) -> bool:
-    """Tell whether all elements of a value are equal: many tensors hold the same then, and are not one."""
-    elements = plain(value.tensor()).flatten()
-    return bool((elements == elements[:1]).all())
-
-
-def _written_from_outside(flow: DataFlow, call: Call) -> Value | None:
-    """Return what the memory that a call writes to held before the step; None of a call that writes to none such."""
-    if not call.mutated:
-        return None
-    written = {v.storage for slot, v in call.result_values() if slot.startswith("mutated.") and v.storage}
-    before = next((v for _, v in call.input_values() if v.storage in written), None)
-    if before is None:
-        return None
-    *_, oldest = (before, *flow.earlier(before))
-    return None if oldest.undefined or not oldest.has_data or flow.writer(oldest) is not None else oldest
 
 
 def is_another_source(link: Link) -> bool:

@@ -118,7 +118,7 @@ class Walk:
             better = better or self._paired_by_results(pair.target, pair.baseline)
             if better is not None:
                 pair, links = better, self.knows.links.of(better)
-            elif self._belongs_to_later(pair) or self.knows.links.write_to_others(pair):
+            elif self._belongs_to_later(pair):
                 self._give_up(pair)
                 return
         results = self.knows.compared(pair.target, pair.baseline)

@@ -176,7 +176,7 @@ def compare_together(task: Task) -> RankEvidence:
         settle_reduced(side.rank, settler)
     settler.give_up_misfits()
     replays = RankReplays(enabled=settings.replay)
-    moved: list[Finding] = []
+    moved = list(unreduced_findings(pairs, settings.data))
     for side in (one, other):
         paired = frozenset((p.target if side is one else p.baseline).id for p in likely)
         moves = Moves(side.rank, paired, settings.data)
@@ -192,7 +192,6 @@ def compare_together(task: Task) -> RankEvidence:
     sources = Sources(task.steps, exact=exact_sources(target, baseline), before=before)
     knows = LayoutKnowledge((target, baseline), walked_kind(pairs), judge, sources, read_data=settings.data)
     knows.sizes = frozenset(sizes)
-    moved += unreduced_findings(pairs, knows.known)
     found = evidence_of(LayoutWalk(knows), pairs, task, before=lambda: _before(knows, pairs, moved))
     return _with_layout(found, (one, other), settler)
 

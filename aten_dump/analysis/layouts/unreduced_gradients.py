@@ -17,18 +17,23 @@ from ...dump import Call, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.assembled_value import AssembledValue
 from ...store.op_names import is_collective
+from ..distance.value_distance import closeness
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Row
 from ..evidence.place_of_call import place_of
-from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
 from ..judging.sources import digest_of
 
 _TERM: Final = "each rank is given a term of it, which nothing has reduced, and makes a step of its own"
 
 
-def unreduced_findings(pairs: Sequence[Pair], known: Counterparts) -> Iterator[Finding]:
-    """Yield what an optimizer reads of which each rank has a term on one side alone, each once."""
+def unreduced_findings(pairs: Sequence[Pair], read_data: bool) -> Iterator[Finding]:
+    """Yield what an optimizer reads of which each rank has a term on one side alone, each once.
+
+    Args:
+        pairs: of calls, with the values that they were given: not yet taken for those that they were moved from.
+        read_data: compare by tensors, where they were recorded.
+    """
     seen: set[int] = set()
     for pair in pairs:
         theirs = dict(pair.baseline.input_values()) if pair.target.phase == "optimizer" else {}
@@ -37,7 +42,7 @@ def unreduced_findings(pairs: Sequence[Pair], known: Counterparts) -> Iterator[F
             if other is None or value.id in seen or _is_term(value) == _is_term(other):
                 continue
             seen.add(value.id)
-            close = known.close(value, other)
+            close = closeness(value, other, data=read_data)
             row = Row(place_of(pair.target), place_of(pair.baseline), pair.how, slot, "different", close, 0.0, "exact")
             where = "" if _is_term(value) else "in the baseline, "
             yield Finding("moved", row, f"{where}{_TERM}", "", (pair.target.id, 0))

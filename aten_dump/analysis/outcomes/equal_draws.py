@@ -13,7 +13,8 @@ from ..flow.data_flow import DataFlow
 def tie_draws(known: Counterparts, flow: DataFlow, pairs: Iterable[Pair]) -> None:
     """Know equal random numbers before the walk reaches them: behind a loss may lie labels that are drawn last."""
     for pair in pairs:
-        if pair.target.random_state is None or any(flow.reads(pair.target)):
+        drew = flow.rank.tables.random.get(pair.target.id) is not None
+        if not drew or flow.reads(pair.target):
             continue
         theirs = dict(pair.baseline.result_values())
         for slot, value in flow.results(pair.target):

@@ -20,8 +20,6 @@ from aten_dump.analysis.judging.knowledge import Knowledge
 from aten_dump.dump import Call
 from tests.analysis.by_hand import apart, knowledge
 
-from .steps import record as record_steps
-
 X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, -1.0, 2.5, 1.0])
 Body = Callable[[], object]
 
@@ -335,42 +333,3 @@ def test_rows_that_are_nested_on_one_side_are_compared_beneath(tmp_path: Path) -
     assert compare(rows(tmp_path / "padded", padded=True), baseline).cause is None
     wrong = compare(rows(tmp_path / "wrong padded", padded=True, scale=1.1), baseline)
     assert wrong.exit_code == 1, wrong.answer()
-
-
-def averaged(path: Path, *, by_parts: bool, bug: str = "") -> Path:
-    """Record a training with Lookahead's slow weights, read from the second step on, and an average of all weights."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
-    slow, average = ([p.detach().clone() for p in model.parameters()] for _ in range(2))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    share, rest = 0.4 if bug == "share" else 0.5, 0.2 if bug == "rest" else 0.1
-
-    def step(number: int) -> None:
-        optimizer.zero_grad()
-        model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
-        with torch.no_grad():
-            for weight, kept in zip(model.parameters(), slow, strict=True) if number else ():
-                if by_parts:
-                    kept.mul_(1 - share).add_(weight, alpha=share)
-                else:
-                    kept.add_(weight - kept, alpha=share)
-                weight.copy_(kept)
-            for weight, kept in zip(model.parameters(), average, strict=True):
-                if by_parts:
-                    kept.sub_((kept - weight) * rest)
-                else:
-                    kept.mul_(1 - rest).add_(weight, alpha=rest)
-
-    return record_steps(path, step, model, steps=2)
-
-
-@pytest.mark.parametrize(("bug", "code"), [("", 0), ("share", 1), ("rest", 1)])
-def test_one_op_on_two_kinds_of_copies_of_weights_is_told_by_the_memory_it_writes(
-    bug: str, code: int, tmp_path: Path
-) -> None:
-    target = averaged(tmp_path / "target", by_parts=True, bug=bug)
-    found = compare(target, averaged(tmp_path / "baseline", by_parts=False))
-    assert found.exit_code == code, found.answer()
-    if bug == "share":
-        assert found.cause is not None and found.cause.row.place.step == 1, "slow weights are written in the second"
