@@ -256,21 +256,23 @@ class OpenPairs:
             pair: the calls.
             results: some of what the target's made.
             most: of what comes of them is run, from the nearest.
-            most_ends: of losses and gradients behind both calls, last: a loss forgives other arguments (positions that
-                are all off by one, where only their distance counts), so these have to meet sooner.
+            most_ends: of losses and gradients behind both calls, last; each has to mean the same. A loss forgives other
+                arguments (positions that are all off by one, where only their distance counts): these meet sooner.
             exact: where statistics alone tell, they have to be equal to the last digit.
         """
         found: Verdict = "differs"
         made = islice(self._later.of(pair, results, most, given=False), most + most // 4)
         given = islice(self._later.of(pair, results, most, given=True), most)
-        for values in chain(made, given, islice(self._later.ends_behind(pair), most_ends)):
+        for values in chain(made, given):
             meaning = self._knows.regions.compare(*values)
             if meaning.verdict == "unknown" and self._statistics.agree(*values, exact=exact):
                 meaning = replace(meaning, verdict="same", estimated=True)
             if meaning.verdict == "same" and self._clear([meaning]):
                 return "same"
             found = "unknown" if meaning.verdict == "unknown" else found
-        return found
+        ends = [self._knows.regions.compare(*both) for both in islice(self._later.ends_behind(pair), most_ends)]
+        is_met = all(meaning.verdict == "same" for meaning in ends)
+        return "same" if is_met and self._clear(ends) else found
 
     def _clear(self, meanings: Sequence[Meaning]) -> bool:
         """Note the calls of regions that mean the same; tell whether there are any."""

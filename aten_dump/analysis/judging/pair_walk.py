@@ -33,7 +33,6 @@ from ..flow.counterparts import NOT_TOLD, Side
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
-from ..outcomes.equal_draws import tie_draws
 from ..outcomes.list_orders import in_another_order
 from ..outcomes.loss_parts import LossParts
 from ..outcomes.roots import roots_of
@@ -72,7 +71,6 @@ class Walk:
         ours, theirs = map(gradients_of, sides)
         ends = [*zip(*losses, strict=False), *((ours[n], theirs[n]) for n in ours if n in theirs)]
         self._open_pairs = OpenPairs(self.knows, ends, LossParts(self.knows.flows, losses))
-        tie_draws(self.knows.known, self.knows.flows[0], pairs.values())
         for call in self.knows.flows[0].calls():
             pair = aligned_pair = pairs.get(call.id)
             state_of = pair_of_state(call, self.knows.known, self._taken)
