@@ -136,9 +136,12 @@ def build() -> Gpt:
     return Gpt()
 
 
-def reduce_gradients(model: nn.Module, divisor: int = RANKS) -> None:
-    for parameter in model.parameters():
+def reduce_gradients(model: nn.Module, divisor: int = RANKS, but: str = "") -> None:
+    """Make the mean over ranks of all gradients, but for that of one parameter."""
+    for name, parameter in model.named_parameters():
         assert parameter.grad is not None
+        if name == but:
+            continue
         dist.all_reduce(parameter.grad)
         parameter.grad.div_(divisor)
 
@@ -172,6 +175,7 @@ def by_hand(folder: Path) -> None:
     init(folder, RANKS)
     train(folder / "averaged", build(), consecutive, reduce_gradients)
     train(folder / "summed", build(), consecutive, lambda model: reduce_gradients(model, 1))
+    train(folder / "left_out", build(), consecutive, lambda model: reduce_gradients(model, but="block.up.bias"))
     train(folder / "ddp", nn.parallel.DistributedDataParallel(build()), consecutive)
     train(folder / "ddp.buckets", nn.parallel.DistributedDataParallel(build(), bucket_cap_mb=0.002), consecutive)
     train(folder / "tensor_parallel", tensor_parallel())

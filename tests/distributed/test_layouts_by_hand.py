@@ -55,6 +55,7 @@ def test_buckets_of_other_sizes_are_one_layout(dumps: Path) -> None:
         ("tensor_parallel.bias", "single", "aten::add.Tensor", "block"),
         ("tensor_parallel.unreduced", "single", "aten::view", "block.attention.out"),
         ("summed", "ddp", "aten::div_.Tensor", ""),
+        ("left_out", "single", "torch.Tensor.lerp_", ""),
         pytest.param("summed", "single", "aten::div_.Tensor", "", marks=pytest.mark.slow),
     ],
 )
@@ -62,5 +63,6 @@ def test_a_mistake_in_a_layout_is_found(dumps: Path, layout: str, other: str, op
     found = compare(dumps / layout, dumps / other)
     assert found.exit_code == 1, found.answer()
     assert found.cause is not None
+    assert layout != "left_out" or "which nothing has reduced" in found.cause.text
     place = found.cause.row.place
     assert (place.op, place.module) == (op, module), found.answer()
