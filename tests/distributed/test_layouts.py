@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 from aten_dump import open_dump
@@ -21,13 +20,7 @@ from tests.torch_features import needs_fsdp_on_cpu
 
 MODULE = "tests.distributed.layouts"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Final
 from ...dump import Call, Value
 from ...errors import FormatError, MissingDataError, ReplayError
 from ..rerun.list_ops import item_of
+from ..rerun.rounding import Rounding
 from ..rerun.run_op import find_op
 from ..rerun.run_region import Piece
 from ..rerun.shared_memory import moment_of
@@ -34,6 +35,11 @@ class Cone:
     @property
     def calls(self) -> tuple[Call, ...]:
         return tuple(piece.call for piece in self.pieces)
+
+    def rounding(self, elements: int) -> Rounding:
+        """Return what rounding costs a result of so many elements: each sums up what its calls may read for it."""
+        largest = max((value.numel for piece in self.pieces for _, value in piece.call.input_values()), default=1)
+        return Rounding(max(1.0, largest / max(1, elements)))
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -209,3 +209,15 @@ def _with_parts(call: Call, rank: RankDump) -> Iterator[tuple[str, int]]:
         yield slot, number
         parts = (values[number].extra or {}).get("parts") or {}
         yield from ((f"{slot}.{name}", part) for name, part in parts.items() if isinstance(part, int))
+
+
+def made_by_both(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
+    """Return what both calls made, by slot."""
+    theirs = dict(baseline.result_values())
+    return {slot: (v, theirs[slot]) for slot, v in flows[0].results(target) if slot in theirs}
+
+
+def read_by_both(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
+    """Return what both calls read, by slot."""
+    theirs = dict(flows[1].reads(baseline))
+    return {slot: (v, theirs[slot]) for slot, v in flows[0].reads(target) if slot in theirs}

@@ -27,7 +27,6 @@ from ...dump import Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ..distance.float64_results import are_near, is_as_large, is_same, is_shaken_as_far, shake
 from ..distance.metrics import measure
-from ..rerun.rounding import Rounding
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.rounding_error import measure as measure_rounding
 from ..rerun.run_region import laid, run_region, start_tensors
@@ -287,10 +286,8 @@ class Regions:
                 return Meaning("differs", math.inf, cones=cones)
             if not value.is_floating:
                 return Meaning("unknown", why=why, cones=cones)
-            terms = max((v.numel for piece in cones[1].pieces for _, v in piece.call.input_values()), default=1)
-            rounding = Rounding(max(1.0, terms / max(1, recorded.numel())))
             honest = honest.to_dense().to(recorded.dtype)
-            found = measure_rounding("", recorded, honest, expected, rounding)
+            found = measure_rounding("", recorded, honest, expected, cones[1].rounding(recorded.numel()))
             if found.ratio > limit:
                 return Meaning("differs", found.error, cones=cones)
             worst = max(worst, found.error)

@@ -21,7 +21,7 @@ from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.computed_dtype import computed_dtype, dtype_text
 from ..flow.cones import Cone
 from ..flow.counterparts import Counterparts
-from ..flow.data_flow import DataFlow
+from ..flow.data_flow import DataFlow, made_by_both
 from ..flow.flat_memory import has_parts
 from ..flow.read_numbers import ReadNumbers
 from ..flow.regions import Regions
@@ -96,8 +96,7 @@ class Knowledge:
 
     def results(self, target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
         """Return what both calls made, by slot."""
-        theirs = dict(baseline.result_values())
-        return {slot: (v, theirs[slot]) for slot, v in self.flows[0].results(target) if slot in theirs}
+        return made_by_both(self.flows, target, baseline)
 
     def compared(self, target: Call, baseline: Call) -> dict[str, Compared]:
         """Return what both calls made, and how close that is, by slot."""

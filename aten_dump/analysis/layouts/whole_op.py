@@ -69,13 +69,12 @@ def off_together(cone: Cone) -> tuple[Call, str, float] | None:
         exact, rounded = (_run(cone, values, rounded=rounded) for rounded in (False, True))
     except (AtenDumpError, *RUN_ERRORS):
         return None
-    terms = max((v.numel for piece in cone.pieces for _, v in piece.call.input_values()), default=1)
     for (call, slot, value), expected, honest in zip(made, exact, rounded, strict=True):
         found = value.tensor()
         if found.shape != expected.shape:
             continue
-        rounding = Rounding(max(1.0, terms / max(1, found.numel())))
-        error = measure(slot, found, honest.to_dense().to(found.dtype), expected.to_dense(), rounding)
+        rounding, plain = cone.rounding(found.numel()), honest.to_dense().to(found.dtype)
+        error = measure(slot, found, plain, expected.to_dense(), rounding)
         if error.ratio > SUSPECT * math.sqrt(len(cone.pieces)):
             return call, slot, error.error
     return None

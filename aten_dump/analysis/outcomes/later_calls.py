@@ -11,7 +11,7 @@ from ...dump import Call, Value
 from ...store.op_names import reads_no_elements
 from ..evidence.evidence_rows import Pair
 from ..flow.counterparts import Side
-from ..flow.data_flow import DataFlow
+from ..flow.data_flow import DataFlow, made_by_both, read_by_both
 from ..flow.regions import Regions
 from ..flow.wiring import Wiring
 from ..rerun.shared_memory import moment_of
@@ -71,7 +71,7 @@ class LaterCalls:
             if partner is None:
                 continue
             if given:
-                for target, baseline in _read_by(self._flows, call, partner).values():
+                for target, baseline in read_by_both(self._flows, call, partner).values():
                     if comes_of_it(target) and could_tell([target], [baseline]):
                         yield [target], [baseline]
                 continue
@@ -92,13 +92,13 @@ class LaterCalls:
         A recurrent network that is given the sequences of a batch in another order has them in order again at its end.
         """
         for end, other in self._ends:
-            ours, theirs = [end], [other]
-            if could_tell(ours, theirs) and self._comes_of(0, ours, pair.target):
-                yield from [(ours, theirs)] if self._comes_of(1, theirs, pair.baseline) else []
+            is_behind = could_tell([end], [other]) and self._comes_of(0, [end], pair.target)
+            if is_behind and self._comes_of(1, [other], pair.baseline):
+                yield [end], [other]
 
     def _made_by(self, call: Call, partner: Call) -> tuple[list[Value], list[Value]]:
         """Return what both calls of a pair make, or read where they make nothing."""
-        found = _made_by(self._flows, call, partner) or _read_by(self._flows, call, partner)
+        found = made_by_both(self._flows, call, partner) or read_by_both(self._flows, call, partner)
         return [target for target, _ in found.values()], [baseline for _, baseline in found.values()]
 
     def _goes_on(self, call: Call, result: Value) -> bool:
@@ -113,18 +113,6 @@ class LaterCalls:
     def _comes_of(self, side: Side, values: list[Value], origin: Call) -> bool:
         """Tell whether what has no counterpart behind a side's values begins at a call."""
         return any(maker.id == origin.id for maker in self._regions.cone(side, values).calls)
-
-
-def _made_by(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
-    """Return what both calls made, by slot."""
-    theirs = dict(baseline.result_values())
-    return {slot: (v, theirs[slot]) for slot, v in flows[0].results(target) if slot in theirs}
-
-
-def _read_by(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call) -> dict[str, tuple[Value, Value]]:
-    """Return what both calls read, by slot."""
-    theirs = dict(flows[1].reads(baseline))
-    return {slot: (v, theirs[slot]) for slot, v in flows[0].reads(target) if slot in theirs}
 
 
 def _ascending(waiting: list[int]) -> Iterator[int]:
