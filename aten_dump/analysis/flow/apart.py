@@ -19,8 +19,9 @@ from ...store.op_names import WAIT_TENSOR, is_collective, read_op_name
 
 _PLACES_MEMORY: Final = "aten::set_"
 _WAITS: Final = frozenset((WAIT_TENSOR, "_c10d_functional::_wrap_tensor_autograd"))
-_OBJECTS: Final = "torch/distributed/distributed_c10d.py"  # functions with "object" in their names
-_BUCKETS: Final = "torch/nn/parallel/distributed.py", "_pre_forward"  # the function whose C++ makes them anew
+# Files of torch's, and what is in the names of functions there.
+_OBJECTS: Final = "torch/distributed/distributed_c10d.py", "object"
+_BUCKETS: Final = "torch/nn/parallel/distributed.py", "_pre_forward"  # whose C++ makes them anew
 _ATEN: Final = records.CALL_KINDS.index("aten")
 
 
@@ -87,14 +88,18 @@ def _wrapping(rank: RankDump, aten: set[int], parents: set[int]) -> set[int]:
 
 def _stacks_of_buckets(rank: RankDump) -> set[int]:
     """Return the stacks whose innermost frame is that of DDP where it makes its buckets anew."""
+    frames = _frames_in(rank, *_BUCKETS)
+    return {stack.id for stack in rank.tables.stacks.records() if stack.frame in frames} if frames else set()
+
+
+def _frames_in(rank: RankDump, file: str, function: str) -> set[int]:
+    """Return the frames in a file of torch's, of functions with `function` in their names."""
     text = rank.tables.text
-    file, function = _BUCKETS
-    frames = {
+    return {
         frame.id
         for frame in rank.tables.frames.records()
-        if text(frame.function).endswith(function) and text(frame.file).replace("\\", "/").endswith(file)
+        if function in text(frame.function) and text(frame.file).replace("\\", "/").endswith(file)
     }
-    return {stack.id for stack in rank.tables.stacks.records() if stack.frame in frames} if frames else set()
 
 
 class _Pickling:
@@ -103,12 +108,7 @@ class _Pickling:
     def __init__(self, rank: RankDump) -> None:
         self._stacks = rank.tables.stacks
         self._known: dict[int, bool] = {0: False}
-        text = rank.tables.text
-        self._frames = {
-            frame.id
-            for frame in rank.tables.frames.records()
-            if "object" in text(frame.function) and text(frame.file).replace("\\", "/").endswith(_OBJECTS)
-        }
+        self._frames = _frames_in(rank, *_OBJECTS)
 
     def runs(self, stack: int) -> bool:
         """Tell whether a function for objects is among the frames of a stack."""
