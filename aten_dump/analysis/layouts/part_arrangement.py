@@ -190,7 +190,7 @@ class Settler:
         assembly.variant = _readable(assembly)[0] if each else 0
         if not each or min(each) == 0.0 or not value.has_data or value.from_outside:
             return
-        kinds: tuple[Kind, ...] = ("avg", "sum")
+        kinds: tuple[Kind, ...] = ("avg", "sum") if value.is_floating else ("sum",)  # integers have no mean
         for kind in kinds:
             assembly.across(Placement(kind), shape)
             if self._error(value, whole) <= _PLAINLY * min(each):

@@ -264,3 +264,13 @@ def test_without_bytes_statistics_decide_nothing(parts: Parts, whole: Whole) -> 
     assert settled(value, whole(WHOLE, store=None)).unfitting == 1
     blind = parts(WHOLE.chunk(2))
     assert settled(blind, whole(WHOLE), Settler(read_data=False)).unfitting == 1
+
+
+def test_integers_have_no_mean(parts: Parts, whole: Whole) -> None:
+    """Of tokens that go to experts each rank counts its own; their places on a rank are none of the whole batch's."""
+    counted = [torch.tensor([3, 5, 1]), torch.tensor([4, 0, 3])]
+    sums = parts(counted)
+    assert settled(sums, whole(counted[0] + counted[1])).unfitting == 0
+    assert torch.equal(sums.tensor(), torch.tensor([7, 5, 4]))
+    places = parts([torch.tensor([0, 9, 0, 9]), torch.tensor([9, 0, 9, 1])])
+    assert settled(places, whole(torch.tensor([0, 0, 1, 2]))).unfitting == 1
