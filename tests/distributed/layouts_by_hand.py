@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,21 @@ def reduce_gradients(model: nn.Module, divisor: int = RANKS, but: str = "") -> N
         parameter.grad.div_(divisor)
 
 
+def reduce_flat(model: nn.Module, *, scatter: bool, divisor: int = RANKS) -> None:
+    """Make the mean of all gradients in one tensor, by all-reduce or in two halves (ZeRO-1 and ZeRO-2)."""
+    parameters = list(model.parameters())
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None])
+    if scatter:
+        half = torch.empty(len(flat) // RANKS)
+        dist.reduce_scatter_tensor(half, flat)
+        dist.all_gather_into_tensor(flat, half)
+    else:
+        dist.all_reduce(flat)
+    flat.div_(divisor)
+    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+
+
 def train(
     path: Path,
     model: nn.Module,
@@ -174,6 +190,9 @@ def by_hand(folder: Path) -> None:
     alone(single, folder)
     init(folder, RANKS)
     train(folder / "averaged", build(), consecutive, reduce_gradients)
+    train(folder / "flat", build(), consecutive, partial(reduce_flat, scatter=False))
+    train(folder / "flat.summed", build(), consecutive, partial(reduce_flat, scatter=False, divisor=1))
+    train(folder / "flat.scattered", build(), consecutive, partial(reduce_flat, scatter=True))
     train(folder / "summed", build(), consecutive, lambda model: reduce_gradients(model, 1))
     train(folder / "left_out", build(), consecutive, lambda model: reduce_gradients(model, but="block.up.bias"))
     train(folder / "ddp", nn.parallel.DistributedDataParallel(build()), consecutive)

@@ -26,6 +26,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("ddp", "single", marks=pytest.mark.slow),
         pytest.param("fsdp", "single", marks=[pytest.mark.slow, needs_fsdp_on_cpu]),
         ("averaged", "ddp"),
+        ("flat", "flat.scattered"),
         pytest.param("fsdp", "ddp", marks=needs_fsdp_on_cpu),
     ],
 )
@@ -47,6 +48,7 @@ def test_buckets_of_other_sizes_are_one_layout(dumps: Path) -> None:
         ("tensor_parallel.bias", "single", "aten::add.Tensor", "block"),
         ("tensor_parallel.unreduced", "single", "aten::view", "block.attention.out"),
         ("summed", "ddp", "aten::div_.Tensor", ""),
+        ("flat.summed", "flat.scattered", "aten::div_.Tensor", ""),
         ("left_out", "single", "torch.Tensor.lerp_", ""),
         pytest.param("summed", "single", "aten::div_.Tensor", "", marks=pytest.mark.slow),
     ],

@@ -174,6 +174,7 @@ def compare_together(task: Task) -> RankEvidence:
     _settle_gradients(target, baseline, settler)
     for side in (one, other):
         settle_reduced(side.rank, settler)
+    settler.pair_off()
     settler.give_up_misfits()
     replays = RankReplays(enabled=settings.replay)
     moved = list(unreduced_findings(pairs, settings.data))

@@ -32,9 +32,8 @@ from ...errors import AtenDumpError
 from ..distance.value_distance import Closeness, closeness, same_bits
 
 _NEAR: Final = 0.5  # relative L2 up to which a guess counts as the right arrangement
-_NEARER: Final = (
-    1e-2  # the same, once it was seen that parts do not fit: tensors of much the same numbers always come near
-)
+# The same, once it was seen that parts do not fit: tensors of much the same numbers always come near.
+_NEARER: Final = 1e-2
 _PLAINLY: Final = 0.1  # a sum or mean must come so many times nearer than any single rank's tensor
 _TRIES: Final = 3  # after so many failures with the same shapes, folded blocks are not tried any more
 _REPLICA: Final = Placement("replica")
@@ -63,6 +62,7 @@ class Settler:
     _misfits: dict[int, tuple[Assembly, str, tuple[int, ...]]] = field(default_factory=dict)  # and why, by identity
     _unfitting_dims: set[int] = field(default_factory=set)  # shards along them did not make up the whole before
     _terms: Counter[Kind] = field(default_factory=Counter)  # how tensors of which ranks hold terms were reduced
+    _both_open: list[tuple[Value, Value, bool]] = field(default_factory=list)  # and whether they are gradients
     _failed: Counter[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]] = field(default_factory=Counter)
 
     def settle(self, target: Value, baseline: Value, *, is_gradient: bool) -> None:
@@ -73,14 +73,22 @@ class Settler:
         if _is_open(target) and _is_open(baseline):
             self._share_one(target, baseline)
         if _is_open(target) and _is_open(baseline):
-            self._pair_off(target, baseline)
-        if _is_open(target) and not _is_open(baseline):
+            self._both_open.append((target, baseline, is_gradient))
+        elif _is_open(target):
             self._fit(target, baseline, is_gradient)
-        elif _is_open(baseline) and not _is_open(target):
+        elif _is_open(baseline):
             self._fit(baseline, target, is_gradient)
         for value, other, keep in ((target, baseline, True), (baseline, target, False)):
             if isinstance(value, AssembledValue) and not value.unsettled and not value.assembly.shared:
                 self._check_replicas(value, other, keep)
+
+    def pair_off(self) -> None:
+        """Settle what was open on both sides, now that collectives have told what they know of it."""
+        pairs, self._both_open = self._both_open, []
+        for target, baseline, is_gradient in pairs:
+            if _is_open(target) and _is_open(baseline):
+                self._pair_off(target, baseline)
+            self.settle(target, baseline, is_gradient=is_gradient)
 
     def give_up_misfits(self) -> None:
         """Say of parts that did not make up any counterpart that they cannot be put together."""
@@ -158,9 +166,8 @@ class Settler:
             self._fit_equal(value, whole, shape, is_gradient)
             return
         folded = self._failed[assembly.group_shapes, shape] < _TRIES
-        candidates = list(_shards(assembly.group_shapes, shape, self.batch_dim, is_gradient, folded))
         found = []
-        for placement, scale in candidates:
+        for placement, scale in _shards(assembly.group_shapes, shape, self.batch_dim, is_gradient, folded):
             assembly.across(placement, shape, scale)
             error = self._error(value, whole)
             found.append((error, placement, scale))
@@ -232,12 +239,11 @@ class Settler:
         assembly = value.assembly
         variants = _readable(assembly)
         assert assembly.grid is not None
+        assembly.variant = variants[0] if variants else 0
         if len(variants) < 2:
-            assembly.variant = variants[0] if variants else 0
             return
         members = {variant: list(assembly.grid.members(variant).values()) for variant in variants}
         first = [assembly.parts[rank] for rank in members[variants[0]]]
-        assembly.variant = variants[0]
         if not all(map(_knowable, assembly.parts.values())):
             return
         unlike = {

@@ -63,6 +63,7 @@ Parts, Whole = Callable[..., AssembledValue], Callable[..., Value]
 def settled(target: Value, baseline: Value, settler: Settler | None = None, is_gradient: bool = False) -> Settler:
     settler = settler or Settler()
     settler.settle(target, baseline, is_gradient=is_gradient)
+    settler.pair_off()
     settler.give_up_misfits()
     return settler
 
