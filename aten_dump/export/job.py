@@ -63,7 +63,7 @@ def export_dump(
 
     Raises:
         ConfigError: there is no such target, or something is at `out` already.
-        MissingDataError: no such step or rank, or a package is missing.
+        MissingDataError: no such step or rank, no call that the filters take, or a package is missing.
         StoreError: `out` cannot be written.
     """
     target = TARGETS.get(to)
@@ -79,6 +79,8 @@ def export_dump(
     _refuse_to_replace(final, opened.path, target, options.overwrite)
     with whole_or_nothing(final, target) as partial:
         write(chosen, partial)
+        if not chosen.yielded and any(options.filters.values()):
+            raise MissingDataError(f"no call of {opened.path} matches these filters, so nothing was written")
     return Exported(Path(out), chosen.yielded, chosen.left_out)
 
 

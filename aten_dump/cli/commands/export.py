@@ -68,6 +68,6 @@ def command(
     echo(f"wrote {done.path}")
     say_problems(opened)
     if not done.calls:
-        echo(f"no call of {dump} matches, so that it holds none", err=True)
+        echo(f"{dump} has no call that {to} takes, so that it holds none", err=True)
     for what, count in done.left_out.items():
         echo(f"left out {count} {what}", err=True)

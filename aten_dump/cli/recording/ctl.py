@@ -15,6 +15,7 @@ from ...errors import ConfigError, MissingDataError
 from ...store.control.control_files import Answer, ControlFiles, Decision, Request
 from ...store.regular_files import numbered_folders
 from ...store.run_json import read_ranges, read_run
+from ...report.units import counted
 from ..console import echo
 
 _LOOK_S: Final = 0.05
@@ -127,7 +128,8 @@ def _report_change(files: ControlFiles, ranks: list[int], request: Request, end_
         _miss(set(ranks) - {answer.rank for answer in _answers(files, ranks, request)} or set(ranks))
         return
     texts = [f"{name} {text}" for name in ("steps", "level") if (text := getattr(request, name)) is not None]
-    echo(f"from step {found.from_step} on, {len(ranks)} ranks record {', '.join(texts)}")
+    one = len(ranks) == 1
+    echo(f"from step {found.from_step} on, {counted(len(ranks), 'rank')} record{'s' * one} {', '.join(texts)}")
     _miss(set(found.silent))
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from aten_dump import ConfigError
 from aten_dump.cli.commands.export import command
+from aten_dump.cli.main import main
 from aten_dump.export import TARGETS
 from tests.export.made import small_step
 
@@ -96,10 +97,19 @@ def test_a_bar_counts_the_calls_in_a_terminal_and_is_gone_at_the_end(
     assert after.rstrip().endswith("left out 1 tensors that are undefined memory")
 
 
-def test_it_says_that_no_call_matches_and_that_there_are_no_such_sources(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to", ["torch", "parquet", "hdf5"])
+def test_filters_that_match_nothing_are_an_error_that_leaves_what_was_there(tmp_path: Path, to: str) -> None:
+    dump, out = small_step(tmp_path / "dump"), tmp_path / "out"
+    assert run(dump, "--to", to, "--out", out).exit_code == 0
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    result = CliRunner().invoke(main, f"export {dump} --to {to} --out {out} --op nosuch --overwrite".split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"no call of {dump} matches these filters, so nothing was written" in result.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_it_says_that_there_are_no_such_sources(tmp_path: Path) -> None:
     dump = small_step(tmp_path / "dump")
-    result = run(dump, "--to", "torch", "--out", tmp_path / "out", "--op", "nosuch")
-    assert result.stderr == f"no call of {dump} matches, so that it holds none\n"
     result = run(dump, "--to", "graph", "--out", tmp_path / "graph", "--sources", tmp_path / "nosuch")
     assert result.exit_code == 2 and "does not exist" in result.stderr and not (tmp_path / "graph").exists()
 
