@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from torch import nn
 from torch.autograd.function import _HookMixin
 
 from aten_dump import DumpConfig, DumpMode, StoreError
+from aten_dump.capture.autograd.node_runs import NodeRuns
 from aten_dump.capture.naming.call_name import API, CallName
+from aten_dump.capture.naming.interned_tables import Interner
 from aten_dump.capture.recorder import StepRecorder, Surroundings, Watch
 from aten_dump.capture.step.collectives import Flight
 from aten_dump.capture.step.module_paths import ModulePaths
@@ -23,6 +27,7 @@ from aten_dump.store import records as r
 from aten_dump.store.memory_sink import MemorySink
 from tests.capture.intercept.modes import Asked, Passing
 from tests.capture.step.steps import Told
+from tests.models import build, train_step
 
 
 class Recording:
@@ -178,3 +183,22 @@ def test_a_paused_step_is_still_in_step() -> None:
     assert watch.recorder is None and watch.in_step is recorder and not recorder.step.is_on
     watch.turn_on(recorder)
     assert recorder.step.is_on
+
+
+@pytest.mark.parametrize("config", [{"data": "full"}, {"data": "structure", "level": "aten"}], ids=str)
+def test_a_step_that_has_ended_is_gone_without_pythons_collector(tmp_path: Path, config: dict[str, Any]) -> None:
+    # Training loops of several ranks turn the collector off, so that none waits for another's.
+    program = build("gpt2")
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), **config), model=program.model) as dump:
+        train_step(program)
+        dump.step()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(2):
+                train_step(program)
+                dump.step()
+            left = [type(one).__name__ for one in gc.get_objects() if type(one) in (StepRecorder, Interner, NodeRuns)]
+        finally:
+            gc.enable()
+    assert sorted(left) == ["Interner", "NodeRuns", "StepRecorder"], "those of the step in progress alone"

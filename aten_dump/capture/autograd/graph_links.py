@@ -40,10 +40,14 @@ OUTPUT_BITS: Final = 32  # of an edge's number: which output of its node
 SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks.saved_by`
 
 
+def tell_nobody(*told: object) -> None:
+    """Stand for who was told, once the step has ended: he would hold the step, and the step him."""
+
+
 class GraphLinks:
     """The autograd graph of one step, seen from the calls that made it."""
 
-    __slots__ = ("_names", "_names_by_type", "_put_hooks", "_saved_by", "_step", "_values", "tags")
+    __slots__ = ("_names", "_names_by_type", "_saved_by", "_step", "_values", "put_hooks", "tags")
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class GraphLinks:
         self._step = step
         self._values = values
         self.tags = tags
-        self._put_hooks = put_hooks
+        self.put_hooks = put_hooks
         self._names: dict[str, CallName] = {}  # of nodes, by what they call themselves
         self._names_by_type: dict[type, CallName] = {}  # of those whose type is called so
 
@@ -142,7 +146,7 @@ class GraphLinks:
             tag.runs_python = is_python or is_hooked or name.op == COMPILED_NODE
         metadata: Any = node.metadata
         metadata[KEY] = tag
-        self._put_hooks(node, tag)
+        self.put_hooks(node, tag)
         if HIDES:
             hide(tag)
             if HIDES_DICTS and len(metadata) == 1:

@@ -45,7 +45,7 @@ from ..torch_internals.mode_stack import (
 from ..values.argument_encoding import encode_all
 from ..values.value_ids import ValueIds
 from .backward_calls import BackwardCall, BackwardTask, GradientSums
-from .graph_links import COMPILED_NODE, GraphLinks
+from .graph_links import COMPILED_NODE, GraphLinks, tell_nobody
 from .node_tags import Gradients, NodeTag, NodeTags, Runs
 from .saved_packs import SavedPacks
 
@@ -347,3 +347,4 @@ class NodeRuns(Runs):
             node_hooks.remove_all(self._handles)
             self._handles.clear()
             node_hooks.uninstall()
+            self._reached = self.links.put_hooks = tell_nobody

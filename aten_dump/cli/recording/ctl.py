@@ -12,10 +12,10 @@ import click
 
 from ...config import Level, Selection
 from ...errors import ConfigError, MissingDataError
+from ...report.units import counted
 from ...store.control.control_files import Answer, ControlFiles, Decision, Request
 from ...store.regular_files import numbered_folders
 from ...store.run_json import read_ranges, read_run
-from ...report.units import counted
 from ..console import echo
 
 _LOOK_S: Final = 0.05
