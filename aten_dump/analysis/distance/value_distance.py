@@ -205,6 +205,11 @@ def _statistics(target: Value, baseline: Value, t: Statistics, b: Statistics) ->
     return Closeness("statistic", error=error, nonfinite=nonfinite)
 
 
+def has_equal_statistics(close: Closeness) -> bool:
+    """Tell whether statistics are all that is known of two values, and are equal."""
+    return close.level == "statistic" and not close.error and not close.nonfinite
+
+
 def equal_but_for_order(target: Value, baseline: Value, close: Closeness) -> bool:
     """Tell whether two values' statistics are the same but for what rounds where sums are taken in another order.
 

@@ -21,7 +21,7 @@ from typing import Final
 from ...dump import Call, Value
 from ...store.op_names import is_workspace
 from ..distance.float64_results import SAME_NORM
-from ..distance.value_distance import is_of_other_numbers
+from ..distance.value_distance import has_equal_statistics, is_of_other_numbers
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Status
 from ..evidence.judgement import Judgement
@@ -167,7 +167,7 @@ class OpenPairs:
         calls = sum(len(cone.pieces) for cone in meaning.cones)
         if not close.known:
             link.said = Judgement("unknown", note=close.reason)
-        elif close.level == "hash" or not link.baseline.is_floating:
+        elif close.level == "hash" or not (link.baseline.is_floating or has_equal_statistics(close)):
             is_known = close.level != "hash" and (calls < 1 or (close.level == "statistic" and not inputs.error))
             wrong = inputs.worst == "same" or (inputs.agree and is_known)
             link.said = Judgement("different", wrong, 0.0, "exact", math.inf, note=meaning.why)

@@ -241,3 +241,49 @@ def columns(path: Path, *, unfolded: bool, bias: float = 0.0) -> Path:
 def test_a_gradient_that_cancels_is_noise_whichever_ops_add_it_up(tmp_path: Path, bias: float) -> None:
     found = compare(columns(tmp_path / "a", unfolded=True, bias=bias), columns(tmp_path / "b", unfolded=False))
     assert found.verdict == ("different" if bias else "within"), found.answer()
+
+
+class Graph(nn.Module):
+    """A layer of a graph network, whose nodes have an edge to themselves as well."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.layer, self.out = nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        own = torch.arange(12)
+        if self.way:
+            ends = edges[1].flip(0) if self.way == "flipped" else edges[1]
+            sources, targets = torch.cat([edges[0], own]), torch.cat([ends, own])
+        else:
+            sources, targets = torch.cat([edges, own.repeat(2, 1)], 1)
+        degrees = torch.zeros(12).index_add(0, targets, torch.ones(len(targets)))
+        shares = (degrees[sources] * degrees[targets]).rsqrt()
+        messages = self.layer(x)[sources] * shares[:, None]
+        found: Tensor = self.out(torch.zeros(12, 16).index_add(0, targets, messages).relu())
+        return found
+
+
+def graph(path: Path, way: str = "") -> Path:
+    torch.manual_seed(0)
+    model = Graph(way)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    edges = torch.randint(0, 12, (2, 30), generator=torch.Generator().manual_seed(3))
+    with DumpMode(DumpConfig(path), model=model) as dump:
+        for x in X[:, 0]:
+            F.cross_entropy(model(x, edges)[:8], torch.arange(8) % 3).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
+@pytest.mark.parametrize("way", ["apart", "flipped"])
+def test_integers_of_equal_statistics_are_no_difference(tmp_path: Path, way: str) -> None:
+    """Indices that are flipped have nearly the same; what they lead to differs."""
+    found = compare(graph(tmp_path / "a", way), graph(tmp_path / "b"))
+    assert found.verdict == ("within" if way == "apart" else "different"), found.answer()
+    if way == "flipped":
+        assert found.cause is not None
+        assert found.cause.row.place.op in ("aten::flip", "aten::index_add"), found.answer()
