@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cached_property
 from heapq import heappop, heappush
 from typing import Final
@@ -20,7 +20,7 @@ import torch
 from ...dump import Call, Value
 from ...store.op_names import read_op_name
 from ..distance.float64_results import SAME_NORM
-from ..flow.counterparts import Counterparts
+from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow
 from ..flow.regions import NEARLY, Meaning, Regions
 
@@ -58,7 +58,7 @@ class Updates:
         for later in self._comes_of(call):
             for _, value in later.written_values():
                 *_, before = (value, *flow.earlier(value))
-                if before is not value and _lasts(flow, before):
+                if before is not value and lasts(flow, before):
                     found[value.record.place] = before, value
         return found
 
@@ -96,14 +96,7 @@ class Updates:
         places = self._left_by_baseline
         if partner is not None:
             return [places[partner.record.place]] if partner.record.place in places else []
-        return self._nearest(last, [v for v in places.values() if not self._known.is_known(1, v)])
-
-    def _nearest(self, last: Value, places: list[Value]) -> list[Value]:
-        """Return those of some places that come nearest to what was left, the nearest first."""
-        alike = [v for v in places if (v.shape, v.dtype_name) == (last.shape, last.dtype_name)]
-        close = [(self._known.close(last, v), v) for v in alike[:_MOST_ALIKE]]
-        near = [(0.0 if found.bitwise else found.error or math.inf, v.id, v) for found, v in close if found.known]
-        return [v for *_, v in sorted(near, key=lambda item: item[:2])][:_MOST_TRIED]
+        return nearest(self._known, 0, last, [v for v in places.values() if not self._known.is_known(1, v)])
 
     @cached_property
     def _left_by_baseline(self) -> dict[tuple[object, ...], Value]:
@@ -113,6 +106,14 @@ class Updates:
             if call.phase == "optimizer":
                 found |= {v.record.place: v for _, v in flow.results(call) if v.storage and v.is_floating}
         return found
+
+
+def nearest(known: Counterparts, side: Side, last: Value, places: Iterable[Value]) -> list[Value]:
+    """Return those of some places of the other side that come nearest to what one side left, the nearest first."""
+    alike = [v for v in places if (v.shape, v.dtype_name) == (last.shape, last.dtype_name)][:_MOST_ALIKE]
+    close = [(known.close(v, last) if side else known.close(last, v), v) for v in alike]
+    near = [(math.inf if found.error is None else found.error, v.id, v) for found, v in close if found.known]
+    return [v for *_, v in sorted(near, key=lambda item: item[:2])][:_MOST_TRIED]
 
 
 def pair_of_state(call: Call, known: Counterparts, taken: Container[int]) -> Call | None:
@@ -133,7 +134,7 @@ def pair_of_state(call: Call, known: Counterparts, taken: Container[int]) -> Cal
     return next((c for c in readers if (c.op, c.phase) == (call.op, call.phase) and c.id not in taken), None)
 
 
-def _lasts(flow: DataFlow, before: Value) -> bool:
+def lasts(flow: DataFlow, before: Value) -> bool:
     """Tell whether memory outlives the step: it came from outside, or the optimizer made it as its state."""
     maker = flow.maker(before)
     return maker is None or (maker.phase == "optimizer" and read_op_name(maker.op).name in MAKES_STATE)
