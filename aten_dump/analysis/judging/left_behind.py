@@ -14,18 +14,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
-from ...dump import Call, RankDump, Value
+from ...dump import Call, Value
 from ...store.op_names import read_op_name
 from ..distance.value_distance import Closeness, has_equal_statistics
 from ..evidence.evidence_rows import Pair
-from ..evidence.noise_floors import distance
 from ..evidence.states import State
 from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import named_leaves
 from ..flow.same_view import covers
-from ..outcomes.left_memory import LeftMemory, LeftPlace
-from ..outcomes.updates import MAKES_STATE, lasts, nearest
+from ..outcomes.left_memory import LeftMemory, LeftPlace, last_places
+from ..outcomes.made_state import MadeState
+from ..outcomes.updates import MAKES_STATE
 from .knowledge import Knowledge
 from .taken_away import TakenAway
 
@@ -44,6 +44,7 @@ class LeftBehind:
         self._memory = [LeftMemory(flow, read_data=knows.known.read_data) for flow in knows.flows]
         self._seen: tuple[set[int], set[int]] = set(), set()  # ids of last values that have a counterpart
         self._yielded: set[tuple[int, int]] = set()
+        self._made_state = MadeState(knows.flows, knows.known, knows.regions)
         self.made_anew: list[tuple[Value, Value]] = []  # what one side wrote, the other only made
 
     def pairs(self) -> Iterator[tuple[Value, Value]]:
@@ -65,7 +66,7 @@ class LeftBehind:
                     continue
                 if _lies_in(place.last, (v for v in self._last[side].values() if v.id in self._seen[side])):
                     continue
-                if self._made_anew(side, place.last) is None and not self._made_as_state(side, place.last):
+                if self._made_anew(side, place.last) is None and not self._made_state.takes(side, place.last):
                     yield side, place
 
     def belongs_to_model(self, side: Side, place: LeftPlace) -> bool:
@@ -158,7 +159,7 @@ class LeftBehind:
     @cached_property
     def _last(self) -> list[dict[tuple[object, ...], Value]]:
         """The last value of each place that was written, on both sides."""
-        return [_last_places(rank) for rank in (self._knows.target, self._knows.baseline)]
+        return [last_places(rank) for rank in (self._knows.target, self._knows.baseline)]
 
     def _once(self, ends: Sequence[Value], changed: tuple[bool, bool]) -> Iterator[tuple[Value, Value]]:
         if not any(changed):
@@ -247,33 +248,6 @@ class LeftBehind:
             (result for result in made[:_MOST_MADE_ANEW] if _mean_the_same(self._knows, side, value, result)), None
         )
 
-    def _made_as_state(self, side: Side, value: Value) -> bool:
-        """Tell whether the other side's optimizer made its state in this step, and left in it what was left here.
-
-        One that is written by hand may have its moments before its first step. Not all that it writes is read in it.
-        """
-        made = nearest(self._knows.known, side, value, self._state_made[1 - side])
-        found = next((state for state in made if self._comes_to(side, value, state)), None)
-        if found is not None:
-            self._state_made[1 - side].remove(found)
-        return found is not None
-
-    def _comes_to(self, side: Side, value: Value, state: Value) -> bool:
-        """Tell whether both mean the same or, where statistics alone are known, are as near as rounding leaves them."""
-        target, baseline = (state, value) if side else (value, state)
-        close = self._knows.known.close(target, baseline)
-        is_near = close.level == "statistic" and distance(target, baseline, close, self._knows.known.depth)[1] <= 1
-        return is_near or _mean_the_same(self._knows, side, value, state)
-
-    @cached_property
-    def _state_made(self) -> tuple[list[Value], list[Value]]:
-        """What both sides' optimizers left in the state that they made in this step."""
-        ours, theirs = (
-            [v for v in last.values() if not v.from_outside and lasts(flow, [v, *flow.earlier(v)][-1])]
-            for flow, last in zip(self._knows.flows, self._last, strict=True)
-        )
-        return ours, theirs
-
     def _read_too(self, side: Side, value: Value) -> list[Value]:
         """Return what the other side made, as memory was left, and reads in the step too (``self.hidden = h``)."""
         writer = self._knows.flows[side].writer(value)
@@ -335,12 +309,3 @@ def _alike(one: Value, other: Value) -> bool:
 
 def _by_optimizer(value: Value) -> bool:
     return value.producer is not None and value.producer[0].phase == "optimizer"
-
-
-def _last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:
-    """Return the last value of each place that was written: a storage seen with a geometry."""
-    newest: dict[tuple[object, ...], tuple[int, int]] = {}
-    for record in rank.tables.values.records():
-        if record.storage:
-            newest[record.place] = max(newest.get(record.place, (-1, -1)), (record.version, record.id))
-    return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ...dump import Call, Value
+from ...dump import Call, RankDump, Value
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
 from ..flow.data_flow import DataFlow
@@ -133,3 +133,12 @@ def _is_of_model(call: Call) -> bool:
     while around is not None and around.kind != "module":
         around = around.parent
     return around is not None
+
+
+def last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:
+    """Return the last value of each place that was written: a storage seen with a geometry."""
+    newest: dict[tuple[object, ...], tuple[int, int]] = {}
+    for record in rank.tables.values.records():
+        if record.storage:
+            newest[record.place] = max(newest.get(record.place, (-1, -1)), (record.version, record.id))
+    return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}

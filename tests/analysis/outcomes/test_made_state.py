@@ -9,8 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.comparison import Comparison
+from aten_dump.analysis.outcomes.left_memory import LeftMemory
+from aten_dump.analysis.outcomes.made_state import MadeState
+from tests.analysis.by_hand import walked
 
 X = torch.randn(3, 12, 6, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 4, (3, 12), generator=torch.Generator().manual_seed(2))
@@ -61,3 +64,15 @@ def test_state_may_be_there_before_the_step_that_makes_it_elsewhere(tmp_path: Pa
 def found_at(found: Comparison) -> str:
     assert found.cause is not None
     return found.cause.row.place.source.rpartition(" in ")[2]
+
+
+def test_what_an_optimizer_made_is_the_counterpart_of_one_place(tmp_path: Path) -> None:
+    by_hand, library = trained(tmp_path / "hand", "tensor", 0.1), trained(tmp_path / "library", "tensor")
+    knows = walked(*(open_dump(path).step(0).rank(0) for path in (by_hand, library))).knows
+    made = MadeState(knows.flows, knows.known, knows.regions)
+    weights, state = [], []
+    for place in LeftMemory(knows.flows[0]).places:
+        (state if not place.before.tensor().any() else weights).append(place.last)
+    assert not any(made.takes(0, weight) for weight in weights if weight.numel > 16)
+    assert [made.takes(0, value) for value in state if value.numel > 16] == [True] * 6
+    assert not any(made.takes(0, value) for value in state if value.numel > 16)
