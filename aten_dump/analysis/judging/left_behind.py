@@ -11,7 +11,6 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
@@ -23,7 +22,7 @@ from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import named_leaves
 from ..flow.same_view import covers
-from ..outcomes.left_memory import LeftMemory, LeftPlace, last_places
+from ..outcomes.left_memory import LeftMemory, LeftPlace
 from ..outcomes.made_state import MadeState
 from ..outcomes.updates import MAKES_STATE
 from .knowledge import Knowledge
@@ -44,7 +43,7 @@ class LeftBehind:
         self._memory = [LeftMemory(flow, read_data=knows.known.read_data) for flow in knows.flows]
         self._seen: tuple[set[int], set[int]] = set(), set()  # ids of last values that have a counterpart
         self._yielded: set[tuple[int, int]] = set()
-        self._made_state = MadeState(knows.flows, knows.known, knows.regions)
+        self._made_state = MadeState(self._memory, knows.flows, knows.known, knows.regions)
         self.made_anew: list[tuple[Value, Value]] = []  # what one side wrote, the other only made
 
     def pairs(self) -> Iterator[tuple[Value, Value]]:
@@ -156,10 +155,10 @@ class LeftBehind:
         state = known.find(*((partner, ends[1]) if side else (ends[0], partner)))
         return state is not None and state.status in ("same", "within")
 
-    @cached_property
+    @property
     def _last(self) -> list[dict[tuple[object, ...], Value]]:
         """The last value of each place that was written, on both sides."""
-        return [last_places(rank) for rank in (self._knows.target, self._knows.baseline)]
+        return [memory.last for memory in self._memory]
 
     def _once(self, ends: Sequence[Value], changed: tuple[bool, bool]) -> Iterator[tuple[Value, Value]]:
         if not any(changed):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ...dump import Call, RankDump, Value
+from ...dump import Call, Value
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
 from ..flow.data_flow import DataFlow
@@ -60,6 +60,15 @@ class LeftMemory:
             elif _is_part(value, writer[2]):
                 newest.pop(value.record.place, None)  # counterparts tell of flat memory
         return sorted(newest.values(), key=lambda place: place.last.id)
+
+    @cached_property
+    def last(self) -> dict[tuple[object, ...], Value]:
+        """The last value of each place that was written, whoever made its memory: a storage seen with a geometry."""
+        rank, newest = self._flow.rank, dict[tuple[object, ...], tuple[int, int]]()
+        for record in rank.tables.values.records():
+            if record.storage:
+                newest[record.place] = max(newest.get(record.place, (-1, -1)), (record.version, record.id))
+        return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}
 
     def _written(self) -> Iterator[Value]:
         outside: dict[int, bool] = {}
@@ -133,12 +142,3 @@ def _is_of_model(call: Call) -> bool:
     while around is not None and around.kind != "module":
         around = around.parent
     return around is not None
-
-
-def last_places(rank: RankDump) -> dict[tuple[object, ...], Value]:
-    """Return the last value of each place that was written: a storage seen with a geometry."""
-    newest: dict[tuple[object, ...], tuple[int, int]] = {}
-    for record in rank.tables.values.records():
-        if record.storage:
-            newest[record.place] = max(newest.get(record.place, (-1, -1)), (record.version, record.id))
-    return {place: rank.value_by_id(id) for place, (version, id) in newest.items() if version}

@@ -5,6 +5,7 @@ Not all that an optimizer writes is read in the same step: what Adadelta adds up
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from ...dump import Value
@@ -12,14 +13,22 @@ from ..evidence.noise_floors import distance
 from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow
 from ..flow.regions import Regions
-from .left_memory import last_places
+from .left_memory import LeftMemory
 from .updates import lasts, nearest
 
 
 class MadeState:
     """What both sides' optimizers left in state that they made in the step."""
 
-    def __init__(self, flows: tuple[DataFlow, DataFlow], known: Counterparts, regions: Regions) -> None:
+    def __init__(
+        self,
+        memory: Sequence[LeftMemory],
+        flows: tuple[DataFlow, DataFlow],
+        known: Counterparts,
+        regions: Regions,
+    ) -> None:
+        """Begin, with the memory that both sides left."""
+        self._memory = memory
         self._flows = flows
         self._known = known
         self._regions = regions
@@ -43,11 +52,11 @@ class MadeState:
     @cached_property
     def _all(self) -> tuple[list[Value], list[Value]]:
         ours, theirs = (
-            [
-                v
-                for v in last_places(flow.rank).values()
-                if not v.from_outside and lasts(flow, [v, *flow.earlier(v)][-1])
-            ]
-            for flow in self._flows
+            _in_state(flow, memory.last.values()) for flow, memory in zip(self._flows, self._memory, strict=True)
         )
         return ours, theirs
+
+
+def _in_state(flow: DataFlow, last: Iterable[Value]) -> list[Value]:
+    """Return what was left in memory that the step's optimizer made to last."""
+    return [v for v in last if not v.from_outside and lasts(flow, [v, *flow.earlier(v)][-1])]

@@ -69,9 +69,10 @@ def found_at(found: Comparison) -> str:
 def test_what_an_optimizer_made_is_the_counterpart_of_one_place(tmp_path: Path) -> None:
     by_hand, library = trained(tmp_path / "hand", "tensor", 0.1), trained(tmp_path / "library", "tensor")
     knows = walked(*(open_dump(path).step(0).rank(0) for path in (by_hand, library))).knows
-    made = MadeState(knows.flows, knows.known, knows.regions)
+    memory = [LeftMemory(flow) for flow in knows.flows]
+    made = MadeState(memory, knows.flows, knows.known, knows.regions)
     weights, state = [], []
-    for place in LeftMemory(knows.flows[0]).places:
+    for place in memory[0].places:
         (state if not place.before.tensor().any() else weights).append(place.last)
     assert not any(made.takes(0, weight) for weight in weights if weight.numel > 16)
     assert [made.takes(0, value) for value in state if value.numel > 16] == [True] * 6
