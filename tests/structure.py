@@ -1,8 +1,8 @@
-"""Measures the structure of the package: files, floors, circles, rooms, sizes. ``python -m tests.structure`` prints it.
+"""Measures the structure of the package: circles, rooms, lines per room. ``python -m tests.structure`` prints it.
 
-Read from the source with ast, so that imports inside functions and under TYPE_CHECKING count too. A floor is the number
-of files on the longest chain of imports that ends at a file. A room is a folder below a layer; each file that lies at
-the root of a layer is a room of its own, as it is what the rooms stand on, or what stands on them.
+Read from the source with ast, so that imports inside functions and under TYPE_CHECKING count too. A room is a folder
+below a layer; each file at the root of a layer is a room of its own, as it is what the rooms stand on, or what stands
+on them.
 """
 
 from __future__ import annotations
@@ -107,21 +107,6 @@ def circles(graph: Graph) -> list[list[str]]:
     return found
 
 
-def floors(graph: Graph, below: str) -> dict[str, int]:
-    """Return the floor of each file under the folder `below`; files outside of it count for nothing."""
-    inside = {path: {t for t in targets if t.startswith(below)} for path, targets in graph.items()}
-    inside = {path: targets for path, targets in inside.items() if path.startswith(below)}
-    known: dict[str, int] = {}
-
-    def floor(path: str) -> int:
-        if path not in known:
-            known[path] = 0  # a circle ends here; `circles` tells of it
-            known[path] = 1 + max((floor(target) for target in inside[path]), default=0)
-        return known[path]
-
-    return {path: floor(path) for path in inside}
-
-
 def room_of(path: str) -> str:
     """Return the room that a file is in: its folder, or the file itself at the root of a layer (or of a nested room)."""
     folder, _, _ = path.rpartition("/")
@@ -137,11 +122,6 @@ def room_graph(graph: Graph) -> Graph:
 
 def both_ways(rooms: Graph) -> list[tuple[str, str]]:
     return sorted((a, b) for a in rooms for b in rooms[a] if a < b and a in rooms.get(b, ()))
-
-
-def crowded_folders(package: Path, most: int = 15) -> dict[str, int]:
-    counts = Counter(file.parent.relative_to(package).as_posix() for file in files(package))
-    return {folder: n for folder, n in counts.items() if n > most}
 
 
 def functions(package: Path) -> list[Function]:
@@ -211,6 +191,16 @@ def sizes(package: Path) -> dict[str, int]:
     return {f.relative_to(package).as_posix(): len(f.read_text(encoding="utf-8").splitlines()) for f in files(package)}
 
 
+def lines_per_room(lengths: dict[str, int]) -> Counter[str]:
+    """Return the lines of Python in each layer, and in each folder directly below a layer."""
+    rooms: Counter[str] = Counter()
+    for path, lines in lengths.items():
+        folders = path.split("/")[:-1]
+        for depth in (1, 2)[: len(folders)] if folders else ():
+            rooms["/".join(folders[:depth])] += lines
+    return rooms
+
+
 def same_names(package: Path) -> dict[str, list[str]]:
     """Return module names that are used more than once."""
     found: dict[str, list[str]] = {}
@@ -228,16 +218,15 @@ def report(package: Path) -> Iterable[str]:
     yield f"circles: {circles(graph)}"
     yield f"rooms both ways: {both_ways(room_graph(graph))}"
     yield f"circles of rooms: {circles(room_graph(graph))}"
-    for layer in ("capture", "analysis", "dump", "store", "report", "cli"):
-        yield f"floors of {layer}: {max(floors(graph, layer + '/').values(), default=0)}"
-    yield f"crowded folders: {crowded_folders(package)}"
-    yield f"files: median {statistics.median(lengths.values())}, above 350: { {p: n for p, n in lengths.items() if n > 350} }"
     p90 = statistics.quantiles(spans, n=10)[-1]
     yield f"functions: median {statistics.median(spans)}, p90 {p90:.0f}, max {max(spans)}"
     yield f"functions above 50 lines: {[f.where for f in every if f.lines > 50]}"
     yield f"above 5 parameters: {[(f.where, f.parameters) for f in every if f.parameters > 5]}"
     yield f"large classes: {[(c.where, c.attributes, c.methods) for c in classes(package) if is_large(c)]}"
     yield f"same names: {same_names(package)}"
+    yield f"lines: {sum(lengths.values())}"
+    for room, lines in sorted(lines_per_room(lengths).items()):
+        yield f"  {room}: {lines}"
 
 
 if __name__ == "__main__":

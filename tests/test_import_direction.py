@@ -1,13 +1,13 @@
 """The layers import one way: cli → report, export, compat, analysis → dump → store ← capture; and so do rooms and files.
 
-Read from the source with ast, so that imports inside functions and under TYPE_CHECKING count too. What files, classes
-and functions may measure is held here too; `structure` says how it is measured.
+Read from the source with ast, so that imports inside functions and under TYPE_CHECKING count too. The size of functions
+and classes is limited here too; `structure` says how it is measured. Files and folders have no limit: a file is as long
+as its one concern.
 """
 
 from __future__ import annotations
 
 import ast
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,9 +229,8 @@ def test_right_imports_are_let_through(tmp_path: Path) -> None:
     assert wrong_edges(found) + torch_in_store(found) + device_packages(found) == []
 
 
-# -- structure: circles, floors, rooms, sizes. `python -m tests.structure` prints what is measured.
+# -- structure: circles, rooms, sizes. `python -m tests.structure` prints what is measured.
 
-MOST_FLOORS = {"capture/": 10}
 PARAMETERS = 5
 # A user passes them by keyword, so many as there are options.
 MANY_OPTIONS = {
@@ -275,8 +274,6 @@ def too_large(package: Path) -> set[str]:
     every = structure.functions(package)
     large = [one for one in structure.classes(package) if structure.is_large(one)]
     return {
-        *(f"crowded folder {folder}" for folder in structure.crowded_folders(package, most=15)),
-        *(f"long file {path}" for path, lines in structure.sizes(package).items() if lines > 350),
         *(f"long function {function.where}" for function in every if function.lines > 50),
         *(f"many parameters {function.where}" for function in every if has_many_parameters(function)),
         *(f"large class {one.where}" for one in large if not says_why_it_is_large(one)),
@@ -299,22 +296,10 @@ def test_rooms_import_one_way(graph: structure.Graph) -> None:
     assert structure.circles(rooms) == []
 
 
-@pytest.mark.parametrize("layer", MOST_FLOORS)
-def test_a_layer_has_few_floors(graph: structure.Graph, layer: str) -> None:
-    assert max(structure.floors(graph, layer).values()) <= MOST_FLOORS[layer]
-
-
 def test_nothing_is_too_large() -> None:
     found = too_large(PACKAGE)
     assert found - TO_BE_MENDED == set(), "make it smaller, or say why it is so large where this test looks for that"
     assert TO_BE_MENDED - found == set(), "these are mended: take them out of TO_BE_MENDED"
-
-
-def test_files_and_functions_are_small_for_the_most_part() -> None:
-    lines = [function.lines for function in structure.functions(PACKAGE)]
-    assert statistics.median(structure.sizes(PACKAGE).values()) <= 120
-    assert statistics.median(lines) <= 8
-    assert statistics.quantiles(lines, n=10)[-1] <= 20
 
 
 def test_circles_are_found_where_there_are_some(tmp_path: Path) -> None:
@@ -329,15 +314,13 @@ def test_circles_are_found_where_there_are_some(tmp_path: Path) -> None:
     assert structure.circles(graph) == [["capture/a.py", "capture/b.py"]]
     rooms = structure.room_graph(graph)
     assert structure.both_ways(rooms) == [("capture/a.py", "capture/b.py"), ("dump/x", "dump/y")]
-    assert max(structure.floors(graph, "dump/").values()) == 3
 
 
 def test_what_is_too_large_is_found(tmp_path: Path) -> None:
     body = "".join(f"    x{i} = {i}\n" for i in range(50))
     fields = ", ".join(f"'f{i}'" for i in range(16))
     methods = "".join(f"    def m{i}(self): ...\n" for i in range(4))
-    sources = {f"store/f{i}.py": "" for i in range(16)} | {
-        "dump/long.py": "x = 1\n" * 351,
+    sources = {
         "dump/function.py": f"def f():\n{body}",
         "dump/parameters.py": "def f(a, b, c, *, d, e, f): ...",
         "dump/slots.py": f"class C:\n    __slots__ = ({fields})\n{methods}",
@@ -346,8 +329,6 @@ def test_what_is_too_large_is_found(tmp_path: Path) -> None:
         "cli/commands/show.py": "def command(a, b, c, d, e, f): ...",
     }
     assert too_large(write_tree(tmp_path, sources)) == {
-        "crowded folder store",
-        "long file dump/long.py",
         "long function dump/function.py:f",
         "many parameters dump/parameters.py:f",
         "large class dump/slots.py:C",

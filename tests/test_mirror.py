@@ -1,4 +1,4 @@
-"""The tests mirror the package: a module that decides something is imported by a test in the folder of its name."""
+"""The tests mirror the rooms of the package: a room that decides something has tests in the folder of its name."""
 
 from __future__ import annotations
 
@@ -52,12 +52,23 @@ def without_test() -> list[str]:
     for test in TESTS.rglob("test_*.py"):
         folder = test.parent.relative_to(TESTS)
         imported.setdefault(folder, set()).update(imported_by(test, known, handed_on))
-    modules = [file.relative_to(PACKAGE) for file in files(PACKAGE) if file.name != "__init__.py" and has_logic(file)]
-    return [path.as_posix() for path in modules if path.as_posix() not in imported.get(path.parent, ())]
+    rooms = {
+        file.relative_to(PACKAGE).parent for file in files(PACKAGE) if file.name != "__init__.py" and has_logic(file)
+    }
+    return sorted(
+        room.as_posix() for room in rooms if not any(path.startswith(f"{room.as_posix()}/") for path in tested(imported, room))
+    )
 
 
-def test_every_module_that_decides_has_a_test_in_the_folder_of_its_name() -> None:
-    assert without_test() == [], "write a test in the folder of its name that imports it and holds what it decides"
+def tested(imported: dict[Path, set[str]], room: Path) -> set[str]:
+    """Return the files of the package that tests in the folder of `room`, or below it, import."""
+    return {
+        path for folder, paths in imported.items() if folder == room or room in folder.parents for path in paths
+    }
+
+
+def test_every_room_that_decides_has_tests_in_the_folder_of_its_name() -> None:
+    assert without_test() == [], "write a test in the folder of its name that imports it and asserts what it decides"
 
 
 if __name__ == "__main__":
