@@ -8,7 +8,7 @@ Theory of operation
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -17,6 +17,7 @@ from itertools import pairwise
 from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
 from ..store.run_json import ranges_of
+from .compare_steps import compare_steps
 from .comparison import Comparison
 from .evidence.findings import RankEvidence
 from .evidence.row_summary import MOST_WHOLE, PackedRows
@@ -151,13 +152,27 @@ def compare_recompute(
 
 
 def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | None) -> tuple[RankEvidence, ...]:
-    results = map(compare_task, tasks) if executor is None else executor.map(compare_task, tasks)
-    found = []
-    for evidence in results:
-        found.append(evidence if len(tasks) <= MOST_WHOLE else replace(evidence, rows=PackedRows(evidence.rows)))
-        if progress is not None:
-            progress(len(found), len(tasks))
-    return tuple(found)
+    chains: dict[Hashable, list[Task]] = {}
+    for task in tasks:
+        chains.setdefault(("together", task.steps) if task.together else task.ranks, []).append(task)
+    found: dict[int, RankEvidence] = {}  # by id() of the task
+    results = map(_compare_chain, chains.values()) if executor is None else executor.map(_all_of, chains.values())
+    for chain, evidences in zip(chains.values(), results, strict=True):
+        for task, evidence in zip(chain, evidences, strict=True):
+            packs = len(tasks) > MOST_WHOLE
+            found[id(task)] = replace(evidence, rows=PackedRows(evidence.rows)) if packs else evidence
+            if progress is not None:
+                progress(len(found), len(tasks))
+    return tuple(found[id(task)] for task in tasks)
+
+
+def _all_of(chain: Sequence[Task]) -> list[RankEvidence]:
+    return list(_compare_chain(chain))
+
+
+def _compare_chain(chain: Sequence[Task]) -> Iterator[RankEvidence]:
+    """Compare the steps of one pair of ranks in order, as each begins with what the one before left."""
+    return map(compare_task, chain) if chain[0].together else compare_steps(chain)
 
 
 def _mapping(given: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None) -> Mapping:

@@ -31,6 +31,7 @@ from .tensors.tensor_reading import load
 from .value_facts import ValueFacts
 
 _RECOMPUTE: Final = records.PHASES.index("recompute")
+_MOST_HANDLES: Final = 1 << 17  # values whose handles are kept
 
 
 class Call(CallFacts):
@@ -264,6 +265,7 @@ class Recording:
         self.rank = rank
         self.source = Source(directory, verify)
         self.recent = RecentTensors()
+        self._handles: dict[int, Value] = {}
 
     @property
     def where(self) -> str:
@@ -304,10 +306,16 @@ class Recording:
         Raises:
             FormatError: the index has none of that id.
         """
-        record = self.tables.values.find(id)
-        if record is None:
-            raise FormatError(f"{self.where} names value {id}, which its index does not hold; run `aten-dump verify`")
-        return Value(self, record)
+        found = self._handles.get(id)
+        if found is None:
+            record = self.tables.values.find(id)
+            if record is None:
+                text = f"{self.where} names value {id}, which its index does not hold; run `aten-dump verify`"
+                raise FormatError(text)
+            if len(self._handles) >= _MOST_HANDLES:
+                self._handles.clear()
+            found = self._handles[id] = Value(self, record)
+        return found
 
     def children_of(self, id: int) -> list[Call]:
         """Return the calls that ran directly in a call; in none for id 0."""

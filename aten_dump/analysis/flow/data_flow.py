@@ -52,10 +52,20 @@ class DataFlow:
 
     def calls(self) -> Iterator[Call]:
         """Yield the calls that take part, in execution order."""
+        yield from self._calls.values()
+
+    @cached_property
+    def _calls(self) -> dict[int, Call]:
+        """The calls that take part, by id."""
         ops = {op.id for op in self.rank.tables.ops.records() if records.CALL_KINDS[op.call_kind] == self._kind}
-        for position, record in enumerate(self.rank.tables.calls):
-            if record.op in ops and record.id not in self._apart:
-                yield self.rank.call_at(position)
+        return {
+            record.id: self.rank.call_at(position)
+            for position, record in enumerate(self.rank.tables.calls)
+            if record.op in ops and record.id not in self._apart
+        }
+
+    def _call(self, number: int) -> Call:
+        return self._calls.get(number) or self.rank.call(number)
 
     @cached_property
     def _makers(self) -> tuple[dict[int, int], dict[Moment, list[tuple[int, str, int]]]]:
@@ -87,9 +97,9 @@ class DataFlow:
         if found is None and value.storage:
             written = self._makers[1].get((value.storage, value.version))
             found = written[0][0] if written else None
-            if found is not None and any(number == value.id for _, number in self.rank.call(found).input_slots()):
+            if found is not None and any(number == value.id for _, number in self._call(found).input_slots()):
                 found = None  # it only looked at memory that was written where nobody saw it
-        maker = self._made_by[value.id] = None if found is None else self.rank.call(found)
+        maker = self._made_by[value.id] = None if found is None else self._call(found)
         return maker
 
     def writer(self, value: Value) -> tuple[Call, str, Value] | None:
@@ -102,7 +112,7 @@ class DataFlow:
         if not written:
             return None
         exact = next((item for item in written if item[2] == value.id), written[0])
-        return self.rank.call(exact[0]), exact[1], self.rank.value_by_id(exact[2])
+        return self._call(exact[0]), exact[1], self.rank.value_by_id(exact[2])
 
     def reads(self, call: Call) -> Slots:
         """Return (slot, value) of the inputs whose contents matter to a call."""
@@ -150,7 +160,7 @@ class DataFlow:
 
     def readers(self, call: Call) -> list[Call]:
         """Return the calls that compute with what a call made, also through views, in execution order."""
-        return [self.rank.call(number) for number in self._readers.get(call.id, ())]
+        return [self._call(number) for number in self._readers.get(call.id, ())]
 
     def behind(self, call: Call, slot: str) -> Slots:
         """Return the inputs that one result of a call depends on: of ops on lists those of the same item."""

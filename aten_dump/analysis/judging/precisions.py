@@ -9,17 +9,17 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
-from ...dump import Call
+from ...dump import Call, RankDump
 from ...dump.shown.source_lines import is_beyond_torch
 from ..evidence.findings import Finding, Row
+from ..evidence.place_of_call import place_of
 from ..flow.computed_dtype import calls_by_dtype, dtype_text, is_of_most_products
 from ..flow.counterparts import Side
-from .knowledge import Knowledge
 
 _CASTS: Final = frozenset(f"torch.Tensor.{name}" for name in ("to", "type", "type_as", "half", "bfloat16"))
 _NAMES: Final = ("target", "baseline")
@@ -28,21 +28,28 @@ _SIDES: Final[tuple[Side, Side]] = (0, 1)
 ByDtype = dict[torch.dtype, list[Call]]
 
 
-def precisions_of(knows: Knowledge) -> tuple[list[Finding], list[str]]:
+def precisions_of(
+    ranks: tuple[RankDump, RankDump], *, cast_sources: bool, in_target_order: Callable[[Call], int]
+) -> tuple[list[Finding], list[str]]:
     """Return findings and notes about the dtypes of one side that are coarser than all in which the other computes.
 
     A finding is the first cast of a side to a dtype of which some of its products are, but not most.
+
+    Args:
+        ranks: the target and the baseline.
+        cast_sources: the sides hold their weights in different dtypes.
+        in_target_order: the id of the target's call at which one of the baseline's stands.
     """
     findings, notes = [], []
-    ranks = knows.target, knows.baseline
     by_dtype = [calls_by_dtype(rank) for rank in ranks]
     for side in _SIDES:
         for dtype, calls in _coarser(by_dtype[side], by_dtype[1 - side]).items():
             cast = next((call for call in calls if _is_cast_by_the_program(call)), None)
-            if cast is None or knows.sources.precisions or is_of_most_products(ranks[side], dtype):
+            if cast is None or cast_sources or is_of_most_products(ranks[side], dtype):
                 notes.append(_note(side, dtype, calls))
             else:
-                findings.append(_finding(knows, cast, side, dtype))
+                at = in_target_order(cast) if side else cast.id
+                findings.append(_finding(cast, side, dtype, at))
     return findings, notes
 
 
@@ -70,13 +77,9 @@ def _is_cast_by_the_program(call: Call) -> bool:
     return torch.finfo(given.dtype).eps < torch.finfo(made.dtype).eps
 
 
-def _finding(knows: Knowledge, cast: Call, side: Side, dtype: torch.dtype) -> Finding:
-    there = knows.evidence.place(cast)
+def _finding(cast: Call, side: Side, dtype: torch.dtype, at: int) -> Finding:
+    there = place_of(cast)
     row = Row(None if side else there, there if side else None, "", "output", "different")
-    at = cast.id
-    if side:  # findings are in the target's order
-        behind = [(other.id, number) for number, other in knows.wiring.pairs.items() if other.id > cast.id]
-        at = min(behind)[1] if behind else knows.target.calls[-1].id
     text = (
         f"it rounds to {dtype_text(dtype)}, in which the {_NAMES[1 - side]} computes nowhere, "
         f"and the {_NAMES[side]} few of its products"

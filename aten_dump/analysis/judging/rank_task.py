@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from ...dump import Call, RankDump, open_dump
@@ -190,10 +191,12 @@ def evidence_of(
     pairs = list(kept.values())
     rows = [*knows.evidence.rows, *(unmatched_rows(walk, pairs) if whole else ())]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
-    casts, notes = precisions_of(knows)
+    casts, notes = precisions_of(
+        (target, baseline), cast_sources=bool(knows.sources.precisions), in_target_order=partial(_in_target_order, knows)
+    )
     findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
     if findings:
-        findings[0] = _with_partners(findings[0], target)
+        findings[0] = with_partners(findings[0], target)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
@@ -205,13 +208,20 @@ def evidence_of(
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
         {p.target.name: p.baseline.name for p in pairs},
-        (*_incomplete(target, baseline), *notes),
+        (*incomplete(target, baseline), *notes),
         proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
         unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip
 
 
-def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
+def _in_target_order(knows: Knowledge, call: Call) -> int:
+    """Return the id of the target's call at which one of the baseline's stands."""
+    behind = [(other.id, number) for number, other in knows.wiring.pairs.items() if other.id > call.id]
+    return min(behind)[1] if behind else knows.target.calls[-1].id
+
+
+def incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
+    """Yield notes on what two recordings lack, and on how their losses are scaled."""
     for rank, side in ((target, "target"), (baseline, "baseline")):
         if not rank.complete:
             yield f"the {side} was interrupted; calls after its end have no counterpart"
@@ -270,7 +280,7 @@ def unmatched_rows(walk: Walk, pairs: Sequence[Pair]) -> Iterator[Row]:
             )
 
 
-def _with_partners(finding: Finding, rank: RankDump) -> Finding:
+def with_partners(finding: Finding, rank: RankDump) -> Finding:
     """Name the backward partner of the cause."""
     place = finding.row.target
     call = None if place is None else rank.find(place.id)

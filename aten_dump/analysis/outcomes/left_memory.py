@@ -91,14 +91,18 @@ class LeftMemory:
 
     def is_state(self, place: LeftPlace) -> bool:
         """Tell whether a place was left otherwise than it was, and nothing but the next step will see it."""
+        if not self.outlives(place):
+            return False
+        close = closeness(place.before, place.last, data=self._read_data)
+        return close.known and not close.bitwise and not (close.level == "statistic" and not close.error)
+
+    def outlives(self, place: LeftPlace) -> bool:
+        """Return True if nothing but the next step will see what was left at a place."""
         counts_steps = place.writer.phase == "optimizer" and place.last.numel == 1
         scales_loss = read_op_name(place.writer.op).name == _SCALES_LOSS
         if counts_steps or scales_loss:
             return False
-        if self._reads.is_read(place.last, lambda call: bool(self._flow.results(call))):
-            return False
-        close = closeness(place.before, place.last, data=self._read_data)
-        return close.known and not close.bitwise and not (close.level == "statistic" and not close.error)
+        return not self._reads.is_read(place.last, lambda call: bool(self._flow.results(call)))
 
     @cached_property
     def _reads(self) -> LastReads:

@@ -1,0 +1,84 @@
+"""Compare the steps of one rank in turn: each is evaluated with what the step before left.
+
+What has no bytes, or only some of its ops (statistics, hashes, a selection), is compared by distance (`judging`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..dump import RankDump, open_dump
+from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
+from .evidence.findings import RankEvidence
+from .flow.flat_memory import with_parts
+from .judging.precisions import precisions_of
+from .judging.rank_task import RECOMPUTE, Task, compare_rank, incomplete, pair_calls, with_partners
+from .judging.sources import records_all_ops
+from .meetings.meeting_points import attendance_of
+from .meetings.meeting_replays import MeetingReplays
+from .pairing.call_keys import normal_module
+from .pairing.user_mapping import found_modules
+from .sources.stand_ins import LeftBefore
+from .young_garbage import young_garbage_only
+
+
+def is_evaluated(task: Task) -> bool:
+    """Return True if a task asks for the evaluation, and both dumps hold what it takes."""
+    settings = task.settings
+    if task.together or task.control is not None or settings.rules or not (settings.replay and settings.data):
+        return False
+    return all(_holds_all(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
+
+
+def _sides(task: Task) -> Iterator[tuple[str, int, int]]:
+    yield from zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
+
+
+def _holds_all(rank: RankDump) -> bool:
+    config = rank.config
+    has_bytes = config.get("data") in ("tensor", "full") and config.get("io", "all") == "all" and not config.get("sample")
+    return bool(has_bytes) and records_all_ops(rank) and len(rank.calls) > 0
+
+
+def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
+    """Compare the steps of one pair of ranks, in order; runs in any process."""
+    before: LeftBefore | None = None
+    differed = False
+    for task in tasks:
+        if task.control == RECOMPUTE or not is_evaluated(task):
+            before, differed = None, False
+            yield compare_rank(task)
+            continue
+        with young_garbage_only():
+            found, before = _compared(task, before, differed)
+        differed = differed or bool(found.findings)
+        yield found
+
+
+def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[RankEvidence, LeftBefore]:
+    target, baseline = (with_parts(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
+    found = evaluate((target, baseline), before, by_role=differed or (before is None and task.steps[0] > 0))
+    pairs = pair_calls(target, baseline, task.settings.mapping)
+    replays = MeetingReplays(enabled=True)
+    verdict = RankVerdict(found, pairs, replays)
+    verdict.run()
+    cast_sources = any(how == "cast" for _, _, how in found.sources.pairs)
+    casts, notes = precisions_of((target, baseline), cast_sources=cast_sources, in_target_order=verdict.in_target_order)
+    findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
+    if findings:
+        findings[0] = with_partners(findings[0], target)
+    side = found.sides[0]
+    judged = [call for call in side.flow.calls() if side.flow.results(call)]
+    unproven = [call.name for call in judged if call.id in side.unproven]
+    modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
+    parts: dict[str, Any] = evidence_parts(verdict, pairs)
+    evidence = RankEvidence(
+        task.target, task.baseline, task.steps, task.ranks,
+        calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),
+        modules=found_modules(modules), notes=(*incomplete(target, baseline), *notes),
+        proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
+        meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans), **parts,
+    )  # fmt: skip
+    return evidence, LeftBefore(*found.sides, before)

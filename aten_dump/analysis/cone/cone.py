@@ -1,0 +1,77 @@
+"""Walks back from values that the other side does not have, until it has them.
+
+Theory of operation
+    Where the walk stops both sides are the same: that is the cut. Rewritings that meet again never enter the cone. A
+    view is walked through as a call of its own, so that a wrong slice is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from ...dump import Call, Value
+from ..evaluation.evaluation import Evaluation
+from ..rerun.shared_memory import extent
+
+
+@dataclass(slots=True)
+class Cone:
+    """The part of a step behind some ends that the other side does not have."""
+
+    calls: dict[int, Call] = field(default_factory=dict)  # by id
+    sources: dict[int, Value] = field(default_factory=dict)  # that the other side does not have
+    cut: dict[int, Value] = field(default_factory=dict)  # where the walk stopped
+
+    @property
+    def first(self) -> Call | None:
+        """The first call in execution order."""
+        return self.calls[min(self.calls)] if self.calls else None
+
+
+def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Value]) -> Cone:
+    """Return the cone behind some values.
+
+    Args:
+        evaluation: of the side that is walked.
+        other: the numbers that the other side has.
+        starts: values that it does not have.
+    """
+    flow, numbers = evaluation.flow, evaluation.numbers
+    found = Cone()
+    seen: set[int] = set()
+    waiting = list(starts)
+    while waiting:
+        value = waiting.pop()
+        if value.id in seen:
+            continue
+        seen.add(value.id)
+        if numbers.get(value.id) in other:
+            found.cut[value.id] = value
+            continue
+        maker = flow.maker(value)
+        if maker is not None and flow.is_view(maker):
+            found.calls[maker.id] = maker
+            waiting += [v for _, v in flow.reads(maker)]
+            continue
+        writer = flow.writer(value)
+        if writer is None:
+            if value.undefined:
+                continue
+            (found.sources if maker is None else found.cut)[value.id] = value
+            continue
+        call, slot, whole = writer
+        if whole.id != value.id and numbers.get(whole.id) in other:
+            found.cut[whole.id] = whole
+            continue
+        found.calls[call.id] = call
+        waiting += [v for _, v in flow.behind(call, slot)]
+        if call.mutated:
+            waiting += [v for v in flow.before(call, whole) if not _covers(whole, v)]
+    return found
+
+
+def _covers(whole: Value, part: Value) -> bool:
+    """Return True if a write to one value leaves nothing of what another one saw."""
+    (low, high), (start, end) = extent(whole), extent(part)
+    return low <= start and end <= high

@@ -1,0 +1,376 @@
+"""Evaluates one recorded step in float64 and numbers its values.
+
+Theory of operation
+    Each call is run once, in execution order, on what the calls before made. What no call made is a *source*: it starts
+    with its recorded contents, or with those of the other side's counterpart (`stand_ins`), so that both sides compute
+    from the same. Results of random ops, of collectives and of ops that cannot be run here are sources too, at the
+    place where they arise. Integers and booleans that were computed of floating numbers are choices: where the recorded
+    one and the float64 one disagree, the recorded one is taken, on both sides, as the program went on with it.
+    With `jitter` every result is moved by so much of itself: what then becomes of a value says how far rounding moves
+    it, be it a sum that cancels or the sign of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from ...dump import Value
+from ...errors import AtenDumpError, ReplayError
+from ...store.op_names import is_workspace
+from ..flow.data_flow import DataFlow
+from ..rerun.run_op import RUN_ERRORS, result_slots, run_on
+from ..rerun.run_region import laid, start_tensors
+from ..signatures.numbering import Numbering
+from ..signatures.signature import Signature, sign
+from .memory import Memory, group_of
+from .plan import CallPlan, plan_of
+
+JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
+_SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
+
+
+class EvaluatedStep:
+    """A recorded step and rank, read for its evaluations.
+
+    Attributes:
+        flow: its data flow.
+        plans: its calls.
+        left: buffers of which the contents at the end of the step count.
+    """
+
+    def __init__(self, flow: DataFlow, left: Sequence[Value]) -> None:
+        self.flow = flow
+        self.plans = plan_of(flow)
+        self.left = tuple(left)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What both evaluations of a step have in common."""
+
+    numbering: Numbering = field(default_factory=Numbering)
+    choices: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)  # of the target, by float64 contents
+    outcomes: dict[Hashable, dict[str, torch.Tensor]] = field(default_factory=dict)  # of the target's unrun calls
+    read_numbers: dict[tuple[int, ...], list[float]] = field(default_factory=dict)  # by number of what was read
+
+
+class Evaluation:
+    """One side of a step, evaluated.
+
+    Attributes:
+        numbers: of values, by id.
+        signatures: of the values that were looked at, by id.
+        sources: the values that no call made and that calls read, by id.
+        unproven: why calls were not evaluated, by id.
+        holders: the ids of the values that have a number.
+    """
+
+    def __init__(
+        self,
+        step: EvaluatedStep,
+        shared: Shared,
+        stand_ins: Mapping[int, torch.Tensor] | None = None,
+        *,
+        leads: bool = False,
+        jitter: float = 0.0,
+    ) -> None:
+        """Prepare to evaluate.
+
+        Args:
+            step: a recorded step and rank.
+            shared: what the other side's evaluation takes part in.
+            stand_ins: contents that take the place of sources, by value id.
+            leads: this is the target: its choices and outcomes count.
+            jitter: relative size of what every result is moved by.
+        """
+        self.flow = step.flow
+        self.numbers: dict[int, int] = {}
+        self.signatures: dict[int, Signature] = {}
+        self.sources: dict[int, Value] = {}
+        self.unproven: dict[int, str] = {}
+        self.holders: dict[int, list[int]] = {}
+        self.at_end: dict[int, int] = {}  # numbers of the buffers that the step left, by value id
+        self._step = step
+        self._shared = shared
+        self._stand_ins = stand_ins or {}
+        self._leads = leads
+        self._jitter = jitter
+        self._memory = Memory(self._load)
+        self._literals: dict[float, float] = {}
+        self._left: list[tuple[Value, Signature]] = []
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Evaluate all calls."""
+        kept = {group_of(value.storage, value.id) for value in self._step.left}
+        generator = torch.Generator().manual_seed(7)
+        for plan in self._step.plans:
+            if plan.is_run:
+                self._evaluate(plan, generator)
+            self._memory.free(group for group in plan.frees if group not in kept)
+        for value in self._step.left:
+            tensor = self._memory.known(value)
+            if tensor is not None:
+                self._left.append((value, sign(tensor)))
+        self._memory = Memory(self._load)
+        self._number_left()
+
+    def _number_left(self) -> None:
+        for value, signature in self._left:
+            self.at_end[value.id] = number = self._shared.numbering.number(signature)
+            self.holders.setdefault(number, [])
+
+    def noise_beside(self, moved: Evaluation) -> dict[int, float]:
+        """Return how far rounding moves each value, by id, as a second evaluation with `jitter` shows."""
+        found = {}
+        for number, one in self.signatures.items():
+            other = moved.signatures.get(number)
+            if other is None or (other.numel, other.nonfinite) != (one.numel, one.nonfinite):
+                found[number] = math.inf
+            else:
+                apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
+                found[number] = _SAFETY * max(apart)
+        return found
+
+    def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
+        """Give numbers anew, from the signatures and keys alone; `noise` is how far rounding moves values, by id."""
+        signatures, noise = self.signatures, noise or {}
+        self.numbers, self.holders, self._shared = {}, {}, shared
+        if noise:
+            self.signatures = {number: one._replace(noise=noise.get(number, 0.0)) for number, one in signatures.items()}
+        for value in self.sources.values():
+            self._number_again(value)
+        for plan in self._step.plans:
+            if plan.is_run:
+                for _, value in plan.reads:
+                    self._number_again(value)
+                key = plan.key(self._numbers_read(plan), self._literals)
+                known = None if plan.draws else shared.numbering.by_key(key)
+                numbers = []
+                for place, value in enumerate(plan.results.values()):
+                    same = known[place] if known is not None and place < len(known) else None
+                    numbers.append(self._give(value, same) if same is not None else self._number_again(value))
+                if known is None and not plan.draws:
+                    shared.numbering.keep(key, tuple(numbers))
+        for number in self.signatures.keys() - self.numbers.keys():
+            self._number_again(self.flow.rank.value_by_id(number))
+        self._number_left()
+
+    def _number_again(self, value: Value) -> int:
+        found = self.numbers.get(value.id)
+        if found is None:
+            signature = self.signatures.get(value.id)
+            numbering = self._shared.numbering
+            found = self._give(value, numbering.new() if signature is None else numbering.number(signature))
+        return found
+
+    def _evaluate(self, plan: CallPlan, generator: torch.Generator) -> None:
+        call = plan.call
+        for _, value in plan.reads:
+            self.number_of(value)
+        key = plan.key(self._numbers_read(plan), self._literals)
+        known = None if plan.draws else self._shared.numbering.by_key(key)
+        try:
+            made = self._run(plan)
+        except (AtenDumpError, *RUN_ERRORS) as error:
+            self._take_recorded(plan, key, known, str(error))
+            return
+        tensors = {}
+        for slot, item in plan.recorded:
+            tensor = made.get(slot)
+            if not isinstance(item, Value) or not isinstance(tensor, torch.Tensor):
+                self._read_number(plan, item)
+                continue
+            if slot in plan.results:
+                tensor = self._chosen(plan, item, tensor)
+                if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:
+                    _move(tensor, self._jitter, generator)
+            tensors[slot] = tensor
+            self._memory.keep(item, tensor)
+            for name, part in item.parts.items():
+                self._memory.keep(part, _part(tensor, name))
+        numbers = []
+        for place, (slot, value) in enumerate(plan.results.items()):
+            same = known[place] if known is not None and place < len(known) else None
+            if slot in tensors and not is_workspace(call.op, slot):
+                numbers.append(self._sign(value, tensors[slot], same))
+            else:
+                numbers.append(self._give(value, self._shared.numbering.new() if same is None else same))
+        if known is None and not plan.draws:
+            self._shared.numbering.keep(key, tuple(numbers))
+
+    def _numbers_read(self, plan: CallPlan) -> dict[int, int]:
+        numbers = self.numbers
+        return {value.id: numbers[value.id] for _, value in plan.reads if value.id in numbers}
+
+    def _run(self, plan: CallPlan) -> dict[str, Any]:
+        if plan.is_collective:
+            raise ReplayError("a collective: other ranks have a part in it")
+        if plan.draws:
+            raise ReplayError("it draws random numbers")
+
+        def given(value: Value) -> torch.Tensor:
+            if value.id not in plan.read:
+                return self._memory.blank(value)
+            tensor = self._memory.find(value)
+            return _as_held(tensor, value) if plan.makes_integers else tensor
+
+        return dict(result_slots(run_on(plan.call, given, numbers=self._literals)))
+
+    # -- what is not run ------------------------------------------------------------------------------------------------
+
+    def _take_recorded(self, plan: CallPlan, key: Hashable, known: tuple[int, ...] | None, why: str) -> None:
+        """Take the results of a call as they were recorded: the target's, where it has a call of the same key."""
+        self.unproven[plan.call.id] = why
+        numbering = self._shared.numbering
+        outcomes = {} if plan.draws else self._shared.outcomes.get(key, {})
+        numbers = []
+        kept: dict[str, torch.Tensor] = {}
+        for place, (slot, value) in enumerate(plan.results.items()):
+            tensor = _recorded(value)
+            if tensor is not None:
+                if slot in outcomes and outcomes[slot].shape == tensor.shape:
+                    tensor = laid(outcomes[slot], tensor)
+                elif self._leads and not plan.draws:
+                    kept[slot] = tensor.clone()
+                self._written(value, tensor)
+            same = known[place] if known is not None and place < len(known) else None
+            if tensor is not None:
+                numbers.append(self._sign(value, tensor, same))
+            else:
+                numbers.append(self._give(value, numbering.new() if same is None else same))
+        if not plan.draws:
+            numbering.keep(key, tuple(numbers))
+            self._shared.outcomes.setdefault(key, kept)
+
+    def _written(self, value: Value, tensor: torch.Tensor) -> None:
+        """Keep the recorded contents of a value in the memory that it lies in, if that is known."""
+        there = self._memory.known(value)
+        if there is not None and there.shape == tensor.shape and there.dtype == tensor.dtype:
+            there = laid(tensor, there)
+        self._memory.keep(value, tensor if there is None else there)
+
+    def _chosen(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+        """Return integers that were computed of floating numbers as the target's program went on with them."""
+        if tensor.is_floating_point() or tensor.is_complex() or (not tensor.numel() and not value.numel):
+            return tensor
+        if value.undefined or not any(v.is_floating for _, v in plan.reads):
+            return tensor
+        contents = sign(tensor).contents
+        if not self._leads:
+            found = self._shared.choices.get(contents)
+            if found is not None:
+                return laid(found, tensor) if found.shape == tensor.shape else found.clone()
+            if tensor.shape == value.shape:
+                return tensor
+        try:
+            recorded = value.shared_tensor()
+        except AtenDumpError:
+            return tensor
+        if recorded.shape == tensor.shape and torch.equal(recorded, tensor):
+            return tensor
+        if self._leads:
+            self._shared.choices[contents] = recorded.clone()
+        return laid(recorded, tensor) if recorded.shape == tensor.shape else recorded.clone()
+
+    def _read_number(self, plan: CallPlan, item: Any) -> None:
+        """Note a number that the program read of a tensor: what is computed of it in Python is not recorded."""
+        if not isinstance(item, float):
+            return
+        read = tuple(self.numbers.get(value.id, 0) for _, value in plan.reads)
+        if self._leads:
+            self._shared.read_numbers.setdefault(read, []).append(item)
+        elif (found := self._shared.read_numbers.get(read)) is not None:
+            self._literals[item] = found[0]
+
+    # -- sources ----------------------------------------------------------------------------------------------------------
+
+    def _load(self, value: Value) -> torch.Tensor | None:
+        """Load the memory that a source lies in, all values of the moment at once, as they share it."""
+        group = [value]
+        if value.storage and not value.composed and not value.undefined:
+            others = (v for v in self.flow.of_moment(value) if v.has_data and not (v.undefined or v.opaque or v.composed))
+            group += [v for v in others if self.flow.maker(v) is None and self._memory.known(v) is None]
+        tensors = None
+        for chosen in (group, [value]):
+            try:
+                tensors = start_tensors(chosen)
+                break
+            except (AtenDumpError, *RUN_ERRORS):
+                continue
+        if tensors is None:
+            return None
+        for one in sorted((v for v in group if v.id in tensors), key=lambda v: -v.numel):
+            if one.id in self._stand_ins:
+                tensors[one.id] = laid(self._stand_ins[one.id].to(tensors[one.id].dtype), tensors[one.id])
+            self._memory.keep(one, tensors[one.id])
+        if self.flow.maker(value) is None:
+            self.sources[value.id] = value
+        self._sign(value, tensors[value.id])
+        return tensors[value.id]
+
+    # -- numbers ----------------------------------------------------------------------------------------------------------
+
+    def number_of(self, value: Value) -> int:
+        """Return the number of a value that a call is given, now."""
+        found = self.numbers.get(value.id)
+        if found is None:
+            try:
+                found = self._sign(value, self._memory.find(value))
+            except (AtenDumpError, *RUN_ERRORS):
+                found = self._give(value, self._shared.numbering.new())
+        return found
+
+    def _sign(self, value: Value, tensor: torch.Tensor, same: int | None = None) -> int:
+        known = self.numbers.get(value.id)
+        if known is not None:
+            return known
+        signature = self.signatures[value.id] = sign(_unexpanded(tensor))
+        return self._give(value, self._shared.numbering.number(signature) if same is None else same)
+
+    def _give(self, value: Value, number: int) -> int:
+        self.numbers[value.id] = number
+        self.holders.setdefault(number, []).append(value.id)
+        return number
+
+
+def _recorded(value: Value) -> torch.Tensor | None:
+    """Return the recorded contents of a value in float64, or None."""
+    if value.undefined or value.opaque:
+        return None
+    try:
+        return start_tensors([value])[value.id]
+    except (AtenDumpError, *RUN_ERRORS):
+        return None
+
+
+def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor that are there once, however often an expanded dimension repeats them."""
+    if tensor.layout is not torch.strided or 0 not in tensor.stride() or not tensor.numel():
+        return tensor
+    return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+
+
+def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
+    """Return whole numbers as the dtype that they were in can hold them."""
+    if not value.is_floating or value.dtype.is_complex or tensor.layout is not torch.strided:
+        return tensor
+    return torch.where(tensor == tensor.round(), tensor.to(value.dtype).to(tensor.dtype), tensor)
+
+
+def _move(tensor: torch.Tensor, jitter: float, generator: torch.Generator) -> None:
+    kept = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+    kept.mul_(1 + jitter * torch.randn(kept.shape, dtype=kept.dtype, generator=generator))
+
+
+def _part(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices() if name == "indices" else tensor._values()
+    found: torch.Tensor = getattr(tensor, name)()
+    return found

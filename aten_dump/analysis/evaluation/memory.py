@@ -1,0 +1,112 @@
+"""The tensors of an evaluation, by value: memory is shared as it was recorded, and freed when nobody reads it again.
+
+Theory of operation
+    Views run as they did and share memory, so that a write through one is seen through the others: after it, the same
+    memory, seen with the same geometry, is the next version's value. A value that no call showed with its geometry is
+    laid over a tensor of its storage. Memory that was undefined holds NaN: what reads it gives itself away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+import torch
+
+from ...dump import Value
+from ...dump.tensors.tensor_reading import tensor_of_parts
+from ...errors import ReplayError
+from ...geometry import reach
+from ..rerun.shared_memory import wide
+
+Group = tuple[int, int]  # (storage, 0), or (0, value) of what has no storage
+
+
+def group_of(storage: int, value: int) -> Group:
+    """Return what memory a value belongs to: values of one storage live and die together."""
+    return (storage, 0) if storage else (0, value)
+
+
+class Memory:
+    """Tensors by value."""
+
+    def __init__(self, load: Callable[[Value], torch.Tensor | None]) -> None:
+        """Start empty; `load` returns the contents of a value that no call made, or None."""
+        self._load = load
+        self._by_id: dict[int, torch.Tensor] = {}
+        self._by_place: dict[tuple[object, ...], torch.Tensor] = {}
+        self._by_storage: dict[int, list[tuple[Value, torch.Tensor]]] = {}
+        self._ids: dict[Group, list[int]] = {}
+        self._places: dict[int, list[tuple[object, ...]]] = {}
+
+    def keep(self, value: Value, tensor: torch.Tensor) -> None:
+        """Take a tensor as what stands for a value from now on."""
+        storage = value.storage
+        self._by_id[value.id] = tensor
+        self._ids.setdefault(group_of(storage, value.id), []).append(value.id)
+        if storage and not value.composed:
+            place = value.record.place
+            if self._by_place.get(place) is not tensor:
+                self._by_place[place] = tensor
+                self._places.setdefault(storage, []).append(place)
+                if tensor.layout is torch.strided and tensor.stride() == value.stride:
+                    self._by_storage.setdefault(storage, []).append((value, tensor))
+
+    def free(self, groups: Iterable[Group]) -> None:
+        """Forget the tensors of some memory."""
+        for group in groups:
+            for number in self._ids.pop(group, ()):
+                self._by_id.pop(number, None)
+            if group[0]:
+                self._by_storage.pop(group[0], None)
+                for place in self._places.pop(group[0], ()):
+                    self._by_place.pop(place, None)
+
+    def known(self, value: Value) -> torch.Tensor | None:
+        """Return the tensor of a value that was made or loaded, or None."""
+        found = self._by_id.get(value.id)
+        if found is None and value.storage and not value.composed:
+            found = self._by_place.get(value.record.place)
+            found = self._laid_over(value) if found is None else found
+        return found
+
+    def find(self, value: Value) -> torch.Tensor:
+        """Return the tensor of a value.
+
+        Raises:
+            ReplayError: nothing made it, and it cannot be loaded.
+        """
+        found = self.known(value)
+        if found is None and value.layout_name != "strided" and value.parts and not value.from_outside:
+            found = tensor_of_parts(value, {name: partial(self.find, part) for name, part in value.parts.items()})
+        if found is None and value.undefined:
+            return self.blank(value)
+        if found is None:
+            found = self._load(value)
+        if found is None:
+            raise ReplayError(f"{value!r} was neither recorded nor made by a call")
+        return found
+
+    def blank(self, value: Value) -> torch.Tensor:
+        """Return memory that nothing has written, for a value that is only written to."""
+        found = self.known(value)
+        if found is None:
+            dtype = wide(value.dtype)
+            found = torch.empty_strided(value.shape, value.stride, dtype=dtype)
+            found = found.fill_(float("nan")) if dtype.is_floating_point or dtype.is_complex else found.zero_()
+            self.keep(value, found)
+        return found
+
+    def _laid_over(self, value: Value) -> torch.Tensor | None:
+        """Return a view on the newest tensor of the same storage that reaches as far."""
+        for other, tensor in reversed(self._by_storage.get(value.storage, [])):
+            first = value.storage_offset - other.storage_offset
+            is_alike = _bits(other) == _bits(value)
+            if is_alike and first >= 0 and first + reach(value.shape, value.stride) <= reach(other.shape, other.stride):
+                return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + first)
+        return None
+
+
+def _bits(value: Value) -> tuple[object, ...]:
+    return value.dtype_name, value.conjugate, value.negative

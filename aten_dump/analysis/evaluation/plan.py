@@ -1,0 +1,91 @@
+"""What an evaluation asks of each recorded call, read once: a step is evaluated up to three times."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...dump import Call, Value
+from ...store import records
+from ...store.argument_trees import fold
+from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
+from ..flow.data_flow import DataFlow
+from ..rerun.run_op import recorded_slots
+from .memory import Group, group_of
+
+_CASTS: Final = "aten::_to_copy"
+_READS_ATTENTION: Final = "scaled_dot_product"  # draws nothing unless there is dropout, which running it tells
+
+
+@dataclass(slots=True)
+class CallPlan:
+    """One call, as an evaluation needs it."""
+
+    call: Call
+    read: set[int]  # ids of the values whose contents it reads
+    reads: list[tuple[str, Value]]
+    results: dict[str, Value]  # what it makes, by slot; no views
+    recorded: list[tuple[str, Any]]  # all that it returned and wrote, by slot
+    is_run: bool  # False: it returns memory that nothing has written, or it raised
+    draws: bool  # random numbers
+    is_collective: bool
+    makes_integers: bool  # of floats, by a cast
+    frees: list[Group]  # memory that no later call looks at
+
+    def key(self, number_of: Mapping[int, int], literals: Mapping[float, float]) -> Hashable:
+        """Return the op and its arguments, with the numbers of values for tensors.
+
+        Args:
+            number_of: the number of each value that it reads, by id.
+            literals: numbers that stand for others.
+        """
+        rank = self.call.rank
+
+        def leaf(tree: Any) -> Hashable:
+            if type(tree) is tuple:
+                if tree[0] != records.TREE_VALUE:
+                    return tree
+                number = number_of.get(tree[1])
+                value = rank.value_by_id(tree[1])
+                return "value", number, value.record.shape if number is not None else (*value.record.shape, value.dtype_name)
+            return (type(tree).__name__, literals.get(tree, tree) if type(tree) is float else tree)
+
+        record = self.call.record
+        named = tuple((name, fold(tree, leaf, _branch)) for name, tree in (record.kwargs or {}).items())
+        return self.call.op, tuple(fold(tree, leaf, _branch) for tree in record.args), named
+
+
+def _branch(tree: Any, found: list[Any]) -> Hashable:
+    return (tree[0], *found)
+
+
+def plan_of(flow: DataFlow) -> list[CallPlan]:
+    """Return the calls of a step, as evaluations need them."""
+    random = flow.rank.tables.random
+    found = []
+    last: dict[Group, CallPlan] = {}
+    for call in flow.calls():
+        name = read_op_name(call.op).without_overload
+        read = call.read_value_ids()
+        given = call.input_values()
+        recorded = list(recorded_slots(call))
+        is_cast = name == _CASTS
+        plan = CallPlan(
+            call,
+            read,
+            [(slot, value) for slot, value in given if value.id in read],
+            dict(flow.results(call)),
+            recorded,
+            is_run=name not in UNDEFINED_OUTPUT_OPS and call.error is None,
+            draws=call.id in random and _READS_ATTENTION not in call.op,
+            is_collective=is_collective(call.op),
+            makes_integers=is_cast and not any(isinstance(v, Value) and v.dtype.is_floating_point for _, v in recorded),
+            frees=[],
+        )
+        found.append(plan)
+        for value in (*(v for _, v in given), *(item for _, item in recorded if isinstance(item, Value))):
+            last[group_of(value.storage, value.id)] = plan
+    for group, plan in last.items():
+        plan.frees.append(group)
+    return found

@@ -1,0 +1,194 @@
+"""The first cause of a difference: the first calls behind the cut, on both sides, and what tells them apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...dump import Call, Value
+from ..cone.cone import Cone, cone_of
+from ..ends.ends import End
+from ..evaluation.evaluation import Evaluation
+from ..evidence.findings import FindingKind
+from ..flow.argument_differences import argument_differences
+from ..sources.stand_ins import Sources
+
+_MOST_NAMED: Final = 3
+_DETACH: Final = "aten::detach"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What makes two steps different functions.
+
+    At least one of the two calls is there; `side` says whose it is that the cause is named by.
+    """
+
+    kind: FindingKind
+    target: Call | None
+    baseline: Call | None
+    text: str  # one sentence
+    inputs: str = ""  # what is known of the inputs, a clause
+    slot: str = "output"
+    calls: tuple[str, ...] = ()  # of both regions
+
+    @property
+    def named(self) -> Call:
+        """The call that the cause is named by."""
+        found = self.target or self.baseline
+        assert found is not None
+        return found
+
+
+class Causes:
+    """Finds the cause of ends that differ."""
+
+    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources) -> None:
+        self._sides = sides
+        self._sources = sources
+
+    def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
+        """Return the cause of some ends that one side lacks."""
+        target, baseline = self._sides
+        cones = (
+            cone_of(target, baseline.holders, [end.value for end in odd[0]]),
+            cone_of(baseline, target.holders, [end.value for end in odd[1]]),
+        )
+        first, other = cones[0].first, cones[1].first
+        begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
+        if begins_in_backward and (cut := self._cut_gradient(first, other)) is not None:
+            return cut
+        if first is None and other is None:
+            return self._at_an_end(odd)
+        return self._behind_the_cut(cones, first, other)
+
+    # -- behind the cut --------------------------------------------------------------------------------------------------
+
+    def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
+        calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
+        if first is None or other is None:
+            return self._one_sided(first, other, calls)
+        if first.op == other.op:
+            return self._same_op(cones, first, other)
+        counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
+        lacks = counts[1][other.op] > counts[0][other.op]
+        adds = counts[0][first.op] > counts[1][first.op]
+        if lacks and not adds:
+            return self._one_sided(None, other, calls)
+        if adds and not lacks:
+            return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
+        text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
+        return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
+
+    def _one_sided(self, first: Call | None, other: Call | None, calls: tuple[str, ...]) -> Cause:
+        if first is None:
+            assert other is not None
+            return Cause("region", None, other, f"the target has no such call: {_op(other)}", calls=calls)
+        return Cause("region", first, None, f"the baseline has no such call: {_op(first)}", calls=calls)
+
+    def _where(self, call: Call) -> str:
+        return f"; from there on it computes {_op(call)} ({_line(call)})"
+
+    def _same_op(self, cones: tuple[Cone, Cone], first: Call, other: Call) -> Cause:
+        """Return what tells two calls of one op apart: arguments, sources, draws, wiring, dtype."""
+        differences = argument_differences(first, other)
+        numbers = [difference for difference in differences if difference.dtypes is None]
+        if numbers:
+            text = "; ".join(map(str, numbers[:_MOST_NAMED]))
+            name = numbers[0].name
+            return Cause("argument", first, other, f"other arguments: {text}", self._same_inputs(0, first, other), name)
+        odd = [(slot, value) for slot, value in self._sides[0].flow.reads(first) if self._is_odd_source(0, value)]
+        if odd:
+            slot, value = odd[0]
+            return Cause("source", first, other, f"it reads other contents, {self._left(value)}", "", slot)
+        if first.id in self._sides[0].flow.rank.tables.random:
+            return Cause("random", first, other, "it draws other random numbers")
+        rewired = [*self._rewired(first, other)]
+        if rewired:
+            return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
+        text = "from the same inputs it computes something else"
+        return Cause("op", first, other, text, self._same_inputs(0, first, other))
+
+    def _is_odd_source(self, side: int, value: Value) -> bool:
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        return evaluation.flow.maker(value) is None and evaluation.numbers.get(value.id) not in other.holders
+
+    @staticmethod
+    def _left(value: Value) -> str:
+        step = getattr(value.rank, "step", 0)
+        return f"which no call of step {step} made"
+
+    def _rewired(self, first: Call, other: Call) -> Iterator[tuple[str, str]]:
+        """Yield the slots in which two calls read different ones of the same values, and what they read."""
+        theirs = dict(self._sides[1].flow.reads(other))
+        for slot, value in self._sides[0].flow.reads(first):
+            if slot in theirs:
+                numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
+                if numbers[0] != numbers[1]:
+                    yield slot, f"it reads {_maker(value)}, the baseline's reads {_maker(theirs[slot])}"
+
+    def _same_inputs(self, side: int, first: Call, other: Call) -> str:
+        ours = {self._sides[0].numbers.get(value.id) for _, value in self._sides[0].flow.reads(first)}
+        theirs = {self._sides[1].numbers.get(value.id) for _, value in self._sides[1].flow.reads(other)}
+        if ours == theirs and ours:
+            return "its inputs are the same"
+        return "its inputs are the same as values of the baseline" if ours else ""
+
+    # -- gradients -------------------------------------------------------------------------------------------------------
+
+    def _cut_gradient(self, first: Call | None, other: Call | None) -> Cause | None:
+        """Return where a forward value needs no gradient that needs one on the other side."""
+        for side, call, text in (
+            (0, first, "it cuts off the gradient that the baseline's has"),
+            (1, other, "it has no gradient here in the baseline, the target's has one"),
+        ):
+            found = self._first_cut(side)
+            if found is not None:
+                forward = None if call is None else call.forward
+                if call is None or forward is None or found.id <= max(forward.id, call.id):
+                    pair = (found, None) if side == 0 else (None, found)
+                    return Cause("gradient", *pair, text)
+        return None
+
+    def _first_cut(self, side: int) -> Call | None:
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        flow, theirs = evaluation.flow, other.flow.rank
+        for call in flow.calls():
+            if call.phase != "forward":
+                continue
+            for _, value in call.output_values():
+                if not value.is_floating or value.requires_grad or value.undefined:
+                    continue
+                if not any(v.requires_grad for _, v in call.input_values()):
+                    continue
+                number = evaluation.numbers.get(value.id)
+                held = [theirs.value_by_id(i) for i in other.holders.get(number, ())] if number else []
+                if held and all(v.requires_grad for v in held):
+                    return call
+        return None
+
+    def _at_an_end(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
+        """Return the cause where every value has a counterpart, and an end has another one."""
+        side = 0 if odd[0] else 1
+        end = odd[side][0]
+        flow = self._sides[side].flow
+        writer = flow.writer(end.value)
+        call = writer[0] if writer else next(iter(flow.calls()))
+        kind: FindingKind = {"loss": "loss", "gradient": "gradient", "left": "left", "output": "result"}[end.kind]  # type: ignore[assignment]
+        text = f"{end.name} is another one of the values that both sides have"
+        return Cause(kind, *((call, None) if side == 0 else (None, call)), text)
+
+
+def _op(call: Call) -> str:
+    return call.op
+
+
+def _line(call: Call) -> str:
+    return call.where or call.name
+
+
+def _maker(value: Value) -> str:
+    made = value.producer
+    return "a value from outside the step" if made is None else f"{made[0].name}.{made[1]}"

@@ -1,0 +1,113 @@
+"""A few numbers that stand for the contents of a tensor: how many elements, their norm, two projections.
+
+Theory of operation
+    Two tensors of equal norm and equal projections on two fixed random vectors have, but for chance, equal elements.
+    Elements count in row-major order, so that views and reshapes of the same elements have the same signature. The
+    random vectors are products of two short ones, ``a[l % WIDTH] * b[l // WIDTH]``, so that a large tensor is read once
+    and no vector of its length is kept.
+    What is the same function in float64 agrees to ten digits and more. `TOLERANCE` is wider, as programs hold constants
+    in float32 (an eps, a table, a factor) where others hold them in float64. What cancels to nothing has no digits of
+    its own: `noise` says how far rounding alone moves a value, measured by a second evaluation (`evaluation/`).
+    A few huge elements (the -1e9 of a mask) would hide all others in a norm, so a tensor that has some is taken
+    element by element through asinh, which leaves small numbers as they are and makes logarithms of large ones.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+TOLERANCE: Final = 2e-6  # relative; of norm and projections
+_HUGE: Final = 1013.0  # elements from which on asinh is taken
+_WIDTH: Final = 1024
+
+
+class Signature(NamedTuple):
+    """What is kept of a tensor."""
+
+    numel: int
+    norm: float  # L2, of the finite elements
+    first: float  # projections of the finite elements
+    second: float
+    nonfinite: int  # how many elements are NaN or Inf
+    noise: float = 0.0  # L2 norm of what rounding may change
+
+    @property
+    def contents(self) -> tuple[int, float, float, float, int]:
+        """All but the noise: equal for equal bytes, and next to never for others."""
+        return self[:5]
+
+
+@lru_cache(maxsize=64)
+def _made_rows(size: int) -> np.ndarray:
+    return np.random.default_rng(23).standard_normal((size, 2))
+
+
+def _rows(count: int) -> np.ndarray:
+    """Return the slow factor of both random vectors, f64[count, 2]: of any two counts one begins with the other."""
+    return _made_rows(1 << max(0, count - 1).bit_length())[:count]
+
+
+_COLUMNS: Final = np.random.default_rng(17).standard_normal((2, _WIDTH))
+
+
+def sign(tensor: torch.Tensor) -> Signature:
+    """Return the signature of a tensor of any dtype and layout on any device."""
+    flat = _flat(tensor)
+    count = flat.size
+    if count == 0:
+        return Signature(0, 0.0, 0.0, 0.0, 0)
+    norm = math.sqrt(float(flat @ flat))
+    nonfinite = 0
+    if not math.isfinite(norm):
+        finite = np.isfinite(flat)
+        nonfinite = count - int(finite.sum())
+        flat = np.where(finite, flat, 0.0)
+        norm = math.sqrt(float(flat @ flat))
+    if norm >= _HUGE and float(np.abs(flat).max()) >= _HUGE:
+        flat = np.arcsinh(flat)
+        norm = math.sqrt(float(flat @ flat))
+    return Signature(count, norm, *_project(flat), nonfinite)
+
+
+def _flat(tensor: torch.Tensor) -> np.ndarray:
+    """Return the elements in row-major order, in float64, complex ones as pairs."""
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    return tensor.to("cpu", torch.float64).contiguous().view(-1).numpy()
+
+
+def _project(flat: np.ndarray) -> tuple[float, float]:
+    count = flat.size
+    if count <= _WIDTH:
+        first, second = _COLUMNS[:, :count] @ flat
+        return float(first), float(second)
+    whole = count // _WIDTH * _WIDTH
+    square = flat[:whole].reshape(-1, _WIDTH)
+    rows = _rows(len(square) + 1)
+    parts = (square @ _COLUMNS.T) * rows[:-1]
+    first, second = parts.sum(0) + (_COLUMNS[:, : count - whole] @ flat[whole:]) * rows[-1]
+    return float(first), float(second)
+
+
+def is_same(one: Signature, other: Signature) -> bool:
+    """Return True if both stand for the same contents, but for rounding in float64 and of constants."""
+    if one.numel != other.numel or one.nonfinite != other.nonfinite:
+        return False
+    allowed = TOLERANCE * max(one.norm, other.norm) + max(one.noise, other.noise)
+    return (
+        abs(one.norm - other.norm) <= allowed
+        and abs(one.first - other.first) <= 5 * allowed  # projections of a difference are normal, of its norm
+        and abs(one.second - other.second) <= 5 * allowed
+    )

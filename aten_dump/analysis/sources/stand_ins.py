@@ -1,0 +1,209 @@
+"""Which source of the target stands for which of the baseline's, so that both sides compute from the same.
+
+Theory of operation
+    A target's source stands for a baseline's if the elements are equal, whatever the dtype; else if the step before
+    left both, and there they were the same; else if one is the other under a cast. Where the step before was wrong, or
+    is not on file, those that are read in the same role stand for each other: then the question is what this step
+    does. The baseline is given the target's contents. A source that stands for nothing keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import torch
+
+from ...dump import RankDump, Value
+from ...errors import AtenDumpError
+from ..evaluation.evaluation import Evaluation
+from ..flow.data_flow import DataFlow
+from ..rerun.run_op import RUN_ERRORS
+from ..rerun.run_region import start_tensors
+from ..signatures.signature import sign
+
+How = Literal["equal", "left", "cast", "role"]
+Contents = tuple[Any, ...]
+Criterion = Callable[[Value, Value], bool]  # of a value of the target's and one of the baseline's
+_NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
+
+
+@dataclass(slots=True)
+class Sources:
+    """How the sources of a step were matched."""
+
+    stand_ins: dict[int, torch.Tensor] = field(default_factory=dict)  # by id of the baseline's value
+    pairs: list[tuple[Value, Value, How]] = field(default_factory=list)
+    target: list[Value] = field(default_factory=list)  # that stand for nothing
+    baseline: list[Value] = field(default_factory=list)
+
+
+class Recorded:
+    """The recorded contents of values, as signatures; each is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], Contents | None] = {}
+
+    def contents(self, value: Value) -> Contents | None:
+        """Return the contents of a value, or None if they were not recorded."""
+        key = id(value.rank), value.id
+        if key not in self._known:
+            try:
+                self._known[key] = sign(value.shared_tensor()).contents
+            except (AtenDumpError, *RUN_ERRORS):
+                self._known[key] = None
+        return self._known[key]
+
+
+class LeftBefore:
+    """What the step before left, on both sides: contents that the step after begins with, by number."""
+
+    def __init__(self, target: Evaluation, baseline: Evaluation, before: LeftBefore | None = None) -> None:
+        self._sides = target, baseline
+        self._recorded = Recorded()
+        self._by_size: dict[tuple[int, int], dict[Contents, set[int]]] = {}
+
+    def numbers(self, side: int, numel: int, contents: Contents) -> set[int]:
+        """Return the numbers of the values of a side that the step before left with some contents."""
+        key = side, numel
+        if key not in self._by_size:
+            found: dict[Contents, set[int]] = {}
+            evaluation = self._sides[side]
+            for value in _last_values(evaluation.flow.rank, numel):
+                number = evaluation.numbers.get(value.id)
+                if number is not None and (known := self._recorded.contents(value)) is not None:
+                    found.setdefault(known, set()).add(number)
+            self._by_size[key] = found
+        return self._by_size[key].get(contents, set())
+
+
+def _last_values(rank: RankDump, numel: int) -> Iterator[Value]:
+    """Yield the values of a size in memory that nothing wrote to after."""
+    newest: dict[int, int] = {}
+    for record in rank.tables.values.records():
+        newest[record.storage] = max(newest.get(record.storage, 0), record.version)
+    for record in rank.tables.values.records():
+        size = 1
+        for step in record.shape:
+            size *= step
+        if size == numel and (not record.storage or record.version == newest[record.storage]):
+            value = rank.value_by_id(record.id)
+            if not (value.undefined or value.opaque):
+                yield value
+
+
+def sources_in(flow: DataFlow) -> list[Value]:
+    """Return the values that calls read and no call made, in the order of their first read."""
+    found: dict[int, Value] = {}
+    for call in flow.calls():
+        for _, value in flow.reads(call):
+            if value.id not in found and not (value.undefined or value.opaque) and flow.maker(value) is None:
+                found[value.id] = value
+    return list(found.values())
+
+
+def match_sources(
+    target: Evaluation, flow: DataFlow, before: LeftBefore | None, *, by_role: bool, recorded: Recorded
+) -> Sources:
+    """Match the sources of an evaluated target with those of a baseline.
+
+    Args:
+        target: evaluated.
+        flow: of the baseline.
+        before: what the step before left on both sides; None without one.
+        by_role: those that differ stand for each other where they are read in the same role.
+        recorded: contents.
+    """
+    found = Sources()
+    ours, theirs = list(target.sources.values()), sources_in(flow)
+    known = {value.id: recorded.contents(value) for value in ours}
+    others = {value.id: recorded.contents(value) for value in theirs}
+    places = roles(target.flow), roles(flow)
+    criteria: list[tuple[How, Criterion]] = [
+        ("left", lambda one, other: _is_left(before, one.numel, known[one.id], others[other.id])),
+        ("equal", lambda one, other: known[one.id] is not None and known[one.id] == others[other.id]),
+        ("cast", _is_cast),
+        ("role", lambda one, other: by_role and one.shape == other.shape and _is_in_role(places, one, other)),
+    ]
+    for how, criterion in criteria:
+        theirs = _pair(found, ours, theirs, how, criterion, places, known, others)
+    paired = {one.id for one, _, _ in found.pairs}
+    equal = {known[one.id] for one, _, _ in found.pairs} - {None}
+    found.target = [one for one in ours if one.id not in paired and known[one.id] not in equal]
+    found.baseline = theirs
+    return found
+
+
+def _pair(
+    found: Sources,
+    ours: list[Value],
+    theirs: list[Value],
+    how: How,
+    criterion: Criterion,
+    places: tuple[dict[int, Hashable], dict[int, Hashable]],
+    known: dict[int, Contents | None],
+    others: dict[int, Contents | None],
+) -> list[Value]:
+    """Pair the baseline's sources by one criterion; return those that are left.
+
+    Of several of the target's that one may stand for, it is one with equal elements, else one in the same role.
+    """
+    by_size: dict[int, list[Value]] = defaultdict(list)
+    for value in ours:
+        by_size[value.numel].append(value)
+    left = []
+    for value in theirs:
+        matches = [one for one in by_size.get(value.numel, ()) if criterion(one, value)]
+        if not matches:
+            left.append(value)
+            continue
+        equal = [one for one in matches if known[one.id] is not None and known[one.id] == others[value.id]]
+        if equal:
+            found.pairs.append((equal[0], value, "equal"))
+            continue
+        match = next((one for one in matches if _is_in_role(places, one, value)), matches[0])
+        try:
+            found.stand_ins[value.id] = start_tensors([match])[match.id].reshape(value.shape)
+        except (AtenDumpError, *RUN_ERRORS):
+            left.append(value)
+            continue
+        found.pairs.append((match, value, how))
+    return left
+
+
+def _is_left(before: LeftBefore | None, numel: int, ours: Contents | None, theirs: Contents | None) -> bool:
+    """Return True if the step before left both, and there they were the same."""
+    if before is None or ours is None or theirs is None:
+        return False
+    return bool(before.numbers(0, numel, ours) & before.numbers(1, numel, theirs))
+
+
+def _is_cast(one: Value, other: Value) -> bool:
+    """Return True if one of two values is the other in another floating dtype."""
+    if one.dtype_name == other.dtype_name or not (one.is_floating and other.is_floating) or one.shape != other.shape:
+        return False
+    try:
+        ours, theirs = (value.shared_tensor().to_dense().double() for value in (one, other))
+    except (AtenDumpError, *RUN_ERRORS):
+        return False
+    return bool((ours - theirs).norm() <= _NEAR * theirs.norm())
+
+
+def _is_in_role(places: tuple[dict[int, Hashable], dict[int, Hashable]], one: Value, other: Value) -> bool:
+    role = places[0].get(one.id)
+    return role is not None and role == places[1].get(other.id)
+
+
+def roles(flow: DataFlow) -> dict[int, Hashable]:
+    """Return where each source is read first: module, phase, op, slot, and how often that was before."""
+    counts: Counter[Hashable] = Counter()
+    found: dict[int, Hashable] = {}
+    for call in flow.calls():
+        for slot, value in flow.reads(call):
+            if value.id not in found and flow.maker(value) is None:
+                role = call.module, call.phase, call.op, slot
+                found[value.id] = (*role, counts[role])
+                counts[role] += 1
+    return found
