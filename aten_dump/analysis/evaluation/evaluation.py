@@ -27,7 +27,7 @@ from ..rerun.run_op import RUN_ERRORS, result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..signatures.numbering import Numbering
 from ..signatures.signature import Signature, sign
-from .memory import Memory, group_of
+from .memory import Group, Memory, group_of
 from .plan import CallPlan, plan_of
 
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
@@ -103,6 +103,8 @@ class Evaluation:
         self._memory = Memory(self._load)
         self._literals: dict[float, float] = {}
         self._left: list[tuple[Value, Signature]] = []
+        self._partly: set[int] = set()  # storages that were written in part last
+        self._wholes: list[Signature] = []  # of these, as they were when nothing looked at them any more
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -113,7 +115,9 @@ class Evaluation:
         for plan in self._step.plans:
             if plan.is_run:
                 self._evaluate(plan, generator)
-            self._memory.free(group for group in plan.frees if group not in kept)
+            freed = [group for group in plan.frees if group not in kept]
+            self._sign_wholes(freed)
+            self._memory.free(freed)
         for value in self._step.left:
             tensor = self._memory.known(value)
             if tensor is not None:
@@ -121,7 +125,15 @@ class Evaluation:
         self._memory = Memory(self._load)
         self._number_left()
 
+    def _sign_wholes(self, freed: Sequence[Group]) -> None:
+        """Sign memory that was written in part last: the other side may have made it whole."""
+        for storage, _ in freed:
+            if storage in self._partly and (whole := self._memory.largest(storage)) is not None:
+                self._wholes.append(sign(whole))
+
     def _number_left(self) -> None:
+        for signature in self._wholes:
+            self.holders.setdefault(self._shared.numbering.number(signature), [])
         for value, signature in self._left:
             self.at_end[value.id] = number = self._shared.numbering.number(signature)
             self.holders.setdefault(number, [])
@@ -193,6 +205,9 @@ class Evaluation:
                     _move(tensor, self._jitter, generator)
             tensors[slot] = tensor
             self._memory.keep(item, tensor)
+            if slot.startswith("mutated") and item.storage:
+                larger = item.numel * item.dtype.itemsize < item.storage_nbytes
+                (self._partly.add if larger else self._partly.discard)(item.storage)
             for name, part in item.parts.items():
                 self._memory.keep(part, _part(tensor, name))
         numbers = []

@@ -53,6 +53,11 @@ class Memory:
                 if tensor.layout is torch.strided and tensor.stride() == value.stride:
                     self._by_storage.setdefault(storage, []).append((value, tensor))
 
+    def largest(self, storage: int) -> torch.Tensor | None:
+        """Return the tensor that shows most of a storage, or None."""
+        known = self._by_storage.get(storage, ())
+        return max((tensor for _, tensor in known), key=torch.Tensor.numel, default=None)
+
     def free(self, groups: Iterable[Group]) -> None:
         """Forget the tensors of some memory."""
         for group in groups:

@@ -48,17 +48,18 @@ class Causes:
     def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources) -> None:
         self._sides = sides
         self._sources = sources
+        self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
         """Return the cause of some ends that one side lacks."""
         target, baseline = self._sides
-        cones = (
+        cones = self.cones = (
             cone_of(target, baseline.holders, [end.value for end in odd[0]]),
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
         first, other = cones[0].first, cones[1].first
         begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
-        if begins_in_backward and (cut := self._cut_gradient(first, other)) is not None:
+        if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
             return cut
         if first is None and other is None:
             return self._at_an_end(odd)
@@ -138,19 +139,42 @@ class Causes:
 
     # -- gradients -------------------------------------------------------------------------------------------------------
 
-    def _cut_gradient(self, first: Call | None, other: Call | None) -> Cause | None:
-        """Return where a forward value needs no gradient that needs one on the other side."""
-        for side, call, text in (
-            (0, first, "it cuts off the gradient that the baseline's has"),
-            (1, other, "it has no gradient here in the baseline, the target's has one"),
-        ):
-            found = self._first_cut(side)
-            if found is not None:
-                forward = None if call is None else call.forward
-                if call is None or forward is None or found.id <= max(forward.id, call.id):
-                    pair = (found, None) if side == 0 else (None, found)
-                    return Cause("gradient", *pair, text)
+    def _cut_gradient(self, cones: tuple[Cone, Cone]) -> Cause | None:
+        """Return where one side cuts off a gradient that the other has: a detach, or a value that needs none."""
+        texts = "it cuts off the gradient that the baseline has here", "it cuts off the gradient that the target has here"
+        found: list[tuple[int, Cause]] = []
+        for side, text in enumerate(texts):
+            cut = self._detach(side, cones[1 - side]) or self._first_cut(side)
+            first = cones[1 - side].first
+            if cut is not None and (first is None or first.forward is None or cut.id <= max(first.id, first.forward.id)):
+                found.append((cut.id, Cause("gradient", *((cut, None) if side == 0 else (None, cut)), text)))
+        return min(found, key=lambda pair: pair[0])[1] if found else None
+
+    def _detach(self, side: int, other: Cone) -> Call | None:
+        """Return the detach, on one side alone, of what a call made or read whose backward only the other side has."""
+        theirs = self._sides[1 - side]
+        detached = self._detached(side)
+        for number in self._detached(1 - side):
+            detached.pop(number, None)
+        for _, lost in sorted(other.calls.items()) if detached else ():
+            forward = lost.forward if lost.phase == "backward" else None
+            if forward is not None:
+                for _, value in (*theirs.flow.results(forward), *theirs.flow.reads(forward)):
+                    found = detached.get(theirs.numbers.get(value.id, 0))
+                    if found is not None:
+                        return found
         return None
+
+    def _detached(self, side: int) -> dict[int, Call]:
+        """Return what the forward of a side detaches: the first call for each number."""
+        evaluation = self._sides[side]
+        found: dict[int, Call] = {}
+        for call in evaluation.flow.calls():
+            if call.op == _DETACH and call.phase == "forward":
+                for _, value in call.input_values():
+                    found.setdefault(evaluation.numbers.get(value.id, 0), call)
+        found.pop(0, None)
+        return found
 
     def _first_cut(self, side: int) -> Call | None:
         evaluation, other = self._sides[side], self._sides[1 - side]

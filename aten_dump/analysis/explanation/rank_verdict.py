@@ -87,14 +87,16 @@ class RankVerdict:
         self._places: dict[tuple[int, int], Place] = {}
         self._known: dict[tuple[int, int], Closeness] = {}
         self._equal: set[int] = set()  # values of the baseline that hold the same bits as their counterpart
+        self._cones: tuple[set[int], ...] = (set(), set())
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
 
     def run(self) -> None:
-        self._compare_results()
         if self._found.differs:
-            cause = Causes(self._found.sides, self._found.sources).find(self._found.odd)
-            self.findings.append(self._finding(cause))
+            causes = Causes(self._found.sides, self._found.sources)
+            self.findings.append(self._finding(causes.find(self._found.odd)))
+            self._cones = tuple(set(cone.calls) for cone in causes.cones)
+        self._compare_results()
         self._check_baseline()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)
@@ -130,7 +132,7 @@ class RankVerdict:
             if other is not None and maker is not None:
                 met.add(maker.id)
                 self._of_values(call, maker, slot, (value, other), pair)
-            elif pair is not None and slot in theirs:
+            elif pair is not None and slot in theirs and call.id in self._cones[0]:
                 self._differs(pair, slot, (value, theirs[slot]))
             else:
                 self._alone(call, 0)
@@ -196,13 +198,13 @@ class RankVerdict:
             numbers = _number(target, value), _number(baseline, theirs[slot])
             same = numbers[0] is not None and numbers[0] == numbers[1]
             close = self._close(value, theirs[slot])
-            status: Status = "same" if close.bitwise else "within" if same else "unknown" if None in numbers else "different"
+            status: Status = "same" if close.bitwise else "within" if same else "unknown"
+            if not same and not close.bitwise and None not in numbers:
+                status = "different" if self._found.differs else "unmatched"
             self.rows.append(Row(self._place(pair.target), self._place(pair.baseline), pair.how, slot, status, close))
 
     def _alone(self, call: Call, side: int) -> None:
-        evaluation, other = self._found.sides[side], self._found.sides[1 - side]
-        same = all(evaluation.numbers.get(v.id) in other.holders for _, v in evaluation.flow.results(call))
-        note = "the other side makes the same elsewhere" if same else "the other side makes nothing that is the same"
+        note = "behind what differs" if call.id in self._cones[side] else "what it leads to is the same on both sides"
         place = self._place(call)
         places = (None, place) if side else (place, None)
         self.rows.append(Row(*places, "", "", "unmatched", note=note))

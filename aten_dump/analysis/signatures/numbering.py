@@ -4,14 +4,22 @@ Theory of operation
     A value gets the number of a value that has the same signature, else a new one. A call also has a *key*: its op, and
     its arguments with numbers for tensors. Calls of equal keys compute the same by construction, whatever the digits
     say, and their results get the same numbers.
+    A value that is no more than rounding (a sum that cancels to nothing) has no digits to go by. All such values of a
+    size share a number, and so does every value that is as small as their noise. One whose digits rounding decides at
+    full size, such as the sign of such a sum, is known by its key alone.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Hashable
+from typing import Final
 
 from .signature import TOLERANCE, Signature, is_same
+
+_VAGUE: Final = 0.3  # of the norm: noise beyond which a value has no digits
+_NOTHING: Final = 1e-6  # of an element: noise of sums that cancel is far smaller
 
 
 class Numbering:
@@ -21,18 +29,26 @@ class Numbering:
         self._count = 0
         self._by_size: dict[int, list[tuple[float, int, Signature]]] = {}  # by elements: norm, number, signature
         self._widest: dict[int, float] = {}  # by elements: what the least exact signature allows
+        self._nothing: dict[int, tuple[float, int]] = {}  # by elements: noise and number of what is only noise
         self._by_key: dict[Hashable, tuple[int, ...]] = {}
 
     def number(self, signature: Signature) -> int:
         """Return the number of a signature, a new one if none is the same."""
-        found = self.find(signature)
-        if found is None:
-            found = self.new()
-            self.add(signature, found)
-        return found
+        if signature.noise > _VAGUE * signature.norm:
+            if signature.noise > _NOTHING * math.sqrt(signature.numel):
+                return self.new()
+            noise, found = self._nothing.get(signature.numel) or (0.0, self.new())
+            self._nothing[signature.numel] = max(noise, signature.noise), found
+            return found
+        known = self.find(signature)
+        if known is None:
+            known = self.new()
+            self._add(signature, known)
+        elif signature.noise:
+            self._add(signature, known)
+        return known
 
-    def add(self, signature: Signature, number: int) -> None:
-        """Keep a signature under a number."""
+    def _add(self, signature: Signature, number: int) -> None:
         size = signature.numel
         insort(self._by_size.setdefault(size, []), (signature.norm, number, signature))
         self._widest[size] = max(self._widest.get(size, 0.0), signature.noise)
@@ -44,17 +60,16 @@ class Numbering:
 
     def find(self, signature: Signature) -> int | None:
         """Return the number of a signature that is the same, or None."""
-        known = self._by_size.get(signature.numel)
-        if not known:
-            return None
-        reach = 2 * TOLERANCE * signature.norm + signature.noise + self._widest[signature.numel]
-        start = bisect_left(known, (signature.norm - reach,))
-        for norm, number, other in known[start:]:
+        known = self._by_size.get(signature.numel, ())
+        reach = 2 * TOLERANCE * signature.norm + signature.noise + self._widest.get(signature.numel, 0.0)
+        for place in range(bisect_left(known, (signature.norm - reach,)), len(known)):
+            norm, number, other = known[place]
             if norm > signature.norm + reach:
                 break
             if is_same(signature, other):
                 return number
-        return None
+        noise, number = self._nothing.get(signature.numel, (-1.0, 0))
+        return number if signature.norm <= noise else None
 
     def by_key(self, key: Hashable) -> tuple[int, ...] | None:
         """Return the numbers of the results of a call of the same key, or None."""
