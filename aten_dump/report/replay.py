@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 
-from rich.table import Table
-
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
-from .terminal_tables import _table
+from .table import Table, names, numbers, words
 
 
 def answer_lines(found: Replay) -> Iterator[str]:
@@ -59,10 +57,20 @@ def _counts(found: Replay) -> Iterator[str]:
         yield f"  {count}: {reason} ({', '.join(names[:3])}{more})"
 
 
-def ops_table(found: Replay, limit: int | None, *, is_terminal: bool) -> Table:
+def ops_table(found: Replay, limit: int | None) -> Table:
     """Return a row for each op, the worst first."""
-    names = ("call", "slot", "module", "phase", "ratio", "error", "floor", "max abs", "bits", "against")
-    table = _table(None, *names, left=4, is_terminal=is_terminal)
+    table = Table(
+        names("call"),
+        words("slot"),
+        names("module", spare=3),
+        words("phase", spare=4),
+        numbers("ratio"),
+        numbers("error"),
+        numbers("floor"),
+        numbers("max abs", spare=2),
+        numbers("bits", spare=1),
+        numbers("against", spare=5),
+    )
     for op in islice(found.ops, limit):
         worst = op.worst
         table.add_row(

@@ -12,7 +12,7 @@ from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
 from ...dump import RankDump, open_dump
 from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines
-from ..console import echo, is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
+from ..console import echo, line_limit, print_lines, print_table, say_left_out, with_progress
 from ..options import dump_argument, end_if_never_fired, limit_option, place_options, say_problems
 
 _NEAR_SHOWN: Final = 5
@@ -103,8 +103,8 @@ class _Told:
         earlier = self.sick.get(found.rank)
         print_lines(answer_lines(found, earlier if earlier != found.step else None))
         print_lines(near_lines(found, _NEAR_SHOWN if self._limit is not None else None))
-        table, left_out = events_table(found, self._limit, propagators=self._show_all, is_terminal=is_terminal())
-        if table.row_count:
+        table, left_out = events_table(found, self._limit, propagators=self._show_all)
+        if table.rows:
             echo()
             print_table(table)
             say_left_out(left_out, "rows")

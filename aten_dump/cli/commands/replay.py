@@ -13,7 +13,7 @@ from ...dump import Call, RankDump, open_dump
 from ...errors import StoreError
 from ...report.replay import answer_lines, ops_table
 from ..completion import complete_name
-from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
+from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
 from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, open_rank, place_options
 from ..workers import jobs_option, workers
 
@@ -88,7 +88,7 @@ def _print(found: Replay, most: int | None) -> None:
     print_lines(answer_lines(found))
     if found.ops:
         echo()
-        print_table(ops_table(found, most, is_terminal=is_terminal()))
+        print_table(ops_table(found, most))
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
 
 

@@ -8,7 +8,7 @@ import click
 
 from ...report.terminal_tables import offload_by_module, saved_by_call, saved_by_module
 from ...report.units import format_bytes
-from ..console import echo, is_terminal, line_limit, print_table
+from ..console import echo, line_limit, print_table
 from ..options import dump_argument, limit_option, open_rank, place_options
 
 _UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does not tell (docs/limitations.md)"
@@ -44,9 +44,9 @@ def command(
         echo(_UNTOLD)
     if offload:
         echo()
-        print_table(offload_by_module(saved, depth, most, is_terminal=is_terminal()))
+        print_table(offload_by_module(saved, depth, most))
     elif saved:
         echo()
-        print_table(saved_by_module(saved, depth, most, is_terminal=is_terminal()))
+        print_table(saved_by_module(saved, depth, most))
         echo()
-        print_table(saved_by_call(saved, most, is_terminal=is_terminal()))
+        print_table(saved_by_call(saved, most))

@@ -12,7 +12,7 @@ import click
 from ...dump import Call, RankDump
 from ...report.terminal_tables import statistics_table
 from ...report.value_rows import columns, value_rows, write_csv, write_json
-from ..console import is_terminal, line_limit, print_table, say_left_out
+from ..console import line_limit, print_table, say_left_out
 from ..files import opened as opened_file
 from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
 
@@ -74,6 +74,6 @@ def command(
 
 def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> None:
     names = list(rank.config.get("statistics", ()))
-    table, left_out = statistics_table(calls, names, limit, is_terminal=is_terminal())
+    table, left_out = statistics_table(calls, names, limit)
     print_table(table)
     say_left_out(left_out, "rows")
