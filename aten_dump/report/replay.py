@@ -8,6 +8,7 @@ from itertools import islice
 
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
+from ..dump.shown.command_lines import command_line
 from .table import Table, names, numbers, words
 
 
@@ -25,7 +26,15 @@ def answer_lines(found: Replay) -> Iterator[str]:
         worst = found.ops[0]
         yield f"no op of {where} is further off than an honest implementation is"
         yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
+    elif found.ops:
+        yield f"replayed {where} in the recorded dtypes"
+    else:
+        yield f"no op of {where} could be replayed"
     yield from _counts(found)
+    if guilty is not None:
+        name = guilty.name
+        again = command_line("replay", found.path, name, "--emit", "repro.py", step=found.step, rank=found.rank)
+        yield f"Next: {again}"
 
 
 def _verdict(result: LocalError) -> str:

@@ -47,8 +47,8 @@ def test_without_a_suspect_the_worst_is_told() -> None:
     assert lines[2].startswith(
         "2 ops replayed on cpu: 1 bit-equal in the recorded dtype (1 of all drew random numbers)"
     )
-    assert len(list(answer_lines(replay(op("a", 0.5), dtype="recorded")))) == 1, "bits say nothing of errors"
-    assert len(list(answer_lines(replay()))) == 1
+    assert len(list(answer_lines(replay(op("a", 0.5), dtype="recorded")))) == 2, "bits say nothing of errors"
+    assert len(list(answer_lines(replay()))) == 2
 
 
 def test_elements_that_are_not_finite_elsewhere_have_no_ratio() -> None:
@@ -60,6 +60,7 @@ def test_reasons_are_told_by_how_many_with_a_few_names() -> None:
     skipped += (Skipped("d", "aten::y", "forward", "a collective"),)
     lines = list(answer_lines(replay(skipped=skipped)))
     assert lines == [
+        "no op of dump (step 2, rank 1) could be replayed",
         "0 ops replayed on cpu: 0 bit-equal in the recorded dtype, 5 not replayed",
         "  4: no bytes (c0, c1, c2, ... 1 more)",
         "  1: a collective (d)",

@@ -12,6 +12,7 @@ import click
 from ...analysis.live_collectives import collectives_of
 from ...dump import Dump, RankDump, open_dump
 from ...dump.index.summary import Summary
+from ...dump.shown.command_lines import command_line
 from ...dump.shown.step_ranks import told_together
 from ...report.terminal_tables import collectives_table, note_sentences, run_lines, steps_table
 from ..console import echo, print_lines, print_table, with_progress
@@ -90,4 +91,5 @@ def _interrupted(ranks: Sequence[RankDump], summaries: Sequence[Summary], dump: 
     count = sum(summary.commit is None for summary in summaries)
     if not count:
         return []
-    return [f"{count} of {len(ranks)} step/rank folders are interrupted; `aten-dump recover {dump}` finishes them"]
+    finish = command_line("recover", dump)
+    return [f"{count} of {len(ranks)} step/rank folders are interrupted; `{finish}` finishes them"]
