@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ from typing import Final, Protocol, TypeVar
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from ..errors import AtenDumpError
-from ..report.plain_text import visible, visible_lines
+from ..report.plain_text import visible_lines
+from ..report.table import Table
 
 _TERMINAL_LINES: Final = 200
+_USUAL_WIDTH: Final = 80
+_ASCII: Final = str.maketrans("…─", "~-")
 
 Item = TypeVar("Item")
 
@@ -44,27 +47,35 @@ def line_limit(limit: int | None, default: int = _TERMINAL_LINES) -> int | None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table to stdout; in a pipe without colours, cuts or trailing spaces."""
-    for column in table.columns:
-        column._cells = [visible(str(found)) for found in column.cells]
-    if is_terminal():
-        Console(markup=False, highlight=False, emoji=False).print(table)
+    """Print a table to stdout: whole in a pipe, as wide as a terminal is on one; all tables of ours pass through here.
+
+    What a terminal has no room for is named in the line after it.
+    """
+    if not is_terminal():
+        for line in table.for_pipe():
+            echo(line)
         return
-    for line in _plain_lines(table):
-        echo(line)
+    width = _terminal_width()
+    layout = table.for_terminal(width)
+    for line in layout.lines:
+        echo(line if _writes_unicode() else line.translate(_ASCII))
+    if layout.left_out:
+        echo(f"no room at {width} columns for: {', '.join(layout.left_out)} (a wider terminal or a pipe shows them)")
 
 
-def _plain_lines(table: Table) -> Iterator[str]:
-    """Lay out a table for a pipe, no name cut; rich would take a second for a thousand rows."""
-    if table.title is not None:
-        yield str(table.title)
-    columns = []
-    for column in table.columns:
-        cells = [str(column.header), *map(str, column.cells)]
-        width = max(map(len, cells))
-        columns.append([cell.rjust(width) if column.justify == "right" else cell.ljust(width) for cell in cells])
-    for row in zip(*columns, strict=True):
-        yield "  ".join(row).rstrip()
+def _terminal_width() -> int:
+    """Return how many characters a line of the terminal shows; the variable COLUMNS goes first, as everywhere."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or _USUAL_WIDTH
+    except OSError:
+        return _USUAL_WIDTH
+
+
+def _writes_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def print_lines(lines: Iterable[str], limit: int | None = None) -> None:

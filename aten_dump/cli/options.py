@@ -27,6 +27,10 @@ _PLACE = (
     click.option("--step", type=int, help="Step to read.  [default: the first recorded]"),
     click.option("--rank", type=int, help="Rank to read.  [default: the first recorded]"),
 )
+_PLACES = (
+    click.option("--step", type=int, help="Step to read.  [default: all]"),
+    click.option("--rank", type=int, help="Rank to read.  [default: all]"),
+)
 _FILTERS = (
     click.option("--op", help="Exact op or api (aten::addmm, Functional.linear), a part of it, or regex:..."),
     click.option("--kind", type=click.Choice(CALL_KINDS), help="Only calls of this kind."),
@@ -38,8 +42,13 @@ _FILTERS = (
 
 
 def place_options(function: Function) -> Function:
-    """Add --step and --rank."""
+    """Add --step and --rank, of a command that shows one step and rank."""
     return _add(function, _PLACE)
+
+
+def places_options(function: Function) -> Function:
+    """Add --step and --rank, of a command that goes through all steps and ranks."""
+    return _add(function, _PLACES)
 
 
 def filter_options(function: Function) -> Function:
@@ -116,5 +125,5 @@ def selected(rank: RankDump, filters: dict[str, str | None]) -> Calls | None:
         why = no_such_filter(rank.tables, wanted)
         echo(f"no call of {rank.where} matches these filters; it has {len(rank.calls)} calls", err=True)
         if why:
-            echo(f"{why}. List them with `aten-dump show`", err=True)
+            echo(f"{why}. List them with `{rank.command('show')}`", err=True)
     return matched

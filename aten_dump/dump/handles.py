@@ -22,6 +22,7 @@ from .index.links import Links
 from .index.source import Source
 from .index.summary import Summary, summarize
 from .index.tables import Tables
+from .shown.command_lines import command_line
 from .shown.handles_in_notebook import call_html, value_html
 from .shown.source_lines import source_lines
 from .tensors.packed_blobs import find_packed
@@ -271,6 +272,10 @@ class Recording:
     def where(self) -> str:
         """Path, step and rank, as errors name them."""
         return f"{self.directory.parent.parent} (step {self.step}, rank {self.rank})"
+
+    def command(self, name: str, *arguments: str) -> str:
+        """Return a command about this step and rank, to paste: ``aten-dump show dump --step 3 --rank 0``."""
+        return command_line(name, self.directory.parent.parent, *arguments, step=self.step, rank=self.rank)
 
     @cached_property
     def tables(self) -> Tables:

@@ -138,7 +138,7 @@ class RankDump(Recording):
         """
         position = self.links.names.get(name)
         if position is None:
-            raise MissingDataError(no_such_call(name, self.links.names, self.where))
+            raise MissingDataError(no_such_call(name, self.links.names, self.where, self.command("show")))
         return self.call_at(position)
 
     def __contains__(self, name: object) -> bool:
@@ -160,7 +160,7 @@ class RankDump(Recording):
         if found is None:
             last = self.tables.calls[-1].id if len(self.tables.calls) else 0
             raise MissingDataError(
-                f"no call {id} in {self.where}; ids go from 1 to {last}: list them with `aten-dump show`"
+                f"no call {id} in {self.where}; ids go from 1 to {last}: list them with `{self.command('show')}`"
             )
         return found
 
@@ -203,7 +203,7 @@ class RankDump(Recording):
             head, dot, _ = head.rpartition(".")
         if name in names:
             raise MissingDataError(f"{name} in {self.where} is a call, not a tensor; {_slots_text(self[name])}")
-        raise MissingDataError(no_such_call(name, names, self.where))
+        raise MissingDataError(no_such_call(name, names, self.where, self.command("show")))
 
     def _no_slot(self, call: Call, slot: str) -> str:
         return f"no {slot!r} in call {call.name} of {self.where}; {_slots_text(call)}"

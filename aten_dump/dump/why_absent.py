@@ -77,8 +77,8 @@ def _first(sentences: Iterable[str]) -> str:
     return next(iter(sentences), "see `aten-dump verify`")
 
 
-def no_such_call(name: object, known: Iterable[str], where: str) -> str:
-    """Return the message for a call name that is not in the index, with the nearest ones."""
+def no_such_call(name: object, known: Iterable[str], where: str, listing: str) -> str:
+    """Return the message for a call name that is not in the index, with the nearest ones; `listing` lists all."""
     if not isinstance(name, str):
         return (
             f"{name!r:.100} is no name of a call in {where}: names are texts; `rank.calls[0]` is the first call, "
@@ -89,7 +89,7 @@ def no_such_call(name: object, known: Iterable[str], where: str) -> str:
         return f"no call {name!r} in {where}: it has no calls at all; record a step with DumpMode around it"
     near = nearest(name, names)
     hint = f"nearest: {', '.join(near)}" if near else f"the first are {', '.join(names[:_MAX_NAMES])}"
-    return f"no call {name!r} in {where}, which has {len(names)} calls; {hint}. List them with `aten-dump show`"
+    return f"no call {name!r} in {where}, which has {len(names)} calls; {hint}. List them with `{listing}`"
 
 
 def no_such_filter(tables: Tables, wanted: Wanted) -> str:

@@ -12,8 +12,10 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import sys
 from multiprocessing.util import Finalize
 from typing import Final
@@ -22,9 +24,9 @@ import torch
 import torch.utils.data
 from torch.optim import Optimizer
 
-from ..capture.launcher_rank import rank_and_world_size
+from ..capture.launcher_rank import folder_of_attempt, rank_and_world_size
 from ..capture.mode import DumpMode
-from ..config import DumpConfig
+from ..config import DumpConfig, Selection
 from ..errors import StoreError
 from .live_objects import models_of, optimizers
 from .next_module_call import NextModuleCall
@@ -47,6 +49,8 @@ class Unattended:
         self._dump: DumpMode | None = None
         self._known: set[int] = set()  # optimizers that were looked at
         self._several = False
+        self._rank = 0
+        self._is_first = False  # of the ranks that record: it says at the end where the dump is
         self._ends = StepEnds(self._is_alone, self._end_step)
         self._first_module = NextModuleCall(self._start)
 
@@ -77,6 +81,9 @@ class Unattended:
         except StoreError as error:  # who gave the path reads this, and wrote no line that a traceback would name
             sys.stderr.write(f"aten_dump: {error}. aten-dump run has --path and --overwrite for that\n")
             raise SystemExit(2) from None
+        self._rank, world_size = rank_and_world_size()  # a program may have left its process group when it ends
+        recorded = Selection.parse("ranks", self._config.ranks)
+        self._is_first = self._rank == next((rank for rank in range(world_size) if rank in recorded), None)
 
     def _look_at(self, found: list[Optimizer]) -> None:
         self._known.update(map(id, found))
@@ -105,6 +112,23 @@ class Unattended:
             return
         error = getattr(sys, "last_value", None)  # what ended the program
         dump.__exit__(None if error is None else type(error), error, None)
+        if self._is_first:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                sys.stderr.write(f"aten_dump: {_summary(self._config, self._rank)}\n")
+
+
+def _summary(config: DumpConfig, rank: int) -> str:
+    """Return where the dump is, how much of it this rank wrote, and what to run next."""
+    folder, _ = folder_of_attempt(config.path)
+    names = [one.name for one in folder.glob("step*") if (one / f"rank{rank}").is_dir()]
+    steps = sorted(int(name[4:]) for name in names if name[4:].isdecimal())
+    if not steps:
+        why = (
+            f"the trigger {config.trigger!r} has not fired" if config.trigger else f"of steps={config.steps!r} none ran"
+        )
+        return f"no step was recorded in {folder}: {why}"
+    text = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps ({steps[0]} to {steps[-1]})"
+    return f"{text} recorded in {folder}. Next: aten-dump ls {shlex.quote(str(folder))}"
 
 
 def _rank_text() -> str:

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from rich.table import Table
-
 from ..analysis.distance.metrics import ULP_EDGES
 from ..analysis.evidence.findings import Row
 from ..analysis.pairing.alignment import HOW_TEXTS
 from ..errors import MissingDataError, StoreError
 from ..whole_files import replaced_when_whole
-from .terminal_tables import _table
+from .table import Table, names, numbers, words
 from .units import format_number
 
 ULP_COLUMNS: Final = (*(f"ulp_to_{edge}" for edge in ULP_EDGES), "ulp_beyond")
@@ -77,10 +75,21 @@ def _measured(row: Row) -> dict[str, Any]:
     return cells
 
 
-def comparison_table(rows: Iterable[Row], limit: int | None, *, is_terminal: bool) -> tuple[Table, int]:
+def comparison_table(rows: Iterable[Row], limit: int | None) -> tuple[Table, int]:
     """Return the table for a terminal, and how many rows `limit` left out."""
-    texts = ("status", "target", "slot", "baseline", "matched by", "module")
-    table = _table(None, *texts, "error", "floor", "ratio", "max abs", "cosine", left=6, is_terminal=is_terminal)
+    table = Table(
+        words("status"),
+        names("target"),
+        words("slot"),
+        names("baseline", spare=1),
+        words("matched by", spare=5),
+        names("module", spare=2),
+        numbers("error"),
+        numbers("floor", spare=2),
+        numbers("ratio"),
+        numbers("max abs", spare=3),
+        numbers("cosine", spare=4),
+    )
     found = iter(rows)
     for row in islice(found, limit):
         close = row.closeness

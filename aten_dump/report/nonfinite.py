@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from rich.table import Table
-
 from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.short_texts import format_exactly
 from ..dump.shown.step_ranks import told_together
 from ..store.op_names import is_collective
-from .terminal_tables import _table
+from .table import Table, names, numbers, words
 
 
 def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[str]:
@@ -128,26 +126,32 @@ def _range_text(slot: Slot) -> str:
     return f"{slot.name}: {slot.dtype} from {' to '.join(ends)}"
 
 
-def events_table(found: NonFinite, limit: int | None, *, propagators: bool, is_terminal: bool) -> tuple[Table, int]:
+def events_table(found: NonFinite, limit: int | None, *, propagators: bool) -> tuple[Table, int]:
     """Return a row for each event in execution order, and how many rows `limit` left out.
 
     Args:
         found: the events.
         limit: most rows; None is all.
         propagators: show propagators too.
-        is_terminal: draw lines.
     """
     events = [*found.producers, *found.outside, *found.scaled, *found.masks]
     events += found.propagators if propagators else ()
     events.sort(key=lambda event: event.call_id)
-    table = _table(
-        None, "call", "kind", "phase", "module", "slot", "NaN", "+Inf", "-Inf", left=5, is_terminal=is_terminal
+    table = Table(
+        names("call"),
+        words("kind", spare=1),
+        words("phase", spare=2),
+        names("module", spare=3),
+        words("slot"),
+        numbers("NaN"),
+        numbers("+Inf"),
+        numbers("-Inf"),
     )
     rows = [(event, slot) for event in events for slot in event.results]
     for event, slot in islice(rows, limit):
         counts = slot.contents
-        numbers = (str(counts.nan), str(counts.posinf), str(counts.neginf))
-        table.add_row(event.name, event.kind, event.phase, event.module or "-", slot.name, *numbers)
+        counted = (counts.nan, counts.posinf, counts.neginf)
+        table.add_row(event.name, event.kind, event.phase, event.module or "-", slot.name, *counted)
     return table, max(0, len(rows) - (len(rows) if limit is None else limit))
 
 

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 
-from rich.table import Table
-
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
-from .terminal_tables import _table
+from ..dump.shown.command_lines import command_line
+from .table import Table, names, numbers, words
 
 
 def answer_lines(found: Replay) -> Iterator[str]:
@@ -27,7 +26,15 @@ def answer_lines(found: Replay) -> Iterator[str]:
         worst = found.ops[0]
         yield f"no op of {where} is further off than an honest implementation is"
         yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
+    elif found.ops:
+        yield f"replayed {where} in the recorded dtypes"
+    else:
+        yield f"no op of {where} could be replayed"
     yield from _counts(found)
+    if guilty is not None:
+        name = guilty.name
+        again = command_line("replay", found.path, name, "--emit", "repro.py", step=found.step, rank=found.rank)
+        yield f"Next: {again}"
 
 
 def _verdict(result: LocalError) -> str:
@@ -59,10 +66,20 @@ def _counts(found: Replay) -> Iterator[str]:
         yield f"  {count}: {reason} ({', '.join(names[:3])}{more})"
 
 
-def ops_table(found: Replay, limit: int | None, *, is_terminal: bool) -> Table:
+def ops_table(found: Replay, limit: int | None) -> Table:
     """Return a row for each op, the worst first."""
-    names = ("call", "slot", "module", "phase", "ratio", "error", "floor", "max abs", "bits", "against")
-    table = _table(None, *names, left=4, is_terminal=is_terminal)
+    table = Table(
+        names("call"),
+        words("slot"),
+        names("module", spare=3),
+        words("phase", spare=4),
+        numbers("ratio"),
+        numbers("error"),
+        numbers("floor"),
+        numbers("max abs", spare=2),
+        numbers("bits", spare=1),
+        numbers("against", spare=5),
+    )
     for op in islice(found.ops, limit):
         worst = op.worst
         table.add_row(

@@ -7,27 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from rich.table import Table
-
 from ..analysis.live_collectives import Group
 from ..dump import Call, Dump, RankDump, SavedForBackward
 from ..dump.index.summary import Summary
 from ..dump.saved_for_backward import NOT_RECORDED
 from ..store.records import CALL_KINDS, Note
+from .table import Table, names, numbers, words
 from .units import counted, format_bytes, format_number, tensor_type
 
-_LEFT: Final = "left"
-
-
-def _table(title: str | None, *names: str, left: int = 1, is_terminal: bool) -> Table:
-    """Return an empty table whose first `left` columns are text and the others numbers."""
-    from rich import box
-
-    # In a pipe: no lines, so that a column is a word for awk and grep.
-    table = Table(title=title, title_justify=_LEFT, box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False)
-    for number, name in enumerate(names):
-        table.add_column(name, justify=_LEFT if number < left else "right", no_wrap=True, overflow="ignore")
-    return table
+# How well a statistic can be spared where a terminal is narrow.
+_SPARE: Final = {"count": 4, "zero": 3, "negative": 3, "positive": 3, "std": 2, "mean": 1, "l2norm": 1}
 
 
 def run_lines(dump: Dump) -> Iterator[str]:
@@ -41,13 +30,20 @@ def run_lines(dump: Dump) -> Iterator[str]:
         yield f"  restart {restarts}: {sizes} in {attempt.path}"
 
 
-def steps_table(
-    found: Iterable[tuple[RankDump, Summary]], kinds: dict[RankDump, Counter[str]] | None, *, is_terminal: bool
-) -> Table:
+def steps_table(found: Iterable[tuple[RankDump, Summary]], kinds: dict[RankDump, Counter[str]] | None) -> Table:
     """Return a row for each step and rank; with counts of calls by kind where given."""
     kind_names = CALL_KINDS if kinds is not None else ()
-    names = ("step", "rank", "state", "calls", *kind_names, "values", "index", "shards", "shard files")
-    table = _table(None, *names, left=3, is_terminal=is_terminal)
+    table = Table(
+        words("step"),
+        words("rank"),
+        words("state"),
+        numbers("calls"),
+        *(numbers(kind, spare=2) for kind in kind_names),
+        numbers("values"),
+        numbers("index", spare=1),
+        numbers("shards"),
+        numbers("shard files", spare=3),
+    )
     for rank, summary in found:
         commit = summary.commit
         counts = kinds[rank] if kinds is not None and rank in kinds else None
@@ -65,22 +61,27 @@ def steps_table(
     return table
 
 
-def collectives_table(steps: Mapping[int, int], groups: Iterable[Group], *, is_terminal: bool) -> Table:
+def collectives_table(steps: Mapping[int, int], groups: Iterable[Group]) -> Table:
     """Return for each group and rank the collectives that it has begun: the last that ended, and what is pending.
 
     Args:
         steps: the step in which each rank is; a rank that has none on file is left out.
         groups: the groups.
-        is_terminal: draw lines.
     """
-    names = ("group", "last that ended", "pending", "step", "rank", "begun")
-    table = _table(None, *names, left=3, is_terminal=is_terminal)
+    table = Table(
+        names("group"),
+        names("last that ended"),
+        names("pending"),
+        numbers("step", spare=2),
+        numbers("rank"),
+        numbers("begun", spare=1),
+    )
     for group in groups:
         for rank, begun in sorted(group.begun.items()):
             ended = [str(one) for one in begun if one.ended]
             pending = [str(one) for one in (*begun, *group.receiving.get(rank, ())) if not one.ended]
-            last, step = ended[-1] if ended else "", str(steps.get(rank, "none"))
-            table.add_row(group.name, last, "; ".join(pending), step, str(rank), str(len(begun)))
+            last, step = ended[-1] if ended else "-", steps.get(rank, "none")
+            table.add_row(group.name, last, "; ".join(pending) or "-", step, rank, len(begun))
     return table
 
 
@@ -92,38 +93,41 @@ def note_sentences(rank: RankDump) -> Iterator[str]:
         yield note.message + (f" ({note.count} times)" if note.count > 1 else "")
 
 
-def statistics_table(
-    calls: Iterable[Call], names: list[str], limit: int | None, *, is_terminal: bool
-) -> tuple[Table, int]:
+def statistics_table(calls: Iterable[Call], statistics: list[str], limit: int | None) -> tuple[Table, int]:
     """Return a row for each (call, slot, value) of some calls, and how many rows `limit` left out.
 
     Args:
         calls: the calls.
-        names: the statistics to show.
+        statistics: those to show.
         limit: most rows; None is all.
-        is_terminal: draw lines.
     """
-    table = _table(None, "call", "slot", "tensor", *names, left=3, is_terminal=is_terminal)
+    table = Table(
+        names("call"), words("slot"), words("tensor"), *(numbers(key, _SPARE.get(key, 0)) for key in statistics)
+    )
     rows = ((call.name, slot, value) for call in calls for slot, value in call.all_values())
     for name, slot, value in islice(rows, limit):
         stats: dict[str, Any] = dict(value.stats or {})
-        table.add_row(name, slot, tensor_type(value), *(format_number(stats.get(key)) for key in names))
+        table.add_row(name, slot, tensor_type(value), *(format_number(stats.get(key)) for key in statistics))
     return table, sum(1 for _ in rows)
 
 
-def saved_by_call(saved: SavedForBackward, limit: int | None, *, is_terminal: bool) -> Table:
+def saved_by_call(saved: SavedForBackward, limit: int | None) -> Table:
     """Return the calls that keep most bytes for backward."""
-    table = _table("by call", "call", "module", "bytes", "nbytes", left=2, is_terminal=is_terminal)
+    table = Table(
+        names("call"), names("module", spare=1), numbers("bytes", spare=2), numbers("nbytes"), title="by call"
+    )
     for call, nbytes in islice(sorted(saved.by_call().items(), key=lambda item: -item[1]), limit):
         name, module = (call.name, call.module) if call is not None else (NOT_RECORDED, "")
         table.add_row(name, module or "-", format_bytes(nbytes), str(nbytes))
     return table
 
 
-def offload_by_module(saved: SavedForBackward, depth: int | None, limit: int | None, *, is_terminal: bool) -> Table:
+def offload_by_module(saved: SavedForBackward, depth: int | None, limit: int | None) -> Table:
     """Return what keeping the saved tensors of modules elsewhere would free and move."""
-    table = _table(
-        "offload by module", "module", "frees", "moves out", "and back", "for nothing", is_terminal=is_terminal
+    table = Table(
+        names("module"),
+        *map(numbers, ("frees", "moves out", "and back", "for nothing")),
+        title="offload by module",
     )
     for one in islice(saved.offload(depth), limit):
         moved = format_bytes(one.moved_bytes)
@@ -131,9 +135,9 @@ def offload_by_module(saved: SavedForBackward, depth: int | None, limit: int | N
     return table
 
 
-def saved_by_module(saved: SavedForBackward, depth: int | None, limit: int | None, *, is_terminal: bool) -> Table:
+def saved_by_module(saved: SavedForBackward, depth: int | None, limit: int | None) -> Table:
     """Return the modules whose calls keep most bytes for backward."""
-    table = _table("by module", "module", "bytes", "nbytes", is_terminal=is_terminal)
+    table = Table(names("module"), numbers("bytes", spare=1), numbers("nbytes"), title="by module")
     for fqn, nbytes in islice(sorted(saved.by_module(depth).items(), key=lambda item: -item[1]), limit):
         table.add_row(fqn or "-", format_bytes(nbytes), str(nbytes))
     return table

@@ -125,9 +125,39 @@ def scaled_loss(folder: Path) -> Path:
     return path
 
 
+class Masked(nn.Module):
+    """A causal mask, as attention has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.projection(x) @ x.mT
+        return scores.masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf).softmax(-1) @ x
+
+
+def diverging(folder: Path) -> Path:
+    """Five steps with a mask in each; a loss that is divided by zero in step 3."""
+    path = folder / "diverging"
+    torch.manual_seed(0)
+    model = Masked()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with DumpMode(DumpConfig(path=path, data="full"), model=model) as dump:
+        for step in range(5):
+            x = torch.randn(6, 8)
+            loss = (model(x) - x).square().mean()
+            (loss / (0.0 if step == 3 else 1.0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
 RECORDERS: dict[str, Callable[[Path], Path]] = {
     "trained": trained, "target": scaled_bn, "baseline": baseline, "inference": inference, "nan": not_a_number,
     "recompute": recomputed, "interrupted": interrupted, "structure": structure, "empty": empty_step, "scaler": scaled_loss,
+    "diverging": diverging,
 }  # fmt: skip
 
 

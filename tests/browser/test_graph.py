@@ -50,7 +50,9 @@ def test_gradients_between_ops_without_apis_around_them(tmp_path: Path, report_o
     assert report.page.locator("path.edge.backward").count() == 1
 
 
-def test_what_lies_far_behind_is_not_drawn(tmp_path: Path, report_of: Report, open_report: Open) -> None:
+def test_of_many_calls_those_that_are_drawn_are_said_with_a_way_to_the_others(
+    tmp_path: Path, report_of: Report, open_report: Open
+) -> None:
     b = Builder(tmp_path / "dump")
     module, op = b.op("module", "net", "Module", "net"), b.op("aten", "aten::exp", "Aten", "exp")
     x = value(b.value(torch.randn(2)))
@@ -59,8 +61,16 @@ def test_what_lies_far_behind_is_not_drawn(tmp_path: Path, report_of: Report, op
         b.call(op, id=id, parent=1, n=id - 2, module="net")
     b.call(op, id=17_002, n=17_000, args=[x])
     report = open_report(report_of(b.finish()), "#view=graph")
-    assert report.page.evaluate(NODES) == ["Module.net.0.forward"]
-    assert "The first 1 of 2 calls are drawn." in report.text("main")
+    assert report.text("h1") == "net"
+    assert report.page.evaluate(NODES) == [f"Aten.exp.{n}.forward" for n in range(80)]
+    assert "Calls 1 to 80 of 17,000, in execution order." in report.text("main")
+    report.page.click("text=Later")
+    report.page.wait_for_selector("a.node[data-name='Aten.exp.159.forward']")
+    assert "Calls 81 to 160 of 17,000" in report.text("main")
+    report.go("view=graph&module=(outside)", "graph")
+    report.page.wait_for_selector("a.node[data-name='Aten.exp.17000.forward']")
+    assert report.page.evaluate(NODES) == ["Module.net.0.forward", "Aten.exp.17000.forward"]
+    assert "Calls 1 to" not in report.text("main"), "all are drawn, however far apart"
 
 
 def test_a_module_that_did_not_run_has_no_graph(recorded: Path, report_of: Report, open_report: Open) -> None:

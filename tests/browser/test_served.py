@@ -59,7 +59,7 @@ def test_every_view_of_a_comparison(recorded: Path, serve: Serve, open_report: O
 
 def test_what_the_first_view_lacks_comes_after(recorded: Path, serve: Serve, open_report: Open) -> None:
     report = open_report(serve(recorded / "nan").url)
-    report.page.wait_for_selector("text=NaN or Inf was made.")
+    report.page.wait_for_selector("h1:text-matches('First Inf: step 0, Aten.log.0.forward .dumps.py:')")
     assert "Look at all" not in report.text("main")
 
 
@@ -69,7 +69,9 @@ def test_a_tensor_from_its_call(recorded: Path, serve: Serve, open_report: Open)
     report.wait_for_address("view=tensor")
     report.page.wait_for_selector(".elements")
     sides = [open_dump(recorded / name).rank(0, 0).tensor(f"{CALL}.output.0") for name in ("target", "baseline")]
-    assert elements(report) == shown(sides[0][0, 0])
+    wait_for(report, shown(sides[0][0, 0].double() - sides[1][0, 0].double()))
+    report.page.select_option("label:has-text('Show') select", "tensor")
+    wait_for(report, shown(sides[0][0, 0]))
     report.page.get_by_label("Dimension 1 at").fill("3")
     report.page.get_by_label("Dimension 1 at").press("Enter")
     report.wait_for_address("at=0,3,0,0")
@@ -251,3 +253,13 @@ def test_no_string_becomes_markup(name: str, tmp_path: Path, serve: Serve, open_
     visit_all(report)
     assert report.page.evaluate("window.hacked") is None
     assert report.page.locator("main img, main script").count() == 0
+
+
+def test_a_compared_tensor_opens_at_the_difference(recorded: Path, serve: Serve, open_report: Open) -> None:
+    report = open_report(serve(recorded / "target", recorded / "baseline").url + f"#call={CALL}")
+    report.page.click("table.facts-table tr:has(th:text-is('output.0')) a[href*='view=tensor']")
+    report.page.wait_for_selector(".heat-map")
+    assert "Difference" in report.texts(".tensor-view h2")
+    assert report.page.input_value(".slice-bar select") == "difference"
+    report.page.select_option(".slice-bar select", "tensor")
+    report.page.wait_for_function("() => document.querySelector('.tensor-view h2')?.textContent === 'This tensor'")

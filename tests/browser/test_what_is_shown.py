@@ -53,7 +53,7 @@ def test_the_cause_is_named_and_leads_to_its_call(pair: Path, recorded: Path, op
     cause = compare(recorded / "target", recorded / "baseline").cause
     assert cause is not None
     report = open_report(pair)
-    assert report.text("h1") == "The dumps differ."
+    assert report.text("h1") == f"The dumps differ. First cause: step 0, {CAUSE} (models.py:37)"
     card = report.text(".cause-card")
     for text in (CAUSE, cause.row.place.source, cause.row.place.module, cause.text[1:], format_number(cause.row.ratio)):
         assert text in card

@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 import pytest
-from rich.table import Table
 
 from aten_dump.cli import console
 from aten_dump.errors import StoreError
+from aten_dump.report.table import Table, names, numbers
 
 
 class Terminal(io.StringIO):
@@ -37,9 +37,7 @@ def test_what_a_dump_says_gives_a_terminal_no_orders(capsys: pytest.CaptureFixtu
 
 
 def table(title: str | None = None) -> Table:
-    made = Table(title=title)
-    made.add_column("call")
-    made.add_column("count", justify="right")
+    made = Table(names("call"), numbers("count"), title=title)
     for name, count in (("a" * 300, "7"), ("b\x1b[1m", "1000")):
         made.add_row(name, count)
     return made
@@ -54,8 +52,7 @@ def test_a_table_in_a_pipe_is_words_with_no_name_cut(capsys: pytest.CaptureFixtu
 
 
 def test_columns_that_end_in_text_have_no_trailing_spaces(capsys: pytest.CaptureFixture[str]) -> None:
-    made = Table()
-    made.add_column("name")
+    made = Table(names("name"))
     made.add_row("long name")
     console.print_table(made)
     assert capsys.readouterr().out == "name\nlong name\n"

@@ -67,7 +67,9 @@ def test_filters_that_match_nothing_name_what_is_like_them(two: Path, capsys: py
     none, near = capsys.readouterr().err.splitlines()
     assert none == f"no call of {rank.where} matches these filters; it has {len(rank.calls)} calls"
     assert near.startswith("no op matches 'adddmm', nearest: ") and "aten::addmm" in near
-    assert near.endswith("; no module matches 'Net.fc1', nearest: net.fc, net. List them with `aten-dump show`")
+    assert near.endswith(
+        f"; no module matches 'Net.fc1', nearest: net.fc, net. List them with `{rank.command('show')}`"
+    )
     assert not selected(rank, {**FILTERS, "op": "addmm", "phase": "recompute"})
     assert len(capsys.readouterr().err.splitlines()) == 1, "each matches some"
 

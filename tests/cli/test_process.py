@@ -44,6 +44,7 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     process = start("show", builder.finish())
     assert process.stdout is not None
     assert process.stderr is not None
+    assert process.stdout.readline().startswith(b"step 0, rank 0 of ")
     assert process.stdout.readline().startswith(b"Aten.exp.0.forward")
     process.stdout.close()
     assert process.wait(timeout=60) == 2  # could not be shown; never 1, which "differ" has

@@ -61,13 +61,13 @@ def test_bytes_that_the_index_names_and_does_not_describe(builder: Builder) -> N
 
 
 def test_no_such_call() -> None:
-    assert "it has no calls at all" in no_such_call("a", [], "here")
-    near = no_such_call("Aten.addm.0.forward", ["Aten.addmm.0.forward", "Aten.mul.0.forward"], "here")
+    assert "it has no calls at all" in no_such_call("a", [], "here", "aten-dump show d")
+    near = no_such_call("Aten.addm.0.forward", ["Aten.addmm.0.forward", "Aten.mul.0.forward"], "here", "ls")
     assert near.startswith("no call 'Aten.addm.0.forward' in here, which has 2 calls; nearest: Aten.addmm.0.forward")
     names = [f"Torch.f{n}.0.forward" for n in range(9)]
     assert "the first are Torch.f0.0.forward, Torch.f1.0.forward, Torch.f2.0.forward, Torch.f3.0.forward, "
-    said = no_such_call("zzz", names, "here")
-    assert "the first are " + ", ".join(names[:5]) + ". List them" in said
+    said = no_such_call("zzz", names, "here", "aten-dump show d")
+    assert "the first are " + ", ".join(names[:5]) + ". List them with `aten-dump show d`" in said
 
 
 def test_the_nearest_names_have_the_same_api_first() -> None:

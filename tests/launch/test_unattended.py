@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 from aten_dump import DumpMode
 from aten_dump.launch import unattended
 from aten_dump.launch.hook.torch_import import VARIABLE
-from tests.launch.running import ACCELERATE, PYTHON, TORCHRUN, Ran, bare_ranks, record, run, same
+from tests.launch.running import ACCELERATE, PYTHON, TORCHRUN, Ran, bare_ranks, environment, record, run, same
 
 
 def modules_of(ran: Ran, step: int = 0, rank: int = 0) -> set[str]:
@@ -25,6 +26,13 @@ def forwards(ran: Ran, module: str, step: int, rank: int = 0) -> int:
     return sum(call.module == module for call in found)
 
 
+def ending(ran: Ran) -> str:
+    """Return the line that the command ends with."""
+    steps, folder = ran.dump.steps, ran.folder / "dump"
+    text = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps ({steps[0]} to {steps[-1]})"
+    return f"aten_dump: {text} recorded in {folder}. Next: aten-dump ls {folder}\n"
+
+
 def has_optimizer(ran: Ran, step: int, rank: int = 0) -> bool:
     return any(call.phase == "optimizer" for call in ran.dump.step(step).rank(rank).calls)
 
@@ -33,7 +41,7 @@ def has_optimizer(ran: Ran, step: int, rank: int = 0) -> bool:
 def test_accumulated_batches_are_one_step_and_all_that_a_command_has_is_passed_on(tmp_path: Path) -> None:
     bare, recorded = run("accumulating", tmp_path)
     assert (recorded.done.returncode, recorded.done.stdout) == (bare.done.returncode, bare.done.stdout) == (7, "")
-    assert recorded.done.stderr == bare.done.stderr == ""
+    assert (recorded.done.stderr, bare.done.stderr) == (ending(recorded), "")
     assert same(bare.result(), recorded.result())
     assert recorded.result()["input"] == "from stdin"
     trained = [step for step in recorded.dump.steps if has_optimizer(recorded, step)]
@@ -76,6 +84,7 @@ def test_every_rank_is_recorded(tmp_path: Path, launcher: tuple[str, ...]) -> No
         assert has_optimizer(recorded, 1, rank)
         assert recorded.dump.step(1).rank(rank).complete
     assert recorded.dump.step(0).rank(0).header.world_size == 2
+    assert recorded.done.stderr.count(ending(recorded)) == 1, "one rank says it"
     assert len({recorded.dump.step(0).rank(rank).header.pid for rank in (0, 1)}) == 2
 
 
@@ -96,14 +105,15 @@ def test_trainers_of_others_are_recorded(
     trained = [step for step in recorded.dump.steps if has_optimizer(recorded, step)]
     assert trained == list(range(steps))
     assert [forwards(recorded, module, step) for step in trained] == [2] * steps
-    assert "aten_dump" not in recorded.done.stderr
+    assert recorded.done.stderr.count("aten_dump") == ending(recorded).count("aten_dump")
 
 
 @pytest.mark.slow
 def test_an_error_of_the_program_is_its_own_and_is_noted(tmp_path: Path) -> None:
     bare, recorded = run("broken", tmp_path, data="structure")
     assert recorded.done.returncode == bare.done.returncode == 1
-    last = recorded.done.stderr.splitlines()[-1]
+    *_, last, end = recorded.done.stderr.splitlines()
+    assert end + "\n" == ending(recorded)
     assert last == bare.done.stderr.splitlines()[-1]
     assert last.startswith("RuntimeError: The size of tensor a (4)")
     failed = recorded.dump.step(1).rank(0)
@@ -117,7 +127,7 @@ def test_a_child_of_a_rank_is_no_rank(tmp_path: Path) -> None:
     assert bare.done.stderr == ""
     assert recorded.done.stderr.startswith("aten_dump: process ")
     assert recorded.done.stderr.endswith(
-        " was started by rank 0, which records, and has no other rank: it is not recorded\n"
+        " was started by rank 0, which records, and has no other rank: it is not recorded\n" + ending(recorded)
     )
     assert {rank.header.pid for rank in recorded.dump.all_ranks()} == {recorded.result()["pid"]}
 
@@ -159,3 +169,19 @@ def test_a_folder_that_cannot_be_written_is_told_in_a_line(
         waiting.close()
     said = capsys.readouterr().err
     assert re.fullmatch(r"aten_dump: .*cannot create the folder .*--path and --overwrite for that\n", said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "aten_dump: step 0 recorded in DUMP. Next: aten-dump ls 'DUMP'"),
+        (("--steps", "7"), "aten_dump: no step was recorded in DUMP: of steps='7' none ran"),
+    ],
+)
+def test_a_recorded_command_ends_with_where_the_dump_is(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    dump = tmp_path / "a dump"
+    script = "import torch; torch.nn.Linear(2, 2)(torch.ones(1, 2))"
+    command = [*PYTHON, "-m", "aten_dump", "run", "--path", str(dump), *options, "--", *PYTHON, "-c", script]
+    done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines()[-1] == said.replace("DUMP", str(dump))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
 from aten_dump import Dump, open_dump
 from aten_dump.dump.index.summary import summarize
+from aten_dump.report.table import Table
 from aten_dump.report.terminal_tables import (
     note_sentences,
     run_lines,
@@ -32,9 +30,7 @@ def dump(tmp_path: Path) -> Dump:
 
 def cells(table: Table) -> list[list[str]]:
     """The rows of a table as a pipe gets them, cell by cell."""
-    file = io.StringIO()
-    Console(file=file, width=400).print(table)
-    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in file.getvalue().splitlines()]
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in table.for_pipe()]
 
 
 def test_what_ran_is_a_line_a_field(dump: Dump, tmp_path: Path) -> None:
@@ -49,12 +45,12 @@ def test_what_ran_is_a_line_a_field(dump: Dump, tmp_path: Path) -> None:
 def test_a_step_that_was_interrupted_has_no_totals(dump: Dump) -> None:
     ranks = dump.all_ranks()
     found = [(rank, summarize(rank.directory)) for rank in ranks]
-    header, complete, interrupted = cells(steps_table(found, None, is_terminal=False))
+    header, complete, interrupted = cells(steps_table(found, None))
     assert header == ["step", "rank", "state", "calls", "values", "index", "shards", "shard files"]
     assert complete[:5] == ["0", "0", "complete", "10", str(found[0][1].commit.values)]  # type: ignore[union-attr]
     assert interrupted[:5] == ["1", "0", "interrupted", "?", "?"]
     kinds = {ranks[1]: Counter(aten=5, api=3)}
-    header, complete, interrupted = cells(steps_table(found, kinds, is_terminal=False))
+    header, complete, interrupted = cells(steps_table(found, kinds))
     assert header[3:8] == ["calls", "aten", "api", "module", "node"]
     assert complete[3:8] == ["10", "?", "?", "?", "?"] and interrupted[3:8] == ["8", "5", "3", "0", "0"]
 
@@ -69,7 +65,7 @@ def test_statistics_are_a_row_for_each_slot_up_to_the_limit(
     dump: Dump, limit: int | None, rows: int, left: int
 ) -> None:
     calls = [dump.rank(0, 0)[name] for name in ("Functional.linear.0.forward", "Module.net.fc.0.forward")]
-    table, left_out = statistics_table(calls, ["min", "nan"], limit, is_terminal=False)
+    table, left_out = statistics_table(calls, ["min", "nan"], limit)
     found = cells(table)
     assert found[0] == ["call", "slot", "tensor", "min", "nan"]
     assert (len(found) - 1, left_out) == (rows, left)
@@ -80,18 +76,12 @@ def test_statistics_are_a_row_for_each_slot_up_to_the_limit(
 
 def test_saved_memory_is_told_by_the_most_first(dump: Dump) -> None:
     saved = dump.rank(0, 0).saved_for_backward()
-    table = cells(saved_by_call(saved, None, is_terminal=False))
+    table = cells(saved_by_call(saved, None))
     assert table[0] == ["by call"] and table[1] == ["call", "module", "bytes", "nbytes"]
     assert [row[0] for row in table[2:]] == ["Aten.addmm.0.forward", "Aten.relu_.0.forward"]
     assert table[3][1] == "-"
     sizes = [int(row[-1]) for row in table[2:]]
-    assert sizes == sorted(sizes, reverse=True) and len(cells(saved_by_call(saved, 1, is_terminal=False))) == 3
-    modules = cells(saved_by_module(saved, 1, None, is_terminal=False))
+    assert sizes == sorted(sizes, reverse=True) and len(cells(saved_by_call(saved, 1))) == 3
+    modules = cells(saved_by_module(saved, 1, None))
     assert [row[0] for row in modules[2:]] == ["net", "-"]
-    assert cells(saved_by_module(saved, None, 1, is_terminal=False))[2][0] == "net.fc"
-
-
-def test_a_terminal_gets_lines_and_a_pipe_words(dump: Dump) -> None:
-    calls = [dump.rank(0, 0)["Functional.linear.0.forward"]]
-    assert statistics_table(calls, ["min"], None, is_terminal=True)[0].box is not None
-    assert statistics_table(calls, ["min"], None, is_terminal=False)[0].box is None
+    assert cells(saved_by_module(saved, None, 1))[2][0] == "net.fc"

@@ -55,7 +55,7 @@ def _attempt(action: Callable[[], object], errors: list[AtenDumpError]) -> None:
 
 def _summaries(dump: Dump) -> None:
     found = [(rank, summarize(rank.directory)) for rank in dump.all_ranks()]
-    steps_table(found, None, is_terminal=False)
+    steps_table(found, None)
 
 
 def _tree(rank: RankDump, random: random.Random) -> None:
@@ -93,8 +93,8 @@ def _tables(rank: RankDump, random: random.Random) -> None:
 
 def _saved(rank: RankDump, random: random.Random) -> None:
     saved = rank.saved_for_backward()
-    saved_by_call(saved, 10, is_terminal=False)
-    saved_by_module(saved, 2, 10, is_terminal=False)
+    saved_by_call(saved, 10)
+    saved_by_module(saved, 2, 10)
     assert rank.gradients is not None and rank.loss_scales is not None
 
 

@@ -15,7 +15,7 @@ from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
 from ...dump import open_dump
 from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
-from ..console import count_progress, echo, is_terminal, line_limit, print_table, say_left_out
+from ..console import count_progress, echo, line_limit, print_table, say_left_out
 from ..files import opened
 from ..options import allow_ops_option
 from ..workers import jobs_option, workers
@@ -130,7 +130,7 @@ def _write(found: Comparison, form: str, status: str | None, output: Path | None
         return
     rows: Iterator[Row] = (row for row in found.rows if status is None or row.status == status)
     if form == "table":
-        table, left_out = comparison_table(rows, line_limit(limit), is_terminal=is_terminal())
+        table, left_out = comparison_table(rows, line_limit(limit))
         echo()
         print_table(table)
         say_left_out(left_out, "rows")

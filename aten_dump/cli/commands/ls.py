@@ -12,9 +12,10 @@ import click
 from ...analysis.live_collectives import collectives_of
 from ...dump import Dump, RankDump, open_dump
 from ...dump.index.summary import Summary
+from ...dump.shown.command_lines import command_line
 from ...dump.shown.step_ranks import told_together
 from ...report.terminal_tables import collectives_table, note_sentences, run_lines, steps_table
-from ..console import echo, is_terminal, print_lines, print_table, with_progress
+from ..console import echo, print_lines, print_table, with_progress
 from ..options import dump_argument
 
 # Up to here all indexes are read in about a second, and the details come without asking.
@@ -63,7 +64,7 @@ def command(dump: Path, details: bool | None, live: bool) -> None:
             fresh = rank.anew()
             kinds[rank] = fresh.calls_by_kind()
             notes += ((rank.step, rank.rank, sentence) for sentence in note_sentences(fresh))
-    print_table(steps_table(zip(ranks, summaries, strict=True), kinds, is_terminal=is_terminal()))
+    print_table(steps_table(zip(ranks, summaries, strict=True), kinds))
     print_lines([*_interrupted(ranks, summaries, dump), *opened.problems, *told_together(notes)])
 
 
@@ -79,9 +80,7 @@ def _print_live(dump: Dump) -> None:
     ahead = [f"rank {number} is in step {rank.step}" for number, rank in latest.items() if rank.step > step]
     groups = collectives_of([rank for rank in dump.all_ranks() if rank.step >= step], dump.expected_ranks)
     print_lines(f"{words}; the others are in step {step}" for words in ahead)
-    print_table(
-        collectives_table({number: rank.step for number, rank in latest.items()}, groups, is_terminal=is_terminal())
-    )
+    print_table(collectives_table({number: rank.step for number, rank in latest.items()}, groups))
     found = [words for group in groups for words in group.mismatches()]
     print_lines(found or ["the ranks agree in all collectives that they have begun"])
     if found:
@@ -92,4 +91,5 @@ def _interrupted(ranks: Sequence[RankDump], summaries: Sequence[Summary], dump: 
     count = sum(summary.commit is None for summary in summaries)
     if not count:
         return []
-    return [f"{count} of {len(ranks)} step/rank folders are interrupted; `aten-dump recover {dump}` finishes them"]
+    finish = command_line("recover", dump)
+    return [f"{count} of {len(ranks)} step/rank folders are interrupted; `{finish}` finishes them"]

@@ -10,10 +10,11 @@ import click
 
 from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
 from ...dump import RankDump, open_dump
+from ...dump.shown.command_lines import command_line
 from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines
-from ..console import echo, is_terminal, line_limit, print_lines, print_table, say_left_out, with_progress
-from ..options import dump_argument, end_if_never_fired, limit_option, place_options, say_problems
+from ..console import echo, line_limit, print_lines, print_table, say_left_out, with_progress
+from ..options import dump_argument, end_if_never_fired, limit_option, places_options, say_problems
 
 _NEAR_SHOWN: Final = 5
 _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
@@ -21,7 +22,7 @@ _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
 
 @click.command("nonfinite")
 @dump_argument
-@place_options
+@places_options
 @click.option("--all", "show_all", is_flag=True, help="Show the calls that only passed non-finite values on, too.")
 @click.option(
     "--near",
@@ -44,7 +45,7 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
       aten-dump nonfinite dump --step 5 --rank 0 --all
     """  # noqa: D301 - \b keeps click from filling lines
     places = _places(dump, step, rank)
-    told = _Told(line_limit(limit, default=30), show_all=show_all)
+    told = _Told(dump, line_limit(limit, default=30), show_all=show_all)
     for place in with_progress("searching", places):
         fresh = place.anew()  # so that only one index is in memory at a time
         empty = fresh.why_no_calls
@@ -65,7 +66,8 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
 class _Told:
     """What was found in the steps and ranks so far, and how much of it was printed."""
 
-    def __init__(self, limit: int | None, *, show_all: bool) -> None:
+    def __init__(self, path: Path, limit: int | None, *, show_all: bool) -> None:
+        self._path = path
         self.searched: list[NonFinite] = []
         self.sick: dict[int, int] = {}  # rank -> its first step with NaN or Inf
         self._limit = limit
@@ -94,17 +96,22 @@ class _Told:
             self._print(self._began)
         print_lines(short_lines(self._in_short))
         if self._in_short:
-            echo("name one of these with --step and --rank to be told more")
+            echo(f"more on one of these: {self._command('nonfinite', self._in_short[0])}")
         if len(self.searched) > 1:
             print_lines(total_lines(self.searched, sum(map(_is_clean, self.searched))))
+        if self._began is not None and self._began.first is not None:
+            echo(f"Next: {self._command('show', self._began, self._began.first.name)}")
+
+    def _command(self, name: str, found: NonFinite, *arguments: str) -> str:
+        return command_line(name, self._path, *arguments, step=found.step, rank=found.rank)
 
     def _print(self, found: NonFinite) -> None:
         self._printed += 1
         earlier = self.sick.get(found.rank)
         print_lines(answer_lines(found, earlier if earlier != found.step else None))
         print_lines(near_lines(found, _NEAR_SHOWN if self._limit is not None else None))
-        table, left_out = events_table(found, self._limit, propagators=self._show_all, is_terminal=is_terminal())
-        if table.row_count:
+        table, left_out = events_table(found, self._limit, propagators=self._show_all)
+        if table.rows:
             echo()
             print_table(table)
             say_left_out(left_out, "rows")

@@ -13,8 +13,9 @@ from ...dump import Call, RankDump, open_dump
 from ...errors import StoreError
 from ...report.replay import answer_lines, ops_table
 from ..completion import complete_name
-from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
-from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, open_rank, place_options
+from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
+from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, place_options
+from ..places import Place
 from ..workers import jobs_option, workers
 
 
@@ -70,25 +71,28 @@ def command(
     if everything:
         _replay_all(dump, jobs, device, dtype, allow_ops)
         return
-    opened = open_rank(dump, step, rank)
+    shown = Place(dump, step, rank)
+    opened = shown.rank
     if emit is None and name is None and not len(opened.calls):
         echo(f"{opened.where} has no calls: nothing was to be replayed")
         return
     if emit is not None:
         _emit(opened, name, emit, allow_ops)
         return
+    others = shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"
+    lines = [others] if name is None else [*shown.other_steps(name)]
     with count_progress("replaying") as update:
         calls = opened if name is None else _aten_calls(opened[name])
         found: Replay = replay(calls, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
-    _print(found, line_limit(limit, default=20))
+    _print(found, lines, line_limit(limit, default=20))
     _exit([found], dtype)
 
 
-def _print(found: Replay, most: int | None) -> None:
-    print_lines(answer_lines(found))
+def _print(found: Replay, others: list[str], most: int | None) -> None:
+    print_lines([*answer_lines(found), *filter(None, others)])
     if found.ops:
         echo()
-        print_table(ops_table(found, most, is_terminal=is_terminal()))
+        print_table(ops_table(found, most))
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
 
 
@@ -122,7 +126,7 @@ def _aten_calls(call: Call) -> list[Call]:
 
 def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ...]) -> None:
     if name is None:
-        raise click.UsageError("--emit needs the NAME of an aten call: `aten-dump replay DUMP` lists them")
+        raise click.UsageError(f"--emit needs the NAME of an aten call: `{rank.command('replay')}` lists them")
     try:
         path.write_text(repro_script(rank[name], allow_ops=allow_ops), encoding="ascii")
     except OSError as error:

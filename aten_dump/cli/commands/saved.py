@@ -8,8 +8,9 @@ import click
 
 from ...report.terminal_tables import offload_by_module, saved_by_call, saved_by_module
 from ...report.units import format_bytes
-from ..console import echo, is_terminal, line_limit, print_table
-from ..options import dump_argument, limit_option, open_rank, place_options
+from ..console import echo, line_limit, print_table
+from ..options import dump_argument, limit_option, place_options
+from ..places import Place
 
 _UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does not tell (docs/limitations.md)"
 
@@ -34,9 +35,11 @@ def command(
       aten-dump saved dump --depth 3 --limit 10
       aten-dump saved dump --offload --depth 2
     """  # noqa: D301 - \b keeps click from filling lines
-    recorded = open_rank(dump, step, rank)
+    shown = Place(dump, step, rank)
+    recorded = shown.rank
     saved = recorded.saved_for_backward()
     most = line_limit(limit, default=30)
+    echo(shown.line)
     total, outside = saved.nbytes, saved.outside_nbytes
     echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
     echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
@@ -44,9 +47,9 @@ def command(
         echo(_UNTOLD)
     if offload:
         echo()
-        print_table(offload_by_module(saved, depth, most, is_terminal=is_terminal()))
+        print_table(offload_by_module(saved, depth, most))
     elif saved:
         echo()
-        print_table(saved_by_module(saved, depth, most, is_terminal=is_terminal()))
+        print_table(saved_by_module(saved, depth, most))
         echo()
-        print_table(saved_by_call(saved, most, is_terminal=is_terminal()))
+        print_table(saved_by_call(saved, most))

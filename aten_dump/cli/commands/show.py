@@ -10,8 +10,9 @@ from ...dump import RankDump
 from ...report.details import call_details, value_details
 from ...report.tree import call_line, tree_lines
 from ..completion import complete_name
-from ..console import line_limit, print_lines
-from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
+from ..console import echo, line_limit, print_lines
+from ..options import dump_argument, filter_options, limit_option, place_options, selected
+from ..places import Place
 
 
 @click.command("show")
@@ -48,10 +49,12 @@ def command(
       aten-dump show dump Aten.addmm.3.forward
       aten-dump show dump Aten.addmm.3.forward.output.0
     """  # noqa: D301 - \b keeps click from filling lines
-    opened = open_rank(dump, step, rank)
+    shown = Place(dump, step, rank)
+    opened = shown.rank
     if name is not None:
-        print_lines(_details(opened, name), line_limit(limit))
+        print_lines([shown.line, *shown.other_steps(name), *_details(opened, name)], line_limit(limit))
         return
+    echo(shown.line)
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )

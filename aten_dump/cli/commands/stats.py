@@ -12,9 +12,10 @@ import click
 from ...dump import Call, RankDump
 from ...report.terminal_tables import statistics_table
 from ...report.value_rows import columns, value_rows, write_csv, write_json
-from ..console import is_terminal, line_limit, print_table, say_left_out
+from ..console import echo, line_limit, print_table, say_left_out
 from ..files import opened as opened_file
-from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
+from ..options import dump_argument, filter_options, limit_option, place_options, selected
+from ..places import Place
 
 _WRITERS: Final = {"csv": write_csv, "json": write_json}
 
@@ -57,7 +58,8 @@ def command(
       aten-dump stats dump --phase backward --kind api --format csv --output backward.csv
       aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
-    opened = open_rank(dump, step, rank)
+    shown = Place(dump, step, rank)
+    opened = shown.rank
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )
@@ -65,6 +67,7 @@ def command(
     if form == "table":
         if output is not None:
             raise click.UsageError("--output needs --format csv or json; a table goes to the terminal")
+        echo(shown.line)
         _print_table(opened, calls, line_limit(limit))
         return
     rows = islice(value_rows(calls), limit or None)
@@ -74,6 +77,6 @@ def command(
 
 def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> None:
     names = list(rank.config.get("statistics", ()))
-    table, left_out = statistics_table(calls, names, limit, is_terminal=is_terminal())
+    table, left_out = statistics_table(calls, names, limit)
     print_table(table)
     say_left_out(left_out, "rows")

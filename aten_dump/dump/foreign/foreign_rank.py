@@ -16,6 +16,7 @@ from ..index.source import Source
 from ..index.summary import Summary
 from ..index.tables import Tables
 from ..rank import RankDump
+from ..shown.command_lines import command_line
 from .made_index import MadeIndex
 
 Read = Callable[[Path, int, int, int], MadeIndex]  # directory, step, rank, world size
@@ -94,6 +95,10 @@ class ForeignRank(RankDump):
     def where(self) -> str:
         """Path, step and rank, as errors name them."""
         return f"{self.directory} (step {self.step}, rank {self.rank})"
+
+    def command(self, name: str, *arguments: str) -> str:
+        """Return a command to paste, but for the dump: how deep in it a folder lies differs from tool to tool."""
+        return command_line(name, "DUMP", *arguments, step=self.step, rank=self.rank)
 
     def anew(self) -> ForeignRank:
         """Return it as it was when opened."""

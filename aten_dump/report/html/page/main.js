@@ -34,7 +34,7 @@ async function start() {
   if (server) views.tensor = new TensorView(app, server);
   const main = h("main", { id: "main", tabindex: "-1" });
   replace(root, h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ e) => (e.preventDefault(), main.focus()) }, "Skip to content"), header.element, main);
-  listenToKeys(app, header.search);
+  listenToKeys(app, header.search, () => views[currentPlace().view] ?? views.answer);
   let newest = 0;
   const show = async () => {
     const mine = ++newest;

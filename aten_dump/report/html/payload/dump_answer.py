@@ -9,6 +9,7 @@ from ....analysis.nonfinite.search import Event, NonFinite, find_nonfinite
 from ....dump import Dump, RankDump
 from ....dump.index.summary import Summary, summarize
 from ....errors import AtenDumpError, MissingDataError
+from ....store.run_json import ranges_of
 from ...nonfinite import answer_lines
 
 _MOST_EVENTS: Final = 12
@@ -82,9 +83,17 @@ def nonfinite_answer(rank: RankDump) -> dict[str, Any]:
         "first": None if found.first is None else _event(found.first),
         "producers": [_event(event) for event in found.producers[:_MOST_EVENTS]],
         "counts": _counts(found),
+        "calls_by_kind": _calls_by_kind(rank, found),
         "calls": found.calls,
         "could_not_be_judged": found.unknown,
     }
+
+
+def _calls_by_kind(rank: RankDump, found: NonFinite) -> dict[str, str]:
+    """Return the positions of the calls that made NaN or Inf, or brought them in, and of masks, as ranges."""
+    positions = rank.tables.positions
+    kinds = {"made": (*found.producers, *found.outside, *found.scaled), "mask": found.masks}
+    return {kind: ranges_of(positions[event.call_id] for event in events) for kind, events in kinds.items()}
 
 
 def _counts(found: NonFinite) -> dict[str, int]:

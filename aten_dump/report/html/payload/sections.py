@@ -62,7 +62,8 @@ def report_sections(subject: Subject) -> Iterator[tuple[str, bytes]]:
         shown = _is_wanted(subject, side, rank) and (calls <= subject.most_calls or calls == outline["calls"])
         calls -= 0 if shown else outline["calls"]
         if side == "target":
-            outline["nonfinite"] = nonfinite_answer(rank)
+            answer = nonfinite_answer(rank)
+            outline["nonfinite"] = answer if shown else {**answer, "calls_by_kind": {}}
             series.add(rank)
         if shown:
             yield from rank_sections(rank, f"{side}/{rank.step}/{rank.rank}")

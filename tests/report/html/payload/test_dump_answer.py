@@ -11,6 +11,7 @@ import torch
 from aten_dump import RankDump, open_dump
 from aten_dump.report.html.payload.dump_answer import nonfinite_answer, rank_outline, run_facts
 from aten_dump.store import records as r
+from tests.browser import dumps
 from tests.dump.building import Builder, value
 from tests.export.made import small_step
 
@@ -84,6 +85,14 @@ def test_where_nan_came_from(tmp_path: Path) -> None:
     ]
     assert (found["counts"]["producers"], found["calls"], len(found["producers"])) == (1, 1, 1)
     assert found["lines"][0].startswith("first in")
+    assert found["calls_by_kind"] == {"made": "0", "mask": ""}
+
+
+def test_masks_and_what_made_nan_are_told_by_their_calls(tmp_path: Path) -> None:
+    rank = open_dump(dumps.diverging(tmp_path)).rank(3, 0)
+    found = nonfinite_answer(rank)
+    named = {kind: rank.calls[int(text.split("|")[0])].name for kind, text in found["calls_by_kind"].items()}
+    assert named == {"made": "Aten.div.0.forward", "mask": "Aten.masked_fill.0.forward"}
 
 
 def test_what_cannot_be_known_says_why(tmp_path: Path) -> None:

@@ -16,6 +16,14 @@ export const FIELDS = ["op", "kind", "phase", "module", "name", "source", "dtype
 export class SearchError extends Error {}
 
 /**
+ * Say that a search found nothing, and what may be asked instead.
+ * @param {string} query
+ */
+export function noMatch(query) {
+  return `No call matches “${query.trim()}”. All words must hold; ? shows what can be asked.`;
+}
+
+/**
  * Split a query into words; a field is before the first colon, quotes hold spaces together.
  * @param {string} query
  * @returns {{field: string, text: string}[]}

@@ -11,6 +11,7 @@ import { address, currentPlace } from "./address.js";
  * @typedef {object} View
  * @property {HTMLElement} element
  * @property {(place: Place) => Promise<void> | void} show
+ * @property {(event: KeyboardEvent) => void} [pressed] act on a key that it knows, and keep it from others
  * @property {() => void} [renew] forget what was shown: there are new steps, or the server answers again
  * @property {() => void} [forget] forget what was to be shown: the server could not give it, but may when asked again
  */

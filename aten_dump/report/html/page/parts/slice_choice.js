@@ -17,7 +17,7 @@ export class SliceChoice {
    */
   constructor(place, shape, hasPartner) {
     this.shape = shape;
-    this.show = hasPartner && place.show in SHOWN ? place.show : "tensor";
+    this.show = !hasPartner ? "tensor" : place.show in SHOWN ? place.show : "difference";
     this.share = place.share in SHARES ? place.share : "1";
     const last = shape.length - 1;
     const dims = place.dims.split(",").filter(Boolean).map(Number).filter((dim) => dim <= last);

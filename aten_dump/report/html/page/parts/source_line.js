@@ -9,3 +9,16 @@ import { h } from "../frame/dom.js";
 export function sourceLine(text) {
   return h("span", { class: "mono", title: text }, text.replace(/\S*[/\\](?:site|dist)-packages[/\\]/g, "…/"));
 }
+
+/**
+ * Return file and line alone: "train.py:13"; "" where there is none.
+ * @param {string} text as of `sourceLine`
+ */
+export function shortSource(text) {
+  return text.match(/[^/\\\s]+:\d+/)?.[0] ?? "";
+}
+
+/** @param {string} text "" stays "" */
+export function inBrackets(text) {
+  return text ? ` (${text})` : "";
+}

@@ -3,7 +3,7 @@
 import { formatBytes, formatCount, formatNumber } from "../data/numbers.js";
 import { h, replace } from "../frame/dom.js";
 import { namedCall } from "../parts/links.js";
-import { sourceLine } from "../parts/source_line.js";
+import { inBrackets, shortSource, sourceLine } from "../parts/source_line.js";
 import { comparisonAnswer } from "./answer_comparison.js";
 import { readFacts, worthReading } from "./early_facts.js";
 
@@ -49,14 +49,28 @@ export class AnswerView {
   }
 
   dumpAnswer() {
-    const sick = this.stepRanks.find((/** @type {any} */ one) => one.nonfinite?.first);
-    const judged = this.stepRanks.filter((/** @type {any} */ one) => one.nonfinite && !one.nonfinite.unknown);
     const calls = this.stepRanks.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one.calls, 0);
     const steps = new Set(this.stepRanks.map((/** @type {any} */ one) => one.step)).size;
     const ranks = new Set(this.stepRanks.map((/** @type {any} */ one) => one.rank)).size;
     const size = `${formatCount(steps, "step")} of ${formatCount(ranks, "rank")}, ${formatCount(calls, "call")}.`;
-    const finding = sick ? "NaN or Inf was made." : judged.length && judged.length === this.stepRanks.length ? "No NaN or Inf but masks." : "";
-    return h("div", { class: "lead" }, h("h1", {}, finding || "What was recorded."), h("p", { class: "sub" }, size));
+    return h("div", { class: "lead" }, h("h1", {}, this.finding() || "What was recorded."), h("p", { class: "sub" }, size));
+  }
+
+  /** What was found, in one line: the first NaN with its place, or that there is none, if all was looked at; else "". */
+  finding() {
+    const sick = this.stepRanks.filter((/** @type {any} */ one) => one.nonfinite?.first);
+    const first = sick.sort((/** @type {any} */ a, /** @type {any} */ b) => a.step - b.step || lateness(a) - lateness(b))[0];
+    if (first) {
+      const { call, kind, slots, source } = first.nonfinite.first;
+      const what = slots.some((/** @type {any[]} */ [, , , nan]) => nan) ? "NaN" : "Inf";
+      const place = `step ${first.step}${this.stepRanks.some((/** @type {any} */ one) => one.rank !== first.rank) ? `, rank ${first.rank}` : ""}`;
+      return `First ${what}: ${place}, ${kind === "outside" ? "created before this step, read by " : ""}${call}${inBrackets(shortSource(source))}`;
+    }
+    const isKnown = (/** @type {any} */ one) => one.complete && !one.missing.length && one.nonfinite && !one.nonfinite.unknown && !one.nonfinite.could_not_be_judged;
+    if (!this.stepRanks.length || !this.stepRanks.every(isKnown)) return "";
+    const some = (/** @type {string} */ name) => this.stepRanks.some((/** @type {any} */ one) => one.nonfinite.counts[name]);
+    const besides = [some("masks") && "masks", some("scaled overflows") && "gradients that overflowed under the loss scale"].filter(Boolean);
+    return besides.length ? `No NaN or Inf beside ${besides.join(" and ")}.` : "No NaN or Inf.";
   }
 
   nonfinite() {
@@ -148,6 +162,14 @@ export class AnswerView {
     return h("section", { class: "card" }, h("h2", {}, "Loss scale"),
       h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)));
   }
+}
+
+/**
+ * Of step-ranks of one step, one that made NaN goes before one that was given it, and both before a collective.
+ * @param {any} one step-rank
+ */
+function lateness({ nonfinite: { first } }) {
+  return /^_?c10d/.test(first.op) ? 2 : first.kind === "outside" ? 1 : 0;
 }
 
 /** @param {any} one step-rank */

@@ -3,7 +3,7 @@
 import { formatNumber } from "../data/numbers.js";
 import { h, svg } from "../frame/dom.js";
 import { namedCall, ratioChip, severity, statusChip } from "../parts/links.js";
-import { sourceLine } from "../parts/source_line.js";
+import { inBrackets, shortSource, sourceLine } from "../parts/source_line.js";
 
 /** @typedef {import("../frame/app.js").App} App */
 
@@ -11,7 +11,7 @@ import { sourceLine } from "../parts/source_line.js";
 export function comparisonAnswer(app) {
   const answer = app.comparison;
   return h("div", {},
-    h("div", { class: `lead verdict-${answer.verdict}` }, h("h1", {}, answer.headline),
+    h("div", { class: `lead verdict-${answer.verdict}` }, h("h1", {}, answer.headline, answer.cause ? ` First cause: step ${answer.cause.step}, ${answer.cause.call}${inBrackets(shortSource(answer.cause.source))}` : ""),
       h("p", { class: "sub" }, h("span", { class: "mono" }, app.path("target")), " against ", h("span", { class: "mono" }, app.path("baseline")))),
     answer.cause ? causeCard(app, answer.cause) : null,
     answer.travel?.length ? travelCard(app, answer) : null,

@@ -2,7 +2,7 @@
 
 import { PHASES } from "../data/calls.js";
 import { formatCount, formatStatistic } from "../data/numbers.js";
-import { search, SearchError } from "../data/search.js";
+import { noMatch, search, SearchError } from "../data/search.js";
 import { go } from "../frame/address.js";
 import { h, replace } from "../frame/dom.js";
 import { severity } from "../parts/links.js";
@@ -70,7 +70,8 @@ export class CallsView {
     this.virtual = new VirtualRows(this.grid, {
       height: ROW_HEIGHT, make: () => new CallRow().element, fill: (row, index) => this.fill(row, index),
     });
-    replace(this.element, h("h1", { class: "unseen" }, "Calls"), this.bar(names), this.grid);
+    this.none = h("p", { class: "empty", hidden: true });
+    replace(this.element, h("h1", { class: "unseen" }, "Calls"), this.bar(names), this.none, this.grid);
   }
 
   statisticNames() {
@@ -140,6 +141,10 @@ export class CallsView {
     for (let call = 0; call < calls.count; call++) if (!this.matched || this.matched[call]) count++;
     const text = this.error || (this.matched ? `${count.toLocaleString("en")} of ${formatCount(calls.count, "call")}` : "");
     this.say(text);
+    if (this.none) {
+      this.none.hidden = count > 0 || Boolean(this.error);
+      replace(this.none, this.query ? noMatch(this.query) : "No call was recorded in this step.");
+    }
     if (this.found) replace(this.found, text || formatCount(calls.count, "call"));
     this.element.classList.toggle("wrong", Boolean(this.error));
   }
@@ -240,7 +245,7 @@ export class CallsView {
   /** @param {KeyboardEvent} event */
   pressed(event) {
     const moves = /** @type {Record<string, number>} */ ({ j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity });
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!this.rank || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in moves) this.move(moves[event.key]);
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") this.turn(event.key === "ArrowRight");
     else if (event.key === "Enter" && this.selected >= 0) go({ view: "call" });

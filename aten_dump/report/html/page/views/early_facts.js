@@ -3,7 +3,7 @@
 /** @typedef {import("../frame/app.js").App} App */
 
 const MOST_CALLS = 300_000; // read without being asked to
-const MOST_SEARCHED = 150_000;
+export const MOST_SEARCHED = 150_000;
 
 /**
  * Return the step-ranks that can be looked at without being asked to, or all.

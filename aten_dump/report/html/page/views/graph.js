@@ -1,10 +1,10 @@
 /** The module tree, and of the module that is opened a graph of what ran in it. */
 
-import { address } from "../frame/address.js";
+import { address, go } from "../frame/address.js";
 import { h, replace, svg } from "../frame/dom.js";
 import { severity } from "../parts/links.js";
 import { laidOut } from "./graph_layout.js";
-import { moduleGraph, moduleTree } from "./graph_model.js";
+import { MODEL, modelCall, moduleGraph, moduleTree, MOST_NODES, openedModule, OUTSIDE } from "./graph_model.js";
 
 /** @typedef {import("../frame/app.js").App} App */
 /** @typedef {import("../frame/app.js").View} View */
@@ -26,6 +26,12 @@ export class GraphView {
     this.element = h("section", { class: "view graph-view", "aria-label": "Graph" }, this.tree,
       h("div", { class: "graph-main" }, h("div", { class: "graph-head" }, this.title, h("label", {}, this.backward, " gradients")), this.note, this.drawing));
     this.shown = "";
+    this.from = 0;
+    /** @type {Node[]} those with a call, in execution order */
+    this.nodes = [];
+    /** @type {Rank | null} */
+    this.rank = null;
+    this.path = "";
   }
 
   forget() {
@@ -38,19 +44,54 @@ export class GraphView {
     if (!rank) return replace(this.drawing, h("p", { class: "empty" }, "The report shows no step and rank call by call."));
     const { calls } = rank.loaded;
     const call = place.call ? calls.find(place.call) : -1;
-    const fqn = place.module || (call >= 0 ? calls.fqn(call) : "");
-    const key = `${rank.key} ${fqn}`;
+    const opened = openedModule(rank, place.module, call);
+    const where = `${rank.key} ${opened.path} ${opened.call}`;
+    if (!this.shown.startsWith(`${where} from `)) this.from = 0;
+    const key = `${where} from ${this.from}`;
     if (this.shown !== key) {
       this.shown = key;
-      this.showTree(rank, place, fqn);
-      replace(this.title, fqn || "outside of modules");
-      const graph = await moduleGraph(rank, fqn);
+      this.showTree(rank, place, opened.path);
+      replace(this.title, opened.path === MODEL ? modelName(rank, opened.call) : opened.path === OUTSIDE ? "outside of modules" : opened.path);
+      const graph = await moduleGraph(rank, opened, this.from);
       if (this.shown !== key) return;
-      replace(this.note, graph.leftOut ? `The first ${graph.drawn} of ${graph.drawn + graph.leftOut} calls are drawn.` : "");
+      [this.rank, this.path, this.nodes] = [rank, opened.path, graph.nodes.filter((node) => node.call >= 0)];
+      this.tellPart(graph, place);
       if (!graph.nodes.length) return replace(this.drawing, h("p", { class: "empty" }, "Nothing ran in it in forward."));
       replace(this.drawing, this.draw(rank, place, graph.nodes, await laidOut(graph)));
     }
     this.mark(call);
+  }
+
+  /**
+   * Of a module with more calls than can be drawn, say which these are, with a way to the others.
+   * @param {import("./graph_model.js").Graph} graph
+   * @param {Place} place
+   */
+  tellPart({ drawn, calls }, place) {
+    const turn = (/** @type {string} */ text, /** @type {number} */ by) => h("button", {
+      type: "button", class: "quiet", disabled: this.from + by < 0 || this.from + by >= calls, onclick: () => {
+        this.from += by;
+        this.show(place);
+      } }, text);
+    replace(this.note, drawn < calls ? [`Calls ${this.from + 1} to ${this.from + drawn} of ${calls.toLocaleString("en")}, in execution order. `, turn("Earlier", -MOST_NODES), turn("Later", MOST_NODES)] : null);
+  }
+
+  /** @param {KeyboardEvent} event */
+  pressed(event) {
+    const by = /** @type {Record<string, number>} */ ({ j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 })[event.key];
+    const { rank } = this;
+    if (!rank || !this.nodes.length || (!by && event.key !== "Enter")) return;
+    const { calls } = rank.loaded;
+    const at = this.nodes.findIndex((node) => this.drawing.querySelector(".selected")?.getAttribute("data-call") === String(node.call));
+    if (by) {
+      const next = this.nodes[at < 0 ? 0 : Math.max(0, Math.min(this.nodes.length - 1, at + by))];
+      go({ ...this.app.placeOf(rank), module: this.path, call: calls.name(next.call) }, { replace: true });
+    } else if (at >= 0) {
+      const { kind, call } = this.nodes[at];
+      go(kind === "module" ? { module: calls.fqn(call) || MODEL, call: "" } : { view: "call" });
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   /**
@@ -59,6 +100,8 @@ export class GraphView {
    * @param {string} fqn
    */
   showTree(rank, place, fqn) {
+    const model = modelCall(rank);
+    const top = (/** @type {string} */ text, /** @type {string} */ module) => h("li", {}, h("a", { href: address({ ...place, view: "graph", module, call: "" }), "aria-current": fqn === module ? "true" : null }, text));
     const tree = moduleTree(rank);
     /** @type {(path: string) => HTMLElement} */
     const item = (path) => {
@@ -68,7 +111,7 @@ export class GraphView {
       const list = h("ul", { hidden: !(fqn === path || fqn.startsWith(`${path}.`)) }, inner.map(item));
       return h("li", {}, twisty(list, path), link, list);
     };
-    replace(this.tree, h("h2", {}, "Modules"), h("ul", {}, h("li", {}, h("a", { href: address({ ...place, view: "graph", module: "", call: "" }), "aria-current": fqn === "" ? "true" : null }, "outside of modules")), (tree.get("") ?? []).map(item)));
+    replace(this.tree, h("h2", {}, "Modules"), h("ul", {}, top("outside of modules", OUTSIDE), model >= 0 && !rank.loaded.calls.fqn(model) ? top(modelName(rank, model), MODEL) : null, (tree.get("") ?? []).map(item)));
     this.tree.querySelector("[aria-current=true]")?.scrollIntoView({ block: "nearest" });
   }
 
@@ -99,7 +142,7 @@ export class GraphView {
     }
     const name = calls.name(node.call);
     const inner = calls.fqn(node.call);
-    const target = node.kind === "module" ? address({ ...place, view: "graph", module: inner, call: name }) : this.app.callAddress(rank, name);
+    const target = node.kind === "module" ? address({ ...place, view: "graph", module: inner || MODEL, call: name }) : this.app.callAddress(rank, name);
     const error = judged ? severity(judged.overFloor(node.call)) : 0;
     const most = Math.floor((width - 20) / 7);
     return svg("a", { href: target, class: `node ${node.kind} severity-${error}`, "data-call": node.call, "data-name": name },
@@ -110,7 +153,18 @@ export class GraphView {
   /** @param {number} call */
   mark(call) {
     for (const node of this.drawing.querySelectorAll("[data-call]")) node.classList.toggle("selected", node.getAttribute("data-call") === String(call));
+    this.drawing.querySelector(".selected")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
+}
+
+/**
+ * The name of the model: that of its class.
+ * @param {Rank} rank
+ * @param {number} call of the model
+ */
+function modelName(rank, call) {
+  const { calls } = rank.loaded;
+  return calls.ops[calls.op[call]].head.replace(/^Module\./, "");
 }
 
 /**

@@ -15,11 +15,13 @@ import { BACKWARD, PHASES } from "../data/calls.js";
  * @property {string} type of its result
  */
 /** @typedef {{from: string, to: string, text: string, isBackward: boolean}} Edge */
-/** @typedef {{nodes: Node[], edges: Edge[], drawn: number, leftOut: number}} Graph `drawn` and `leftOut` are numbers of calls */
+/** @typedef {{nodes: Node[], edges: Edge[], drawn: number, calls: number}} Graph `drawn` of so many `calls` are in it */
+/** @typedef {{path: string, call: number}} Opened a module's path, MODEL or OUTSIDE, and the call whose inside is shown; -1 for none */
 
-const MOST_NODES = 80;
-// Calls from the first to the last that is drawn: what lies between is loaded with them.
-const MOST_CALLS = 16_384;
+export const MOST_NODES = 80;
+/** In an address: the model itself, whose path is "", and what ran outside of modules. */
+export const MODEL = "(model)";
+export const OUTSIDE = "(outside)";
 
 /**
  * Return the modules of a step and rank as a tree of paths.
@@ -42,33 +44,50 @@ export function moduleTree(rank) {
 }
 
 /**
- * Return the call whose inside is the graph of a module; -1 for the root, or where it did not run.
+ * Return the forward call of the model: of the calls of modules that ran in no other, the one with most calls in it; -1 for none.
  * @param {Rank} rank
- * @param {string} fqn
  */
-export function moduleCall(rank, fqn) {
-  if (!fqn) return -1;
-  const { calls } = rank.loaded;
-  const found = calls.find(`Module.${fqn}.0.forward`);
-  return found;
+export function modelCall(rank) {
+  const { calls, tree } = rank.loaded;
+  const found = tree.roots().filter((call) => calls.kind(call) === "module" && PHASES[calls.phase[call]] === "forward");
+  return found.reduce((best, call) => best < 0 || tree.size[call] > tree.size[best] ? call : best, -1);
+}
+
+/**
+ * Return what is opened: the module that is asked for, that of the selected call, or the model.
+ * @param {Rank} rank
+ * @param {string} module path, MODEL, OUTSIDE, or ""
+ * @param {number} selected call, -1 for none
+ * @returns {Opened}
+ */
+export function openedModule(rank, module, selected) {
+  const { calls, tree } = rank.loaded;
+  if (module === OUTSIDE) return { path: OUTSIDE, call: -1 };
+  if (module && module !== MODEL) return { path: module, call: calls.find(`Module.${module}.0.forward`) };
+  let outermost = module ? -1 : selected;
+  if (outermost >= 0 && calls.fqn(outermost)) return openedModule(rank, calls.fqn(outermost), -1);
+  while (outermost >= 0 && tree.parent[outermost] >= 0) outermost = tree.parent[outermost];
+  const call = outermost >= 0 ? outermost : modelCall(rank);
+  if (call < 0 || calls.kind(call) !== "module") return { path: OUTSIDE, call: -1 };
+  return { path: calls.fqn(call) || MODEL, call };
 }
 
 /**
  * @param {Rank} rank
- * @param {string} fqn
+ * @param {Opened} opened
+ * @param {number} [from] the first of its calls that is drawn
  * @returns {Promise<Graph>}
  */
-export async function moduleGraph(rank, fqn) {
+export async function moduleGraph(rank, { path, call: outer }, from = 0) {
   const { calls, tree } = rank.loaded;
-  const outer = moduleCall(rank, fqn);
-  const inside = outer >= 0 ? tree.children(outer) : fqn ? [] : tree.roots();
+  const inside = outer >= 0 ? tree.children(outer) : path === OUTSIDE ? tree.roots() : [];
   const forward = inside.filter((call) => PHASES[calls.phase[call]] === "forward");
-  const chosen = forward.slice(0, MOST_NODES).filter((call) => call - forward[0] < MOST_CALLS);
+  const chosen = forward.slice(from, from + MOST_NODES);
   const builder = new Builder(rank);
   if (outer >= 0) await builder.addInputs(outer);
   for (const call of chosen) await builder.addCall(call);
   if (outer >= 0) await builder.addOutputs(outer);
-  return { nodes: builder.usedNodes(), edges: builder.edges, drawn: chosen.length, leftOut: forward.length - chosen.length };
+  return { nodes: builder.usedNodes(), edges: builder.edges, drawn: chosen.length, calls: forward.length };
 }
 
 /**

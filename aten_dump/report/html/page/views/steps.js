@@ -5,16 +5,19 @@ import { go } from "../frame/address.js";
 import { h, replace } from "../frame/dom.js";
 import { onThemeChange } from "../frame/theme.js";
 import { lineChart, lineTable } from "../parts/line_chart.js";
+import { namedCall } from "../parts/links.js";
 
 /** @typedef {import("../frame/app.js").App} App */
 /** @typedef {import("../frame/app.js").View} View */
 /** @typedef {import("../frame/address.js").Place} Place */
 /** @typedef {import("../parts/line_chart.js").Line} Line */
 
+const LOSS = "loss";
 const NORMS = "gradient norm per module";
 const LOSS_SCALE = "loss scale";
 const NONFINITE = "values with NaN or Inf";
 const MOST_LINES = 12;
+const MOST_SICK = 8; // steps that are named
 
 /** @implements {View} */
 export class StepsView {
@@ -55,7 +58,7 @@ export class StepsView {
 
   /** @param {StepSeries} series */
   first(series) {
-    return series.names("gradients").length ? NORMS : series.series[0][0];
+    return this.special(series)[0] ?? series.series[0][0];
   }
 
   /** @param {StepSeries} series */
@@ -63,9 +66,10 @@ export class StepsView {
     this.chart = h("div", { class: "chart" });
     this.title = h("h2", {});
     this.numbers = h("div", {});
+    this.sick = h("p", { class: "sick-steps" });
     this.choose = /** @type {HTMLInputElement} */ (h("input", { type: "text", list: "series", "aria-label": "Value", class: "series-input mono", onchange: () => go({ value: this.choose?.value ?? "" }) }));
     const options = this.special(series).concat(series.series.map(([name]) => name)).slice(0, 2000);
-    const statistic = h("select", { "aria-label": "Statistic", onchange: (/** @type {Event} */ event) => {
+    this.statistics = h("select", { "aria-label": "Statistic", onchange: (/** @type {Event} */ event) => {
       this.statistic = /** @type {HTMLSelectElement} */ (event.target).value;
       this.redraw();
     } }, series.statistics.map((name) => h("option", { value: name, selected: name === this.statistic }, name)));
@@ -74,13 +78,14 @@ export class StepsView {
       this.redraw();
     } });
     replace(this.element, h("h1", { class: "unseen" }, "Over steps"), h("div", { class: "strip-bar" }, h("label", {}, "Value ", this.choose), h("datalist", { id: "series" }, options.map((name) => h("option", { value: name }))),
-      h("label", {}, "Statistic ", statistic), h("label", {}, log, " logarithmic")),
-      h("section", { class: "card" }, this.title, this.chart, this.numbers), this.lists(series));
+      h("label", {}, "Statistic ", this.statistics), h("label", {}, log, " logarithmic")),
+      h("section", { class: "card" }, this.title, this.chart, this.sick, this.numbers), this.lists(series));
   }
 
   /** @param {StepSeries} series */
   special(series) {
-    const found = series.names("gradients").length ? [NORMS] : [];
+    const found = series.places.has(LOSS) ? [LOSS] : [];
+    if (series.names("gradients").length) found.push(NORMS);
     const ranks = this.app.target.step_ranks;
     if (ranks.some((/** @type {any} */ one) => one.loss_scales.length)) found.push(LOSS_SCALE);
     if (ranks.some((/** @type {any} */ one) => one.nonfinite_values !== null)) found.push(NONFINITE);
@@ -102,14 +107,17 @@ export class StepsView {
   async draw(value) {
     const series = /** @type {StepSeries} */ (this.series);
     const lines = await this.lines(series, value);
-    if (!this.chart || !this.title || !this.numbers || !this.choose || this.shown !== value) return;
+    if (!this.chart || !this.title || !this.numbers || !this.choose || !this.sick || this.shown !== value) return;
     this.choose.value = value;
     this.remove();
     replace(this.chart);
-    const isPlain = [NORMS, LOSS_SCALE, NONFINITE].includes(value);
+    const isPlain = [LOSS, NORMS, LOSS_SCALE, NONFINITE].includes(value);
     const label = isPlain ? value : `${this.statistic} of ${value}`;
+    const marked = this.sickSteps(series, lines);
+    this.statistics?.toggleAttribute("disabled", isPlain);
     replace(this.title, label, lines.length ? "" : ": nothing was recorded under this name");
-    this.remove = lines.length ? await lineChart(this.chart, series.steps, lines, { logarithmic: this.isLog, label }) : () => {};
+    this.remove = lines.length ? await lineChart(this.chart, series.steps, lines, { logarithmic: this.isLog, label, marked: new Map([...marked].map(([step, { what }]) => [step, what])) }) : () => {};
+    this.tellSick(marked);
     replace(this.numbers, lines.length ? lineTable(series.steps, lines) : null);
   }
 
@@ -122,11 +130,38 @@ export class StepsView {
     if (value === NORMS) return this.norms(series);
     if (value === LOSS_SCALE) return this.outlined(series, (one) => one.loss_scales.at(-1)?.scale ?? null);
     if (value === NONFINITE) return this.outlined(series, (one) => one.nonfinite_values);
+    const statistic = value === LOSS && series.statistics.includes("mean") ? "mean" : this.statistic; // a loss may be negative
     const name = (/** @type {number} */ rank) => series.ranks.length > 1 ? `rank ${rank}` : value;
     const lines = series.places.has(value)
-      ? series.ranks.map((rank) => ({ name: name(rank), numbers: series.line(value, rank, this.statistic) }))
+      ? series.ranks.map((rank) => ({ name: name(rank), numbers: series.line(value, rank, statistic) }))
       : await Promise.all(series.ranks.map(async (rank) => ({ name: name(rank), numbers: await this.followed(series, value, rank) })));
     return lines.filter(({ numbers }) => numbers.some((number) => number !== null)).slice(0, MOST_LINES * 4);
+  }
+
+  /**
+   * Return the steps in which NaN or Inf was made, or in which a line is not finite, each with who made it first if that is known.
+   * @param {StepSeries} series
+   * @param {Line[]} lines
+   * @returns {Map<number, {what: string, one: any}>} NaN or Inf, and the step-rank of the outline, by step
+   */
+  sickSteps(series, lines) {
+    /** @type {Map<number, {what: string, one: any}>} */
+    const found = new Map();
+    series.steps.forEach((step, i) => {
+      const one = this.app.target.step_ranks.find((/** @type {any} */ other) => other.step === step && other.nonfinite?.first);
+      const bad = lines.map(({ numbers }) => numbers[i]).filter((number) => number !== null && !Number.isFinite(number));
+      const isNan = bad.some(Number.isNaN) || one?.nonfinite.first.slots.some((/** @type {any[]} */ [, , , nan]) => nan);
+      if (one || bad.length) found.set(step, { what: isNan ? "NaN" : "Inf", one });
+    });
+    return found;
+  }
+
+  /** @param {Map<number, {what: string, one: any}>} marked */
+  tellSick(marked) {
+    if (!this.sick) return;
+    const steps = [...marked].slice(0, MOST_SICK).map(([step, { one }], i) => h("span", {}, `${i ? ", " : ""}step ${step}`, one ? [": ", namedCall(this.app, one, one.nonfinite.first.call)] : ""));
+    const more = marked.size - steps.length;
+    replace(this.sick, marked.size ? [h("span", { class: "swatch swatch-sick", "aria-hidden": "true" }), "NaN or Inf in ", ...steps, more > 0 ? ` and ${more} more` : ""] : null);
   }
 
   /** @param {StepSeries} series */

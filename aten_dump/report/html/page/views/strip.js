@@ -1,10 +1,12 @@
 /** The strip: all calls in execution order on one canvas, to zoom into down to one call. */
 
-import { search, SearchError } from "../data/search.js";
+import { formatCount } from "../data/numbers.js";
+import { noMatch, search, SearchError } from "../data/search.js";
 import { go } from "../frame/address.js";
 import { h, replace } from "../frame/dom.js";
 import { onThemeChange } from "../frame/theme.js";
 import { callLink } from "../parts/links.js";
+import { MOST_SEARCHED } from "./early_facts.js";
 import { BAND, StripCanvas } from "./strip_canvas.js";
 import { curvesOf } from "./strip_curve.js";
 import { moduleBands, StripLayout } from "./strip_layout.js";
@@ -69,7 +71,7 @@ export class StripView {
     const ways = Object.entries(WAYS).filter(([, way]) => rank.loaded.judged || !way.needsJudged);
     if (!ways.some(([name]) => name === this.way)) this.way = rank.loaded.judged ? "error" : rank.outline.nonfinite?.first ? "nonfinite" : "phase";
     const way = WAYS[this.way];
-    if (way.needsValues) await rank.loadAll();
+    await this.load(rank, way);
     if (this.wanted !== rank) return false;
     this.rank = rank;
     this.query = "";
@@ -81,11 +83,24 @@ export class StripView {
     return true;
   }
 
+  /**
+   * Load what a way to colour calls needs; a server tells where NaN came from when it is asked.
+   * @param {Rank} rank
+   * @param {typeof WAYS[string]} way
+   */
+  async load(rank, way) {
+    if (way.needsValues) await rank.loadAll();
+    const { outline } = rank;
+    if (way === WAYS.nonfinite && this.app.source.isServed && !outline.nonfinite && outline.calls <= MOST_SEARCHED) {
+      outline.nonfinite = (await this.app.source.section(`${rank.key}/nonfinite`)).json;
+    }
+  }
+
   /** @param {Rank} rank */
   causeIn(rank) {
     const cause = this.app.comparison?.cause;
     const isHere = cause && cause.side === rank.side && cause.step === rank.step && cause.rank === rank.rank;
-    const call = isHere ? cause.call : rank.outline.nonfinite?.first?.call;
+    const call = isHere ? cause.call : rank.side === "target" ? rank.outline.nonfinite?.first?.call : "";
     return call ? rank.loaded.calls.find(call) : -1;
   }
 
@@ -96,6 +111,7 @@ export class StripView {
     this.canvas = new StripCanvas(canvas);
     this.told = h("p", { class: "told", role: "status" });
     this.legend = h("p", { class: "legend" });
+    this.found = h("span", { class: "found", role: "status" });
     const choose = h("select", { onchange: (/** @type {Event} */ event) => this.repaint(/** @type {HTMLSelectElement} */ (event.target).value) },
       ways.map(([name, title]) => h("option", { value: name, selected: name === this.way }, title)));
     const holder = h("div", {
@@ -106,7 +122,7 @@ export class StripView {
     }, canvas);
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) => h("button", { type: "button", class: "quiet", "aria-label": label, onclick: act }, text);
     replace(this.element, h("h1", { class: "unseen" }, "Strip"),
-      h("div", { class: "strip-bar" }, h("label", {}, "Colour by ", choose), this.legend, h("span", { class: "spacer" }),
+      h("div", { class: "strip-bar" }, h("label", {}, "Colour by ", choose), this.legend, this.found, h("span", { class: "spacer" }),
         button("−", "Zoom out", () => this.zoom(1 / ZOOM)), button("+", "Zoom in", () => this.zoom(ZOOM)), button("All", "Show all", () => this.seeAll())),
       h("div", { class: "card strip-card" }, holder), this.told,
       scene.curves ? h("p", { class: "legend curve-legend" }, swatch("accent"), "error of forward ", swatch("phase-backward"), "error of backward ", swatch("muted"), "noise floor, dashed") : null);
@@ -123,7 +139,7 @@ export class StripView {
   async repaint(name) {
     const rank = /** @type {Rank} */ (this.rank);
     this.way = name;
-    if (WAYS[name].needsValues) await rank.loadAll();
+    await this.load(rank, WAYS[name]);
     if (!this.scene || this.rank !== rank) return;
     this.scene.painting = WAYS[name].paint(rank);
     this.showLegend();
@@ -138,11 +154,17 @@ export class StripView {
     try {
       scene.matched = search(rank, query, rank.resultOf);
       const count = scene.matched ? scene.matched.reduce((sum, one) => sum + one, 0) : 0;
-      this.say(scene.matched ? `${count} calls` : "");
+      this.tellFound(!scene.matched ? "" : count ? `${formatCount(count, "call")} found` : noMatch(query));
     } catch (error) {
       if (!(error instanceof SearchError)) throw error;
-      this.say(error.message);
+      this.tellFound(error.message);
     }
+  }
+
+  /** @param {string} text what came of the search */
+  tellFound(text) {
+    this.say(text);
+    if (this.found) replace(this.found, text);
   }
 
   draw() {
@@ -263,13 +285,14 @@ export class StripView {
 
   /** @param {KeyboardEvent} event */
   pressed(event) {
-    const scene = /** @type {Scene} */ (this.scene);
+    if (!this.scene || !this.rank || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { scene } = this;
     const span = scene.to - scene.from;
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "+" || event.key === "=") this.zoom(ZOOM);
     else if (event.key === "-") this.zoom(1 / ZOOM);
     else if (event.key === "ArrowLeft" || event.key === "ArrowRight") this.pan((event.key === "ArrowLeft" ? -1 : 1) * span * 0.1);
-    else if (event.key === "j" || event.key === "k") this.step(event.key === "j" ? 1 : -1);
+    else if (["j", "ArrowDown"].includes(event.key)) this.step(1);
+    else if (["k", "ArrowUp"].includes(event.key)) this.step(-1);
     else if (event.key === "Enter" && scene.selected >= 0) go({ view: "call" });
     else return;
     event.preventDefault();

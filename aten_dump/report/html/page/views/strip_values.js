@@ -87,19 +87,45 @@ function results(rank) {
   };
 }
 
-/** @param {Rank} rank @returns {Painting} */
+const UNKNOWN = 0, FINITE = 1, MASK = 2, PASSED_ON = 3, MADE = 4;
+const NONFINITE_COLOURS = ["error-0", "accent-mid", "mask", "error-2", "error-4"];
+const NONFINITE_HEIGHTS = [0.12, 0.3, 0.5, 0.75, 1];
+
+/**
+ * Masks are the program's intent, NaN and Inf that a call made are faults, and what was given them passes them on.
+ * @param {Rank} rank
+ * @returns {Painting}
+ */
 function byNonfinite(rank) {
   const { height, colour } = blank(rank);
   const valuesOf = results(rank);
-  const counts = Float64Array.from(height, (_, call) => valuesOf(call).reduce((sum, value) => sum + value.nonfinite, 0));
-  const known = Uint8Array.from(height, (_, call) => valuesOf(call).some((value) => value.hasStatistics) ? 1 : 0);
+  const kinds = rank.outline.nonfinite?.calls_by_kind;
+  const made = new Set(numbersIn(kinds?.made));
+  const masks = new Set(numbersIn(kinds?.mask).flatMap((call) => valuesOf(call).map(({ index }) => index)));
+  const counts = new Float64Array(height.length);
   for (let call = 0; call < counts.length; call++) {
-    height[call] = counts[call] ? 1 : known[call] ? 0.3 : 0.12;
-    colour[call] = counts[call] ? 2 : known[call];
+    const bad = valuesOf(call).filter((value) => value.nonfinite > 0);
+    counts[call] = bad.reduce((sum, value) => sum + value.nonfinite, 0);
+    if (!bad.length) colour[call] = valuesOf(call).some((value) => value.hasStatistics) ? FINITE : UNKNOWN;
+    else if (made.has(call)) colour[call] = MADE;
+    else colour[call] = bad.every(({ index }) => masks.has(index)) ? MASK : PASSED_ON;
+    height[call] = NONFINITE_HEIGHTS[colour[call]];
   }
-  const legend = /** @type {[string, string][]} */ ([["accent-mid", "finite"], ["error-3", "NaN or Inf"], ["error-0", "not known"]]);
-  const text = (/** @type {number} */ call) => counts[call] ? `${counts[call]} NaN or Inf` : known[call] ? "finite" : "not known";
-  return { height, colour, colours: ["error-0", "accent-mid", "error-3"], legend, text };
+  const meanings = ["not known", "finite", "mask", kinds ? "passes NaN or Inf on" : "NaN or Inf, masks among them", "makes NaN or Inf"];
+  const legend = /** @type {[string, string][]} */ ([MADE, PASSED_ON, MASK, FINITE, UNKNOWN].filter((kind) => colour.includes(kind)).map((kind) => [NONFINITE_COLOURS[kind], meanings[kind]]));
+  const text = (/** @type {number} */ call) => `${meanings[colour[call]]}${counts[call] ? `: ${counts[call]} NaN or Inf` : ""}`;
+  return { height, colour, colours: NONFINITE_COLOURS, legend, text };
+}
+
+/**
+ * @param {string | undefined} ranges "3-5|9"
+ * @returns {number[]}
+ */
+function numbersIn(ranges) {
+  return (ranges ?? "").split("|").filter(Boolean).flatMap((range) => {
+    const [low, high = low] = range.split("-").map(Number);
+    return Array.from({ length: high - low + 1 }, (_, at) => low + at);
+  });
 }
 
 /**

@@ -1,0 +1,16 @@
+"""Commands that a message tells to run next: whole, quoted, with the step and rank they are about."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+
+def command_line(
+    command: str, dump: str | os.PathLike[str], *arguments: str, step: int | None = None, rank: int | None = None
+) -> str:
+    """Return a command to paste: ``aten-dump show 'my dump' Aten.add.0.forward --step 3 --rank 0``."""
+    words = ["aten-dump", command, os.fspath(dump), *arguments]
+    words += [] if step is None else ["--step", str(step)]
+    words += [] if rank is None else ["--rank", str(rank)]
+    return shlex.join(words)
