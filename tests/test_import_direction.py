@@ -20,12 +20,13 @@ from tests.checkout import ROOT
 PACKAGE = ROOT / "aten_dump"
 ROOT = PACKAGE.name
 
-LEAVES = {"errors", "config", "geometry", "torch_names", "whole_files"}
+LEAVES = {"errors", "config", "geometry", "torch_names", "whole_files", "plain_text"}
 READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "geometry": set(),
+    "plain_text": set(),
     "torch_names": set(),
     "whole_files": set(),
     "config_files": {"errors"},

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.table import Table
 
 from ..errors import AtenDumpError
-from ..report.plain_text import visible, visible_lines
+from ..plain_text import visible, visible_lines
 
 _TERMINAL_LINES: Final = 200
 

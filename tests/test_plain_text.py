@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from click.testing import CliRunner
 from aten_dump.cli.files import opened
 from aten_dump.cli.main import main
 from aten_dump.dump import open_dump
-from aten_dump.report.plain_text import cell, visible
+from aten_dump.plain_text import cell, visible
 from aten_dump.report.value_rows import columns, value_rows, write_csv
 from aten_dump.store import records as r
+from tests.checkout import ROOT
 from tests.dump.building import Builder
 
 ORDERS = ("\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\nb", "a\rb", "\u202eevil", "\u2028", "\udcff", "\x00")
@@ -90,3 +92,31 @@ def test_an_output_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     with opened(path) as file:
         file.write("all\n")
     assert path.read_text() == "all\n" and list(tmp_path.iterdir()) == [path]
+
+
+FORMULAS = ("=cmd|' /C calc'!A0", "+1+cmd", "-2+cmd", "@SUM(cmd)")
+
+
+def test_no_file_of_csv_that_export_writes_holds_a_formula(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "dump")
+    x = [r.TREE_VALUE, builder.value(torch.ones(2))]
+    for formula in FORMULAS:
+        for op in (f"aten::{formula}", f"aten::{formula}{'x' * 260}"):
+            builder.call(
+                builder.op("aten", op, formula, formula, ("self",)), module=f"a\n{formula}", args=[x], outputs=x
+            )
+    builder.finish()
+    done = CliRunner().invoke(main, ["export", str(tmp_path / "dump"), "--to", "npy", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    files = sorted((tmp_path / "out").rglob("*.csv"))
+    assert {"statistic.csv", "mapping.csv", "ms_execution_order_graph_0.csv"} <= {file.name for file in files}
+    cells = [found for file in files for row in csv.reader(file.open(newline="")) for found in row]
+    assert any("cmd" in found for found in cells)
+    assert not [found for found in cells if found.startswith(("=", "+", "-", "@"))]
+    assert not [line for file in files for line in file.read_text().splitlines() if line.startswith(FORMULAS)]
+
+
+def test_csv_is_written_in_one_place() -> None:
+    package = ROOT / "aten_dump"
+    writers = [path for path in package.rglob("*.py") if re.search(r"csv\.(writer|DictWriter)", path.read_text())]
+    assert writers == [package / "plain_text.py"]
