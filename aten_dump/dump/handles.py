@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError
 from ..store import records
+from ..torch_names import DTYPES
 from .argument_decoding import decode
 from .call_facts import CallFacts
 from .index.links import Links
@@ -165,8 +166,8 @@ class Value(ValueFacts):
         parts = self.parts
         if parts and self._record.storage == 0:
             return sum(part.nbytes for part in parts.values())
-        dtype = getattr(torch, self.dtype_name, None)
-        return self.numel * (dtype.itemsize if isinstance(dtype, torch.dtype) else 1)
+        dtype = DTYPES.get(self.dtype_name)
+        return self.numel * (1 if dtype is None else dtype.itemsize)
 
     @property
     def parts(self) -> dict[str, Value]:
