@@ -144,6 +144,7 @@ class DumpConfig:
         exclude_ops: leave out calls that match one of these.
         modules: record only calls inside modules whose path matches one of these globs.
         stacks: record the source stack of calls.
+        argv: keep the program's command line in ``run.json``, without the values of options that are named as secrets.
         hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
         sample: keep only the first so many elements of a tensor's bytes; None keeps all.
         trigger: None writes every selected step. Otherwise calls are held in memory, and written only around the first
@@ -193,6 +194,7 @@ class DumpConfig:
     exclude_ops: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     stacks: bool = True
+    argv: bool = True
     hash: HashName = "xxh3"
     sample: int | None = None
     trigger: Trigger = None
@@ -247,7 +249,7 @@ class DumpConfig:
         unknown = [n for n in self.statistics if n not in STATISTICS]
         if unknown or not self.statistics:
             raise _bad("statistics", list(self.statistics), "one or more of " + ", ".join(STATISTICS))
-        for name in ("stacks", "overwrite"):
+        for name in ("stacks", "argv", "overwrite"):
             if not isinstance(getattr(self, name), bool):
                 raise _bad(name, getattr(self, name), "True or False")
         for name, least, optional in (

@@ -1,10 +1,10 @@
-"""Text of a dump as it may be shown: a name or a message may be anything, also an order to the terminal or a formula.
+"""Text as it may be shown or kept: a name or message may be an order to the terminal, a formula, or hold a secret.
 
 Every output has one place that asks here: `cli.console` for the terminal, `CsvRows` for files of CSV. JSON and HTML
 escape by themselves.
 
 In: nothing of ours.
-Out: texts that give no orders, and the one writer of CSV.
+Out: texts that give no orders, commands without secrets, and the one writer of CSV.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from typing import Any, Final, TextIO
 # of surrogate pairs, which no encoding can write.
 _UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet takes a cell for a formula
+_HIDDEN: Final = "***"
+_NAME: Final = r"(?:key(?!word|board)|token(?!iz)|secret|passw|passphrase|pwd|credential|authorization)"
+_SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
+_SECRET: Final = re.compile(rf"({_NAME}[\w.\-\]]*[\"']?\s*[=:]\s*).+", re.IGNORECASE | re.DOTALL)
+_LOGIN: Final = re.compile(r"(://)[^/@\s]+@")  # user and password of an address
 
 
 def visible(text: str) -> str:
@@ -55,6 +60,24 @@ class CsvRows:
     def write(self, row: Iterable[Any]) -> None:
         """Write a row, each cell as `cell` has it."""
         self._writer.writerow([cell(found) for found in row])
+
+
+def without_secrets(arguments: Iterable[str]) -> list[str]:
+    """Return the arguments of a command with ``***`` for the values of what is named as a secret.
+
+    A value is what follows ``=`` or ``:``, or all arguments between an option and the next. Rather one too many
+    (``--max-tokens ***``) than one too few.
+    """
+    found = []
+    is_secret = False
+    for argument in arguments:
+        if argument.startswith("-") and len(argument) > 1:
+            is_secret = _SECRET_NAME.search(argument) is not None and not _SECRET.search(argument)
+            shown = argument
+        else:
+            shown = _HIDDEN if is_secret else argument
+        found.append(_LOGIN.sub(rf"\1{_HIDDEN}@", _SECRET.sub(rf"\1{_HIDDEN}", shown)))
+    return found
 
 
 def _escaped(match: re.Match[str]) -> str:

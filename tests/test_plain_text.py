@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from click.testing import CliRunner
 from aten_dump.cli.files import opened
 from aten_dump.cli.main import main
 from aten_dump.dump import open_dump
-from aten_dump.plain_text import cell, visible
+from aten_dump.plain_text import cell, visible, without_secrets
 from aten_dump.report.value_rows import columns, value_rows, write_csv
 from aten_dump.store import records as r
 from tests.checkout import ROOT
@@ -120,3 +123,42 @@ def test_csv_is_written_in_one_place() -> None:
     package = ROOT / "aten_dump"
     writers = [path for path in package.rglob("*.py") if re.search(r"csv\.(writer|DictWriter)", path.read_text())]
     assert writers == [package / "plain_text.py"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--api-key", "SECRET", "--lr", "0.1"], ["--api-key", "***", "--lr", "0.1"]),
+        (["--hf_token=SECRET", "train"], ["--hf_token=***", "train"]),
+        (["-wandbKey", "SECRET"], ["-wandbKey", "***"]),
+        (["trainer.auth.password=SECRET"], ["trainer.auth.password=***"]),
+        (["AWS_SECRET_ACCESS_KEY=SECRET", "x"], ["AWS_SECRET_ACCESS_KEY=***", "x"]),
+        (["--credentials", "SECRET", "SECRET2", "-v"], ["--credentials", "***", "***", "-v"]),
+        (['{"lr": 1, "api_key": "SECRET"}'], ['{"lr": 1, "api_key": ***']),
+        (["--data", "https://me:SECRET@host/x"], ["--data", "https://***@host/x"]),
+        (["s3://bucket/x?token=SECRET"], ["s3://bucket/x?token=***"]),
+        (["--passphrase=a\nSECRET"], ["--passphrase=***"]),
+        (["--tokenizer", "gpt2", "--keyword", "x", "--lr=1e-3", "a@b", "-"],
+         ["--tokenizer", "gpt2", "--keyword", "x", "--lr=1e-3", "a@b", "-"]),
+    ],
+)  # fmt: skip
+def test_values_of_what_is_named_as_a_secret_are_hidden(arguments: list[str], shown: list[str]) -> None:
+    assert without_secrets(arguments) == shown
+
+
+def test_neither_a_dump_nor_a_report_holds_a_secret_of_the_command_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\nfrom aten_dump import DumpConfig, DumpMode\n"
+        "for path, argv in (('with', True), ('without', False)):\n"
+        "    with DumpMode(DumpConfig(path, argv=argv)):\n        torch.ones(2).exp()\n"
+    )
+    secret = "hunter" + "2hunter2"
+    command = [sys.executable, str(script), "--api-key", secret, f"--token={secret}", "--lr", "0.125"]
+    subprocess.run(command, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert open_dump(tmp_path / "with").run["command"][1:] == ["--api-key", "***", "--token=***", "--lr", "0.125"]
+    assert "command" not in open_dump(tmp_path / "without").run
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "with"), "--output", str(tmp_path / "report.html")])
+    assert done.exit_code == 0, done.output
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes(), path

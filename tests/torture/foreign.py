@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
@@ -67,7 +68,7 @@ def _json_fields(table: Path, chance: random.Random) -> list[str]:
                 tree = tree[key]
                 continue
             break
-        tree[key] = chance.choice(GARBAGE)
+        tree[key] = copy.deepcopy(chance.choice(GARBAGE))
         said.append(f"{path} = {tree[key]!r:.40}")
     table.write_text(json.dumps(content), encoding="utf-8")
     return said
