@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.util import Finalize
@@ -273,6 +274,13 @@ class DumpMode:
         """
         with self._interception.on_this_thread() if self._session.is_recording else contextlib.nullcontext():
             yield
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DumpMode:
+        """Return this mode: what a program copies (a model, a trainer's state) may hold it, and it records once."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<DumpMode of {os.fspath(self.config.path)!r}: {state_of(self._session)}>"
 
     def close(self) -> None:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""

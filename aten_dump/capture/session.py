@@ -328,6 +328,19 @@ def step_number(method: str, number: object, least: int = 0, why: str = "") -> i
     return found
 
 
+def state_of(session: Session) -> str:
+    """Return what a session does, in words."""
+    if not session.is_entered:
+        return "not entered" if session._run is None else f"closed after step {session.current_step}"
+    if session._failed is not None:
+        return f"failed in step {session.current_step}"
+    if session._run is None:
+        return "records nothing on this rank"
+    if session.current_step not in session.config.step_selection:
+        return f"step {session.current_step}, which is not selected"
+    return f"{'paused in' if session._watch.recorder is None else 'records'} step {session.current_step}"
+
+
 def _check_thread(session: Session, what: str) -> None:
     """Raise where a session is asked to do something in another thread than the one that entered it."""
     if session.is_entered and threading.get_ident() != session._thread:

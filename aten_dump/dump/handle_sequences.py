@@ -97,6 +97,9 @@ class Calls(Sequence[Call]):
         """Return a ``pyarrow.Table`` (extra ``parquet``); see `to_pandas`."""
         return table_of("arrow", self._rank, self, rows)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Calls, (self._rank, list(self._positions))
+
     def __repr__(self) -> str:
         return f"<{len(self)} calls of {self._rank.where}>"
 
@@ -123,6 +126,9 @@ class Values(Sequence[Value]):
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Values, (self._rank, list(self._ids))
 
     def __repr__(self) -> str:
         return f"<{len(self)} values of {self._rank.where}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -259,3 +260,22 @@ def test_what_is_no_text_is_refused_and_the_dump_stays_readable(
         with pytest.raises(ConfigError, match="allowed: a text"):
             say(dump)
     assert "Aten.ones.0.forward" in {call.name for call in open_dump(tmp_path / "d").step(0).rank(0).calls}
+
+
+def test_a_mode_says_what_it_does_and_is_copied_as_itself(tmp_path: Path) -> None:
+    """Programs copy what holds it: a model, a trainer's state."""
+    mode = DumpMode(DumpConfig(tmp_path / "dump", steps="0|2"))
+    said = [repr(mode)]
+    with mode:
+        holder = copy.deepcopy({"mode": mode, "weight": torch.ones(2)})
+        assert holder["mode"] is mode
+        said.append(repr(mode))
+        mode.pause()
+        said.append(repr(mode))
+        mode.step()
+        said.append(repr(mode))
+    said.append(repr(mode))
+    head = f"<DumpMode of '{tmp_path / 'dump'}': "
+    assert [text.removeprefix(head) for text in said] == [
+        "not entered>", "records step 0>", "paused in step 0>", "step 1, which is not selected>", "closed after step 1>",
+    ]  # fmt: skip

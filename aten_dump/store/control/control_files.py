@@ -16,10 +16,13 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...errors import FormatError, StoreError
 from ..regular_files import open_inside, open_subfolder, replace_inside
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FOLDER: Final = "control"
 _MOST_BYTES: Final = 1 << 16
@@ -66,7 +69,7 @@ class Decision:
 
 
 _Kind = TypeVar("_Kind", Request, Answer, Decision)
-_Message = TypeVar("_Message")
+_Message = TypeVar("_Message", bound="DataclassInstance")
 
 
 class ControlFiles:
