@@ -29,7 +29,7 @@ from .intercept.wait_wrappers import Waits
 from .interrupts import HeldSignals, deliver, runs_program
 from .naming.call_name import CallName
 from .recorder import Watch
-from .session import Session, step_number
+from .session import Session, state_of, step_number
 from .step.module_paths import ModulePaths
 from .step.step import text_of
 from .torch_internals.higher_order import HigherOrderRules
