@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 from .config_files import VARIABLES, read_config_file
 from .errors import ConfigError
+from .patterns import op_test
 
 Level = Literal["aten", "api", "module", "mix"]
 DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
@@ -138,9 +139,9 @@ class DumpConfig:
             ``"statistic"``, ``"tensor"`` (its bytes), ``"full"`` (bytes, statistics and hash).
         statistics: which statistics, of `STATISTICS`.
         io: whose data is kept: of ``"input"`` values, ``"output"`` values or ``"all"``. Structure is always kept.
-        ops: record only calls whose op or API matches one of these: an exact name (``"aten::addmm"``,
-            ``"Functional.linear"``), a part of a name in any case, or ``"regex:..."``. Modules are then left out
-            unless `modules` is given. Empty means all.
+        ops: record only calls whose op or API matches one of these: a full name (``"aten::addmm"``,
+            ``"Functional.linear"``), a part of a name in any case, or ``"regex:..."``, as in `Calls.filter`. Modules
+            are then left out unless `modules` is given. Empty means all.
         exclude_ops: leave out calls that match one of these.
         modules: record only calls inside modules whose path matches one of these globs.
         stacks: record the source stack of calls.
@@ -238,11 +239,8 @@ class DumpConfig:
         if not all(isinstance(n, str) and n for n in names):
             raise _bad(name, value, "a string or a list of non-empty strings")
         for n in names:
-            if name in ("ops", "exclude_ops") and n.startswith("regex:"):
-                try:
-                    re.compile(n[len("regex:") :])
-                except re.error as error:
-                    raise _bad(name, n, f"a regular expression that compiles ({error})") from None
+            if name in ("ops", "exclude_ops"):
+                op_test(n, f"DumpConfig.{name}={n!r:.{_MOST_SHOWN}}")
         return names
 
     def _check_values(self) -> None:

@@ -50,12 +50,12 @@ class Calls(Sequence[Call]):
         """Return the calls that match all of what is given.
 
         Args:
-            op: an exact name (``"aten::addmm"``, ``"Functional.linear"``), a part of one in any case, or
-                ``"regex:..."``, tried on the op and on prefix and api of the call's name.
+            op: a full name (``"aten::addmm"``, ``"Functional.linear"``), a part of one in any case, or
+                ``"regex:..."``, tried on the op and on prefix and api of the call's name; see `aten_dump.patterns`.
             kind: ``"aten"``, ``"api"``, ``"module"`` or ``"node"``.
             phase: ``"forward"``, ``"recompute"``, ``"backward"`` or ``"optimizer"``.
             module: glob on the module path; a match takes in everything inside the module.
-            name: as `op`, tried on the whole call name.
+            name: a part of the whole call name in any case, or ``"regex:..."``.
 
         Raises:
             ConfigError: an unknown kind or phase, or a regular expression that does not compile.
