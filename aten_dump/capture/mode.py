@@ -143,13 +143,17 @@ class DumpMode:
         """The number of the step in progress."""
         return self._session.current_step
 
-    def step(self, number: int | None = None) -> None:
-        """End the step in progress and begin the next one, or the step of a number above it.
+    def step(self, number: int | None = None, *, paused: bool = False) -> None:
+        """End the step in progress and begin the next one.
+
+        Args:
+            number: of the next one; None is the following.
+            paused: the next one begins with `resume`; nothing is recorded before, and no files are made.
 
         Raises:
             ConfigError: `number` is no number above that of the step in progress.
         """
-        self._session.step(number)
+        self._session.step(number, paused=paused)
         deliver()
 
     def flush(self) -> None:
@@ -163,9 +167,14 @@ class DumpMode:
         self._session.flush()
         deliver()
 
-    def pause(self) -> None:
-        """Stop recording until `resume`; the step goes on."""
-        self._session.pause()
+    def pause(self, *, keep_backward: bool = False) -> None:
+        """Stop recording until `resume`; the step goes on.
+
+        Args:
+            keep_backward: go on to record the backward of the calls that were recorded, and nothing else. Of what
+                checkpointing runs again, nothing is.
+        """
+        self._session.pause(keep_backward=keep_backward)
         deliver()
 
     def resume(self) -> None:
@@ -256,8 +265,7 @@ class DumpMode:
                 raise
             finally:
                 if self._session.is_entered:
-                    self.step()
-                    self.pause()
+                    self.step(paused=True)
 
         return step
 
