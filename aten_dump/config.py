@@ -57,6 +57,7 @@ STATISTICS: Final = (
     "positive",
 )
 SIGNS: Final = frozenset(("zero", "negative", "positive"))  # of these: what counts signs
+NET_NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,200}")  # what may name a folder
 CONFIG_VARIABLE: Final = VARIABLES[0]
 _NUMBER: Final = r"\s*[0-9]{1,18}\s*"
 _RANGES: Final = re.compile(rf"{_NUMBER}(-{_NUMBER})?(\|{_NUMBER}(-{_NUMBER})?)*")
@@ -179,6 +180,8 @@ class DumpConfig:
             and fetched.
         private_formats: what is stored of tensors in formats of a device's own (FRACTAL_NZ), with data ``"tensor"`` or
             ``"full"``: ``"logical"``, their elements; ``"both"``, also the memory of the device as it lies.
+        net_name: name of the network, which `aten-dump export --to npy` names a folder by, as MindSpore does; letters,
+            digits, ``.``, ``-`` and ``_``.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
@@ -213,6 +216,7 @@ class DumpConfig:
     durability: Durability = "async"
     saved_tensors: SavedTensors = "nodes"
     private_formats: PrivateFormats = "logical"
+    net_name: str | None = None
     step_selection: Selection = field(init=False, repr=False, compare=False)
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 
@@ -266,6 +270,8 @@ class DumpConfig:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
                 allowed = f"an int of {least} or more, of 18 digits at most"
                 raise _bad(name, value, allowed + (", or None" if optional else ""))
+        if self.net_name is not None and not (isinstance(self.net_name, str) and NET_NAME.fullmatch(self.net_name)):
+            raise _bad("net_name", self.net_name, "letters, digits, '.', '-' and '_', none of '.' alone; or None")
         self._check_trigger()
 
     def _check_trigger(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
+from ...config import NET_NAME
 from ...dump import Call, RankDump, Value
 from ...plain_text import CsvRows
 from ..chosen_calls import ChosenCalls
@@ -61,7 +62,7 @@ def write(chosen: ChosenCalls, out: Path) -> None:
         orders.setdefault(rank.rank, []).append(rank.step)
         order = out / f"rank_{rank.rank}" / "execution_order"
         order.mkdir(parents=True, exist_ok=True)
-        folder = out / f"rank_{rank.rank}" / NET / "0" / str(rank.step)
+        folder = out / f"rank_{rank.rank}" / _net(rank) / "0" / str(rank.step)
         folder.mkdir(parents=True)
         with (
             open(folder / "statistic.csv", "w", encoding="utf-8", newline="") as table,
@@ -96,6 +97,12 @@ def _write_rank(chosen: ChosenCalls, rank: RankDump, folder: Path, table: TextIO
                     for _ in chosen.tensors([(io, value)]):
                         files.put(_file_name(call, io, slot, value), value)
     files.close()
+
+
+def _net(rank: RankDump) -> str:
+    """Return the name of the network; what a dump of a stranger has instead leads nowhere."""
+    found = rank.config.get("net_name")
+    return found if isinstance(found, str) and NET_NAME.fullmatch(found) else NET
 
 
 def numbered(values: Sequence[tuple[str, Value]]) -> Iterator[tuple[int, Value]]:
