@@ -53,6 +53,10 @@ _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 from .config_files import VARIABLES, read_config_file
 from .errors import ConfigError
+from .patterns import op_test
 
 Level = Literal["aten", "api", "module", "mix"]
 DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
@@ -56,6 +57,7 @@ STATISTICS: Final = (
     "positive",
 )
 SIGNS: Final = frozenset(("zero", "negative", "positive"))  # of these: what counts signs
+NET_NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,200}")  # what may name a folder
 CONFIG_VARIABLE: Final = VARIABLES[0]
 _NUMBER: Final = r"\s*[0-9]{1,18}\s*"
 _RANGES: Final = re.compile(rf"{_NUMBER}(-{_NUMBER})?(\|{_NUMBER}(-{_NUMBER})?)*")
@@ -138,12 +140,13 @@ class DumpConfig:
             ``"statistic"``, ``"tensor"`` (its bytes), ``"full"`` (bytes, statistics and hash).
         statistics: which statistics, of `STATISTICS`.
         io: whose data is kept: of ``"input"`` values, ``"output"`` values or ``"all"``. Structure is always kept.
-        ops: record only calls whose op or API matches one of these: an exact name (``"aten::addmm"``,
-            ``"Functional.linear"``), a part of a name in any case, or ``"regex:..."``. Modules are then left out
-            unless `modules` is given. Empty means all.
+        ops: record only calls whose op or API matches one of these: a full name (``"aten::addmm"``,
+            ``"Functional.linear"``), a part of a name in any case, or ``"regex:..."``, as in `Calls.filter`. Modules
+            are then left out unless `modules` is given. Empty means all.
         exclude_ops: leave out calls that match one of these.
         modules: record only calls inside modules whose path matches one of these globs.
         stacks: record the source stack of calls.
+        argv: keep the program's command line in ``run.json``, without the values of options that are named as secrets.
         hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
         sample: keep only the first so many elements of a tensor's bytes; None keeps all.
         trigger: None writes every selected step. Otherwise calls are held in memory, and written only around the first
@@ -177,6 +180,8 @@ class DumpConfig:
             and fetched.
         private_formats: what is stored of tensors in formats of a device's own (FRACTAL_NZ), with data ``"tensor"`` or
             ``"full"``: ``"logical"``, their elements; ``"both"``, also the memory of the device as it lies.
+        net_name: name of the network, which `aten-dump export --to npy` names a folder by, as MindSpore does; letters,
+            digits, ``.``, ``-`` and ``_``.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
@@ -193,6 +198,7 @@ class DumpConfig:
     exclude_ops: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     stacks: bool = True
+    argv: bool = True
     hash: HashName = "xxh3"
     sample: int | None = None
     trigger: Trigger = None
@@ -210,6 +216,7 @@ class DumpConfig:
     durability: Durability = "async"
     saved_tensors: SavedTensors = "nodes"
     private_formats: PrivateFormats = "logical"
+    net_name: str | None = None
     step_selection: Selection = field(init=False, repr=False, compare=False)
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 
@@ -236,18 +243,15 @@ class DumpConfig:
         if not all(isinstance(n, str) and n for n in names):
             raise _bad(name, value, "a string or a list of non-empty strings")
         for n in names:
-            if name in ("ops", "exclude_ops") and n.startswith("regex:"):
-                try:
-                    re.compile(n[len("regex:") :])
-                except re.error as error:
-                    raise _bad(name, n, f"a regular expression that compiles ({error})") from None
+            if name in ("ops", "exclude_ops"):
+                op_test(n, f"DumpConfig.{name}={n!r:.{_MOST_SHOWN}}")
         return names
 
     def _check_values(self) -> None:
         unknown = [n for n in self.statistics if n not in STATISTICS]
         if unknown or not self.statistics:
             raise _bad("statistics", list(self.statistics), "one or more of " + ", ".join(STATISTICS))
-        for name in ("stacks", "overwrite"):
+        for name in ("stacks", "argv", "overwrite"):
             if not isinstance(getattr(self, name), bool):
                 raise _bad(name, getattr(self, name), "True or False")
         for name, least, optional in (
@@ -266,6 +270,8 @@ class DumpConfig:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
                 allowed = f"an int of {least} or more, of 18 digits at most"
                 raise _bad(name, value, allowed + (", or None" if optional else ""))
+        if self.net_name is not None and not (isinstance(self.net_name, str) and NET_NAME.fullmatch(self.net_name)):
+            raise _bad("net_name", self.net_name, "letters, digits, '.', '-' and '_', none of '.' alone; or None")
         self._check_trigger()
 
     def _check_trigger(self) -> None:

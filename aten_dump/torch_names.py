@@ -52,11 +52,16 @@ is_expired: Final[Callable[[Any], bool]] = torch.UntypedStorage._expired  # type
 free_weak_ref: Final[Callable[[Any], None]] = torch.UntypedStorage._free_weak_ref
 referred_storage: Final[Callable[[Any], torch.UntypedStorage | None]] = torch.UntypedStorage._new_with_weak_ptr
 
+# -- what texts of a dump may name: an attribute that is looked up in torch itself may import half of it (torch._dynamo)
+DTYPES: Final = {name: found for name, found in vars(torch).items() if isinstance(found, torch.dtype)}
+LAYOUTS: Final = {name: found for name, found in vars(torch).items() if isinstance(found, torch.layout)}
+MEMORY_FORMATS: Final = {name: found for name, found in vars(torch).items() if isinstance(found, torch.memory_format)}
+
 # -- dtypes of which torch computes nothing: two numbers to a byte, or bits without a meaning; a torch may lack some
 _PACKED: Final = ("float4_e2m1fn_x2", "bit", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "quint4x2", "quint2x4")
 _NARROW: Final = tuple(f"{sign}int{n}" for sign in ("", "u") for n in range(1, 8))
 DTYPES_WITHOUT_NUMBERS: Final = frozenset(
-    dtype for name in (*_PACKED, *_NARROW) if (dtype := getattr(torch, name, None)) is not None
+    dtype for name in (*_PACKED, *_NARROW) if (dtype := DTYPES.get(name)) is not None
 )
 
 

@@ -136,7 +136,7 @@ def test_from_file(tmp_path: Path, name: str) -> None:
         ("a.json", "{", "a.json"),
         ("a.toml", "= 1", "a.toml"),
         ("a.yaml", "a: [", "a.yaml"),
-        ("a.yaml", "path: &a [*a]\n", "path is"),
+        ("a.yaml", "path: &a [*a]\n", "nested too deeply"),
         ("a.yaml", "path: d\n7: 1\n", "a field named 7, which is no text"),
         ("a.yaml", "task: statistics\nstatistics: [{2026-11-22: 1}]\n", "a field named datetime.date"),
         ("a.json", "[1]", "a.json"),

@@ -20,7 +20,7 @@ from torch import nn
 
 import aten_dump
 from aten_dump import compat
-from aten_dump.cli.main import main
+from aten_dump.cli.main import COMMANDS, main
 from tests.checkout import ROOT
 from tests.export.conftest import Net, record
 from tests.torch_features import needs_saved_tensors
@@ -34,6 +34,11 @@ DATA_DUMP = (
     '{"common_dump_settings": {"dump_mode": 0, "path": "by-config", "net_name": "Net", "iteration": "0|5-8", '
     '"saved_data": "full", "input_output": 0, "kernels": [], "support_device": [0, 1], "op_debug_mode": 0}}'
 )
+
+
+def test_the_page_on_strangers_dumps_covers_every_command() -> None:
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"aten-dump {name}`" not in text and f"`{name}`" not in text] == []
 
 
 def rows(guide: Path) -> Iterator[Any]:

@@ -20,16 +20,19 @@ from tests.checkout import ROOT
 PACKAGE = ROOT / "aten_dump"
 ROOT = PACKAGE.name
 
-LEAVES = {"errors", "config", "geometry", "torch_names", "whole_files"}
+LEAVES = {"errors", "config", "geometry", "torch_names", "whole_files", "plain_text", "patterns", "yaml_text"}
 READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "geometry": set(),
+    "patterns": {"errors"},
+    "plain_text": set(),
+    "yaml_text": set(),
     "torch_names": set(),
     "whole_files": set(),
-    "config_files": {"errors"},
-    "config": {"errors", "config_files"},
+    "config_files": {"errors", "yaml_text"},
+    "config": {"errors", "config_files", "patterns"},
     "store": {"errors", "geometry"},
     "capture": LEAVES | {"store"},
     "dump": LEAVES | {"store"},

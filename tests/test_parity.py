@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from importlib import import_module
 
 import pytest
 
-from aten_dump import DumpMode, RankDump, compat
+from aten_dump import DumpConfig, DumpMode, RankDump, compat
 from aten_dump.cli import main as cli
 from aten_dump.config_files import mindspore_keys, msprobe_keys
 from aten_dump.dump.foreign import formats
 from aten_dump.export import TARGETS
 from tests.checkout import ROOT
+from tests.config_files import test_config_files as keys
 
 PAGE = (ROOT / "docs" / "guide" / "parity.md").read_text(encoding="utf-8")
 ROW = re.compile(r"\| `([^`]+)` \| (.+) \| `([^`]+)::([^`]+)` \|")
@@ -74,6 +76,23 @@ def test_all_names_of_compat_are_told() -> None:
 
 def test_all_tables_are_held() -> None:
     assert set(re.findall(r"^## (.+)$", PAGE, re.MULTILINE)) == set(CODE)
+
+
+SAMPLES = {
+    "Keys of msprobe's config.json": keys.MSPROBE,
+    "Keys of a task in it": keys.OF_TASK,
+    "Keys of MindSpore's data_dump.json": keys.MINDSPORE,
+}
+FIELDS = {field.name for field in dataclasses.fields(DumpConfig) if field.init}
+
+
+@pytest.mark.parametrize(("title", "key"), [(title, key) for title in SAMPLES for key in rows(title)])
+def test_a_row_names_the_fields_that_its_key_sets_and_no_other(title: str, key: str) -> None:
+    """What stands before the first semicolon or colon is a list of fields, or there is none that the key sets."""
+    head = re.split("[;:]", rows(title)[key][0])[0]
+    named = set(re.findall(r"`(\w+)`", head)) & FIELDS
+    tried = [fields for name, _, fields in SAMPLES[title] if name == key]
+    assert named == {name for fields in tried for name in fields or ()}, head
 
 
 def test_keys_that_are_tried_are_all_keys() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from aten_dump import torch_names
+from aten_dump import DumpConfig, DumpMode, torch_names
+from aten_dump.store import records
 from tests.structure import PACKAGE, files
+from tests.torture.changing import records_of, signed
 
 PLACES = ("capture/torch_internals/", "torch_names.py", "capture/devices.py")
 # Attributes of torch's objects, read where the object is: a function around them would be one more frame for each op.
@@ -30,6 +34,7 @@ OF_OBJECTS = {
 }
 NOT_OF_TORCH = {"_getframe", "_field_defaults"}  # of sys, of a NamedTuple
 TEXTS = {"dump/foreign/msprobe_dump.py": {"torch._VF"}}  # in which the name is data, and nothing is looked up
+ASKED_OF_A_DEVICE = {"analysis/given_device.py"}  # whose names torch.device has found good
 _DOTTED = re.compile(r"torch(\.\w+)+")
 
 
@@ -143,3 +148,49 @@ def test_a_weak_reference_to_a_storage() -> None:
 
 def test_a_process_group_that_nobody_made() -> None:
     assert torch_names.process_group_named("no such group") is None
+
+
+def test_no_text_of_a_dump_is_looked_up_in_torch_itself() -> None:
+    """`torch._dynamo` imports the compiler: there are tables of dtypes, layouts and memory formats."""
+    wrong = []
+    for file in files(PACKAGE):
+        path = file.relative_to(PACKAGE).as_posix()
+        if path.startswith("capture/"):  # which reads no dump
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Name("getattr"), [ast.Name("torch"), ast.Constant(), *_]):
+                    pass
+                case ast.Call(ast.Name("getattr"), [ast.Name("torch"), *_]) if path not in ASKED_OF_A_DEVICE:
+                    wrong.append(f"{path}:{node.lineno}")
+    assert wrong == []
+
+
+def test_a_dtype_that_is_a_module_is_not_imported(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")):
+        torch.ones(3) * 2
+    index = tmp_path / "dump" / "step0" / "rank0" / "index.msgpack"
+    rows = records_of(index)
+    for row in rows:
+        if row[0] == records.TEXT and row[2] == "float32":
+            row[2] = "_dynamo"
+    index.write_bytes(signed(rows))
+    script = """
+import sys, aten_dump
+from aten_dump.cli.main import main
+before = "torch._dynamo" in sys.modules
+value = aten_dump.open_dump(sys.argv[1]).rank(0, 0).values[0]
+assert value.nbytes and not value.is_floating and value.layout
+for ask in (lambda: value.dtype, value.tensor):
+    try:
+        ask()
+    except aten_dump.AtenDumpError as error:
+        print(error)
+main(["stats", sys.argv[1]], standalone_mode=False)
+print(before, "torch._dynamo" in sys.modules)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "dump")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "False False"
+    assert all("has dtype '_dynamo', which torch" in line for line in lines[:2])

@@ -6,12 +6,11 @@ What has no bytes, or only some of its ops (statistics, hashes, a selection), is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..dump import RankDump, open_dump
-from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
 from .evidence.findings import RankEvidence
+from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
 from .flow.flat_memory import with_parts
 from .judging.precisions import precisions_of
 from .judging.rank_task import RECOMPUTE, Task, compare_rank, incomplete, pair_calls, with_partners
@@ -38,7 +37,9 @@ def _sides(task: Task) -> Iterator[tuple[str, int, int]]:
 
 def _holds_all(rank: RankDump) -> bool:
     config = rank.config
-    has_bytes = config.get("data") in ("tensor", "full") and config.get("io", "all") == "all" and not config.get("sample")
+    has_bytes = (
+        config.get("data") in ("tensor", "full") and config.get("io", "all") == "all" and not config.get("sample")
+    )
     return bool(has_bytes) and records_all_ops(rank) and len(rank.calls) > 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from .comparison_rows import table_of_rows
 from .evidence.answer import cause_sentences, compared, let_through, travel
 from .evidence.findings import Finding, RankEvidence, Row
 from .evidence.row_summary import RowSummary, summary_of
@@ -101,6 +102,24 @@ class Comparison:
         is_estimated = sum(2 * e.proven - e.judged for e in self.ranks) < 0
         text = _ESTIMATED if is_estimated and self.verdict == "within" else VERDICT_TEXTS[self.verdict]
         return f"{text} Let through: by {passed}." if passed else text
+
+    def to_pandas(self) -> Any:
+        """Return all rows as a ``pandas.DataFrame`` (extra ``pandas``): a row for each slot of each pair.
+
+        The columns are those of ``aten-dump compare --format csv``.
+
+        Raises:
+            MissingDataError: pandas is not installed.
+        """
+        return table_of_rows("pandas", self.rows)
+
+    def to_polars(self) -> Any:
+        """Return all rows as a ``polars.DataFrame`` (extra ``polars``); see `to_pandas`."""
+        return table_of_rows("polars", self.rows)
+
+    def to_arrow(self) -> Any:
+        """Return all rows as a ``pyarrow.Table`` (extra ``parquet``); see `to_pandas`."""
+        return table_of_rows("arrow", self.rows)
 
     def answer(self) -> str:
         """Return the verdict, the first cause and how the error travels, in lines."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..errors import ConfigError
+from ..yaml_text import read_yaml
 
 
 def load_yaml(file: Path, subject: str, verb: str) -> Any:
@@ -22,8 +21,8 @@ def load_yaml(file: Path, subject: str, verb: str) -> Any:
         ConfigError: it cannot be read or is not valid YAML.
     """
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {subject} {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{subject} {file} {verb} not valid YAML: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.util import Finalize
@@ -28,7 +29,7 @@ from .intercept.wait_wrappers import Waits
 from .interrupts import HeldSignals, deliver, runs_program
 from .naming.call_name import CallName
 from .recorder import Watch
-from .session import Session, step_number
+from .session import Session, state_of, step_number
 from .step.module_paths import ModulePaths
 from .step.step import text_of
 from .torch_internals.higher_order import HigherOrderRules
@@ -142,13 +143,17 @@ class DumpMode:
         """The number of the step in progress."""
         return self._session.current_step
 
-    def step(self, number: int | None = None) -> None:
-        """End the step in progress and begin the next one, or the step of a number above it.
+    def step(self, number: int | None = None, *, paused: bool = False) -> None:
+        """End the step in progress and begin the next one.
+
+        Args:
+            number: of the next one; None is the following.
+            paused: the next one begins with `resume`; nothing is recorded before, and no files are made.
 
         Raises:
             ConfigError: `number` is no number above that of the step in progress.
         """
-        self._session.step(number)
+        self._session.step(number, paused=paused)
         deliver()
 
     def flush(self) -> None:
@@ -162,9 +167,14 @@ class DumpMode:
         self._session.flush()
         deliver()
 
-    def pause(self) -> None:
-        """Stop recording until `resume`; the step goes on."""
-        self._session.pause()
+    def pause(self, *, keep_backward: bool = False) -> None:
+        """Stop recording until `resume`; the step goes on.
+
+        Args:
+            keep_backward: go on to record the backward of the calls that were recorded, and nothing else. Of what
+                checkpointing runs again, nothing is.
+        """
+        self._session.pause(keep_backward=keep_backward)
         deliver()
 
     def resume(self) -> None:
@@ -255,8 +265,7 @@ class DumpMode:
                 raise
             finally:
                 if self._session.is_entered:
-                    self.step()
-                    self.pause()
+                    self.step(paused=True)
 
         return step
 
@@ -273,6 +282,13 @@ class DumpMode:
         """
         with self._interception.on_this_thread() if self._session.is_recording else contextlib.nullcontext():
             yield
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DumpMode:
+        """Return this mode: what a program copies (a model, a trainer's state) may hold it, and it records once."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<DumpMode of {os.fspath(self.config.path)!r}: {state_of(self._session)}>"
 
     def close(self) -> None:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""

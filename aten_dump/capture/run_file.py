@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..config import DumpConfig
+from ..plain_text import without_secrets
 from ..store.records import FORMAT_VERSION, Note
 from ..store.run_json import RunFile, ranges_of
 from ..store.writing.settings import WriterSettings
@@ -143,7 +144,7 @@ def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict
             "devices": _devices(),
             "computing": how_devices_compute(),
             "threads": torch.get_num_threads(),
-            "command": sys.argv,
+            **({"command": without_secrets(sys.argv)} if config.argv else {}),
             "config": config.as_dict(),
         }
 

@@ -107,8 +107,8 @@ class Session:
             ring = self._sink = RingSink(self._sink, self.config, shared, run.rank)
             self._around = self._around._replace(observe=ring.observe)
 
-    def step(self, number: int | None = None) -> None:
-        """End the step in progress and begin the next one, or the step of a number above it."""
+    def step(self, number: int | None = None, *, paused: bool = False) -> None:
+        """End the step in progress and begin the next one, or that of a number above it; `paused`: with `resume`."""
         _check_thread(self, "step")
         following = self.current_step + 1
         if number is not None:
@@ -116,11 +116,11 @@ class Session:
             following = step_number("step", number, following, in_order)
         if self.is_recording:
             self._guarded(lambda: self._heed_requests(following))
-        stays = self._watch.recorder is not None and following in self.config.step_selection
+        stays = self._watch.recorder is not None and following in self.config.step_selection and not paused
         try:
             self._end_step(stays)
             self.current_step = following
-            if self.is_recording:
+            if self.is_recording and not paused:
                 self._guarded(self._begin_step)
         finally:
             if stays and self._watch.recorder is None:  # the next step did not begin
@@ -131,18 +131,25 @@ class Session:
         if self._run is not None and self._run.control is not None:
             self.config = self._run.control.before_step(step, self.config)
 
-    def pause(self) -> None:
-        """Stop recording until `resume`; the step goes on."""
+    def pause(self, *, keep_backward: bool = False) -> None:
+        """Stop recording until `resume`; the step goes on. With `keep_backward` that of what was recorded does too."""
         _check_thread(self, "pause")
         recorder = self._watch.recorder
-        if recorder is not None:
+        if recorder is not None and keep_backward:
+            recorder.step.selection.only_backward_of(recorder.step.next_id())
+        elif recorder is not None:
             self._watch.turn_off()
             self._interception.remove()
             recorder.go_unobserved()
 
     def resume(self) -> None:
-        """Record again after `pause`, within the same step."""
+        """Record again after `pause`, within the same step; begin one that was to wait for this."""
         _check_thread(self, "resume")
+        if self._recorder is None and self.is_recording:
+            self._guarded(self._begin_step)
+            return
+        if self._recorder is not None:
+            self._recorder.step.selection.only_backward_of(None)
         if self._watch.recorder is None and self._recorder is not None and self._failed is None:
             self._recorder.trust_no_memory()
             self._interception.install()
@@ -326,6 +333,21 @@ def step_number(method: str, number: object, least: int = 0, why: str = "") -> i
         above = f"a number above {least - 1}" if least else "an int of 0 or more"
         raise ConfigError(f"DumpMode.{method}({number!r:.100}): {why}allowed: {above}, of 18 digits at most")
     return found
+
+
+def state_of(session: Session) -> str:
+    """Return what a session does, in words."""
+    if not session.is_entered:
+        return "not entered" if session._run is None else f"closed after step {session.current_step}"
+    if session._failed is not None:
+        return f"failed in step {session.current_step}"
+    if session._run is None:
+        return "records nothing on this rank"
+    if session.current_step not in session.config.step_selection:
+        return f"step {session.current_step}, which is not selected"
+    if session._recorder is None:
+        return f"step {session.current_step}, which begins with resume()"
+    return f"{'paused in' if session._watch.recorder is None else 'records'} step {session.current_step}"
 
 
 def _check_thread(session: Session, what: str) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..errors import AtenDumpError
-from ..report.plain_text import visible_lines
+from ..plain_text import visible_lines
 from ..report.table import Table
 
 _TERMINAL_LINES: Final = 200

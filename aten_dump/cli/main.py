@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from .. import IS_COMPILED, __version__
 from ..errors import AtenDumpError, StoreError
-from ..report.plain_text import visible_lines
+from ..plain_text import visible_lines
 from .completion import install_option
 from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint
 

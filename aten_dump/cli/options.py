@@ -32,7 +32,7 @@ _PLACES = (
     click.option("--rank", type=int, help="Rank to read.  [default: all]"),
 )
 _FILTERS = (
-    click.option("--op", help="Exact op or api (aten::addmm, Functional.linear), a part of it, or regex:..."),
+    click.option("--op", help="Op or api in full (aten::addmm, Functional.linear), a part of it, or regex:..."),
     click.option("--kind", type=click.Choice(CALL_KINDS), help="Only calls of this kind."),
     click.option("--phase", type=click.Choice(PHASES), help="Only calls of this phase."),
     click.option("--mode", type=click.Choice(list(MODES)), help="Only calls in such modules, or in this grad mode."),

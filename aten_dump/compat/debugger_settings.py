@@ -49,8 +49,8 @@ def read_settings(config_path: str | os.PathLike[str] | None, given: Mapping[str
             f"{source} has keys without meaning here: {'; '.join(f'{key}: {why}' for key, why in unheard.items())}",
             stacklevel=4,
         )
-    # msprobe writes over what an earlier run of the script has left.
-    fields = {"overwrite": True, **translation.fields}
+    # msprobe writes over what an earlier run of the script has left, and has a step on file when it has ended.
+    fields = {"overwrite": True, "durability": "step", **translation.fields}
     if content["level"] == SAVED_ONLY:
         fields["ops"] = (_NOTHING,)  # what is saved under a name is recorded all the same
     config = DumpConfig.from_dict(fields, source)

@@ -113,18 +113,21 @@ class PrecisionDebugger:
 
     @classmethod
     def forward_backward_dump_end(cls) -> None:
-        """Do what `stop` does; older scripts say so."""
-        cls.stop()
+        """End the block that `start` began: its backward goes on to be recorded until `stop`, and nothing else."""
+        self = cls._get()
+        if self._is_on and self._mode is not None and not self._settings.saved_only:
+            self._is_on = False
+            self._mode.pause(keep_backward=True)
 
     @classmethod
     def step(cls) -> None:
-        """End a step."""
+        """End a step; what was recorded of it is on file, and can be read."""
         self = cls._get()
         self._steps += 1
-        if self._is_on:
-            self._go_on()
-            if not self._switch.is_on():
-                self._pause()
+        if self._mode is None:
+            return
+        self._is_on = self._is_on and not self._settings.saved_only and self._switch.is_on()
+        self._go_on(paused=not self._is_on)
 
     @classmethod
     def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
@@ -186,11 +189,11 @@ class PrecisionDebugger:
         model = self._model if self._model is None or isinstance(self._model, nn.Module) else _by_number(self._model)
         self._mode = DumpMode(self._settings.config, model=model).start(self._first_step + self._steps)
 
-    def _go_on(self) -> None:
+    def _go_on(self, *, paused: bool = False) -> None:
         """Have the mode be in the step in progress; steps in which nothing was started are left out of the dump."""
         number = self._first_step + self._steps
         if self._mode is not None and self._mode.current_step != number:
-            self._mode.step(number)
+            self._mode.step(number, paused=paused)
 
     def _pause(self) -> None:
         self._is_on = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..errors import ConfigError
 from .translation import Translation, no_meaning, numbers, path_field, pattern
 
+_AROUND: Final = "MS_DIAGNOSTIC_DATA_PATH"  # where MindSpore makes the directory of a dump without a path
 _DATA: Final = {"tensor": "tensor", "statistic": "statistic", "full": "full"}
 _IO: Final = {0: "all", 1: "input", 2: "output"}
 _STATISTICS: Final = {
@@ -63,11 +65,30 @@ def _support_device(translation: Translation, key: str, found: Any) -> None:
 
 
 def _op_debug_mode(translation: Translation, key: str, found: Any) -> None:
-    translation.choose(key, found, {0: None, 3: None, 4: None})
-    if found:
-        translation.put(key, trigger="nonfinite")
-    else:
+    translation.choose(key, found, dict.fromkeys(range(5)))
+    if found == 0:
         translation.mapped[key] = "no trigger: the default"
+    elif found == 4:
+        translation.drop(key, "a call that raises is recorded with its inputs and its error, whatever else is")
+    else:
+        translation.put(key, trigger="nonfinite")
+        if found != 3:
+            translation.mapped[key] += "; overflows of AiCore (1) and of atomic adds (2) are not told apart: both count"
+
+
+def _path(translation: Translation, key: str, found: Any) -> None:
+    """Take the directory of the dump; where it is empty that of the environment, as MindSpore does."""
+    if found != "":
+        path_field(translation, key, found)
+        return
+    around = os.environ.get(_AROUND)
+    if not around:
+        raise ConfigError(f"{translation.source}: path is empty, and {_AROUND} is not set; set one to a directory")
+    translation.put(key, path=os.path.join(around, "debug_dump"))
+
+
+def _net_name(translation: Translation, key: str, found: Any) -> None:
+    translation.put(key, net_name=found or None)
 
 
 def _statistic_category(translation: Translation, key: str, found: Any) -> None:
@@ -92,8 +113,8 @@ def _enable(translation: Translation, key: str, found: Any) -> None:
 _COMMON: Final[dict[str, Callable[[Translation, str, Any], None]]] = {
     "op_debug_mode": _op_debug_mode,
     "dump_mode": _dump_mode,
-    "path": path_field,
-    "net_name": no_meaning("the dump's directory is `path`"),
+    "path": _path,
+    "net_name": _net_name,
     "iteration": _iteration,
     "saved_data": _saved_data,
     "input_output": _input_output,
@@ -142,4 +163,6 @@ def translate(content: Mapping[str, Any], source: str) -> Translation:
         translation.each(chosen, _SECTIONS[section])
         for key in set(keys) - set(chosen):
             translation.drop(key, "it is off in this file")
+    if "path" not in translation.fields:
+        _path(translation, "path", "")
     return translation

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
+from ..yaml_text import read_yaml
 from . import mindspore_keys, msprobe_keys
 from .translation import Translation
 
@@ -61,15 +62,13 @@ def read_named_fields(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def _names(content: object) -> Iterator[object]:
-    """Yield the names of all fields; those of YAML may be numbers and dates, and its lists may hold themselves."""
-    waiting, seen = [content], set()
+    """Yield the names of all fields; those of YAML may be numbers and dates."""
+    waiting = [content]
     while waiting:
         item = waiting.pop()
-        if id(item) in seen or not isinstance(item, Mapping | list):
-            continue
-        seen.add(id(item))
-        yield from item if isinstance(item, Mapping) else ()
-        waiting += item.values() if isinstance(item, Mapping) else item
+        if isinstance(item, Mapping | list):
+            yield from item if isinstance(item, Mapping) else ()
+            waiting += item.values() if isinstance(item, Mapping) else item
 
 
 def _parse_toml(text: str) -> Any:
@@ -80,18 +79,9 @@ def _parse_toml(text: str) -> Any:
     return tomllib.loads(text)
 
 
-def _parse_yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     ".json": json.loads,
     ".toml": _parse_toml,
-    ".yaml": _parse_yaml,
-    ".yml": _parse_yaml,
+    ".yaml": read_yaml,
+    ".yml": read_yaml,
 }

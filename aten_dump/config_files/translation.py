@@ -48,7 +48,7 @@ class Translation:
 
     def wrong(self, key: str, found: object, allowed: str) -> ConfigError:
         """Return the error for a value that the other tool does not allow either."""
-        return ConfigError(f"{self.source}: {key} is {found!r}; {self.tool} allows: {allowed}")
+        return ConfigError(f"{self.source}: {key} is {found!r:.200}; {self.tool} allows: {allowed}")
 
     def strings(self, key: str, found: object) -> list[str]:
         """Return a list of strings; a single one counts as a list of it."""

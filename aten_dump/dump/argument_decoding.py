@@ -24,6 +24,7 @@ from ..store.records import (
     TREE_VALUE,
     Tree,
 )
+from ..torch_names import DTYPES, LAYOUTS, MEMORY_FORMATS
 
 Device = torch.device | str
 
@@ -77,21 +78,21 @@ def read_device(text: str) -> Device:
         return UnknownDevice(text)
 
 
-def _named(kind: type) -> Callable[[Tree], Any]:
-    """Return a reader of ``[tag, name]`` whose name is an attribute of torch; unknown names stay text."""
+def _named(table: Mapping[str, Any]) -> Callable[[Tree], Any]:
+    """Return a reader of ``[tag, name]`` whose name is in a table of torch's; unknown names stay text."""
 
     def read(tree: Tree) -> Any:
-        found = getattr(torch, tree[1], None)
-        return found if isinstance(found, kind) else ReprRef(f"torch.{tree[1]}")
+        found = table.get(tree[1])
+        return ReprRef(f"torch.{tree[1]}") if found is None else found
 
     return read
 
 
 _LEAVES: Final[Mapping[int, Callable[[Tree], Any]]] = {
-    TREE_DTYPE: _named(torch.dtype),
+    TREE_DTYPE: _named(DTYPES),
     TREE_DEVICE: lambda tree: read_device(tree[1]),
-    TREE_MEMORY_FORMAT: _named(torch.memory_format),
-    TREE_LAYOUT: _named(torch.layout),
+    TREE_MEMORY_FORMAT: _named(MEMORY_FORMATS),
+    TREE_LAYOUT: _named(LAYOUTS),
     TREE_GENERATOR: lambda tree: GeneratorRef(read_device(tree[1]), tree[2]),
     TREE_COMPLEX: lambda tree: complex(tree[1], tree[2]),
     TREE_OBJECT: lambda tree: ObjectRef(tree[1]),

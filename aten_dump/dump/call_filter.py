@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import translate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ..errors import ConfigError
+from ..patterns import module_test, op_test, text_test
 from ..store import records
-from ..store.op_names import read_op_name
 
 if TYPE_CHECKING:
     from .index.tables import Tables
 
-REGEX: Final = "regex:"
+_SHOWN: Final = 100  # characters of a text, in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +35,11 @@ class CallFilter:
 
     def __init__(self, tables: Tables, wanted: Wanted) -> None:
         self._tables = tables
-        self._name = None if wanted.name is None else _one_of_texts("name", wanted.name)
+        self._name = None if wanted.name is None else text_test(wanted.name, _what("name", wanted.name))
         self._phase = None if wanted.phase is None else _code("phase", wanted.phase, records.PHASES)
         self._ops = self._matching_ops(wanted.op, wanted.kind)
         self._mode = None if wanted.mode is None else tables.modes.are(wanted.mode)
-        self._modules = None if wanted.module is None else _inside("module", wanted.module)
+        self._modules = None if wanted.module is None else module_test(wanted.module, "filter module")
         self._module_facts: dict[int, bool] = {}
 
     def _matching_ops(self, op: str | None, kind: str | None) -> set[int] | None:
@@ -52,9 +50,8 @@ class CallFilter:
             code = _code("kind", kind, records.CALL_KINDS)
             found = [record for record in found if record.call_kind == code]
         if op is not None:
-            exact = [record for record in found if op in op_names(record)]
-            matches = _one_of_texts("op", op)
-            found = exact or [record for record in found if any(matches(text) for text in op_names(record))]
+            matches = op_test(op, _what("op", op))
+            found = [record for record in found if matches(record.op, f"{record.prefix}.{record.api}")]
         return {record.id for record in found}
 
     def select(self, positions: Sequence[int]) -> Sequence[int]:
@@ -85,47 +82,13 @@ class CallFilter:
     def _matches_text(self, module: int) -> bool:
         known = self._module_facts.get(module)
         if known is None:
-            known = module != 0 and self._modules is not None and self._modules(self._tables.text(module))
+            known = self._modules is not None and self._modules(self._tables.text(module))
             self._module_facts[module] = known
         return known
 
 
-def op_names(op: records.Op) -> tuple[str, str, str]:
-    """Return the names a user may know an op by: in full, without its overload, and as in call names."""
-    return op.op, read_op_name(op.op).without_overload, f"{op.prefix}.{op.api}"
-
-
-def _one_of_texts(field: str, pattern: str) -> Callable[[str], bool]:
-    """Return a test for a part of a text in any case, or for ``regex:...``."""
-    if pattern.startswith(REGEX):
-        return _regex(field, pattern)
-    part = pattern.lower()
-    return lambda text: part in text.lower()
-
-
-def _regex(field: str, pattern: str) -> Callable[[str], bool]:
-    try:
-        search = re.compile(pattern[len(REGEX) :]).search
-    except re.error as error:
-        raise ConfigError(
-            f"filter {field}={pattern!r} is not a regular expression: {error}; mend it or leave out 'regex:'"
-        ) from None
-    return lambda text: search(text) is not None
-
-
-def _inside(field: str, pattern: str) -> Callable[[str], bool]:
-    """Return a test for modules that match a glob, or are inside one that does."""
-    if not pattern:
-        raise ConfigError(f"filter {field} is empty; give a glob on the module path such as 'transformer.h.*.attn'")
-    match = re.compile(translate(pattern)).match
-    return lambda fqn: any(match(outer) for outer in outer_modules(fqn))
-
-
-def outer_modules(fqn: str) -> Iterable[str]:
-    """Yield a module path and the paths of the modules around it: ``a.b``, ``a``."""
-    while fqn:
-        yield fqn
-        fqn = fqn.rpartition(".")[0]
+def _what(field: str, text: str) -> str:
+    return f"filter {field}={text!r:.{_SHOWN}}"
 
 
 def _code(field: str, value: str, allowed: tuple[str, ...]) -> int:

@@ -50,12 +50,12 @@ class Calls(Sequence[Call]):
         """Return the calls that match all of what is given.
 
         Args:
-            op: an exact name (``"aten::addmm"``, ``"Functional.linear"``), a part of one in any case, or
-                ``"regex:..."``, tried on the op and on prefix and api of the call's name.
+            op: a full name (``"aten::addmm"``, ``"Functional.linear"``), a part of one in any case, or
+                ``"regex:..."``, tried on the op and on prefix and api of the call's name; see `aten_dump.patterns`.
             kind: ``"aten"``, ``"api"``, ``"module"`` or ``"node"``.
             phase: ``"forward"``, ``"recompute"``, ``"backward"`` or ``"optimizer"``.
             module: glob on the module path; a match takes in everything inside the module.
-            name: as `op`, tried on the whole call name.
+            name: a part of the whole call name in any case, or ``"regex:..."``.
 
         Raises:
             ConfigError: an unknown kind or phase, or a regular expression that does not compile.
@@ -97,6 +97,9 @@ class Calls(Sequence[Call]):
         """Return a ``pyarrow.Table`` (extra ``parquet``); see `to_pandas`."""
         return table_of("arrow", self._rank, self, rows)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Calls, (self._rank, list(self._positions))
+
     def __repr__(self) -> str:
         return f"<{len(self)} calls of {self._rank.where}>"
 
@@ -123,6 +126,9 @@ class Values(Sequence[Value]):
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Values, (self._rank, list(self._ids))
 
     def __repr__(self) -> str:
         return f"<{len(self)} values of {self._rank.where}>"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError
 from ..store import records
+from ..torch_names import DTYPES
 from .argument_decoding import decode
 from .call_facts import CallFacts
 from .index.links import Links
@@ -145,6 +146,10 @@ class Call(CallFacts):
     def __hash__(self) -> int:
         return hash((self._rank, self._record.id))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle it as a place in its recording, which is read again."""
+        return _call_of, (self._rank, self._record.id)
+
     def __repr__(self) -> str:
         return f"<Call {self.id} {self.name}>"
 
@@ -167,8 +172,8 @@ class Value(ValueFacts):
         parts = self.parts
         if parts and self._record.storage == 0:
             return sum(part.nbytes for part in parts.values())
-        dtype = getattr(torch, self.dtype_name, None)
-        return self.numel * (dtype.itemsize if isinstance(dtype, torch.dtype) else 1)
+        dtype = DTYPES.get(self.dtype_name)
+        return self.numel * (1 if dtype is None else dtype.itemsize)
 
     @property
     def parts(self) -> dict[str, Value]:
@@ -244,6 +249,10 @@ class Value(ValueFacts):
     def __hash__(self) -> int:
         return hash((self._rank, self._record.id))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle it as a place in its recording, which is read again."""
+        return _value_of, (self._rank, self._record.id)
+
     def __repr__(self) -> str:
         name = f"{self.id} {self.dtype_name}{list(self._record.shape)} {self.device_name}"
         return f"<Value {name} undefined>" if self.undefined else f"<Value {name}>"
@@ -252,6 +261,14 @@ class Value(ValueFacts):
         made, read = self.producer, self.consumers
         names = [f"{call.name}.{slot}" for call, slot in ([made] if made else []) + read]
         return value_html(self, self.nbytes, names[0] if made else "", names[1:] if made else names)
+
+
+def _call_of(rank: Recording, id: int) -> Call:
+    return rank.call_at(rank.tables.positions[id])
+
+
+def _value_of(rank: Recording, id: int) -> Value:
+    return rank.value_by_id(id)
 
 
 class Recording:

@@ -8,7 +8,7 @@ import torch
 
 from ..errors import MissingDataError
 from ..store import records
-from ..torch_names import DTYPES_WITHOUT_NUMBERS
+from ..torch_names import DTYPES, DTYPES_WITHOUT_NUMBERS, LAYOUTS
 from .argument_decoding import Device, read_device
 from .index.tables import Tables
 from .value_statistics import Stats
@@ -66,8 +66,8 @@ class ValueFacts:
                 f"value {self.id} of {self.where} has no dtype: of a tensor whose sizes are no numbers "
                 "(nested, symbolic, or of a lazy module) the class is all that is recorded"
             )
-        found = getattr(torch, self.dtype_name, None)
-        if not isinstance(found, torch.dtype):
+        found = DTYPES.get(self.dtype_name)
+        if found is None:
             raise MissingDataError(
                 f"value {self.id} of {self.where} has dtype {self.dtype_name!r}, which torch {torch.__version__} "
                 "does not have; read the dump with the torch that wrote it (run.json names it)"
@@ -88,8 +88,7 @@ class ValueFacts:
 
     @property
     def layout(self) -> torch.layout:
-        found = getattr(torch, self.layout_name, torch.strided)
-        return found if isinstance(found, torch.layout) else torch.strided
+        return LAYOUTS.get(self.layout_name, torch.strided)
 
     @property
     def layout_name(self) -> str:
@@ -104,8 +103,8 @@ class ValueFacts:
     @property
     def is_floating(self) -> bool:
         """True for a float or complex dtype that torch computes with; False where this torch lacks the dtype."""
-        found = getattr(torch, self.dtype_name, None)
-        if not isinstance(found, torch.dtype) or found in DTYPES_WITHOUT_NUMBERS:
+        found = DTYPES.get(self.dtype_name)
+        if found is None or found in DTYPES_WITHOUT_NUMBERS:
             return False
         return found.is_floating_point or found.is_complex
 

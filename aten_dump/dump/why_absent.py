@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from ..patterns import op_names, outer_modules
 from ..store import records
 from ..store.records import RECOVERED
-from .call_filter import CallFilter, Wanted, op_names, outer_modules
+from .call_filter import CallFilter, Wanted
 from .index.source import Source
 from .index.tables import Tables
 from .value_facts import ValueFacts
@@ -97,7 +98,7 @@ def no_such_filter(tables: Tables, wanted: Wanted) -> str:
     everything = range(len(tables.calls))
     modules = {tables.text(int(number)) for number in np.unique(tables.calls.column("module"))}
     known = {
-        "op": {name for op in tables.ops.records() for name in op_names(op)[1:]},
+        "op": {name for op in tables.ops.records() for name in op_names(op.op, f"{op.prefix}.{op.api}")[1:]},
         "module": {path for module in modules for path in outer_modules(module)},
     }
     clauses = []

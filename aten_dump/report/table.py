@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from rich.cells import cell_len
 
-from .plain_text import visible
+from ..plain_text import visible
 
 _GAP: Final = "  "
 _ELLIPSIS: Final = "…"

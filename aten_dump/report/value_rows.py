@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,7 @@ from typing import Any, TextIO
 
 from ..dump import RankDump
 from ..dump.dataframes.tensor_columns import value_column_types, value_rows
-from . import plain_text
+from ..plain_text import CsvRows
 
 __all__ = ["columns", "value_rows", "write_csv", "write_json"]
 
@@ -22,18 +21,10 @@ def columns(ranks: Iterable[RankDump]) -> list[str]:
 
 def write_csv(rows: Iterable[dict[str, Any]], names: Sequence[str], file: TextIO) -> None:
     """Write rows as CSV; shapes are JSON lists, what was not recorded is empty."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
+    writer = CsvRows(file)
+    writer.write(names)
     for row in rows:
-        writer.writerow([_csv_cell(row.get(name)) for name in names])
-
-
-def _csv_cell(cell: Any) -> Any:
-    if isinstance(cell, list):
-        return json.dumps(cell)
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    return "" if cell is None else repr(cell) if isinstance(cell, float) else plain_text.cell(cell)
+        writer.write(row.get(name) for name in names)
 
 
 def write_json(rows: Iterable[dict[str, Any]], names: Sequence[str], file: TextIO) -> None:

@@ -14,6 +14,7 @@ import errno
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -107,6 +108,48 @@ def make_folder(path: str) -> int:
         return os.open(name, flags, dir_fd=outer)
     finally:
         os.close(outer)
+
+
+def open_subfolder(root: Path | str, name: str, *, make: bool = False) -> int:
+    """Open a folder of a dump that is no step's or rank's, as ``control``; `make` it where there is none.
+
+    Raises:
+        FormatError: it is a link or a file.
+        OSError: as `os.open` and `os.mkdir` raise it.
+    """
+    outer = open_folder(root)
+    try:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=outer)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC, dir_fd=outer)
+    except OSError as error:
+        if error.errno in _LINK_ERRORS:
+            raise _not_ours(os.path.join(root, name), outer, name) from error
+        raise
+    finally:
+        os.close(outer)
+
+
+def replace_inside(folder: int, path: Path | str, data: bytes) -> None:
+    """Write a small file in an open folder of a dump, in place of the one of its name: whole, or not at all.
+
+    Raises:
+        OSError: it cannot be written; the file that was there stays.
+    """
+    name = os.path.basename(path)
+    draft = f".{name}.{os.getpid()}-{threading.get_ident()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft, dir_fd=folder)  # of a process that was killed, or what somebody put there
+    fd = open_inside(os.path.join(os.path.dirname(path), draft), os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=folder)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
 
 
 def open_inside(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o666, folder: int | None = None) -> int:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -77,11 +78,39 @@ def _text(ranges: list[list[int]]) -> str:
 
 
 def read_ranges(text: object) -> list[tuple[int, int]]:
-    """Return the ranges (low, high) of what `ranges_of` made; none where it is something else."""
+    """Return the ranges (low, high) of what `ranges_of` made, which go up; none where it is something else.
+
+    A file may claim more numbers than fit in memory: never go through those of a range one by one.
+    """
     if not isinstance(text, str) or not _RANGES.fullmatch(text):
         return []
     pairs = (part.partition("-") for part in text.split("|"))
-    return [(int(low), int(high or low)) for low, _, high in pairs]
+    found = [(int(low), int(high or low)) for low, _, high in pairs]
+    last = -1
+    for low, high in found:
+        if not last < low <= high:
+            return []
+        last = high
+    return found
+
+
+def ranges_text(ranges: Iterable[tuple[int, int]]) -> str:
+    """Return ranges as ``DumpConfig.steps`` has them: ``0-3|7``."""
+    return _text([list(pair) for pair in ranges])
+
+
+def without(ranges: Iterable[tuple[int, int]], numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return what is left of the ranges without some numbers, which are in them: by pairs, however many they span."""
+    left = []
+    gone = sorted(set(numbers))
+    for low, high in ranges:
+        for number in gone[bisect_left(gone, low) : bisect_right(gone, high)]:
+            if low < number:
+                left.append((low, number - 1))
+            low = number + 1
+        if low <= high:
+            left.append((low, high))
+    return left
 
 
 def write_run(root: Path, info: dict[str, Any]) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 import torch
+from click.testing import CliRunner
 
-from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.comparison import Comparison
+from aten_dump.analysis.comparison_rows import COLUMNS
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
+from aten_dump.cli.main import main
+from aten_dump.config import STATISTICS
+from aten_dump.dump.dataframes.call_columns import FACTS
 
 
 def evidence(rank: int, *, wrong: str = "", note: str = "") -> RankEvidence:
@@ -48,3 +54,45 @@ def test_what_was_only_estimated_is_not_said_to_be_the_same(tmp_path: Path, data
             (weight * 3).exp().sum(0).mul(2).tanh()
     found = compare(tmp_path / "a", tmp_path / "b")
     assert found.exit_code == 0 and found.headline.startswith(said)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
+def test_a_comparison_is_a_table(tmp_path: Path, library: str) -> None:
+    for name, factor in (("a", 2.0), ("b", 3.0)):
+        with DumpMode(DumpConfig(tmp_path / name, data="full")):
+            torch.arange(4.0) * factor
+    found = compare(tmp_path / "a", tmp_path / "b")
+    table = getattr(found, f"to_{library}")()
+    rows = {"pandas": lambda: table.to_dict("records"), "polars": lambda: table.to_dicts()}.get(
+        library, lambda: table.to_pylist()
+    )()
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["target"], row["slot"], row["status"]) for row in rows] == [
+        (row.target.call if row.target else None, row.slot, row.status) for row in found.rows
+    ]
+    different = next(row for row in rows if row["status"] == "different" and row["count"] == 4)
+    assert different["max_abs"] == 3.0 and different["max_abs_at"] == [3]
+
+
+def test_one_fact_has_one_name_in_all_tables(tmp_path: Path) -> None:
+    """So that tables are joined by the columns that they have in common, and a script knows one set of names."""
+    with DumpMode(DumpConfig(tmp_path / "dump", data="statistic")):
+        torch.arange(4.0) * 2
+    rank = open_dump(tmp_path / "dump").rank(0, 0)
+    CliRunner().invoke(main, ["export", str(tmp_path / "dump"), "--to", "parquet", "--out", str(tmp_path / "out")])
+    exported = {path.name: pyarrow.parquet.read_table(path) for path in (tmp_path / "out").iterdir()}
+    tables = {**exported, "of calls": rank.calls.to_arrow(), "of values": rank.calls.to_arrow(rows="values")}
+    tables["compared"] = compare(tmp_path / "dump", tmp_path / "dump").to_arrow()
+    stats = CliRunner().invoke(main, ["stats", str(tmp_path / "dump"), "--format", "csv"]).stdout.splitlines()[0]
+    assert stats.split(",") == tables["of values"].column_names
+    own = {*STATISTICS, *(name for name in COLUMNS if name not in FACTS)}
+    for name, table in tables.items():
+        assert set(table.column_names) <= {*FACTS, *own}, name
+    cells = {
+        fact: {str(cell) for table in tables.values() if fact in table.column_names for cell in table[fact].to_pylist()}
+        for fact in ("call", "call_id", "value_id", "storage_id")
+    }
+    assert cells["call"] == {call.name for call in rank.calls}
+    assert cells["call_id"] == {str(call.id) for call in rank.calls}
+    assert cells["value_id"] == {str(value.id) for value in rank.values}
+    assert cells["storage_id"] == {str(value.storage) for value in rank.values}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -259,3 +260,61 @@ def test_what_is_no_text_is_refused_and_the_dump_stays_readable(
         with pytest.raises(ConfigError, match="allowed: a text"):
             say(dump)
     assert "Aten.ones.0.forward" in {call.name for call in open_dump(tmp_path / "d").step(0).rank(0).calls}
+
+
+def test_a_mode_says_what_it_does_and_is_copied_as_itself(tmp_path: Path) -> None:
+    """Programs copy what holds it: a model, a trainer's state."""
+    mode = DumpMode(DumpConfig(tmp_path / "dump", steps="0|2"))
+    said = [repr(mode)]
+    with mode:
+        holder = copy.deepcopy({"mode": mode, "weight": torch.ones(2)})
+        assert holder["mode"] is mode
+        said.append(repr(mode))
+        mode.pause()
+        said.append(repr(mode))
+        mode.step()
+        said.append(repr(mode))
+    said.append(repr(mode))
+    head = f"<DumpMode of '{tmp_path / 'dump'}': "
+    assert [text.removeprefix(head) for text in said] == [
+        "not entered>", "records step 0>", "paused in step 0>", "step 1, which is not selected>", "closed after step 1>",
+    ]  # fmt: skip
+
+
+def test_a_step_that_begins_with_resume_leaves_nothing_before(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump")) as dump:
+        torch.ones(2).exp()
+        dump.step(paused=True)
+        torch.ones(2).sin()
+        dump.step(5, paused=True)
+        dump.resume()
+        torch.ones(2).cos()
+        dump.step(paused=True)
+    found = open_dump(tmp_path / "dump")
+    ops = {step: {call.op for call in found.rank(step, 0).calls} for step in found.steps}
+    assert sorted(ops) == [0, 5]
+    assert "aten::exp" in ops[0] and "aten::cos" in ops[5] and not {"aten::sin", "aten::exp"} & ops[5]
+    assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == ["run.json", "step0", "step5"]
+
+
+def test_a_pause_may_keep_the_backward_of_what_was_recorded(tmp_path: Path) -> None:
+    x = torch.ones(3, requires_grad=True)
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")) as dump:
+        y = x.exp()
+        dump.pause(keep_backward=True)
+        y.sin().sum().backward()
+        dump.resume()
+        x.cos()
+        dump.pause(keep_backward=True)
+        dump.pause()
+        x.tan()
+        dump.resume()
+        x.tanh()
+    rank = open_dump(tmp_path / "dump").rank(0, 0)
+    ops = {call.op for call in rank.calls}
+    assert {"aten::exp", "ExpBackward0", "aten::cos", "aten::tanh"} <= ops
+    assert not {"aten::sin", "SinBackward0", "aten::tan", "aten::sum"} & ops
+    exp = next(call for call in rank.calls if call.op == "ExpBackward0")
+    assert exp.forward is not None and exp.forward.name == "Aten.exp.0.forward"
+    assert "pause(keep_backward=True)" in next(note.message for note in rank.notes if note.code == "selection")
+    assert torch.equal(x.grad, torch.ones(3).exp() * torch.ones(3).exp().cos())  # type: ignore[arg-type]

@@ -319,3 +319,55 @@ def test_it_is_made_with_the_parameters_of_theirs() -> None:
         "self, config_path=None, task=None, dump_path=None, level=None, step=None, model=None"
     )
     assert inspect.signature(PrecisionDebugger.__init__).parameters["model"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_the_end_of_a_block_keeps_its_backward_and_nothing_of_what_comes_then(
+    tmp_path: Path, model: nn.Module, level: str
+) -> None:
+    """As msprobe 1.1 has it: the block's calls, forward and backward, until `stop`."""
+    PrecisionDebugger(config(tmp_path, level=level))
+    for _ in range(2):
+        given = torch.ones(3, 4)
+        PrecisionDebugger.start(model)
+        out = model(given)
+        PrecisionDebugger.forward_backward_dump_end()
+        out.sigmoid().square().mean().backward()
+        model(given)
+        PrecisionDebugger.stop()
+        out.sum()
+        PrecisionDebugger.step()
+    for step in (0, 1):
+        rank = open_dump(tmp_path / "dump").step(step).rank(0)
+        names = {call.name for call in rank.calls if call.kind == "api" and call.phase == "forward"}
+        assert names == {"Functional.linear.0.forward", "Functional.relu.0.forward", "Functional.linear.1.forward"}
+        backward = {call.name for call in rank.calls if call.kind == "api" and call.phase == "backward"}
+        assert backward == {name.replace("forward", "backward") for name in names}
+        ops = {call.op for call in rank.calls}
+        assert "aten::sigmoid" not in ops and "aten::sigmoid_backward" not in ops and "SigmoidBackward0" not in ops
+        assert all(call.forward is not None for call in rank.calls if call.phase == "backward")
+        assert ("aten::threshold_backward" in ops) == (level == "mix")
+
+
+EXITS = """
+import os, sys, torch
+from aten_dump import open_dump
+from aten_dump.compat import PrecisionDebugger
+PrecisionDebugger(sys.argv[1])
+for step in range(2):
+    PrecisionDebugger.start()
+    torch.ones(3).exp()
+    PrecisionDebugger.stop()
+    PrecisionDebugger.step()
+    dump = open_dump(sys.argv[2])
+    print(dump.steps, all(rank.complete for rank in dump.all_ranks()), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_step_that_has_ended_can_be_read_at_once_and_stays(tmp_path: Path) -> None:
+    path = config(tmp_path)
+    assert run(EXITS, path, str(tmp_path / "dump")) == "[0] True\n[0, 1] True\n"
+    dump = open_dump(tmp_path / "dump")
+    assert dump.steps == [0, 1] and all(rank.complete for rank in dump.all_ranks())
+    assert "aten::exp" in {call.op for call in dump.rank(1, 0).calls}

@@ -74,13 +74,16 @@ OF_TASK: list[tuple[str, Any, dict[str, Any] | None]] = [
 ]
 MINDSPORE: list[tuple[str, Any, dict[str, Any] | None]] = [
     ("op_debug_mode", 0, {"trigger": None}),
+    ("op_debug_mode", 1, {"trigger": "nonfinite"}),
+    ("op_debug_mode", 2, {"trigger": "nonfinite"}),
     ("op_debug_mode", 3, {"trigger": "nonfinite"}),
-    ("op_debug_mode", 4, {"trigger": "nonfinite"}),
+    ("op_debug_mode", 4, None),
     ("dump_mode", 0, {"ops": ()}),
     ("dump_mode", 1, {"ops": ("relu",)}),
     ("dump_mode", 2, None),
     ("path", "/elsewhere", {"path": "/elsewhere"}),
-    ("net_name", "ResNet50", None),
+    ("net_name", "ResNet50", {"net_name": "ResNet50"}),
+    ("net_name", "", {"net_name": None}),
     ("iteration", "0|5-8|100-120", {"steps": "0|5-8|100-120"}),
     ("iteration", "all", {"steps": "all"}),
     ("saved_data", "tensor", {"data": "tensor"}),
@@ -170,7 +173,7 @@ def test_the_documented_files(tmp_path: Path) -> None:
         (),
         "0|1|2|3|4|5|6|7",
     )
-    assert set(dropped) == {"net_name", "enable", "trans_flag", "stat_calc_mode", "kernels"}
+    assert set(dropped) == {"enable", "trans_flag", "stat_calc_mode", "kernels"}
     choice = {"scope": [], "list": [], "data_mode": ["all"]}
     theirs = {
         "task": "statistics",
@@ -206,6 +209,17 @@ def test_the_documented_files(tmp_path: Path) -> None:
 def test_wrong_values_say_what_is_allowed(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         translated(tmp_path, content)
+
+
+def test_a_path_that_is_empty_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MindSpore appends a folder to the one of the variable."""
+    monkeypatch.setenv("MS_DIAGNOSTIC_DATA_PATH", str(tmp_path))
+    for common in ({"path": ""}, {}):
+        assert translated(tmp_path, {"common_dump_settings": common})[0].path == str(tmp_path / "debug_dump")
+    assert translated(tmp_path, {"common_dump_settings": {"path": "/mine"}})[0].path == "/mine"
+    monkeypatch.delenv("MS_DIAGNOSTIC_DATA_PATH")
+    with pytest.raises(ConfigError, match=r"path is empty, and MS_DIAGNOSTIC_DATA_PATH is not set"):
+        translated(tmp_path, {"common_dump_settings": {"path": ""}})
 
 
 def test_from_file_warns_of_keys_without_meaning(tmp_path: Path) -> None:

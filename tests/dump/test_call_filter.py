@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aten_dump.dump import RankDump, open_dump
-from aten_dump.dump.call_filter import CallFilter, Wanted, op_names, outer_modules
+from aten_dump.dump.call_filter import CallFilter, Wanted
 from aten_dump.errors import ConfigError
-from aten_dump.store import records as r
 from tests.dump.building import Builder
 
 
@@ -25,6 +24,8 @@ def selected(rank: RankDump, wanted: Wanted) -> list[int]:
         (Wanted(op="Functional.linear"), [2, 9]),
         (Wanted(op="LINEAR"), [1, 2, 9]),
         (Wanted(op="no such op"), []),
+        (Wanted(op="Functional.lin"), []),  # a full name, and none of these
+        (Wanted(op="aten::"), []),
         (Wanted(op="regex:mm$"), [4, 8]),
         (Wanted(op="regex:MM$"), []),  # a regular expression is taken as it is
         (Wanted(kind="node"), [7]),
@@ -67,7 +68,7 @@ def test_positions_are_those_that_were_given(rank: RankDump) -> None:
     [
         (Wanted(kind="op"), "filter kind is 'op'; allowed: aten, api, module, node"),
         (Wanted(phase="Forward"), "filter phase is 'Forward'; allowed: forward, recompute, backward, optimizer"),
-        (Wanted(op="regex:("), "filter op='regex:\\('.*mend it or leave out 'regex:'"),
+        (Wanted(op="regex:("), "filter op='regex:\\('.*fix it or leave out 'regex:'"),
         (Wanted(name="regex:["), "filter name="),
         (Wanted(module=""), "filter module is empty; give a glob"),
     ],
@@ -75,13 +76,3 @@ def test_positions_are_those_that_were_given(rank: RankDump) -> None:
 def test_a_bad_filter_is_refused(rank: RankDump, wanted: Wanted, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CallFilter(rank.tables, wanted)
-
-
-def test_the_names_that_a_user_may_know_an_op_by() -> None:
-    op = r.Op(r.OP, 1, 0, "aten::add_.Tensor", "Aten", "add_", [])
-    assert op_names(op) == ("aten::add_.Tensor", "aten::add_", "Aten.add_")
-
-
-def test_outer_modules() -> None:
-    assert list(outer_modules("a.b.c")) == ["a.b.c", "a.b", "a"]
-    assert list(outer_modules("")) == []

@@ -4,11 +4,13 @@ import copy
 import gc
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.dump import RankDump
 from aten_dump.errors import MissingDataError
 from tests.dump.scenario import Scenario
@@ -88,3 +90,22 @@ def test_what_is_no_text_names_no_call(rank: RankDump, name: Any) -> None:
     for asked in (rank.__getitem__, rank.tensor, rank.value):
         with pytest.raises(MissingDataError, match=r"names are texts; `rank\.calls\[0\]`"):
             asked(name)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_every_handle_is_copied_as_its_place_in_the_recording(tmp_path: Path, copied: Callable[[Any], Any]) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump", data="full")) as mode:
+        mode.save("x", torch.arange(4.0) * 2)
+        mode.mark("here")
+    dump = open_dump(tmp_path / "dump")
+    rank = dump.rank(0, 0)
+    rank.values[0].tensor()
+    call = next(call for call in rank.calls if call.kind == "aten")
+    assert copied(dump).rank(0, 0)[call.name] == call
+    assert copied(dump.step(0)).ranks == [0] and copied(rank) == rank
+    assert copied(call) == call and copied(call).name == call.name
+    assert copied(rank.values[0]) == rank.values[0]
+    assert list(copied(rank.calls)) == list(rank.calls) and list(copied(rank.values)) == list(rank.values)
+    assert copied(rank.saved)["x"].tensor().tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert [mark.text for mark in copied(rank.marks)] == ["here"]
+    assert copied(call.all_values())[0][1].tensor().tolist() == call.all_values()[0][1].tensor().tolist()

@@ -10,9 +10,10 @@ import pytest
 from pyarrow import parquet
 
 from aten_dump import StoreError
+from aten_dump.analysis.comparison_rows import COLUMNS, ULP_COLUMNS, comparison_rows
 from aten_dump.analysis.distance.metrics import ULP_EDGES, Metrics
 from aten_dump.analysis.distance.value_distance import Closeness
-from aten_dump.report.comparison import COLUMNS, ULP_COLUMNS, comparison_rows, comparison_table, write_parquet
+from aten_dump.report.comparison import comparison_table, write_parquet
 from tests.report.evidence import place, row
 
 METRICS = Metrics(

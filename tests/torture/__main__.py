@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from aten_dump import stop_all
+from aten_dump import AtenDumpError, compare, stop_all
 from tests.torture.changing import copied, corrupted, mutated
+from tests.torture.foreign import FOREIGN_HARMS, ORIGINALS, spoiled_foreign
 from tests.torture.hostile import HARMS
 from tests.torture.interrupting import interrupt_one
 from tests.torture.killing import kill_one
@@ -30,7 +31,7 @@ DUMPS = [
 ]
 SECONDS = 10
 MOST_BYTES = 500_000_000  # of memory that a case may take
-KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300, "interrupted": 5000}
+KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300, "foreign": 200, "interrupted": 5000}
 
 
 class Hang(BaseException):
@@ -77,19 +78,19 @@ def run(kind: str, count: int, seed: int, folder: Path, seconds: int = SECONDS) 
     for number in range(seed, seed + count):
         chance = random.Random(f"{kind} {number}")
         counts.cases += 1
-        before = _peak(forget=True)
+        before = peak_bytes(forget=True)
         try:
             _CASES[kind](folder / kind, chance, counts, seconds)
-            assert (took := _peak() - before) <= MOST_BYTES, f"took {took} bytes of memory"
+            assert (took := peak_bytes() - before) <= MOST_BYTES, f"took {took} bytes of memory"
         except (Hang, Exception) as error:
             counts.bad.append(f"{kind} {number}: {type(error).__name__}: {error}")
-        counts.most_bytes = max(counts.most_bytes, _peak())
+        counts.most_bytes = max(counts.most_bytes, peak_bytes())
         shutil.rmtree(folder / kind, ignore_errors=True)
     counts.seconds = time.monotonic() - begun
     return counts
 
 
-def _peak(*, forget: bool = False) -> int:
+def peak_bytes(*, forget: bool = False) -> int:
     """Return the most bytes of memory that the process had, since it was last asked to forget where the system can."""
     if forget:
         with suppress(OSError):
@@ -145,10 +146,35 @@ def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Call
     return case
 
 
+def spoil_foreign(folder: Path, chance: random.Random, counts: Counts, seconds: int, name: str = "") -> None:
+    """Spoil a dump of another tool's, by the harm of a name or by chance, and look at it and compare it."""
+    original, harm = FOREIGN_HARMS[name] if name else (chance.choice(ORIGINALS), None)
+    spoiled = copied(original, folder)
+    said = harm(spoiled, chance) if harm else spoiled_foreign(spoiled, original, chance)
+    with warnings.catch_warnings(), limited(seconds):
+        warnings.simplefilter("ignore")
+        try:
+            with nothing_done() as acts:
+                errors = look_at(spoiled, chance)
+                with suppress(AtenDumpError):
+                    compare(spoiled, original)
+            assert acts == [], f"looking did {acts[:3]}"
+            counts.refused += bool(errors)
+            counts.untouched += 1
+        except BaseException as error:
+            error.args = (f"{name or said}: {error}",)
+            raise
+
+
+def _foreign(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    spoil_foreign(folder, chance, counts, seconds, chance.choice(("", "", chance.choice(list(FOREIGN_HARMS)))))
+
+
 @contextmanager
 def warmed_up() -> Iterator[None]:
     """Import what the first look at a dump imports, which no case is to be charged with; nor is a search of it for garbage."""
     look_at(DUMPS[0], random.Random(0))
+    compare(ORIGINALS[0], ORIGINALS[0])
     gc.collect()
     gc.freeze()
     try:
@@ -169,6 +195,7 @@ _CASES: dict[str, Callable[..., None]] = {
     "corrupted": _spoil(corrupted, compared=True),
     "mutated": _spoil(mutated, compared=False),
     "hostile": _spoil(_harm, compared=False),
+    "foreign": _foreign,
 }
 
 

@@ -16,7 +16,6 @@ import torch
 from aten_dump.analysis.replay import replay_call
 from aten_dump.analysis.rerun.repro_script import repro_script
 from aten_dump.dump import Dump, RankDump, open_dump
-from aten_dump.dump.index.summary import summarize
 from aten_dump.errors import AtenDumpError
 from aten_dump.report.details import call_details, value_details
 from aten_dump.report.terminal_tables import note_sentences, run_lines, saved_by_call, saved_by_module, steps_table
@@ -54,7 +53,7 @@ def _attempt(action: Callable[[], object], errors: list[AtenDumpError]) -> None:
 
 
 def _summaries(dump: Dump) -> None:
-    found = [(rank, summarize(rank.directory)) for rank in dump.all_ranks()]
+    found = [(rank, rank.summary()) for rank in dump.all_ranks()]
     steps_table(found, None)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.sampling import one_in
-from tests.torture.__main__ import run, warmed_up
+from tests.torture.__main__ import MOST_BYTES, Counts, peak_bytes, run, spoil_foreign, warmed_up
+from tests.torture.foreign import FOREIGN_HARMS
 from tests.torture.hostile import HARMS
 
-SAMPLE = {"killed": 6, "corrupted": 60, "mutated": 60, "hostile": 3 * len(HARMS), "interrupted": 45}
+SAMPLE = {"killed": 6, "corrupted": 60, "mutated": 60, "hostile": 3 * len(HARMS), "foreign": 30, "interrupted": 45}
 
 
 @pytest.mark.parametrize("part", one_in(3, range(3)))
@@ -22,3 +25,20 @@ def test_nothing_hangs_nothing_is_wrong_and_errors_are_ours(tmp_path: Path, kind
     assert counts.bad == []
     assert counts.cases == count and counts.wrong == 0
     assert counts.refused or kind in ("killed", "interrupted")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    with warmed_up():
+        yield
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("name", FOREIGN_HARMS)
+def test_dumps_of_other_tools_are_not_taken_at_their_word(tmp_path: Path, name: str) -> None:
+    """The time limit is for what grows with the square of a table's rows, which takes minutes here."""
+    counts = Counts()
+    before = peak_bytes(forget=True)
+    spoil_foreign(tmp_path / "dump", random.Random(0), counts, 30, name)
+    assert peak_bytes() - before <= MOST_BYTES
+    assert counts.untouched == 1

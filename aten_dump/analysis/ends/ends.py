@@ -63,9 +63,7 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
         End("loss", f"loss {number}" if len(roots) > 1 else "loss", value, number_of(evaluation, value))
         for number, value in enumerate(roots)
     ]
-    found += [
-        End("gradient", name, value, number_of(evaluation, value)) for name, value in rank.gradients.items()
-    ]
+    found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in rank.gradients.items()]
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
         if number is not None and number != evaluation.numbers.get(place.before.id):
@@ -100,7 +98,9 @@ def _outputs(evaluation: Evaluation) -> list[End]:
     return found
 
 
-def unmatched(target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+def unmatched(
+    target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]
+) -> tuple[list[End], list[End]]:
     """Return the ends of either side that the other side does not have."""
     odd: tuple[list[End], list[End]] = ([], [])
     for side, ends in enumerate((target, baseline)):

@@ -106,7 +106,7 @@ class Evaluation:
         self._partly: set[int] = set()  # storages that were written in part last
         self._wholes: list[Signature] = []  # of these, as they were when nothing looked at them any more
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Evaluate all calls."""
@@ -238,7 +238,7 @@ class Evaluation:
 
         return dict(result_slots(run_on(plan.call, given, numbers=self._literals)))
 
-    # -- what is not run ------------------------------------------------------------------------------------------------
+    # -- what is not run ---------------------------------------------------------------------------------------------
 
     def _take_recorded(self, plan: CallPlan, key: Hashable, known: tuple[int, ...] | None, why: str) -> None:
         """Take the results of a call as they were recorded: the target's, where it has a call of the same key."""
@@ -304,13 +304,15 @@ class Evaluation:
         elif (found := self._shared.read_numbers.get(read)) is not None:
             self._literals[item] = found[0]
 
-    # -- sources ----------------------------------------------------------------------------------------------------------
+    # -- sources -----------------------------------------------------------------------------------------------------
 
     def _load(self, value: Value) -> torch.Tensor | None:
         """Load the memory that a source lies in, all values of the moment at once, as they share it."""
         group = [value]
         if value.storage and not value.composed and not value.undefined:
-            others = (v for v in self.flow.of_moment(value) if v.has_data and not (v.undefined or v.opaque or v.composed))
+            others = (
+                v for v in self.flow.of_moment(value) if v.has_data and not (v.undefined or v.opaque or v.composed)
+            )
             group += [v for v in others if self.flow.maker(v) is None and self._memory.known(v) is None]
         tensors = None
         for chosen in (group, [value]):
@@ -330,7 +332,7 @@ class Evaluation:
         self._sign(value, tensors[value.id])
         return tensors[value.id]
 
-    # -- numbers ----------------------------------------------------------------------------------------------------------
+    # -- numbers -----------------------------------------------------------------------------------------------------
 
     def number_of(self, value: Value) -> int:
         """Return the number of a value that a call is given, now."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ...errors import ConfigError
+from ...patterns import regular_expression
 from ..distance.metrics import Metrics
 from ..yaml_file import load_yaml
 
@@ -36,7 +37,8 @@ _COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_FAILURES: Final = (ArithmeticError, TypeError, ValueError, LookupError, AttributeError)
+_SHOWN: Final = 100  # characters of a pattern
+_FAILURES: Final = (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,7 @@ class Rule:
     predicate: Predicate
 
     def __post_init__(self) -> None:
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ConfigError(f"rule {self.pattern!r} is not a regular expression: {error}") from None
+        regular_expression(self.pattern, f"rule {self.pattern!r:.{_SHOWN}}")
         if isinstance(self.predicate, str) and self.predicate != IGNORE:
             _check(self.predicate)
 
@@ -105,8 +104,9 @@ def parse_rule(text: str) -> Rule:
 def _check(text: str) -> None:
     try:
         tree = ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise ConfigError(f"rule predicate {text!r} is not an expression: {error.msg}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the parser's, where it is nested deeply
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(f"rule predicate {text!r:.{_SHOWN}} is not an expression: {why}") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id not in _FIELDS:
             raise ConfigError(f"rule predicate {text!r} names {node.id!r}; allowed: {', '.join(sorted(_FIELDS))}")

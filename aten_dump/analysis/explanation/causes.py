@@ -65,7 +65,7 @@ class Causes:
             return self._at_an_end(odd)
         return self._behind_the_cut(cones, first, other)
 
-    # -- behind the cut --------------------------------------------------------------------------------------------------
+    # -- behind the cut ----------------------------------------------------------------------------------------------
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
@@ -137,17 +137,22 @@ class Causes:
             return "its inputs are the same"
         return "its inputs are the same as values of the baseline" if ours else ""
 
-    # -- gradients -------------------------------------------------------------------------------------------------------
+    # -- gradients ---------------------------------------------------------------------------------------------------
 
     def _cut_gradient(self, cones: tuple[Cone, Cone]) -> Cause | None:
         """Return where one side cuts off a gradient that the other has: a detach, or a value that needs none."""
-        texts = "it cuts off the gradient that the baseline has here", "it cuts off the gradient that the target has here"
+        texts = (
+            "it cuts off the gradient that the baseline has here",
+            "it cuts off the gradient that the target has here",
+        )
         found: list[tuple[int, Cause]] = []
         for side, text in enumerate(texts):
             cut = self._detach(side, cones[1 - side]) or self._first_cut(side)
             first = cones[1 - side].first
-            if cut is not None and (first is None or first.forward is None or cut.id <= max(first.id, first.forward.id)):
-                found.append((cut.id, Cause("gradient", *((cut, None) if side == 0 else (None, cut)), text)))
+            if cut is not None and (
+                first is None or first.forward is None or cut.id <= max(first.id, first.forward.id)
+            ):
+                found.append((cut.id, _at("gradient", side, cut, text)))
         return min(found, key=lambda pair: pair[0])[1] if found else None
 
     def _detach(self, side: int, other: Cone) -> Call | None:
@@ -202,7 +207,12 @@ class Causes:
         call = writer[0] if writer else next(iter(flow.calls()))
         kind: FindingKind = {"loss": "loss", "gradient": "gradient", "left": "left", "output": "result"}[end.kind]  # type: ignore[assignment]
         text = f"{end.name} is another one of the values that both sides have"
-        return Cause(kind, *((call, None) if side == 0 else (None, call)), text)
+        return _at(kind, side, call, text)
+
+
+def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:
+    """Return a cause at a call of one side."""
+    return Cause(kind, None if side else call, call if side else None, text)
 
 
 def _op(call: Call) -> str:

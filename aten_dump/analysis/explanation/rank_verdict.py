@@ -10,22 +10,22 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness, Level, closeness
 from ..ends.ends import End, Left, ends_of, unmatched
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import Finding, Place, RankEvidence, Row, Status
+from ..evidence.findings import Finding, Place, Row, Status
 from ..evidence.place_of_call import place_of
 from ..flow.data_flow import DataFlow
 from ..pairing.alignment import HOW_TEXTS
-from ..rerun.op_errors import OwnError, Replays
-from ..rerun.rounding_error import SUSPECT
+from ..rerun.op_errors import Replays
+from ..rerun.rounding_error import SUSPECT, LocalError
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources
 from .causes import Cause, Causes
 
@@ -101,7 +101,7 @@ class RankVerdict:
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)
 
-    # -- rows ----------------------------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------------------------
 
     def _compare_results(self) -> None:
         """Add a row for each result of the target's calls, and for calls of the baseline's that have no counterpart."""
@@ -120,7 +120,7 @@ class RankVerdict:
 
     def _of_op(self, call: Call, pair: Pair | None) -> set[int]:
         """Add the rows of one op; return the baseline's calls that made the same."""
-        target, baseline = self._found.sides
+        target = self._found.sides[0]
         met = set()
         results = target.flow.results(call)
         if not results and pair is not None:
@@ -153,9 +153,7 @@ class RankVerdict:
                 return value, maker
         return None, None
 
-    def _of_values(
-        self, call: Call, maker: Call, slot: str, values: tuple[Value, Value], pair: Pair | None
-    ) -> None:
+    def _of_values(self, call: Call, maker: Call, slot: str, values: tuple[Value, Value], pair: Pair | None) -> None:
         """Add the row of a result that is the same function on both sides: only kernels may differ."""
         close = self._close(*values)
         how = pair.how if pair is not None and pair.baseline.id == maker.id else "flow"
@@ -178,14 +176,22 @@ class RankVerdict:
             text = "its result is wrong for its inputs"
             self.findings.append(Finding("nonfinite" if close.nonfinite else "op", row, text, "", (call.id, 1)))
 
-    def _own_error(self, call: Call, slot: str):  # type: ignore[no-untyped-def]
+    def _own_error(self, call: Call, slot: str) -> LocalError | None:
         errors = self._replays.errors(call)
         return None if isinstance(errors, str) else errors.get(slot)
 
     def _differs(self, pair: Pair, slot: str, values: tuple[Value, Value]) -> None:
         close = self._close(*values)
         self.rows.append(
-            Row(self._place(pair.target), self._place(pair.baseline), pair.how, slot, "different", close, floor_from="semantics")
+            Row(
+                self._place(pair.target),
+                self._place(pair.baseline),
+                pair.how,
+                slot,
+                "different",
+                close,
+                floor_from="semantics",
+            )
         )
 
     def _of_pair(self, pair: Pair) -> None:
@@ -206,8 +212,7 @@ class RankVerdict:
     def _alone(self, call: Call, side: int) -> None:
         note = "behind what differs" if call.id in self._cones[side] else "what it leads to is the same on both sides"
         place = self._place(call)
-        places = (None, place) if side else (place, None)
-        self.rows.append(Row(*places, "", "", "unmatched", note=note))
+        self.rows.append(Row(None if side else place, place if side else None, "", "", "unmatched", note=note))
 
     def _check_baseline(self) -> None:
         """Add findings about kernels of the baseline that are wrong."""
@@ -246,17 +251,17 @@ class RankVerdict:
     def _order(self) -> list[tuple[int, int]]:
         return sorted((pair.baseline.id, pair.target.id) for pair in self._pairs)
 
-    # -- findings --------------------------------------------------------------------------------------------------------
+    # -- findings ----------------------------------------------------------------------------------------------------
 
     def _finding(self, cause: Cause) -> Finding:
         close: Closeness | None = None
         slot = cause.slot
-        if cause.target is not None and cause.baseline is not None:
-            values = _compared(cause, self._found.sides)
-            if values is not None:
-                slot, close = values[0], self._close(*values[1])
-        places = [None if call is None else self._place(call) for call in (cause.target, cause.baseline)]
-        row = Row(*places, "flow" if None not in places else "", slot, "different", close, floor_from="semantics")  # type: ignore[arg-type]
+        values = _compared(cause)
+        if values is not None:
+            slot, close = values[0], self._close(*values[1])
+        target, baseline = (None if call is None else self._place(call) for call in (cause.target, cause.baseline))
+        how: Literal["flow", ""] = "flow" if target and baseline else ""
+        row = Row(target, baseline, how, slot, "different", close, floor_from="semantics")
         at = cause.target.id if cause.target is not None else self.in_target_order(cause.named)
         return Finding(cause.kind, row, cause.text, cause.inputs, (at, int(not slot.startswith("input"))), cause.calls)
 
@@ -268,11 +273,16 @@ class RankVerdict:
         return found
 
 
-def _compared(cause: Cause, sides: tuple[Evaluation, Evaluation]) -> tuple[str, tuple[Value, Value]] | None:
+def _compared(cause: Cause) -> tuple[str, tuple[Value, Value]] | None:
     """Return a slot that both calls of a cause have, and its values."""
-    assert cause.target is not None and cause.baseline is not None
+    if cause.target is None or cause.baseline is None:
+        return None
     ours, theirs = dict(cause.target.all_values()), dict(cause.baseline.all_values())
-    slots = [slot for slot in (cause.slot, *(s for s in ours if not s.startswith("input"))) if slot in ours and slot in theirs]
+    slots = [
+        slot
+        for slot in (cause.slot, *(s for s in ours if not s.startswith("input")))
+        if slot in ours and slot in theirs
+    ]
     return (slots[0], (ours[slots[0]], theirs[slots[0]])) if slots else None
 
 

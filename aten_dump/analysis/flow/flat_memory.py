@@ -23,6 +23,7 @@ from ...dump.index.tables import Tables
 from ...geometry import reach
 from ...store import records
 from ...store.argument_trees import input_ids, result_ids
+from ...torch_names import DTYPES
 from ..rerun.allowed_ops import registered_op
 
 _HOLDS_ALL = (records.LAYOUTS.index("strided"), records.LAYOUTS.index("compact"))
@@ -57,8 +58,8 @@ class RankWithParts(RankDump):
         found = self._recorded
         changed = [*self._found.values, *(part for part, _ in self._found.made), *found.data.records()]
         for part, whole in self._found.made:
-            data, dtype = found.data.find(whole.id), getattr(torch, found.text(whole.dtype), None)
-            if data is not None and data.layout in _HOLDS_ALL and isinstance(dtype, torch.dtype):
+            data, dtype = found.data.find(whole.id), DTYPES.get(found.text(whole.dtype))
+            if data is not None and data.layout in _HOLDS_ALL and dtype is not None:
                 offset = data.offset + (part.offset - whole.offset) * dtype.itemsize
                 changed.append(data._replace(value=part.id, offset=offset))
         return self.source.changed_tables(self.where, changed, (records.VALUE, records.DATA))
@@ -179,8 +180,8 @@ def _layout(seen: list[records.Value]) -> tuple[_Length, tuple[_Part, ...]] | No
 def _in_memory(value: records.Value, tables: Tables) -> records.Value:
     """Return a value as one of the storage in whose memory its own lies."""
     storage = tables.storages.find(value.storage)
-    dtype = getattr(torch, tables.text(value.dtype), None) if storage is not None and storage.memory else None
-    if storage is None or not isinstance(dtype, torch.dtype) or storage.offset % dtype.itemsize:
+    dtype = DTYPES.get(tables.text(value.dtype)) if storage is not None and storage.memory else None
+    if storage is None or dtype is None or storage.offset % dtype.itemsize:
         return value
     return value._replace(storage=storage.memory, offset=value.offset + storage.offset // dtype.itemsize)
 

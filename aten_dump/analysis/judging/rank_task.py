@@ -192,7 +192,9 @@ def evidence_of(
     rows = [*knows.evidence.rows, *(unmatched_rows(walk, pairs) if whole else ())]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
     casts, notes = precisions_of(
-        (target, baseline), cast_sources=bool(knows.sources.precisions), in_target_order=partial(_in_target_order, knows)
+        (target, baseline),
+        cast_sources=bool(knows.sources.precisions),
+        in_target_order=partial(_in_target_order, knows),
     )
     findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
     if findings:

@@ -13,7 +13,7 @@ from ...dump import Call
 from ...dump.loss_scale import LossScale
 from ...dump.shown.short_texts import format_exactly
 from ...store.op_names import is_collective, read_op_name
-from ...torch_names import DTYPES_WITHOUT_NUMBERS
+from ...torch_names import DTYPES, DTYPES_WITHOUT_NUMBERS
 from .value_range import Contents
 
 _OVERFLOW: Final = "overflow of "
@@ -31,8 +31,8 @@ class Slot:
 
 def greatest_of(dtype: str) -> float:
     """Return the greatest finite number of a dtype; infinity where it has none."""
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not (found.is_floating_point or found.is_complex):
+    found = DTYPES.get(dtype)
+    if found is None or not (found.is_floating_point or found.is_complex):
         return math.inf
     if found in DTYPES_WITHOUT_NUMBERS:
         return math.inf

@@ -141,7 +141,9 @@ class PendingOp(Place):
         if entry.may_be_ahead:
             self._note_ahead(args)
         ops.places.find(self, thread)
-        if not step.selection.takes_all and not step.selection.records(ATEN, entry.plan.name, self.fqn):
+        if not step.selection.takes_all and not step.selection.records(
+            ATEN, entry.plan.name, self.fqn, self.phase, self.forward
+        ):
             step.coverage.add("selection")
             return
         top = thread.stack[-1] if thread.stack else None

@@ -63,7 +63,7 @@ class WatchedOp(PendingOp):
             ops.flights.reading(args, kwargs)
         if thread.aside or thread.compiled_nodes:
             ops.values.storages.invalidate_since(thread.storages_before)
-        self.recorded = ops.step.selection.records(ATEN, plan.name, self.fqn)
+        self.recorded = ops.step.selection.records(ATEN, plan.name, self.fqn, self.phase, self.forward)
         if not self.recorded:
             ops.step.coverage.add("selection")
             return

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from fnmatch import fnmatchcase
-
 from ...config import DumpConfig
-from .call_name import API, ATEN, MODULE, NODE, CallName
+from ...patterns import module_test, op_test
+from .call_name import API, ATEN, BACKWARD, FORWARD, MODULE, NODE, CallName
 
 _KINDS_OF_LEVEL = {"aten": (ATEN, NODE), "api": (API,), "module": (MODULE,), "mix": (ATEN, API, MODULE, NODE)}
-
-_PREFIXES = frozenset(["Tensor", "Torch", "Functional", "NPU", "VF", "Aten", "Distributed", "Custom", "Node"])
 
 
 class Selection:
@@ -19,17 +14,28 @@ class Selection:
 
     def __init__(self, config: DumpConfig) -> None:
         self._kinds = _KINDS_OF_LEVEL[config.level]
-        self._ops = [_matcher(pattern) for pattern in config.ops]
-        self._exclude = [_matcher(pattern) for pattern in config.exclude_ops]
-        self._modules = config.modules
+        self._ops = [op_test(text, "DumpConfig.ops") for text in config.ops]
+        self._exclude = [op_test(text, "DumpConfig.exclude_ops") for text in config.exclude_ops]
+        self._modules = [module_test(glob, "DumpConfig.modules") for glob in config.modules]
         self._known: dict[tuple[int, CallName, str], bool] = {}
+        self._last_forward: int | None = None  # see `only_backward_of`
         chosen = {name: getattr(config, name) for name in ("level", "ops", "exclude_ops", "modules")}
-        self.text = ", ".join(f"{name}={value!r}" for name, value in chosen.items() if value)  # for people
+        self._text = self.text = ", ".join(f"{name}={value!r}" for name, value in chosen.items() if value)  # for people
         self.everything = not (config.ops or config.exclude_ops or config.modules)
-        self.takes_all = self.everything and config.level == "mix"  # of whatever kind
+        self.takes_all = self._takes_all = self.everything and config.level == "mix"  # of whatever kind
 
-    def records(self, kind: int, name: CallName, fqn: str) -> bool:
-        """Tell whether a call of `name` inside the module `fqn` is recorded."""
+    def only_backward_of(self, last_forward: int | None) -> None:
+        """Record from now on only the backward of calls up to this id; None: what the configuration selects."""
+        self._last_forward = last_forward
+        self.takes_all = self._takes_all and last_forward is None
+        if last_forward is not None:
+            self.text = f"{self._text}{', ' if self._text else ''}pause(keep_backward=True)"
+
+    def records(self, kind: int, name: CallName, fqn: str, phase: int = FORWARD, forward: int = 0) -> bool:
+        """Return True if a call of `name` inside the module `fqn` is recorded; `forward` is that of its backward."""
+        last = self._last_forward
+        if last is not None and (phase != BACKWARD or not 0 < forward <= last):
+            return False
         if self.everything:
             return kind in self._kinds
         key = (kind, name, fqn)
@@ -39,31 +45,11 @@ class Selection:
         return known
 
     def _decide(self, kind: int, name: CallName, fqn: str) -> bool:
-        if kind not in self._kinds or (self._modules and not self._inside(fqn)):
+        if kind not in self._kinds or (self._modules and not any(holds(fqn) for holds in self._modules)):
             return False
         names = (name.op, f"{name.prefix}.{name.api}")
-        if any(matches(n) for matches in self._exclude for n in names):
+        if any(matches(*names) for matches in self._exclude):
             return False
         if not self._ops or (kind == MODULE and self._modules):
             return True
-        return kind != MODULE and any(matches(n) for matches in self._ops for n in names)
-
-    def _inside(self, fqn: str) -> bool:
-        parts = fqn.split(".")
-        paths = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
-        return any(fnmatchcase(path, pattern) for pattern in self._modules for path in paths)
-
-
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return the test of one pattern.
-
-    ``regex:`` searches; an op (``aten::add``, ``aten::add.Tensor``) or a prefix and api (``Functional.linear``) is
-    an exact name, an op without its overload standing for all of them; anything else is a part of a name in any case.
-    """
-    if pattern.startswith("regex:"):
-        expression = re.compile(pattern[len("regex:") :])
-        return lambda name: expression.search(name) is not None
-    if "::" in pattern or pattern.partition(".")[0] in _PREFIXES:
-        return lambda name: name == pattern or ("::" in pattern and name.startswith(pattern + "."))
-    part = pattern.lower()
-    return lambda name: part in name.lower()
+        return kind != MODULE and any(matches(*names) for matches in self._ops)

@@ -153,7 +153,9 @@ class Step:
         """Record an open call no further if the configuration leaves it out; what is in it is its parent's."""
         if call.name.prefix in REMARKS:
             return
-        if not self.selection.takes_all and not self.selection.records(call.kind, call.name, call.fqn):
+        if not self.selection.takes_all and not self.selection.records(
+            call.kind, call.name, call.fqn, call.phase, call.forward
+        ):
             call.recorded = False
             call.visible = call.parent_id
             self.coverage.add("selection")

@@ -22,11 +22,14 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...errors import StoreError
+from ...errors import FormatError, StoreError
+from ...store.control.control_files import read_message
+from ...store.regular_files import open_subfolder, replace_inside
 
 FOLDER: Final = "triggers"
 _NAME: Final = re.compile(r"step\d+-rank(\d+)-(\d+)\.json")  # the last is when it was written
@@ -54,47 +57,63 @@ class RankSignals:
         Raises:
             StoreError: they cannot be removed.
         """
+        self._root = root
         self._folder = root / FOLDER
         self._rank = rank
         self._read: set[str] = set()
         self._lock = threading.Lock()
         try:
-            for name in self._names():
-                if int(_fields(name)[1]) == rank:
-                    (self._folder / name).unlink()
+            with self._opened() as folder:
+                for name in _names(folder):
+                    if int(_fields(name)[1]) == rank:
+                        os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        except FormatError as error:
+            raise StoreError(str(error)) from error
         except OSError as error:
             raise StoreError(error.errno, f"cannot remove old signals in {self._folder}: {error.strerror}") from error
         since = sys.maxsize if self._folder in _entered else _process_began_ns()
-        self._read.update(name for name in self._names() if int(_fields(name)[2]) < since)
+        with contextlib.suppress(OSError), self._opened() as folder:
+            self._read.update(name for name in _names(folder) if int(_fields(name)[2]) < since)
         _entered.add(self._folder)
 
     def write(self, signal: Signal) -> None:
         """Tell the others; whole or not at all (a temporary file, then a rename).
 
         Raises:
+            FormatError: the folder is a link.
             OSError: the file cannot be written.
         """
-        name = f"step{signal.step}-rank{signal.rank}-{time.time_ns()}.json"
-        temporary = self._folder / f".{name}"
-        self._folder.mkdir(exist_ok=True)
-        temporary.write_text(json.dumps(dataclasses.asdict(signal)) + "\n", encoding="utf-8")
-        os.replace(temporary, self._folder / name)
+        path = self._folder / f"step{signal.step}-rank{signal.rank}-{time.time_ns()}.json"
+        with self._opened(make=True) as folder:
+            replace_inside(folder, path, (json.dumps(dataclasses.asdict(signal)) + "\n").encode())
 
     def read(self) -> list[Signal]:
-        """Return the signals of other ranks that were not returned before; what cannot be read now is tried again."""
+        """Return the signals of other ranks that were not returned before; what cannot be read now is tried again.
+
+        What makes no sense is no signal.
+        """
         found = []
-        with self._lock, contextlib.suppress(OSError):
-            for name in sorted(self._names() - self._read):
+        with self._lock, contextlib.suppress(OSError, FormatError), self._opened() as folder:
+            for name in sorted(_names(folder) - self._read):
                 if int(_fields(name)[1]) != self._rank:
-                    found.append(Signal(**json.loads((self._folder / name).read_text(encoding="utf-8"))))
+                    signal = read_message(Signal, self._folder / name, folder)
+                    found += [] if signal is None else [signal]
                 self._read.add(name)
         return found
 
-    def _names(self) -> set[str]:
+    @contextlib.contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int]:
+        folder = open_subfolder(self._root, FOLDER, make=make)
         try:
-            return {name for name in os.listdir(self._folder) if _NAME.fullmatch(name)}
-        except FileNotFoundError:
-            return set()
+            yield folder
+        finally:
+            os.close(folder)
+
+
+def _names(folder: int) -> set[str]:
+    return {name for name in os.listdir(folder) if _NAME.fullmatch(name)}
 
 
 def _fields(name: str) -> re.Match[str]:

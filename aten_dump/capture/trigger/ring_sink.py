@@ -27,7 +27,7 @@ from typing import Any, Final
 import torch
 
 from ...config import DumpConfig
-from ...errors import StoreError
+from ...errors import FormatError, StoreError
 from ...store import records as r
 from ...store.op_names import UNSCALE_GRADIENTS
 from ...store.sink import Fill, Job, Sink, named
@@ -201,7 +201,7 @@ class RingSink:
                 return
             try:
                 self._signals.write(signal)
-            except OSError as error:
+            except (OSError, FormatError) as error:
                 step.take(r.Note(r.NOTE, "trigger", f"the other ranks could not be told: {error}", 1))
         self._write_window(step, signal)
 

@@ -10,10 +10,11 @@ import click
 
 from ...analysis.compare import compare, compare_recompute
 from ...analysis.comparison import Comparison
+from ...analysis.comparison_rows import COLUMNS, comparison_rows
 from ...analysis.evidence.findings import STATUS_TEXTS, Row
 from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
 from ...dump import open_dump
-from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
+from ...report.comparison import comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
 from ..console import count_progress, echo, line_limit, print_table, say_left_out
 from ..files import opened

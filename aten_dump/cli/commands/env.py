@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 from ... import IS_COMPILED, __version__
+from ...plain_text import without_secrets
 from ...store.records import FORMAT_VERSION
 from ..console import print_lines
 
@@ -60,7 +61,7 @@ def _facts() -> Iterator[str]:
         yield f"{name} {_version(name)}"
     for name, text in sorted(os.environ.items()):
         if name.startswith(_VARIABLES):
-            yield f"{name}={text}"
+            yield from without_secrets([f"{name}={text}"])
 
 
 def _version(name: str) -> str:

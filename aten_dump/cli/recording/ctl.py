@@ -15,8 +15,10 @@ from ...errors import ConfigError, MissingDataError
 from ...report.units import counted
 from ...store.control.control_files import Answer, ControlFiles, Decision, Request
 from ...store.regular_files import numbered_folders
-from ...store.run_json import read_ranges, read_run
+from ...store.run_json import ranges_text, read_ranges, read_run, without
 from ..console import echo
+
+Ranges = list[tuple[int, int]]
 
 _LOOK_S: Final = 0.05
 # action -> what it asks for, of its value.
@@ -56,10 +58,11 @@ def command(dump: Path, action: str, value: str | None, wait_s: float) -> None:
     if restarts:
         echo(f"restart {restarts} of the program, in {dump}")
     run = read_run(dump)
-    ranks = [rank for low, high in read_ranges(run.get("ranks")) for rank in range(low, high + 1)]
+    began = run.get("started_unix_ns")
     files = ControlFiles(dump)
-    request = _ask(files, _ACTIONS[action](value or ""), run.get("started_unix_ns", 0))
+    request = _ask(files, _ACTIONS[action](value or ""), began if type(began) is int else 0)
     end_s = time.monotonic() + wait_s
+    ranks = read_ranges(run.get("ranks"))
     if request.changes:
         _report_change(files, ranks, request, end_s)
     else:
@@ -94,9 +97,14 @@ def _ask(files: ControlFiles, wanted: dict[str, str], run_began_unix_ns: int) ->
     return request
 
 
-def _answers(files: ControlFiles, ranks: list[int], request: Request) -> list[Answer]:
-    found = [files.answer(rank) for rank in ranks]
-    return [answer for answer in found if answer is not None and answer.number == request.number]
+def _answers(files: ControlFiles, ranks: Ranges, request: Request) -> list[Answer]:
+    """Return what the ranks that record have answered; a claim of more ranks than there are costs nothing."""
+    found = [answer for answer in files.answers() if answer.number == request.number]
+    return [answer for answer in found if any(low <= answer.rank <= high for low, high in ranks)]
+
+
+def _silent(ranks: Ranges, answers: list[Answer]) -> Ranges:
+    return without(ranks, (answer.rank for answer in answers))
 
 
 def _waited(end_s: float, found: Callable[[], Any]) -> Any:
@@ -106,15 +114,15 @@ def _waited(end_s: float, found: Callable[[], Any]) -> Any:
     return result
 
 
-def _report_status(files: ControlFiles, ranks: list[int], request: Request, end_s: float) -> None:
-    _waited(end_s, lambda: len(_answers(files, ranks, request)) == len(ranks))
+def _report_status(files: ControlFiles, ranks: Ranges, request: Request, end_s: float) -> None:
+    _waited(end_s, lambda: not _silent(ranks, _answers(files, ranks, request)))
     answers = _answers(files, ranks, request)
     for answer in answers:
         echo(f"rank {answer.rank}: begins step {answer.step}, records steps {answer.steps} at level {answer.level}")
-    _miss(set(ranks) - {answer.rank for answer in answers})
+    _miss(_silent(ranks, answers))
 
 
-def _report_change(files: ControlFiles, ranks: list[int], request: Request, end_s: float) -> None:
+def _report_change(files: ControlFiles, ranks: Ranges, request: Request, end_s: float) -> None:
     def outcome() -> Decision | Answer | None:
         decision = files.decision()
         if decision is not None and decision.number == request.number:
@@ -125,17 +133,17 @@ def _report_change(files: ControlFiles, ranks: list[int], request: Request, end_
     if isinstance(found, Answer):
         raise ConfigError(f"rank {found.rank} cannot: {found.error}")
     if found is None:
-        _miss(set(ranks) - {answer.rank for answer in _answers(files, ranks, request)} or set(ranks))
+        _miss(_silent(ranks, _answers(files, ranks, request)) or ranks)
         return
     texts = [f"{name} {text}" for name in ("steps", "level") if (text := getattr(request, name)) is not None]
-    one = len(ranks) == 1
-    echo(f"from step {found.from_step} on, {counted(len(ranks), 'rank')} record{'s' * one} {', '.join(texts)}")
-    _miss(set(found.silent))
+    count = sum(high - low + 1 for low, high in ranks)
+    echo(f"from step {found.from_step} on, {counted(count, 'rank')} record{'s' * (count == 1)} {', '.join(texts)}")
+    _miss([(rank, rank) for rank in sorted(set(found.silent))])
 
 
-def _miss(ranks: set[int]) -> None:
+def _miss(ranks: Ranges) -> None:
     if ranks:
         raise MissingDataError(
-            f"no answer from ranks {', '.join(map(str, sorted(ranks)))}: they answer when a step ends; is the program "
-            "running, and does it end steps? What was asked stays, and is read when it does"
+            f"no answer from ranks {ranges_text(ranks).replace('|', ', ')}: they answer when a step ends; is the "
+            "program running, and does it end steps? What was asked stays, and is read when it does"
         )

@@ -1,4 +1,7 @@
-"""Calls as rows: the columns of `rank.calls.to_pandas()` and of the Parquet table of calls."""
+"""What columns of tables are named, and calls as rows: `rank.calls.to_pandas()` and the Parquet table of calls.
+
+A fact has one name in all tables, so that they can be joined: each takes its columns from `FACTS`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,29 @@ from typing import Any, Final, Literal
 
 from ..handles import Call
 
-ColumnType = Literal["int", "float", "text", "bool", "ints"]
-CALL_COLUMNS: Final[dict[str, ColumnType]] = {
-    "call_id": "int", "name": "text", "op": "text", "api": "text", "kind": "text", "phase": "text",
-    "parent_id": "int", "forward_id": "int", "module": "text", "sequence_nr": "int", "thread": "int",
-    "start_ns": "int", "duration_ns": "int", "error": "text", "source_file": "text", "source_line": "int",
-    "source_function": "text", "training": "bool", "grad_enabled": "bool",
+ColumnType = Literal["int", "float", "text", "bool", "ints", "texts"]
+Types = dict[str, ColumnType]
+# The facts of calls and values. Statistics have their own names, and a comparison those of its measurements.
+FACTS: Final[Types] = {
+    "step": "int", "rank": "int", "call_id": "int", "call": "text", "op": "text", "api": "text", "kind": "text",
+    "phase": "text", "parent_id": "int", "forward_id": "int", "module": "text", "sequence_nr": "int", "thread": "int",
+    "start_ns": "int", "duration_ns": "int", "error": "text", "source": "text", "source_file": "text",
+    "source_line": "int", "source_function": "text", "training": "bool", "grad_enabled": "bool", "slot": "text",
+    "value_id": "int", "storage_id": "int", "version": "int", "dtype": "text", "shape": "ints", "stride": "ints",
+    "device": "text", "nbytes": "int", "undefined": "bool", "requires_grad": "bool", "has_data": "bool",
+    "hash": "text",
 }  # fmt: skip
+
+
+def facts(*names: str) -> Types:
+    """Return columns by their names, with their types."""
+    return {name: FACTS[name] for name in names}
+
+
+CALL_COLUMNS: Final = facts(
+    "call_id", "call", "op", "api", "kind", "phase", "parent_id", "forward_id", "module", "sequence_nr", "thread",
+    "start_ns", "duration_ns", "error", "source_file", "source_line", "source_function", "training", "grad_enabled",
+)  # fmt: skip
 
 
 def call_row(call: Call) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ def polars_table(columns: Columns, types: Types) -> Any:
     polars = _import("polars", "polars")
     kinds: dict[ColumnType, Any] = {
         "int": polars.Int64, "float": polars.Float64, "text": polars.String, "bool": polars.Boolean,
-        "ints": polars.List(polars.Int64),
+        "ints": polars.List(polars.Int64), "texts": polars.List(polars.String),
     }  # fmt: skip
     made = (polars.Series(name, _encodable(cells, types[name]), kinds[types[name]]) for name, cells in columns.items())
     return polars.DataFrame(list(made))
@@ -55,7 +55,7 @@ def arrow_types(pyarrow: Any) -> dict[ColumnType, Any]:
     """Return the types of columns, of the imported library."""
     return {
         "int": pyarrow.int64(), "float": pyarrow.float64(), "text": pyarrow.string(), "bool": pyarrow.bool_(),
-        "ints": pyarrow.list_(pyarrow.int64()),
+        "ints": pyarrow.list_(pyarrow.int64()), "texts": pyarrow.list_(pyarrow.string()),
     }  # fmt: skip
 
 

@@ -7,12 +7,12 @@ from typing import Any, Final, Literal
 
 from ...errors import ConfigError
 from ..handles import Call, Recording
-from .call_columns import CALL_COLUMNS, ColumnType, call_row
+from .call_columns import CALL_COLUMNS, ColumnType, call_row, facts
 from .libraries import LIBRARIES
 from .tensor_columns import value_column_types, value_rows
 
 Rows = Literal["calls", "values"]
-_PLACE: Final[dict[str, ColumnType]] = {"step": "int", "rank": "int"}
+_PLACE: Final = facts("step", "rank")
 
 
 def table_of(library: str, rank: Recording, calls: Iterable[Call], rows: Rows) -> Any:

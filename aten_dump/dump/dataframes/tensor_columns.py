@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from ..handles import Call, Recording, Value
-from .call_columns import ColumnType
+from .call_columns import ColumnType, facts
 
-_FIXED: Final[dict[str, ColumnType]] = {
-    "step": "int", "rank": "int", "call": "text", "call_id": "int", "op": "text", "kind": "text", "phase": "text",
-    "module": "text", "slot": "text", "value": "int", "storage": "int", "version": "int", "dtype": "text",
-    "shape": "ints", "stride": "ints", "device": "text", "undefined": "bool", "nbytes": "int",
-}  # fmt: skip
+_FIXED: Final = facts(
+    "step", "rank", "call", "call_id", "op", "kind", "phase", "module", "slot", "value_id", "storage_id", "version",
+    "dtype", "shape", "stride", "device", "undefined", "nbytes",
+)  # fmt: skip
 
 
 def value_column_types(ranks: Iterable[Recording]) -> dict[str, ColumnType]:
@@ -31,7 +30,7 @@ def value_rows(calls: Iterable[Call]) -> Iterator[dict[str, Any]]:
             yield {**start, "slot": slot, **_value_cells(value)}
 
 
-_VALUE_COLUMNS: Final = list(_FIXED)[list(_FIXED).index("value") :]
+_VALUE_COLUMNS: Final = list(_FIXED)[list(_FIXED).index("value_id") :]
 
 
 def _value_cells(value: Value) -> dict[str, Any]:

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...errors import FormatError, MissingDataError, StoreError
+from ...errors import FormatError, MissingDataError
 from ...store import records
+from ...torch_names import DTYPES
 from ..index.source import Source
 from ..index.summary import Summary
 from ..index.tables import Tables
 from ..rank import RankDump
 from ..shown.command_lines import command_line
 from .made_index import MadeIndex
+from .tensor_files import format_errors
 
 Read = Callable[[Path, int, int, int], MadeIndex]  # directory, step, rank, world size
 
@@ -39,20 +41,14 @@ class ForeignSource(Source):
             FormatError: they are not what that tool writes.
         """
         if self._made is None:
-            try:
+            with format_errors(self.directory):
                 self._made = self._make()
-            except OSError as error:
-                raise StoreError(error.errno, f"cannot read {self.directory}: {error.strerror or error}") from error
-            except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-                if isinstance(error, FormatError):
-                    raise
-                message = f"{self.directory} is not what its tool writes: {type(error).__name__}: {error}"
-                raise FormatError(message) from error
         return self._made
 
     def tables(self, where: str) -> Tables:
         """Make the records."""
-        return Tables(self.made.finish(), where)
+        with format_errors(self.directory):
+            return Tables(self.made.finish(), where)
 
     def changed_tables(self, where: str, changed: Iterable[tuple[Any, ...]], kinds: Iterable[int]) -> Tables:
         """Refuse: ranks are put together by facts that other tools do not record."""
@@ -67,14 +63,15 @@ class ForeignSource(Source):
     def _bytes(self, tables: Tables, blob: records.Blob) -> NDArray[np.uint8]:
         value = tables.values[blob.id]
         tensor = self.made.loads[blob.id]()
-        dtype = getattr(torch, tables.text(value.dtype))
+        dtype = DTYPES[tables.text(value.dtype)]
         if list(tensor.shape) != list(value.shape):
             raise FormatError(
                 f"a tensor's file in {self.directory} holds shape {list(tensor.shape)}; "
                 f"its table says {list(value.shape)}: the files are of different runs"
             )
-        raw = tensor.detach().to(dtype).resolve_conj().resolve_neg().contiguous().reshape(-1)
-        found: NDArray[np.uint8] = raw.view(torch.uint8).numpy() if raw.numel() else np.empty(0, np.uint8)
+        with format_errors(self.directory):
+            raw = tensor.detach().to(dtype).resolve_conj().resolve_neg().contiguous().reshape(-1)
+            found: NDArray[np.uint8] = raw.view(torch.uint8).numpy() if raw.numel() else np.empty(0, np.uint8)
         return found
 
     def lost_blobs(self, tables: Tables) -> frozenset[int]:

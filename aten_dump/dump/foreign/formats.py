@@ -8,6 +8,7 @@ from typing import Final
 
 from . import mindspore_dump, msprobe_dump
 from .foreign_rank import ForeignRank, Read
+from .tensor_files import format_errors
 
 Places = dict[int, dict[int, Path]]  # directories by step and rank
 
@@ -19,9 +20,15 @@ FORMATS: Final[tuple[tuple[Callable[[Path], Places], Read], ...]] = (
 
 
 def foreign_ranks(root: Path) -> dict[int, dict[int, ForeignRank]]:
-    """Return the steps and ranks below a path that another tool recorded; empty if there are none."""
+    """Return the steps and ranks below a path that another tool recorded; empty if there are none.
+
+    Raises:
+        FormatError: something there has the name of a table and is none.
+        StoreError: it cannot be read.
+    """
     for find, read in FORMATS:
-        places = find(root)
+        with format_errors(root):
+            places = find(root)
         if places:
             return {
                 step: {rank: ForeignRank(read, path, step, rank, len(ranks)) for rank, path in sorted(ranks.items())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,10 @@ from ...errors import FormatError
 from ...store import records as r
 from ...store.index_reader import IndexData
 from ...store.raw_rows import split_records
+from ...torch_names import DTYPES
 
+_MOST_DIMENSIONS: Final = 64  # that torch has
+_MOST_BYTES: Final = 1 << 63
 COMPACT: Final = r.LAYOUTS.index("compact")
 Load = Callable[[], torch.Tensor]
 
@@ -104,15 +108,14 @@ class MadeIndex:
 
     def tensor(self, facts: MadeTensor) -> list[int]:
         """Add a value and return its tree."""
-        dtype = getattr(torch, facts.dtype, None)
-        if not isinstance(dtype, torch.dtype):
-            raise FormatError(f"a tensor in {self._directory} has dtype {facts.dtype!r}, which torch does not have")
-        if any(size < 0 for size in facts.shape):
-            raise FormatError(f"a tensor in {self._directory} has shape {facts.shape}; no size may be negative")
+        dtype = DTYPES.get(facts.dtype)
+        if dtype is None:
+            shown = f"{facts.dtype!r:.80}"
+            raise FormatError(f"a tensor in {self._directory} has dtype {shown}, which torch does not have")
+        shape = self._checked(facts.shape, dtype.itemsize)
         self._values += 1
         number = self._values
-        shape = list(facts.shape)
-        nbytes = torch.Size(shape).numel() * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         self._records.append(r.Storage(r.STORAGE, number, nbytes, self.text("cpu")))
         flags = r.REQUIRES_GRAD if facts.requires_grad else 0
         dtype_id = self.text(facts.dtype)
@@ -130,6 +133,14 @@ class MadeIndex:
             self._records.append(r.Blob(r.BLOB, number, 0, 0, nbytes, "U8", [nbytes], checksum))
             self._records.append(r.Data(r.DATA, number, number, 0, COMPACT))
         return [r.TREE_VALUE, number]
+
+    def _checked(self, shape: tuple[int, ...], itemsize: int) -> list[int]:
+        """Return the sizes of a tensor that there can be: its elements, and those of its strides, have numbers."""
+        if any(size < 0 for size in shape):
+            raise FormatError(f"a tensor in {self._directory} has shape {shape!r:.80}; no size may be negative")
+        if len(shape) > _MOST_DIMENSIONS or math.prod(max(size, 1) for size in shape) * itemsize >= _MOST_BYTES:
+            raise FormatError(f"a tensor in {self._directory} has shape {shape!r:.80}, which is none of a tensor")
+        return list(shape)
 
     def call(self, facts: MadeCall, *, parent: int = 0, forward: int = 0, stack: int = 0, **trees: Any) -> int:
         """Add a call and return its id; `trees` are args, kwargs and outputs."""
@@ -153,7 +164,7 @@ class MadeIndex:
         try:
             data = b"".join(msgpack.packb(tuple(record)) for record in (self.header, *self._records, commit))
         except (OverflowError, ValueError) as error:
-            raise FormatError(f"{self._directory} has a number that is too large: {error}") from error
+            raise FormatError(f"{self._directory} has a number or text that no dump has: {error!s:.200}") from error
         rows, unknown = split_records(data, str(self._directory))
         return IndexData(self._directory, self.header, commit, rows, unknown, len(data), 0, 0, None)
 

@@ -9,26 +9,26 @@ export --to npy`` wrote, calls have the names that they had.
 from __future__ import annotations
 
 import csv
-import itertools
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ...errors import FormatError
 from ...store import records
 from .made_index import MadeCall, MadeIndex, MadeTensor
-from .tensor_files import loader, open_table
+from .tensor_files import is_folder, loader, open_table
 
 _FILE: Final = re.compile(
     r"(?P<type>[^.]+)\.(?P<name>.+)\.(?P<task>\d+)\.(?P<stream>\d+)\.(?P<time>\d+)\.(?P<io>input|output)\.(?P<slot>\d+)"
     r"\.(?P<format>\w+?)(?:\.(?P<dtype>[A-Za-z]+\d*))?\.npy"
 )
-_RANK: Final = re.compile(r"rank_(\d+)")
-_OURS: Final = re.compile(
-    r"_(Aten|Custom|Distributed|Functional|Module|NPU|Node|Tensor|Torch|VF)-(.+)-(\d+)-(forward|recompute|backward|optimizer)"
-)
+_RANK: Final = re.compile(r"rank_([0-9]{1,18})")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")  # of an iteration
+_OUR_PREFIX: Final = re.compile(r"_(Aten|Custom|Distributed|Functional|Module|NPU|Node|Tensor|Torch|VF)-")
 _KINDS: Final = {"Aten": "aten", "Node": "node", "Module": "module", "Custom": "aten"}
 _STATISTICS: Final = {
     "max": "max value",
@@ -44,6 +44,9 @@ _STATISTICS: Final = {
     "l2norm": "l2norm value",
 }
 _COUNTS: Final = frozenset(("count", "negative", "positive", "nan", "neginf", "posinf", "zero"))
+_IDENTITY: Final = ("op type", "op name", "task id", "stream id", "timestamp")
+_COLUMNS: Final = frozenset((*_IDENTITY, "io", "slot", "data type", "shape", "md5", "md5 value", *_STATISTICS.values()))
+_MOST_ABSENT: Final = 1024  # slots of an op below one that has a tensor: what each costs is bounded by its row
 _TABLE: Final = "statistic.csv"
 _HEADING: Final = "NodeExecutionOrder-FullNameWithScope"
 
@@ -67,15 +70,19 @@ def find(root: Path) -> dict[int, dict[int, Path]]:
     ranks = (
         {int(own[1]): root}
         if own
-        else {int(m[1]): path for path in root.iterdir() if (m := _RANK.fullmatch(path.name))}
+        else {int(m[1]): path for path in root.iterdir() if (m := _RANK.fullmatch(path.name)) and is_folder(path)}
     )
     for rank, folder in ranks.items():
-        for path in sorted(folder.glob("*/*/*")):
-            if path.name.isdecimal() and path.is_dir() and _holds_tensors(path):
+        for path in _folders(_folders(_folders([folder]))):
+            if _NUMBER.fullmatch(path.name) and _holds_tensors(path):
                 found.setdefault(int(path.name), {}).setdefault(rank, path)
     if not found and _holds_tensors(root):
-        return {int(root.name) if root.name.isdecimal() else 0: {0: root}}
+        return {int(root.name) if _NUMBER.fullmatch(root.name) else 0: {0: root}}
     return found
+
+
+def _folders(outer: Iterable[Path]) -> list[Path]:
+    return [path for folder in outer for path in sorted(folder.iterdir()) if is_folder(path)]
 
 
 def _holds_tensors(path: Path) -> bool:
@@ -89,7 +96,8 @@ def read(directory: Path, step: int, rank: int, world_size: int) -> MadeIndex:
     """Read the files of one iteration of all graphs of its net."""
     folders = [directory]
     if _RANK.fullmatch(directory.parent.parent.parent.name):
-        folders = sorted(directory.parent.parent.parent.glob(f"*/*/{directory.name}"))
+        graphs = _folders(_folders([directory.parent.parent.parent]))
+        folders = [folder for graph in graphs if is_folder(folder := graph / directory.name)]
     ops: dict[tuple[Path, Key], _Op] = {}
     for folder in folders:
         for key, op in _ops_of(folder).items():
@@ -116,15 +124,15 @@ class _Ops:
 
     def __init__(self) -> None:
         self.found: dict[Key, _Op] = {}
+        self._seen: Counter[tuple[Any, ...]] = Counter()  # how often a slot of an op had a file, or a row
 
     def of(self, facts: Sequence[str], slot: tuple[str, int], part: str) -> _Op:
         """Return the run that a file or a row (`part`) of a slot belongs to."""
         op_type, name, task, stream, time = facts
-        for again in itertools.count():
-            op = self.found.setdefault((op_type, name, int(task), int(stream), again), _Op(time=int(time)))
-            if slot not in getattr(op, part):
-                return op
-        raise AssertionError("unreachable")
+        run = (op_type, name, int(task), int(stream))
+        again = self._seen[run, slot, part]
+        self._seen[run, slot, part] += 1
+        return self.found.setdefault((*run, again), _Op(time=int(time)))
 
 
 def _ops_of(folder: Path) -> dict[Key, _Op]:
@@ -139,13 +147,20 @@ def _ops_of(folder: Path) -> dict[Key, _Op]:
         if match["dtype"]:
             op.dtypes[slot] = match["dtype"].lower()
     if (folder / _TABLE).is_file():
-        with open_table(folder / _TABLE) as file:
-            for row in csv.DictReader(file):
-                cells = {name.strip().lower(): cell for name, cell in row.items() if name and isinstance(cell, str)}
-                slot = (cells["io"].lower(), int(cells["slot"]))
-                facts = [cells[name] for name in ("op type", "op name", "task id", "stream id", "timestamp")]
-                ops.of(facts, slot, "rows").rows[slot] = cells
+        for cells in _rows(folder / _TABLE):
+            slot = (cells["io"].lower(), int(cells["slot"]))
+            ops.of([cells[name] for name in _IDENTITY], slot, "rows").rows[slot] = cells
     return ops.found
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the cells of each row, by the name of the column; only of columns that are read here."""
+    with open_table(path) as file:
+        rows = (row for row in csv.reader(file) if row)
+        names = [name.strip().lower() for name in next(rows, [])]
+        places = {name: place for place, name in enumerate(names) if name in _COLUMNS}
+        for row in rows:
+            yield {name: row[place] for name, place in places.items() if place < len(row)}
 
 
 def _mapping(folder: Path) -> Iterator[tuple[str, str]]:
@@ -166,12 +181,10 @@ class _Order:
         self._names: dict[str, tuple[int, str]] = {}
         for path in sorted(folder.glob("ms_execution_order_graph_*.csv")):
             with open_table(path) as file:
-                lines = file.read().splitlines()
-            for line in lines:
-                name = line.strip().rstrip(",")
-                if name == _HEADING:
-                    continue
-                self._names.setdefault(name.replace("/", "_").replace(".", "-"), (len(self._names), name))
+                names = [row[0].strip() if row else "" for row in csv.reader(file)]
+            for name in names:
+                if name != _HEADING:
+                    self._names.setdefault(name.replace("/", "_").replace(".", "-"), (len(self._names), name))
 
     def place(self, name: str) -> int:
         """Return where in the order an op is; behind all others where it is not known."""
@@ -185,10 +198,10 @@ class _Order:
 def _facts(key: Key, full_name: str, counter: Counter[str], start_ns: int) -> MadeCall:
     op_type, name, _, stream, _ = key
     scope = full_name.split("/")[:-1]
-    ours = _OURS.search(name)
-    if ours is not None and name.endswith(ours[0]):
+    ours = _our_name(name)
+    if ours is not None:
         module = ".".join(scope[1:])
-        prefix, api, n, phase = ours.groups()
+        prefix, api, n, phase = ours
         kind = _KINDS.get(prefix, "api")
         text = f"aten::{op_type.replace('-', '.', 1)}" if prefix == "Aten" else api if prefix == "Node" else op_type
         return MadeCall(kind, text, prefix, api.replace("-", "."), int(n), phase, module, stream, start_ns)
@@ -201,10 +214,27 @@ def _facts(key: Key, full_name: str, counter: Counter[str], start_ns: int) -> Ma
     )
 
 
+def _our_name(name: str) -> tuple[str, str, str, str] | None:
+    """Return prefix, api, number and phase of the name of a call of ours, with modules before it; None of any other.
+
+    Taken apart from both ends: a pattern of the whole tries every beginning with every end.
+    """
+    head, *end = name.rsplit("-", 2)
+    begin = _OUR_PREFIX.search(head)
+    if len(end) != 2 or not end[0].isdecimal() or end[1] not in records.PHASES or begin is None:
+        return None
+    api = head[begin.end() :]
+    return (begin[1], api, end[0], end[1]) if api else None
+
+
 def _trees(made: MadeIndex, folder: Path, op: _Op) -> dict[str, Any]:
     found: dict[str, dict[int, Any]] = {"input": {}, "output": {}}
     for slot in sorted({*op.files, *op.rows}):
         facts = _tensor(folder, op, slot)
+        if slot[0] not in found or not 0 <= slot[1] < len(found[slot[0]]) + _MOST_ABSENT:
+            raise FormatError(
+                f"{folder} has {slot[0]!r:.20} {slot[1]} of an op with few: input or output 0, 1, ... is expected"
+            )
         found[slot[0]][slot[1]] = None if facts is None else made.tensor(facts)
     inputs, outputs = ([items.get(n) for n in range(max(items, default=-1) + 1)] for items in found.values())
     return {"args": inputs, "outputs": outputs[0] if len(outputs) == 1 else [records.TREE_TUPLE, *outputs]}
@@ -228,4 +258,9 @@ def _tensor(folder: Path, op: _Op, slot: tuple[str, int]) -> MadeTensor | None:
 def _number(name: str, cell: str | None) -> float | int | None:
     if not cell or cell == "null":
         return None
-    return int(float(cell)) if name in _COUNTS else float(cell)
+    number = float(cell)
+    if name not in _COUNTS:
+        return number
+    if not math.isfinite(number):
+        raise FormatError(f"a table has the count {cell!r:.40}; a whole number is expected")
+    return int(number)

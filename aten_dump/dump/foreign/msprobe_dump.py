@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from ...errors import FormatError
 from ...store import records
 from .made_index import MadeCall, MadeIndex, MadeTensor
-from .tensor_files import loader, open_table
+from .tensor_files import is_folder, loader, open_table
 
 _STATISTICS: Final = {"max": "Max", "min": "Min", "mean": "Mean", "l2norm": "Norm"}
 _OPTIMIZER: Final = "optimizer"
 _TABLES: Final = ("dump.json", "debug.json")
-_RANK: Final = re.compile(r"(?:rank|proc|device)_?(\d*)")
-_STEP: Final = re.compile(r"step(\d+)")
+_RANK: Final = re.compile(r"(?:rank|proc|device)_?([0-9]{0,18})")
+_STEP: Final = re.compile(r"step([0-9]{1,18})")
 _MODULE: Final = re.compile(r"(Module|Cell)\.(.+)\.([^.]+)\.(forward|backward)\.(\d+)")
 _API: Final = re.compile(r"([A-Za-z]+)\.(.+)\.(\d+)\.(forward|backward)")
 _GRADIENTS: Final = re.compile(r"(?:Module|Cell)\.(.+)\.[^.]+\.parameters_grad(?:\.\d+)?")
@@ -48,26 +50,23 @@ def find(root: Path) -> dict[int, dict[int, Path]]:
     """Return the directories that hold msprobe's tables, by step and rank."""
     if _is_table_folder(root):
         step, rank = _STEP.fullmatch(root.parent.name), _RANK.fullmatch(root.name)
-        return {int(step[1]) if step else 0: {_rank(rank[1], set()) if rank else 0: root}}
+        return {int(step[1]) if step else 0: {int(rank[1]) if rank and rank[1] else 0: root}}
     found: dict[int, dict[int, Path]] = {}
-    steps = {int(name[1]): path for path in root.iterdir() if (name := _STEP.fullmatch(path.name)) and path.is_dir()}
+    steps = {int(name[1]): path for path in root.iterdir() if (name := _STEP.fullmatch(path.name)) and is_folder(path)}
     own = _STEP.fullmatch(root.name)
+    free: dict[int, Iterator[int]] = defaultdict(count)  # numbers for programs without ranks: `rank`, `proc<pid>`
     for number, folder in (steps or {int(own[1]) if own else 0: root}).items():
         for path in sorted(folder.iterdir()):
             match = _RANK.fullmatch(path.name)
-            if match and path.is_dir() and _is_table_folder(path):
+            if match and is_folder(path) and _is_table_folder(path):
                 ranks = found.setdefault(number, {})
-                ranks[_rank(match[1] if path.name.startswith(("rank", "device")) else "", ranks)] = path
+                digits = match[1] if path.name.startswith(("rank", "device")) else ""
+                ranks[int(digits) if digits else next(n for n in free[number] if n not in ranks)] = path
     return found
 
 
 def _is_table_folder(path: Path) -> bool:
     return any((path / name).is_file() for name in _TABLES)
-
-
-def _rank(digits: str, taken: Mapping[int, Path] | set[int]) -> int:
-    """Return a rank's number; a program without ranks wrote to ``rank`` or ``proc<pid>``."""
-    return int(digits) if digits else next(n for n in range(len(taken) + 1) if n not in taken)
 
 
 def read(directory: Path, step: int, rank: int, world_size: int) -> MadeIndex:
@@ -88,6 +87,7 @@ class _Reader:
         self._is_ours = self._tables[0].get("recorder") == "aten_dump"
         self._stacks = dict(self._read_stacks())
         self._ids: dict[str, int] = {}
+        self._modules: dict[str, str] = {}  # the innermost module that each entry ran in
         self._unread: list[str] = []
 
     def _config(self) -> dict[str, Any]:
@@ -117,9 +117,11 @@ class _Reader:
 
     def _place(self, name: str) -> int:
         """Add a call, after those it ran in, and return its id."""
-        chain = [name]
-        while (outer := self._parents.get(chain[-1])) and outer not in self._ids and outer not in chain:
-            chain.append(outer)
+        chain = {name: None}
+        inner = name
+        while (outer := self._parents.get(inner)) and outer not in self._ids and outer not in chain:
+            chain[outer] = None
+            inner = outer
         for one in reversed(chain):
             if one not in self._ids and one != _OPTIMIZER:
                 self._add(one, self._entries.get(one) or {})
@@ -158,16 +160,20 @@ class _Reader:
         return self._parents.get(name) == _OPTIMIZER or name in self._in_optimizer
 
     def _module_of(self, name: str) -> str:
-        """Return the path of the innermost module that a call ran in."""
-        seen: set[str] = set()
+        """Return the path of the innermost module that a call ran in; what it is for those outside is known once."""
+        passed: list[str] = []
         outer: str | None = name
-        while outer and outer not in seen:
-            seen.add(outer)
+        found = ""
+        while outer and outer not in self._modules:
             match = _MODULE.fullmatch(outer)
+            self._modules[outer] = match[2] if match else ""  # also of a circle, and of what has none around it
+            passed.append(outer)
             if match:
-                return match[2]
+                break
             outer = self._parents.get(outer)
-        return ""
+        found = self._modules.get(outer or name, "")
+        self._modules.update(dict.fromkeys(passed, found))
+        return found
 
     def _outputs(self, outputs: list[Any], is_node: bool) -> Any:
         trees = [self._tree(item) for item in outputs]
@@ -189,7 +195,7 @@ class _Reader:
         if isinstance(item, list):
             return [records.TREE_LIST, *map(self._tree, item)]
         if not isinstance(item, dict):
-            raise FormatError(f"{self._directory} has an argument {item!r}; null, a list or an object is expected")
+            raise FormatError(f"{self._directory} has an argument {item!r:.80}; null, a list or an object is expected")
         kind = item.get("type")
         if kind == "torch.Tensor" or kind == "mindspore.Tensor" or (isinstance(kind, str) and "shape" in item):
             return self._made.tensor(self._tensor(item))
@@ -197,6 +203,11 @@ class _Reader:
             pairs = [part for key, inner in item.items() for part in (str(key), self._tree(inner))]
             return [records.TREE_DICT, *pairs]
         return _literal(kind, item.get("value"))
+
+    def _shape(self, found: Any) -> tuple[int, ...]:
+        if not isinstance(found, list) or not all(type(size) is int for size in found):
+            raise FormatError(f"{self._directory} has the shape {found!r:.80}; a list of whole numbers is expected")
+        return tuple(found)
 
     def _tensor(self, item: Mapping[str, Any]) -> MadeTensor:
         name = item.get("data_name")
@@ -206,7 +217,7 @@ class _Reader:
         numbers = {ours: _number(item.get(theirs)) for ours, theirs in _STATISTICS.items()}
         return MadeTensor(
             str(item["dtype"]).rpartition(".")[2].lower(),
-            tuple(map(int, item["shape"])),
+            self._shape(item["shape"]),
             numbers,
             bytes.fromhex(checksum.removeprefix("0x")) if isinstance(checksum, str) else None,
             bool(item.get("requires_grad")),

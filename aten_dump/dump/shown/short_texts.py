@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import torch
 
+from ...torch_names import DTYPES
 from ..value_facts import ValueFacts
 
 _DTYPES: Final = {
@@ -55,7 +56,7 @@ def format_number(number: Any) -> str:
 
 def format_exactly(number: float, dtype_name: str) -> str:
     """Return a number of a dtype in six digits, or in as many as tell it from its neighbours: ``"1.0000002"``."""
-    dtype = getattr(torch, dtype_name, torch.float64)
+    dtype = DTYPES.get(dtype_name, torch.float64)
     texts = (f"{number:.{digits}g}" for digits in range(6, 17))
     return next(
         (text for text in texts if torch.tensor(float(text), dtype=dtype, device="cpu").item() == number), repr(number)

@@ -17,7 +17,7 @@ import torch
 from ...errors import AtenDumpError, FormatError, MissingDataError
 from ...geometry import reach
 from ...store import records
-from ...torch_names import neg_view, quantized_per_channel, quantized_per_tensor
+from ...torch_names import DTYPES, neg_view, quantized_per_channel, quantized_per_tensor
 from ..index.source import Source
 from ..index.tables import Tables
 from ..value_facts import ValueFacts
@@ -202,7 +202,7 @@ def _quantize(integers: torch.Tensor, scheme: Mapping[str, Any]) -> torch.Tensor
     """Make a quantized tensor of its integers and the scheme in ``Value.extra["quantized"]``."""
     if str(scheme["scheme"]).startswith("per_tensor"):
         return quantized_per_tensor(integers, float(scheme["scale"]), int(scheme["zero_point"]))
-    points_dtype = getattr(torch, str(scheme.get("points_dtype", "int64")), torch.int64)
+    points_dtype = DTYPES.get(str(scheme.get("points_dtype", "int64")), torch.int64)
     scales = torch.tensor(scheme["scales"], dtype=torch.float64, device="cpu")
     zero_points = torch.tensor(scheme["zero_points"], dtype=points_dtype, device="cpu")
     if not scales.numel() == zero_points.numel() == integers.shape[int(scheme["axis"])]:

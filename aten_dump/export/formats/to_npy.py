@@ -10,7 +10,6 @@ outputs. bfloat16 and other dtypes that numpy lacks are stored as float32.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,7 +17,9 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
+from ...config import NET_NAME
 from ...dump import Call, RankDump, Value
+from ...plain_text import CsvRows
 from ..chosen_calls import ChosenCalls
 from ..values.arrays import as_array
 from ..values.linked_files import TensorFiles
@@ -61,11 +62,11 @@ def write(chosen: ChosenCalls, out: Path) -> None:
         orders.setdefault(rank.rank, []).append(rank.step)
         order = out / f"rank_{rank.rank}" / "execution_order"
         order.mkdir(parents=True, exist_ok=True)
-        folder = out / f"rank_{rank.rank}" / NET / "0" / str(rank.step)
+        folder = out / f"rank_{rank.rank}" / _net(rank) / "0" / str(rank.step)
         folder.mkdir(parents=True)
         with (
             open(folder / "statistic.csv", "w", encoding="utf-8", newline="") as table,
-            open(order / "ms_execution_order_graph_0.csv", "w", encoding="utf-8") as names,
+            open(order / "ms_execution_order_graph_0.csv", "w", encoding="utf-8", newline="") as names,
         ):
             _write_rank(chosen, rank, folder, table, names)
     for number, steps in orders.items():
@@ -74,14 +75,14 @@ def write(chosen: ChosenCalls, out: Path) -> None:
 
 
 def _write_rank(chosen: ChosenCalls, rank: RankDump, folder: Path, table: TextIO, names: TextIO) -> None:
-    names.write(f"{HEADING}\n")
     files = TensorFiles(folder, ".npy", _save)
     statistics = StatisticsOf(COLUMNS.values())
-    rows = csv.writer(table, lineterminator="\n")
+    rows, order = CsvRows(table), CsvRows(names)
+    order.write([HEADING])
     algorithm = str(rank.config.get("hash", "hash")).upper()
-    rows.writerow([*_FACTS, *COLUMNS, algorithm])
+    rows.write([*_FACTS, *COLUMNS, algorithm])
     for call in chosen.calls(rank):
-        names.write(f"{full_name(call)}\n")
+        order.write([full_name(call)])
         outputs = [*call.output_values(), *call.written_values()]
         for io, values in (("input", call.input_values()), ("output", outputs)):
             for slot, value in numbered(values):
@@ -89,13 +90,19 @@ def _write_rank(chosen: ChosenCalls, rank: RankDump, folder: Path, table: TextIO
                     chosen.leave_out("tensors that are undefined memory")
                     continue
                 numbers = statistics(value)
-                rows.writerow(
+                rows.write(
                     [*_facts(call, io, slot, value), *(numbers.get(name, "") for name in COLUMNS.values()), value.hash]
                 )
                 if value.has_data and not value.opaque:
                     for _ in chosen.tensors([(io, value)]):
                         files.put(_file_name(call, io, slot, value), value)
     files.close()
+
+
+def _net(rank: RankDump) -> str:
+    """Return the name of the network; what a dump of a stranger has instead leads nowhere."""
+    found = rank.config.get("net_name")
+    return found if isinstance(found, str) and NET_NAME.fullmatch(found) else NET
 
 
 def numbered(values: Sequence[tuple[str, Value]]) -> Iterator[tuple[int, Value]]:

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...dump import RankDump, Value
-from ...dump.dataframes.call_columns import CALL_COLUMNS, ColumnType, call_row
+from ...dump.dataframes.call_columns import CALL_COLUMNS, ColumnType, call_row, facts
 from ...dump.dataframes.libraries import arrow_types
 from ..chosen_calls import ChosenCalls, require, slots_of
 
 _ROWS: Final = 1 << 14  # of a row group
 _TABLES: Final[dict[str, dict[str, ColumnType]]] = {
     "calls": CALL_COLUMNS,
-    "uses": {"call_id": "int", "slot": "text", "value_id": "int"},
-    "values": {
-        "value_id": "int", "storage_id": "int", "version": "int", "dtype": "text", "shape": "ints", "stride": "ints",
-        "device": "text", "nbytes": "int", "undefined": "bool", "requires_grad": "bool", "has_data": "bool",
-        "hash": "text",
-    },
+    "uses": facts("call_id", "slot", "value_id"),
+    "values": facts(
+        "value_id", "storage_id", "version", "dtype", "shape", "stride", "device", "nbytes", "undefined",
+        "requires_grad", "has_data", "hash",
+    ),
 }  # fmt: skip
 
 
@@ -32,7 +31,7 @@ def write(chosen: ChosenCalls, out: Path) -> None:
     require("pyarrow", "parquet")
     for rank in chosen.each_rank():
         names = list(rank.config.get("statistics", ()))
-        statistics: dict[str, ColumnType] = {"value_id": "int", **dict.fromkeys(names, "float")}
+        statistics: dict[str, ColumnType] = {**facts("value_id"), **dict.fromkeys(names, "float")}
         tables = {
             name: _Table(_part(out, name, rank), columns)
             for name, columns in ({**_TABLES, "statistics": statistics}).items()

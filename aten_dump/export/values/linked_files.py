@@ -5,7 +5,6 @@ A value that several calls read is written once: its other files are hard links 
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ...dump import Value
+from ...plain_text import CsvRows
 
 _LONGEST: Final = 255  # bytes of a file's name, on all usual file systems
 MAPPING_FILE: Final = "mapping.csv"
@@ -50,7 +50,9 @@ class TensorFiles:
         """Write which names were too long for a file, or those of another file already."""
         if self._renamed:
             with open(self.folder / MAPPING_FILE, "w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(self._renamed)
+                rows = CsvRows(file)
+                for renamed in self._renamed:
+                    rows.write(renamed)
 
 
 def one_name(text: str) -> str:

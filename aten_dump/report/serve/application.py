@@ -20,8 +20,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ...errors import AtenDumpError
+from ...plain_text import visible_lines
 from ..html.document import document, policy
-from ..plain_text import visible_lines
 from .guard import Guard
 from .served_dump import ServedDump
 from .tensor_requests import tensor_section

@@ -12,16 +12,21 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...errors import FormatError, StoreError
-from ..regular_files import open_inside
+from ..regular_files import open_inside, open_subfolder, replace_inside
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FOLDER: Final = "control"
 _MOST_BYTES: Final = 1 << 16
+_ANSWER: Final = re.compile(r"answer-rank(0|[1-9][0-9]{0,17})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,14 @@ class Decision:
 
 
 _Kind = TypeVar("_Kind", Request, Answer, Decision)
+_Message = TypeVar("_Message", bound="DataclassInstance")
 
 
 class ControlFiles:
     """The control files of one dump."""
 
     def __init__(self, root: Path) -> None:
+        self._root = root
         self._folder = root / FOLDER
         self.request_path = os.fspath(self._folder / "request.json")
 
@@ -80,6 +87,19 @@ class ControlFiles:
     def answer(self, rank: int) -> Answer | None:
         """Return what a rank said last."""
         return self._read(f"answer-rank{rank}.json", Answer)
+
+    def answers(self) -> list[Answer]:
+        """Return what each rank that has answered said last, by rank."""
+        names: list[str] = []
+        with contextlib.suppress(OSError, FormatError):
+            folder = open_subfolder(self._root, FOLDER)
+            try:
+                names = os.listdir(folder)
+            finally:
+                os.close(folder)
+        ranks = sorted(int(match[1]) for name in names if (match := _ANSWER.fullmatch(name)))
+        found = ((rank, self.answer(rank)) for rank in ranks)
+        return [answer for rank, answer in found if answer is not None and answer.rank == rank]
 
     def decision(self) -> Decision | None:
         """Return what was decided last."""
@@ -92,21 +112,27 @@ class ControlFiles:
             StoreError: it cannot be written.
         """
         name = f"answer-rank{message.rank}" if isinstance(message, Answer) else type(message).__name__.lower()
-        draft = self._folder / f".{name}-{os.getpid()}"
+        path = self._folder / f"{name}.json"
         try:
-            self._folder.mkdir(exist_ok=True)
-            draft.write_text(json.dumps(dataclasses.asdict(message)) + "\n", encoding="utf-8")
-            os.replace(draft, self._folder / f"{name}.json")
+            folder = open_subfolder(self._root, FOLDER, make=True)
+            try:
+                replace_inside(folder, path, (json.dumps(dataclasses.asdict(message)) + "\n").encode())
+            finally:
+                os.close(folder)
         except OSError as error:
-            text = f"cannot write {self._folder / name}.json: {error.strerror}; the run cannot be switched from outside"
+            text = f"cannot write {path}: {error.strerror}; the run cannot be switched from outside"
             raise StoreError(error.errno, text) from error
+        except FormatError as error:
+            raise StoreError(f"{error}; until then the run cannot be switched from outside") from error
 
     def _read(self, name: str, kind: type[_Kind]) -> _Kind | None:
         """Return a message; None where there is none, or one that makes no sense."""
-        with contextlib.suppress(OSError, ValueError, RecursionError, FormatError):
-            with os.fdopen(open_inside(self._folder / name), "rb") as file:
-                found = json.loads(file.read(_MOST_BYTES))
-            return _message(kind, found)
+        with contextlib.suppress(OSError, FormatError):
+            folder = open_subfolder(self._root, FOLDER)
+            try:
+                return read_message(kind, self._folder / name, folder)
+            finally:
+                os.close(folder)
         return None
 
 
@@ -115,23 +141,39 @@ def last_decision(attempts: Iterable[Path]) -> Decision | None:
     return next((found for root in attempts if (found := ControlFiles(root).decision()) is not None), None)
 
 
-def _message(kind: type[_Kind], found: Any) -> _Kind | None:
+def read_message(kind: type[_Message], path: Path, folder: int) -> _Message | None:
+    """Return the message that a file of an open folder holds; None where it makes no sense.
+
+    Raises:
+        FormatError: it is no regular file.
+        OSError: it cannot be read.
+    """
+    with os.fdopen(open_inside(path, folder=folder), "rb") as file:
+        text = file.read(_MOST_BYTES)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
     fields = dataclasses.fields(kind)
     needed = {field.name for field in fields if field.default is dataclasses.MISSING}
     if type(found) is not dict or not needed <= found.keys():
         return None
     given: dict[str, Any] = {field.name: found[field.name] for field in fields if field.name in found}
-    if not all(type(value) in _TYPES[name] for name, value in given.items()):
+    if not all(_TYPES[name](value) for name, value in given.items()):
         return None
     if "silent" in given:
         given["silent"] = tuple(given["silent"])
     return kind(**given)
 
 
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("number", "made_unix_ns", "rank", "step", "from_step"), (int,)),
-    **dict.fromkeys(("steps", "level"), (str, type(None))),
-    "error": (str,),
-    "done": (bool,),
-    "silent": (list,),
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+_TYPES: Final[dict[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("number", "made_unix_ns", "rank", "step", "from_step", "position", "call"), _is_count),
+    **dict.fromkeys(("steps", "level"), lambda value: value is None or type(value) is str),
+    **dict.fromkeys(("error", "why"), lambda value: type(value) is str),
+    "done": lambda value: type(value) is bool,
+    "silent": lambda value: type(value) is list and all(map(_is_count, value)),
 }

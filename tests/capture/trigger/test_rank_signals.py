@@ -96,3 +96,31 @@ def test_what_cannot_be_removed_is_an_error_that_names_the_folder(tmp_path: Path
     (tmp_path / FOLDER).write_text("a file, not a folder")
     with pytest.raises(StoreError, match=FOLDER):
         RankSignals(tmp_path, 0)
+
+
+@pytest.mark.parametrize("linked", ["folder", "file"])
+def test_signals_are_neither_written_read_nor_removed_through_a_link(tmp_path: Path, linked: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    names = [f"step4-rank{rank}-{time.time_ns() + 10**12}.json" for rank in (0, 1)]
+    for name in names:
+        (elsewhere / name).write_text(json.dumps(dataclasses.asdict(SIGNAL)))
+    if linked == "folder":
+        (tmp_path / FOLDER).symlink_to(elsewhere)
+        with pytest.raises(StoreError, match="is a symbolic link"):
+            RankSignals(tmp_path, 0)
+    else:
+        (tmp_path / FOLDER).mkdir()
+        mine = RankSignals(tmp_path, 0)
+        (tmp_path / FOLDER / names[1]).symlink_to(elsewhere / names[1])
+        assert mine.read() == []
+    assert sorted(path.name for path in elsewhere.iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rank": "1"}', "[" * 5000, '{"rank": 1, "step": -4, "why": 3}', "\xff"])
+def test_what_makes_no_sense_is_no_signal(tmp_path: Path, text: str) -> None:
+    mine, theirs = RankSignals(tmp_path, 0), RankSignals(tmp_path, 1)
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / f"step1-rank1-{time.time_ns()}.json").write_text(text, encoding="latin-1")
+    theirs.write(SIGNAL)
+    assert mine.read() == [SIGNAL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -80,7 +81,7 @@ def files(tmp_path: Path) -> ControlFiles:
 def test_who_does_not_answer_is_named_and_what_was_asked_stays(files: ControlFiles, tmp_path: Path) -> None:
     code, text = aten_dump("ctl", tmp_path, "steps", "5-8", "--wait", 0)
     assert code == 2
-    assert "no answer from ranks 0, 1: they answer when a step ends; is the program running" in text
+    assert "no answer from ranks 0-1: they answer when a step ends; is the program running" in text
     request = files.request()
     assert request is not None and (request.number, request.steps, request.level) == (1, "5-8", None)
     code, text = aten_dump("ctl", tmp_path, "level", "api", "--wait", 0)
@@ -143,3 +144,54 @@ def test_of_a_restarted_program_the_last_attempt_is_asked(files: ControlFiles, t
     ]
     assert (code, text.splitlines()) == (0, said)
     assert files.request() is None and attempt.request() is not None
+
+
+def test_a_dump_that_claims_more_ranks_than_memory_holds_is_asked_as_any(tmp_path: Path) -> None:
+    claim = {"ranks": "0-4|7-999999999999999999", "world_size": 2, "started_unix_ns": "yesterday"}
+    (tmp_path / "run.json").write_text(json.dumps(claim))
+    ControlFiles(tmp_path).write(Answer(8, 1, 3, "all", "mix"))
+    ControlFiles(tmp_path).write(Answer(6, 1, 3, "all", "mix"))  # none of the dump's
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(10)
+    try:
+        code, text = aten_dump("ctl", tmp_path, "status", "--wait", 0)
+        changed = aten_dump("ctl", tmp_path, "on", "--wait", 0)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert code == changed[0] == 2
+    assert text.splitlines()[0] == "rank 8: begins step 3, records steps all at level mix"
+    assert "no answer from ranks 0-4, 7, 9-999999999999999999: " in text
+
+
+@pytest.mark.parametrize("linked", ["folder", "file"])
+def test_nothing_outside_the_dump_is_read_or_written_through_a_link(
+    files: ControlFiles, tmp_path: Path, linked: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "request.json").write_text("mine")
+    (elsewhere / "answer-rank0.json").write_text(
+        json.dumps({"rank": 0, "number": 1, "step": 3, "steps": "S", "level": ""})
+    )
+    if linked == "folder":
+        (tmp_path / "control").symlink_to(elsewhere)
+    else:
+        (tmp_path / "control").mkdir()
+        for name in ("request.json", "answer-rank0.json", "decision.json"):
+            (tmp_path / "control" / name).symlink_to(elsewhere / name)
+    before = {path.name: path.read_bytes() for path in elsewhere.iterdir()}
+    code, text = aten_dump("ctl", tmp_path, "on", "--wait", 0)
+    assert code == 2 and "Traceback" not in text
+    assert linked == "file" or "control is a symbolic link" in text
+    assert "rank 0: begins" not in aten_dump("ctl", tmp_path, "status", "--wait", 0)[1]
+    assert {path.name: path.read_bytes() for path in elsewhere.iterdir()} == before
+
+
+@pytest.mark.parametrize("silent", [[[]], [1, "2"], [None]])
+def test_a_decision_that_makes_no_sense_is_none(files: ControlFiles, tmp_path: Path, silent: list[object]) -> None:
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "decision.json").write_text(json.dumps({"number": 1, "from_step": 2, "silent": silent}))
+    code, text = aten_dump("ctl", tmp_path, "on", "--wait", 0)
+    assert (code, text.partition(":")[0]) == (2, "Error")
+    assert "no answer from ranks 0-1" in text

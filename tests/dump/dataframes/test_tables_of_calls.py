@@ -39,7 +39,7 @@ def test_calls_are_rows(library: str, rank: RankDump) -> None:
         dict(zip(["step", "rank", *CALL_COLUMNS], (0, 0, *call_row(call)), strict=True)) for call in rank.calls
     ]
     addmm = rows[3]
-    assert (addmm["name"], addmm["module"], addmm["parent_id"]) == ("Aten.addmm.0.forward", "net.fc", 2)
+    assert (addmm["call"], addmm["module"], addmm["parent_id"]) == ("Aten.addmm.0.forward", "net.fc", 2)
     assert (addmm["source_file"], addmm["source_line"], addmm["sequence_nr"]) == ("/home/me/train.py", 42, 11)
     assert rows[7]["forward_id"] == 4 and rows[3]["forward_id"] is None
 
@@ -48,19 +48,19 @@ def test_calls_are_rows(library: str, rank: RankDump) -> None:
 def test_tensors_are_rows(library: str, rank: RankDump, scenario: Scenario) -> None:
     rows = READ[library](getattr(rank.calls, f"to_{library}")("values"))
     expected = list(value_rows(rank.calls))
-    assert [(row["call"], row["slot"], row["value"]) for row in rows] == [
-        (row["call"], row["slot"], row["value"]) for row in expected
+    assert [(row["call"], row["slot"], row["value_id"]) for row in rows] == [
+        (row["call"], row["slot"], row["value_id"]) for row in expected
     ]
-    weight = next(row for row in rows if row["value"] == scenario.ids["w"])
+    weight = next(row for row in rows if row["value_id"] == scenario.ids["w"])
     assert (weight["shape"], weight["stride"], weight["dtype"]) == ([3, 4], [4, 1], "float32")
     assert (weight["min"], weight["max"], weight["nan"]) == (-1.5, 2.5, 0.0)
-    assert next(row for row in rows if row["value"] == scenario.ids["x"])["min"] is None
+    assert next(row for row in rows if row["value_id"] == scenario.ids["x"])["min"] is None
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_part_of_the_calls_and_none(library: str, rank: RankDump) -> None:
     some = rank.calls.filter(op="aten::addmm")
-    assert [row["name"] for row in READ[library](getattr(some, f"to_{library}")())] == ["Aten.addmm.0.forward"]
+    assert [row["call"] for row in READ[library](getattr(some, f"to_{library}")())] == ["Aten.addmm.0.forward"]
     for rows, columns in (("calls", 21), ("values", len(value_column_types([rank])))):
         none = getattr(rank.calls[:0], f"to_{library}")(rows)
         assert none.shape == (0, columns)

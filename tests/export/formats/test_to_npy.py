@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
-from aten_dump import Value, open_dump
+from aten_dump import ConfigError, DumpConfig, DumpMode, Value, open_dump
+from aten_dump.cli.main import main
 from aten_dump.export.formats.to_npy import COLUMNS, dtype_in_mindspore, full_name, numbered, write
 from tests.dump.building import START_NS, Builder, value
 from tests.export.made import Y, chosen, small_step
@@ -110,3 +112,33 @@ def test_a_large_tensor_is_written_a_block_at_a_time(
     found = np.load(file)
     assert found.shape == (5, 60) and found.dtype == (np.bool_ if dtype == torch.bool else np.float32)
     np.testing.assert_array_equal(found, (x.float() if dtype == torch.bfloat16 else x).numpy())
+
+
+HEADING = (
+    "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,Avg Value,Count,"
+    "Negative Zero Count,Positive Zero Count,NaN Count,Negative Inf Count,Positive Inf Count,Zero Count,L2Norm Value,MD5"
+)
+
+
+def test_a_dump_of_a_config_of_mindspores_has_its_net_and_its_columns(tmp_path: Path) -> None:
+    config = DumpConfig(tmp_path / "dump", net_name="ResNet50", data="full", hash="md5")
+    with DumpMode(config):
+        torch.ones(2).exp()
+    done = CliRunner().invoke(main, ["export", str(config.path), "--to", "npy", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    (table,) = (tmp_path / "out").rglob("statistic.csv")
+    assert table.parent == tmp_path / "out" / "rank_0" / "ResNet50" / "0" / "0"
+    assert table.read_text().splitlines()[0] == HEADING
+    assert "mindspore" not in {call.op for call in open_dump(tmp_path / "out").rank(0, 0).calls}
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", ".", "a b", "x" * 300, 3])
+def test_a_net_s_name_leads_nowhere(tmp_path: Path, name: object) -> None:
+    with pytest.raises(ConfigError, match="net_name is"):
+        DumpConfig(tmp_path / "dump", net_name=name)  # type: ignore[arg-type]
+    builder = Builder(tmp_path / "dump", config={"net_name": name})
+    builder.call(builder.op("aten", "aten::exp", "Aten", "exp"))
+    builder.finish()
+    done = CliRunner().invoke(main, ["export", str(tmp_path / "dump"), "--to", "npy", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert [path.name for path in (tmp_path / "out" / "rank_0").iterdir() if path.name != "execution_order"] == ["Net"]

@@ -50,7 +50,7 @@ def test_calls_are_those_chosen_in_their_order(tmp_path: Path) -> None:
     small_step(tmp_path / "dump", 1)
     write(chosen(tmp_path / "dump", ["aten", "node"]), tmp_path)
     for step in (0, 1):
-        assert [call["name"] for call in rows(tmp_path, "calls", step)] == [
+        assert [call["call"] for call in rows(tmp_path, "calls", step)] == [
             "Aten.addmm_.0.forward", "Node.AddmmBackward0.0.backward",
         ]  # fmt: skip
 

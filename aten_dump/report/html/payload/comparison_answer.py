@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ....analysis.comparison import Comparison
+from ....analysis.comparison_rows import comparison_rows
 from ....analysis.evidence.findings import Finding, RankEvidence, Row
 from ....analysis.evidence.row_summary import summary_of
-from ...comparison import comparison_rows
 from ...units import format_number
 
 _MOST_STEPS: Final = 24

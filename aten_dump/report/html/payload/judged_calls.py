@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ....analysis.comparison_rows import comparison_rows
 from ....analysis.evidence.findings import STATUS_TEXTS, Row
 from ....dump import RankDump
-from ...comparison import comparison_rows
 from .columns import Integers, Interned, Section
 
 STATUSES: Final = ("", *STATUS_TEXTS)

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from aten_dump import compare, open_dump
 from aten_dump.analysis.comparison import Comparison
+from aten_dump.analysis.comparison_rows import comparison_rows
 from aten_dump.cli.main import main
-from aten_dump.report.comparison import comparison_rows
 from tests.browser import dumps
 from tests.report.sections_read import Read, sections_of
 

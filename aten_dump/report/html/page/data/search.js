@@ -1,9 +1,10 @@
 /**
  * The search: words that all must hold, with the fields of the command line's filters.
  *
- * `op:` exact op or api, else a part; `kind:` and `phase:` one of theirs; `module:` glob that takes in what is inside;
+ * `op:` an op or api in full, or a part; `kind:` and `phase:` one of theirs; `module:` glob that takes in what is inside;
  * `name:` a part of the call's name; `source:` a part of "file:line"; `dtype:` a part of a result's type; `status:` of a
  * comparison. `regex:` may stand before any text. A word without a field is looked for in op, name, module and source.
+ * What a text means is as in `aten_dump/patterns.py`.
  */
 
 import { KINDS, PHASES } from "./calls.js";
@@ -116,17 +117,46 @@ function textTest(field, text) {
     return (found) => found.toLowerCase().includes(part);
   }
   try {
-    const pattern = new RegExp(text.slice("regex:".length));
+    const pattern = pythonPattern(text.slice("regex:".length));
     return (found) => pattern.test(found);
   } catch (error) {
     throw new SearchError(`${field || "the search"} is no regular expression: ${/** @type {Error} */ (error).message}`);
   }
 }
 
+/**
+ * Return a regular expression that is written as Python has it, where the two differ.
+ * @param {string} source
+ */
+function pythonPattern(source) {
+  const [, flags = "", rest = ""] = source.match(/^(?:\(\?([imsu]+)\))?(.*)$/s) ?? [];
+  const translated = rest.replaceAll("(?P<", "(?<").replace(/\(\?P=(\w+)\)/g, "\\k<$1>").replace(/\\A/g, "^").replace(/\\Z/g, "$");
+  return new RegExp(translated, flags.replace("u", ""));
+}
+
+// With which names of calls begin: see `PREFIXES` in aten_dump/patterns.py.
+const PREFIXES = [
+  "Aten", "Custom", "Distributed", "Functional", "Mark", "Module", "NPU", "Node", "Saved", "Scope", "Tensor", "Torch", "VF",
+  "Cell", "MindSpore", "Parameters",
+];
+
 /** @param {{op: string, head: string}} op */
 function opNames({ op, head }) {
-  const bare = op.includes("::") ? op.replace(/\.[^.]*$/, "") : op;
-  return [op, bare, head];
+  const at = op.lastIndexOf("::");
+  const dot = at < 0 ? -1 : op.indexOf(".", at);
+  return [op, dot < 0 ? op : op.slice(0, dot), head];
+}
+
+/**
+ * Return which ops a text names: one in full, or a part of their names.
+ * @param {{op: string, head: string}[]} ops
+ * @param {string} text
+ * @returns {boolean[]}
+ */
+export function opsNamed(ops, text) {
+  const isFull = !text.startsWith("regex:") && (text.includes("::") || PREFIXES.some((prefix) => text.startsWith(`${prefix}.`)));
+  const test = isFull ? (/** @type {string} */ name) => name === text : textTest("op", text);
+  return ops.map((op) => opNames(op).some(test));
 }
 
 /**
@@ -134,10 +164,7 @@ function opNames({ op, head }) {
  * @param {string} text
  */
 function opTest(calls, text) {
-  const exact = calls.ops.map((op) => opNames(op).includes(text));
-  if (exact.some(Boolean)) return byTable(calls.op, exact);
-  const test = textTest("op", text);
-  return byTable(calls.op, calls.ops.map((op) => opNames(op).some(test)));
+  return byTable(calls.op, opsNamed(calls.ops, text));
 }
 
 /**
@@ -158,7 +185,7 @@ function moduleTest(calls, glob) {
  */
 function isInside(pattern, fqn) {
   for (let outer = fqn; outer; outer = outer.slice(0, Math.max(outer.lastIndexOf("."), 0))) if (pattern.test(outer)) return true;
-  return false;
+  return fqn === "" && pattern.test("");
 }
 
 /** @param {string} glob as Python's fnmatch reads it */
