@@ -9,7 +9,7 @@ const KEYS = [
   ["Esc", "leave the search, close this"], ["?", "this help"],
 ];
 const WORDS = [
-  ["addmm", "in op, name, module or source"], ["op:aten::addmm", "an op or api by its exact name, else a part of it"],
+  ["addmm", "in op, name, module or source"], ["op:aten::addmm", "an op or api by its full name, or a part of it"],
   ["kind:aten", "aten, api, module or node"], ["phase:backward", "forward, recompute, backward or optimizer"],
   ["module:transformer.h.*.attn", "glob on the module path; takes in what is inside"], ["name:addmm.3", "a part of the call's name"],
   ["source:train.py:42", "a part of file and line"], ["dtype:bf16", "a part of the results' types"],
