@@ -59,5 +59,8 @@ def test_any_layout_has_one() -> None:
     dense = torch.eye(9)
     for other in (dense.to_sparse(), dense.to_sparse_csr(), dense.bool(), dense.to(torch.int64)):
         assert is_same(sign(dense), sign(other))
-    assert is_same(sign(torch.view_as_complex(dense[:, :2].contiguous()).conj()), sign(dense[:, :2].clone() * torch.tensor([1.0, -1.0])))
+    assert is_same(
+        sign(torch.view_as_complex(dense[:, :2].contiguous()).conj()),
+        sign(dense[:, :2].clone() * torch.tensor([1.0, -1.0])),
+    )
     assert sign(torch.empty(0, 3)).numel == 0

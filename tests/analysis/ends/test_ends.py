@@ -1,0 +1,93 @@
+"""What a step is for: losses, gradients by name, what it leaves, the outputs of an inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from aten_dump import compare
+
+X = torch.linspace(-2, 2, 48).view(4, 12)
+
+
+class Queue(nn.Module):
+    """Keeps its last rows in a buffer, in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.way = way
+        self.lin = nn.Linear(12, 3)
+        self.register_buffer("queue", torch.randn(3, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.lin(x)
+        loss = (h @ self.queue.clone()).logsumexp(1).mean()
+        with torch.no_grad():
+            new = h.detach()[:2].T
+            if self.way == "slice":
+                self.queue[:, 2:4] = new
+            elif self.way == "index":
+                self.queue.index_copy_(1, torch.tensor([2, 3]), new)
+            elif self.way == "rebound":
+                self.queue = torch.cat((self.queue[:, :2], new, self.queue[:, 4:]), 1)
+            elif self.way == "cloned":
+                queue = self.queue.clone()
+                queue[:, 2:4] = new
+                self.queue = queue
+            elif self.way == "wrong place":
+                self.queue[:, 3:5] = new
+            elif self.way == "wrong place, rebound":
+                self.queue = torch.cat((self.queue[:, :3], new, self.queue[:, 5:]), 1)
+        return loss
+
+
+def compared(record: Callable[..., Any], target: str, baseline: str) -> Any:
+    sides = [Queue(way) for way in (target, baseline)]
+    return compare(*(record(lambda side=side: side(X).backward(), model=side) for side in sides))
+
+
+WAYS = ("slice", "index", "rebound", "cloned")
+
+
+@pytest.mark.parametrize("target", WAYS)
+@pytest.mark.parametrize("baseline", WAYS)
+def test_a_buffer_is_the_same_however_it_is_kept(target: str, baseline: str, record: Callable[..., Any]) -> None:
+    assert compared(record, target, baseline).exit_code == 0
+
+
+@pytest.mark.parametrize("baseline", WAYS)
+@pytest.mark.parametrize("target", ["wrong place", "wrong place, rebound", "nowhere"])
+def test_a_buffer_that_was_left_otherwise_is_found(target: str, baseline: str, record: Callable[..., Any]) -> None:
+    rebound = "rebound" in target and baseline in ("rebound", "cloned")
+    if rebound or (target == "nowhere" and baseline in ("rebound", "cloned")):
+        pytest.skip("neither side writes memory that outlives the step: the next step's read tells")
+    assert compared(record, target, baseline).exit_code == 1
+
+
+def test_outputs_of_an_inference_count(record: Callable[..., Any]) -> None:
+    def run(model: nn.Module) -> Any:
+        def body() -> None:
+            with torch.no_grad():
+                model(X)
+
+        return record(body, model=model)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
+    wrong = nn.Sequential(model[0], nn.ReLU(), nn.Linear(8, 2))
+    wrong[2].load_state_dict({name: 1.001 * value for name, value in model[2].state_dict().items()})
+    assert compare(run(model), run(model)).verdict == "same"
+    found = compare(run(wrong), run(model))
+    assert found.exit_code == 1 and found.cause is not None and found.cause.row.place.module == "2"
+
+
+def test_without_modules_what_nothing_reads_is_an_output(record: Callable[..., Any]) -> None:
+    one = record(lambda: (X.cos() * 2).sum(1))
+    same, other = record(lambda: (X.cos() + X.cos()).sum(1)), record(lambda: (X.cos() * 2.01).sum(1))
+    assert compare(one, same).exit_code == 0
+    assert compare(one, other).exit_code == 1

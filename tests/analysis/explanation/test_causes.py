@@ -1,0 +1,135 @@
+"""The cause of a difference is the first call behind the cut, told apart by what is at the cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from aten_dump import compare
+
+X = torch.linspace(-2, 2, 48).view(4, 12)
+
+
+class Net(nn.Module):
+    """Two layers with a norm between them; `change` takes the place of one part of its forward."""
+
+    def __init__(self, change: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.change = change
+        self.one, self.two = nn.Linear(12, 10), nn.Linear(10, 12)
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 10))
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.one(x)
+        h = nn.functional.gelu(h) if self.change == "gelu" else nn.functional.silu(h)
+        h = (h - h.mean(-1, keepdim=True)) / (h.var(-1, keepdim=True) + (1e-3 if self.change == "eps" else 1e-5)).sqrt()
+        if self.change != "no scale":
+            h = h * self.scale
+        if self.change == "extra":
+            h = h * 1.02
+        if self.change == "detach":
+            h = h.detach()
+        with torch.no_grad():
+            kept = self.mean * 0.9 + h.mean(0) * 0.1
+            self.mean.copy_(kept)
+        y = self.two(h)
+        if self.change == "wiring":
+            return (y + y).softmax(-1)
+        return (y + x).softmax(-2 if self.change == "dim" else -1)
+
+
+def step(net: nn.Module) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def run() -> None:
+        net(X).square().sum().backward()
+        optimizer.step()
+
+    return run
+
+
+def compared(record: Callable[..., Any], target: nn.Module, baseline: nn.Module) -> Any:
+    return compare(record(step(target), model=target), record(step(baseline), model=baseline))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "side", "call"),
+    [
+        ("gelu", "region", "target", "Aten.gelu.0.forward"),
+        ("eps", "argument", "target", "Aten.add.0.forward"),
+        ("no scale", "region", "baseline", "Aten.mul.0.forward"),
+        ("extra", "region", "target", "Aten.mul.1.forward"),
+        ("detach", "gradient", "target", "Aten.detach.0.forward"),
+        ("wiring", "rewired", "target", "Aten.add.2.forward"),
+        ("dim", "argument", "target", "Aten._softmax.0.forward"),
+    ],
+)
+def test_a_change_of_the_program_is_named_at_its_call(
+    change: str, kind: str, side: str, call: str, record: Callable[..., Any]
+) -> None:
+    found = compared(record, Net(change), Net())
+    assert found.exit_code == 1 and found.cause is not None, found.answer()
+    place = getattr(found.cause.row, side)
+    assert (found.cause.kind, place.call) == (kind, call), found.answer()
+    opposite = compared(record, Net(), Net(change))
+    assert opposite.exit_code == 1 and opposite.cause is not None
+    assert call in (
+        place.call for place in (opposite.cause.row.target, opposite.cause.row.baseline) if place
+    ) or change in (
+        "wiring",
+        "detach",
+    )
+
+
+def test_other_weights_are_named_by_who_reads_them(record: Callable[..., Any]) -> None:
+    other = Net()
+    with torch.no_grad():
+        other.scale[3] += 0.01
+    found = compared(record, other, Net())
+    assert found.cause is not None and found.cause.kind == "source"
+    assert found.cause.row.target is not None and found.cause.row.target.call == "Aten.mul.0.forward"
+
+
+def test_other_random_numbers_are_named_as_such(record: Callable[..., Any]) -> None:
+    def program(seed: int) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(seed)
+            nn.functional.dropout(X.clone().requires_grad_(), 0.5).sum().backward()
+
+        return run
+
+    found = compare(record(program(1)), record(program(2)))
+    assert found.cause is not None and found.cause.kind == "random"
+    assert compare(record(program(1)), record(program(1))).verdict == "same"
+
+
+class Rewritten(Net):
+    """The same function, every part written otherwise; the buffer is bound anew."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.einsum("ni,oi->no", x, self.one.weight) + self.one.bias
+        h = h * torch.sigmoid(h)
+        centred = h - h.sum(-1, keepdim=True) / 10
+        h = centred * (centred.square().sum(-1, keepdim=True) / 9 + 1e-5).rsqrt() * self.scale
+        with torch.no_grad():
+            self.mean = torch.lerp(self.mean, h.mean(0), 0.1)
+        y = torch.addmm(x, h, self.two.weight.t()) + self.two.bias
+        e = (y - y.amax(-1, keepdim=True)).exp()
+        return e / e.sum(-1, keepdim=True)
+
+
+def test_a_rewriting_agrees_and_a_slip_in_it_is_named(record: Callable[..., Any]) -> None:
+    honest = compared(record, Rewritten(), Net())
+    assert honest.exit_code == 0 and honest.verdict == "within", honest.answer()
+    slipped = compared(record, Rewritten(), Net("gelu"))
+    assert slipped.exit_code == 1 and slipped.cause is not None
+    assert any(
+        place and place.op in ("aten::gelu", "aten::sigmoid")
+        for place in (slipped.cause.row.target, slipped.cause.row.baseline)
+    ), slipped.answer()
