@@ -41,8 +41,9 @@ def test_what_made_nan_is_named_first(sick: Path) -> None:
 
 def test_several_steps_end_with_where_it_began(sick: Path) -> None:
     lines = run(sick).stdout.splitlines()
-    assert lines[-2].startswith("it began in step 0, rank 0: Aten.log.0.forward")
-    assert lines[-1] == "0 of 2 step/rank folders have no NaN or Inf but masks"
+    assert lines[-3].startswith("it began in step 0, rank 0: Aten.log.0.forward")
+    assert lines[-2] == "0 of 2 step/rank folders have no NaN or Inf but masks"
+    assert lines[-1] == f"next: aten-dump show {sick} Aten.log.0.forward --step 0 --rank 0"
     assert not run(sick, "--step", "1").stdout.startswith("it began")
 
 
@@ -58,7 +59,7 @@ def test_of_many_ranks_some_are_told_and_the_others_named(sick: Path, tmp_path: 
     whole = [line for line in out.splitlines() if line.startswith("first in ")]
     assert len(whole) == 9 and "(step 0, rank 10): Aten.log.0" in whole[-1]
     assert "step 0 ranks 8-9|11: first in Aten." in out and "step 0 rank 10: first in Aten.log" in out
-    assert out.splitlines()[-2].startswith("it began in step 0, rank 10: Aten.log")
+    assert out.splitlines()[-3].startswith("it began in step 0, rank 10: Aten.log")
 
 
 def test_the_limit_is_of_rows(sick: Path) -> None:
