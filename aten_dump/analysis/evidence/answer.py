@@ -23,7 +23,8 @@ def cause_sentences(finding: Finding, evidence: RankEvidence) -> Iterator[str]:
     yield f"First cause: {place.call}{partner}, {what} {row.slot}: {finding.text}."
     if finding.inputs:
         yield f"{finding.inputs[0].upper()}{finding.inputs[1:]}."
-    yield numbers(row)
+    if row.closeness is not None or finding.kind != "nonfinite":
+        yield numbers(row)
     where = [f"op {place.op}", f"phase {place.phase}"]
     where += [f"module {place.module}"] if place.module else []
     where += [f"source {place.source}"] if place.source else []

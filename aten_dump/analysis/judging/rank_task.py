@@ -32,6 +32,7 @@ from ..young_garbage import young_garbage_only
 from .cut_gradients import named_at_the_cut
 from .ends import wrote_unseen
 from .knowledge import Knowledge
+from .nonfinite_first import nonfinite_first
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
@@ -192,6 +193,7 @@ def evidence_of(
     rows.sort(key=lambda row: (row.place.id, row.target is None))
     casts, notes = precisions_of(knows)
     findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
+    findings, places = nonfinite_first((target, baseline), pairs, rows, findings) if whole else (findings, [])
     if findings:
         findings[0] = _with_partners(findings[0], target)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
@@ -205,7 +207,7 @@ def evidence_of(
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
         {p.target.name: p.baseline.name for p in pairs},
-        (*_incomplete(target, baseline), *notes),
+        (*_incomplete(target, baseline), *notes, *places),
         proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
         unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip
