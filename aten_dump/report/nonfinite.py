@@ -10,10 +10,10 @@ from rich.table import Table
 
 from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
+from ..dump.shown.next_command import next_line
 from ..dump.shown.short_texts import format_exactly
 from ..dump.shown.step_ranks import told_together
 from ..store.op_names import is_collective
-from .next_command import next_line
 from .terminal_tables import _table
 
 _MOST_NAMED: Final = 3

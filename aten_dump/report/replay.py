@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
+from ..dump.shown.next_command import next_line
 from .terminal_tables import _table
 
 
@@ -28,6 +29,15 @@ def answer_lines(found: Replay) -> Iterator[str]:
         yield f"no op of {where} is further off than an honest implementation is"
         yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
     yield from _counts(found)
+
+
+def what_next(found: Replay) -> Iterator[str]:
+    """Yield the command that writes a script of the op that is off, or shows the one nearest to it."""
+    guilty = found.guilty
+    if guilty is not None:
+        yield next_line("replay", found.path, guilty.name, "--emit", "repro.py", step=found.step, rank=found.rank)
+    elif found.ops:
+        yield next_line("show", found.path, found.ops[0].name, step=found.step, rank=found.rank)
 
 
 def _verdict(result: LocalError) -> str:

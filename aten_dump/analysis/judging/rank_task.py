@@ -16,7 +16,7 @@ from ...dump import Call, RankDump, open_dump
 from ...store.records import CALL_KINDS
 from ..distance.value_distance import Level, closeness
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import Finding, Place, RankEvidence, Row
+from ..evidence.findings import RankEvidence, Row
 from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
 from ..evidence.row_summary import NOT_COMPARED
@@ -29,6 +29,7 @@ from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
 from ..young_garbage import young_garbage_only
+from .cause_facts import notes_on, with_facts
 from .cut_gradients import named_at_the_cut
 from .ends import wrote_unseen
 from .knowledge import Knowledge
@@ -195,7 +196,9 @@ def evidence_of(
     findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
     findings, places = nonfinite_first((target, baseline), pairs, rows, findings) if whole else (findings, [])
     if findings:
-        findings[0] = _with_partners(findings[0], target)
+        findings[0] = with_facts(findings[0], target, baseline)
+    if whole:
+        places += notes_on(target, baseline, pairs, differ=bool(findings))
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
@@ -270,16 +273,6 @@ def unmatched_rows(walk: Walk, pairs: Sequence[Pair]) -> Iterator[Row]:
             yield Row(
                 place if side == "target" else None, None if side == "target" else place, "", "", "unmatched", note=note
             )
-
-
-def _with_partners(finding: Finding, rank: RankDump) -> Finding:
-    """Name the backward partner of the cause."""
-    place = finding.row.target
-    call = None if place is None else rank.find(place.id)
-    if place is None or call is None or not call.backward:
-        return finding
-    named: Place = replace(place, backward=", ".join(partner.name for partner in call.backward[:3]))
-    return replace(finding, row=replace(finding.row, target=named))
 
 
 def _control(baseline: RankDump, task: Task) -> Callable[[Call, str], Limits | None]:
