@@ -9,13 +9,40 @@ from ...dump import Call, RankDump, Value
 from ...dump.optimizer_groups import optimizer_groups
 from ...errors import AtenDumpError
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import Finding, Place
+from ..evidence.findings import Finding, Place, Row
 from ..facts.hyperparameters import numbers_sentence, optimizers_otherwise
 from ..facts.modes import grad_mode_sentence, mode_sentence, module_sentence, modules_otherwise
 from ..facts.ratio import ratio_sentence
 from ..flow.argument_differences import argument_differences
+from .nonfinite_first import nonfinite_first
 
 _GRADIENT = "gradient of "
+
+
+def explained(
+    sides: tuple[RankDump, RankDump],
+    pairs: Sequence[Pair],
+    rows: Sequence[Row],
+    findings: list[Finding],
+    *,
+    whole: bool,
+) -> tuple[list[Finding], list[str]]:
+    """Return findings, the first with the facts about it, and notes on the two step-ranks.
+
+    Args:
+        sides: the target's step and rank, and the baseline's.
+        pairs: of calls.
+        rows: all that was compared.
+        findings: in the order of execution.
+        whole: both are the same part of a program: where NaN began, and what the runs were set to, is asked.
+    """
+    notes: list[str] = []
+    if whole:
+        findings, notes = nonfinite_first(sides, pairs, rows, findings)
+        notes += notes_on(*sides, pairs, differ=bool(findings))
+    if findings:
+        findings = [with_facts(findings[0], *sides), *findings[1:]]
+    return findings, notes
 
 
 def with_facts(finding: Finding, target: RankDump, baseline: RankDump) -> Finding:

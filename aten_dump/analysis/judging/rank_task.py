@@ -29,11 +29,10 @@ from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
 from ..young_garbage import young_garbage_only
-from .cause_facts import notes_on, with_facts
+from .cause_facts import explained
 from .cut_gradients import named_at_the_cut
 from .ends import wrote_unseen
 from .knowledge import Knowledge
-from .nonfinite_first import nonfinite_first
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
@@ -194,11 +193,7 @@ def evidence_of(
     rows.sort(key=lambda row: (row.place.id, row.target is None))
     casts, notes = precisions_of(knows)
     findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
-    findings, places = nonfinite_first((target, baseline), pairs, rows, findings) if whole else (findings, [])
-    if findings:
-        findings[0] = with_facts(findings[0], target, baseline)
-    if whole:
-        places += notes_on(target, baseline, pairs, differ=bool(findings))
+    findings, told = explained((target, baseline), pairs, rows, findings, whole=whole)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
@@ -210,7 +205,7 @@ def evidence_of(
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
         {p.target.name: p.baseline.name for p in pairs},
-        (*_incomplete(target, baseline), *notes, *places),
+        (*_incomplete(target, baseline), *notes, *told),
         proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
         unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip
