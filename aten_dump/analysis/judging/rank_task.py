@@ -22,6 +22,7 @@ from ..evidence.place_of_call import place_of
 from ..evidence.row_summary import NOT_COMPARED
 from ..evidence.run_settings import summed_otherwise
 from ..evidence.user_rules import Rule
+from ..facts.loss_scales import scale_ratio
 from ..flow.flat_memory import with_parts
 from ..meetings.meeting_points import attendance_of
 from ..meetings.meeting_replays import MeetingReplays
@@ -36,6 +37,7 @@ from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
+from .scaled_losses import without_scales
 from .sources import Contents, LeftContents, Sources, read_contents, records_all_ops
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
@@ -193,6 +195,7 @@ def evidence_of(
     rows.sort(key=lambda row: (row.place.id, row.target is None))
     casts, notes = precisions_of(knows)
     findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
+    rows, findings = without_scales((target, baseline), rows, findings) if whole else (rows, findings)
     findings, told = explained((target, baseline), pairs, rows, findings, whole=whole)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
@@ -220,12 +223,9 @@ def _incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
         if wrote_unseen(rank):
             text = "callbacks ran unseen; what they left in memory is compared where a call reads it"
             yield f"in the {side} {text}"
-    scales = [f"by {rank.loss_scale:g}" if rank.loss_scale else "by nothing" for rank in (target, baseline)]
-    if scales[0] != scales[1]:
-        yield (
-            f"the loss is scaled {scales[0]} in the target, {scales[1]} in the baseline: loss and gradients differ by "
-            "that until they are unscaled; to see what else differs, record both with one scale"
-        )
+    ratio = scale_ratio(target, baseline)
+    if ratio is not None:
+        yield str(ratio)
 
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:
