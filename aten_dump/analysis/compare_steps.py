@@ -12,8 +12,9 @@ from ..dump import RankDump, open_dump
 from .evidence.findings import RankEvidence
 from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
 from .flow.flat_memory import with_parts
+from .judging.cause_facts import explained
 from .judging.precisions import precisions_of
-from .judging.rank_task import RECOMPUTE, Task, compare_rank, incomplete, pair_calls, with_partners
+from .judging.rank_task import RECOMPUTE, Task, compare_rank, incomplete, pair_calls
 from .judging.sources import records_all_ops
 from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
@@ -68,8 +69,7 @@ def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[Ra
     cast_sources = any(how == "cast" for _, _, how in found.sources.pairs)
     casts, notes = precisions_of((target, baseline), cast_sources=cast_sources, in_target_order=verdict.in_target_order)
     findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
-    if findings:
-        findings[0] = with_partners(findings[0], target)
+    findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
     judged = [call for call in side.flow.calls() if side.flow.results(call)]
     unproven = [call.name for call in judged if call.id in side.unproven]
@@ -78,7 +78,7 @@ def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[Ra
     evidence = RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),
-        modules=found_modules(modules), notes=(*incomplete(target, baseline), *notes),
+        modules=found_modules(modules), notes=(*incomplete(target, baseline), *notes, *told),
         proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
         meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans), **parts,
     )  # fmt: skip

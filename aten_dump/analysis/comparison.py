@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from ..dump.shown.command_lines import next_line
 from .comparison_rows import table_of_rows
 from .evidence.answer import cause_sentences, compared, let_through, travel
 from .evidence.findings import Finding, RankEvidence, Row
@@ -132,7 +133,21 @@ class Comparison:
             lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
             lines += self._causes_of_ranks() if len(self.ranks) > 1 else []
         lines += [f"{at}: {text}" for at, text in told_together((e, compared(e)) for e in self.ranks)]
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.all_notes)])
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.all_notes), self.what_next()])
+
+    def what_next(self) -> str:
+        """Return the command to run next, as a line."""
+        if self.first is not None:
+            evidence, finding = self.first
+            place = finding.row.place
+            path = evidence.baseline if finding.side == "baseline" else evidence.target
+            is_wrong = finding.kind == "op" and finding.row.floor_from == "replay"  # for its own inputs
+            return next_line("replay" if is_wrong else "show", path, place.call, step=place.step, rank=place.rank)
+        sides = self.target, self.baseline
+        status = {"different": "different", "incomparable": "unknown"}.get(self.verdict)
+        if status is not None:
+            return next_line("compare", *sides, "--format", "table", "--status", status)
+        return next_line("report", *sides)
 
     @property
     def all_notes(self) -> list[str]:

@@ -19,6 +19,7 @@ from .calls.remarks import Remarks
 from .data.keeper import Keeper, Observe
 from .step.collectives import Flight, Flights
 from .step.module_paths import ModulePaths
+from .step.optimizer_settings import OptimizerSettings
 from .step.step import Failures, Step
 from .step.threads import ThreadState
 from .torch_internals.engine import len_dispatch_stack
@@ -59,6 +60,7 @@ class StepRecorder:
         self.ops = Ops(config, step, values, self._runs.tags, self.flights)
         if self.packs is not None:
             self.ops.watch_closely(torch.ops.aten.detach.default)
+        self.optimizers = OptimizerSettings(step)
         self._paths = around.paths
         self._keep_gradients = config.io in ("all", "output")
         self._before: dict[int, int] = {}  # see `go_unobserved`
@@ -126,6 +128,7 @@ class StepRecorder:
         for one in self.step.threads.all:  # of a device too: its last pass may have failed
             self.step.end_nodes(one, 0)
         self.flights.close()
+        self.optimizers.close()
         if self._callbacks:
             message = "callbacks of futures ran on threads of torch's own: the ops in them were not seen"
             self.step.emit(Note(NOTE, "unseen", message, self._callbacks))

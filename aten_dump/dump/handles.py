@@ -23,6 +23,7 @@ from .index.links import Links
 from .index.source import Source
 from .index.summary import Summary, summarize
 from .index.tables import Tables
+from .shown.callers import Callers
 from .shown.command_lines import command_line
 from .shown.handles_in_notebook import call_html, value_html
 from .shown.source_lines import source_lines
@@ -93,9 +94,24 @@ class Call(CallFacts):
 
     @property
     def where(self) -> str:
-        """Where the program makes it, a backward call where its forward call is made; see `source_lines`."""
-        call = (self.forward if self.phase == "backward" else None) or self
-        return self._tables.told(call.record.stack, source_lines)
+        """Where the program makes it; see `source_lines`.
+
+        A backward call in code of the program's own, as a custom ``Function.backward`` has, is made there; any other
+        where its forward call is made.
+        """
+        return self._tables.told(self._stack_told, source_lines)
+
+    @property
+    def called_from(self) -> str:
+        """The caller's line where `where` is called from several places, which would not tell them apart; else ""."""
+        return str(self._rank.callers.of(self._stack_told) or "")
+
+    @property
+    def _stack_told(self) -> int:
+        stack = self._record.stack
+        if self.phase != "backward" or self._rank.callers.is_within_backward(stack):
+            return stack
+        return (self.forward or self).record.stack
 
     @property
     def backward(self) -> list[Call]:
@@ -303,6 +319,11 @@ class Recording:
     def links(self) -> Links:
         """The relations between calls and values, for tools that work on ids."""
         return Links(self.tables)
+
+    @cached_property
+    def callers(self) -> Callers:
+        """From where lines of the program are called, for tools that tell which of several calls of a helper it is."""
+        return Callers(self.tables)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -5,6 +5,8 @@ Theory of operation
     looks for Inf and NaN, and ends a step with ``aten::_amp_update_scale_``, whose arguments are the scale, and whether
     anything was found. Both are recorded like all ops, so nothing else needs to be kept; FSDP's scaler runs the same.
     A value is read from its bytes, or from its statistics: of one element, min is the element.
+    Where a step ends before the scaler's update, as under ``aten-dump run``, the update is recorded with the step
+    after it. So an update before any backward and any unscaling of the step is of the scale before, and left out.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ class LossScale:
 def loss_scales_of(calls: Calls) -> list[LossScale]:
     """Return the updates of loss scales, in execution order; empty where no scaler ran."""
     updates = [call for call in calls.filter(op=_UPDATE, kind="aten") if call.op == _UPDATE]
-    if updates:
-        return [_of_update(call) for call in updates]
     unscaled = [call for call in calls.filter(op=UNSCALE_GRADIENTS, kind="aten") if call.op == UNSCALE_GRADIENTS]
-    return [_of_unscaling(call) for call in unscaled]
+    if updates:
+        used = min((call.id for call in (*unscaled, *calls.filter(phase="backward")[:1])), default=0)
+        updates = [call for call in updates if call.id > used]
+    return [_of_update(call) for call in updates] or [_of_unscaling(call) for call in unscaled]
 
 
 def _of_update(call: Call) -> LossScale:

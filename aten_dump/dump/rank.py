@@ -17,6 +17,7 @@ from .argument_decoding import decode
 from .handle_sequences import Calls, Values
 from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of
+from .optimizer_groups import OptimizerGroup, optimizer_groups
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
 from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors
@@ -129,6 +130,11 @@ class RankDump(Recording):
     def loss_scale(self) -> float | None:
         """The loss scale of the step, of the last update where there were several; None without one."""
         return self.loss_scales[-1].scale if self.loss_scales else None
+
+    @cached_property
+    def optimizers(self) -> tuple[OptimizerGroup, ...]:
+        """Learning rate, weight decay, betas and the like of each parameter group of the optimizers that stepped."""
+        return optimizer_groups(self.tables.optimizer_groups)
 
     def __getitem__(self, name: str) -> Call:
         """Return a call by name.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..dump import Call, Value
+from ..dump.optimizer_groups import optimizer_groups
 from ..errors import MissingDataError
 from ..torch_names import with_numbers
 from .units import argument, format_bytes, format_ns, format_number, tensor_type
@@ -16,6 +17,7 @@ def call_details(call: Call) -> Iterator[str]:
     """Yield the lines of one call: facts, source, inputs, outputs, writes, partners, neighbours."""
     yield call.name
     yield from _facts(call)
+    yield from _optimizers(call)
     yield from _stack(call)
     yield from _arguments(call)
     yield from _written(call)
@@ -42,6 +44,16 @@ def _facts(call: Call) -> Iterator[str]:
     for name, fact in facts.items():
         if fact is not None:
             yield f"  {name:<12} {fact}"
+
+
+def _optimizers(call: Call) -> Iterator[str]:
+    """Yield what the optimizers of a call in an optimizer's step were set to."""
+    if call.phase == "optimizer":
+        groups = optimizer_groups(call.rank.tables.optimizer_groups, call.record.start_ns)
+        for group in groups[:_MAX_PARTNERS]:
+            yield f"  {'optimizer':<12} {group}"
+        if len(groups) > _MAX_PARTNERS:
+            yield f"  ... and {len(groups) - _MAX_PARTNERS} more groups"
 
 
 def _mode(call: Call) -> str | None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Final
 
 from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
+from ..dump.shown.command_lines import next_line
 from ..dump.shown.short_texts import format_exactly
 from ..dump.shown.step_ranks import told_together
 from ..store.op_names import is_collective
 from .table import Table, names, numbers, words
+
+_MOST_NAMED: Final = 3
 
 
 def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[str]:
@@ -26,7 +30,7 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
         yield from _event_lines(f"first in {where}", first)
         if first.kind == "outside" and earlier_step is not None:
             yield f"  step {earlier_step} of this rank had NaN or Inf already: look there first"
-        elif found.has_scaler and first.phase == "backward":
+        elif found.has_scaler and first.phase == "backward" and "kept" not in first.reaches:
             yield (
                 "  a gradient scaler was at work: it tries how large the loss may be scaled before gradients overflow, "
                 "and skips the optimizer's step when they do; that is no error if it is rare"
@@ -35,23 +39,48 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
         yield from _event_lines(
             f"no error in {where}, but gradients overflowed as a gradient scaler expects", found.scaled[0]
         )
+    elif found.contained:
+        is_known = " is known to have" if found.unknown else ""
+        yield f"no NaN or Inf of {where}{is_known} reached a loss, a gradient or what the step leaves (masks ignored)"
     else:
         is_known = " is known to have" if found.unknown else ""
         yield f"no call of {where}{is_known} made a NaN or Inf that was not a mask"
-    counts = (
-        (len(found.producers), "producer"),
-        (len(found.outside), "call given them from outside"),
-        (len(found.scaled), "scaled overflow"),
-        (len(found.propagators), "propagator"),
-        (len(found.masks), "mask"),
-        (len(found.near_overflow), "value near overflow"),
-    )
-    yield f"{_count(found.calls, 'call')}: {', '.join(_count(n, what) for n, what in counts)}"
+    yield from _contained_lines(found)
+    yield _counts(found)
     if found.unknown:
         yield (
             f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics that tell of NaN and "
             "Inf nor all bytes of them were kept"
         )
+
+
+def what_next(found: NonFinite) -> Iterator[str]:
+    """Yield the command that shows the call of which most is to be told, if there is one."""
+    told = found.first or next(iter((*found.scaled, *found.contained)), None)
+    if told is not None:
+        yield next_line("show", found.path, told.name, step=found.step, rank=found.rank)
+
+
+def _counts(found: NonFinite) -> str:
+    counts = (
+        (len(found.producers), "producer"),
+        (len(found.outside), "call given them from outside"),
+        (len(found.scaled), "scaled overflow"),
+        (len(found.propagators), "propagator"),
+        (len(found.contained), "call made one that reached nothing"),
+        (len(found.masks), "mask"),
+        (len(found.near_overflow), "value near overflow"),
+    )
+    said = [_count(n, what) for n, what in counts if n]
+    return _count(found.calls, "call") + (f": {', '.join(said)}" if said else "")
+
+
+def _contained_lines(found: NonFinite) -> Iterator[str]:
+    """Yield what was made and reached nothing: no finding, so it comes behind."""
+    names = [f"{event.name} ({event.why})" if event.why else event.name for event in found.contained]
+    if names:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        yield f"  no loss, gradient or memory that is left depends on that of {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _event_lines(head: str, event: Event) -> Iterator[str]:
@@ -79,7 +108,9 @@ def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
     began = min((found for found in all_found if found.first), key=how_early, default=None)
     if began is not None and began.first is not None:
         yield f"it began in step {began.step}, rank {began.rank}: {began.first.name} ({began.first.op})"
-    yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks"
+    contained = sum(1 for found in all_found if found.first is None and not found.scaled and found.contained)
+    aside = f" (in {contained} a NaN or Inf reached nothing)" if contained else ""
+    yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks{aside}"
     unknown = sum(1 for found in all_found if found.first is None and found.unknown)
     if unknown:
         yield f"of {unknown} of these not all could be judged"
@@ -101,7 +132,7 @@ def _in_short(found: NonFinite) -> str:
         return f"first in {found.first.name} ({found.first.op})"
     if found.scaled:
         return "no error, but gradients overflowed as a gradient scaler expects"
-    return "not all could be judged" if found.unknown else "near overflow"
+    return "not all could be judged"
 
 
 def _place(event: Event) -> str:
@@ -129,6 +160,8 @@ def _range_text(slot: Slot) -> str:
 def events_table(found: NonFinite, limit: int | None, *, propagators: bool) -> tuple[Table, int]:
     """Return a row for each event in execution order, and how many rows `limit` left out.
 
+    What reached nothing comes last.
+
     Args:
         found: the events.
         limit: most rows; None is all.
@@ -137,6 +170,7 @@ def events_table(found: NonFinite, limit: int | None, *, propagators: bool) -> t
     events = [*found.producers, *found.outside, *found.scaled, *found.masks]
     events += found.propagators if propagators else ()
     events.sort(key=lambda event: event.call_id)
+    events += found.contained
     table = Table(
         names("call"),
         words("kind", spare=1),
@@ -155,9 +189,13 @@ def events_table(found: NonFinite, limit: int | None, *, propagators: bool) -> t
     return table, max(0, len(rows) - (len(rows) if limit is None else limit))
 
 
-def near_lines(found: NonFinite, limit: int | None) -> Iterator[str]:
-    """Yield the values near overflow, the nearest first."""
-    nearest = sorted(found.near_overflow, key=lambda value: -value.share)
-    for value in islice(nearest, limit):
+def near_lines(all_found: Iterable[NonFinite], limit: int | None) -> Iterator[str]:
+    """Yield the values near overflow of all steps and ranks, the nearest first."""
+    values = [(value, found) for found in all_found for value in found.near_overflow]
+    values.sort(key=lambda item: -item[0].share)
+    for value, found in islice(values, limit):
         share = f"{100 * value.share:.0f}% of the greatest {value.dtype}"
-        yield f"near overflow: {value.name} reaches {value.greatest:.3g}, {share}"
+        place = f"step {found.step}, rank {found.rank}"
+        yield f"near overflow: {value.name} ({place}) reaches {value.greatest:.3g}, {share}"
+    if limit is not None and len(values) > limit:
+        yield f"{len(values) - limit} more values are near overflow; --all prints them"

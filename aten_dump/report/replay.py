@@ -8,7 +8,7 @@ from itertools import islice
 
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
-from ..dump.shown.command_lines import command_line
+from ..dump.shown.command_lines import next_line
 from .table import Table, names, numbers, words
 
 
@@ -31,10 +31,15 @@ def answer_lines(found: Replay) -> Iterator[str]:
     else:
         yield f"no op of {where} could be replayed"
     yield from _counts(found)
+
+
+def what_next(found: Replay) -> Iterator[str]:
+    """Yield the command that writes a script of the op that is off, or shows the one nearest to it."""
+    guilty = found.guilty
     if guilty is not None:
-        name = guilty.name
-        again = command_line("replay", found.path, name, "--emit", "repro.py", step=found.step, rank=found.rank)
-        yield f"Next: {again}"
+        yield next_line("replay", found.path, guilty.name, "--emit", "repro.py", step=found.step, rank=found.rank)
+    elif found.ops:
+        yield next_line("show", found.path, found.ops[0].name, step=found.step, rank=found.rank)
 
 
 def _verdict(result: LocalError) -> str:

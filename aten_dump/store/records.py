@@ -42,6 +42,7 @@ RANDOM: Final = 21
 PACKED: Final = 22
 FETCHED: Final = 23
 MODE: Final = 24
+OPTIMIZER_GROUPS: Final = 25
 
 # Codes inside records. The position in the tuple is the code on disk.
 CALL_KINDS: Final = ("aten", "api", "module", "node")
@@ -336,9 +337,22 @@ class Mode(NamedTuple):
     training: bool | None  # of the innermost module; nil outside of modules
 
 
+class OptimizerGroups(NamedTuple):
+    """Hyperparameters that parameter groups of an optimizer have in common; of groups that differ, a record each."""
+
+    kind: int
+    optimizer: int  # counts the optimizers of the step from 0, in the order of their first steps
+    name: str  # of its class
+    groups: list[int]  # positions in param_groups
+    at_ns: int  # since the step began
+    ended: bool  # as the recorded step ended, where they had changed since the optimizer's step began
+    settings: dict[str, Tree] | None  # lr, weight_decay, betas, ...; numbers, texts and lists of them alone
+
+
 Record: TypeAlias = (
     Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
     | Open | Call | Saved | Gradient | Note | Check | Commit | Random | Packed | Fetched | Mode
+    | OptimizerGroups
 )  # fmt: skip
 
 RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = dict(enumerate(get_args(Record), HEADER))  # in order of kind

@@ -10,7 +10,7 @@ import pytest
 from aten_dump.analysis.nonfinite.explanations import Slot
 from aten_dump.analysis.nonfinite.search import Event, NearOverflow, NonFinite
 from aten_dump.analysis.nonfinite.value_range import Contents
-from aten_dump.report.nonfinite import answer_lines, events_table, near_lines, short_lines, total_lines
+from aten_dump.report.nonfinite import answer_lines, events_table, near_lines, short_lines, total_lines, what_next
 
 CLEAN = Slot("input.0", 1, "float32", Contents(4, 0, 0, 0, -1.5, 2.0))
 UNKNOWN = Slot("input.1", 2, "float32", Contents(4, 0, 0, 0, None, None))
@@ -37,8 +37,7 @@ def test_the_first_cause_is_told_with_its_numbers_and_place() -> None:
         "  log of 0",
         "  phase forward, module fc, train.py:3",
         "  input.0: float32 from -1.5 to 2",
-        "9 calls: 2 producers, 0 calls given them from outside, 0 scaled overflows, 0 propagators, 0 masks, "
-        "0 values near overflow",
+        "9 calls: 2 producers",
     ]
 
 
@@ -70,13 +69,13 @@ def test_overflow_that_the_scaler_found_is_no_error() -> None:
     assert lines[0].startswith(
         "no error in dump (step 0, rank 0), but gradients overflowed as a gradient scaler expects: "
     )
-    assert "Aten.log.4.backward" in lines[0] and "2 scaled overflows" in lines[-1]
+    assert "Aten.log.4.backward" in lines[0] and lines[-1] == "9 calls: 2 scaled overflows"
 
 
 def test_nothing_found_says_so_and_what_could_not_be_judged() -> None:
     lines = list(answer_lines(found(masks=(event(1, "mask"),), unknown=1, calls=1)))
     assert lines[0] == "no call of dump (step 0, rank 0) is known to have made a NaN or Inf that was not a mask"
-    assert lines[1].startswith("1 call: 0 producers") and "1 mask," in lines[1]
+    assert lines[1] == "1 call: 1 mask"
     assert lines[2].startswith("1 floating result could not be judged")
     assert list(answer_lines(found(unknown=2)))[2].startswith("2 floating results could")
 
@@ -129,6 +128,23 @@ def test_what_is_nearest_to_overflow_comes_first() -> None:
     values = tuple(
         NearOverflow(f"v{n}", n, "aten::exp", "float16", 65504 * share, share) for n, share in ((1, 0.6), (2, 0.9))
     )
-    lines = list(near_lines(found(near_overflow=values), 1))
-    assert lines == ["near overflow: v2 reaches 5.9e+04, 90% of the greatest float16"]
-    assert len(list(near_lines(found(near_overflow=values), None))) == 2
+    steps = [found(0, near_overflow=values[:1]), found(3, near_overflow=values[1:])]
+    assert list(near_lines(steps, 1)) == [
+        "near overflow: v2 (step 3, rank 0) reaches 5.9e+04, 90% of the greatest float16",
+        "1 more values are near overflow; --all prints them",
+    ]
+    assert len(list(near_lines(steps, None))) == 2
+
+
+def test_what_reaches_nothing_is_told_behind_and_is_no_finding() -> None:
+    aside = event(1, "contained", why="a logarithm of zero or less: 0")
+    lines = list(answer_lines(found(contained=(aside,))))
+    assert lines[0].startswith("no NaN or Inf of dump (step 0, rank 0) reached a loss, a gradient or what the step ")
+    assert lines[1].endswith("depends on that of Aten.log.1.forward (a logarithm of zero or less: 0)")
+    both = found(producers=(event(7),), contained=(aside,))
+    assert next(iter(answer_lines(both))).startswith("first in dump (step 0, rank 0): Aten.log.7.forward")
+    assert list(what_next(both)) == ["Next: aten-dump show dump Aten.log.7.forward --step 0 --rank 0"]
+    assert list(what_next(found())) == []
+    assert list(total_lines([found(contained=(aside,))], 1)) == [
+        "1 of 1 step/rank folders have no NaN or Inf but masks (in 1 a NaN or Inf reached nothing)"
+    ]

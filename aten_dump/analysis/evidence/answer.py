@@ -19,11 +19,13 @@ def cause_sentences(finding: Finding, evidence: RankEvidence) -> Iterator[str]:
     row = finding.row
     place = row.place
     what = "result" if finding.order[1] or finding.calls else "input"
-    partner = f" (baseline {row.baseline.call})" if row.target and row.baseline else ""
+    partner = f" (baseline {row.baseline.call})" if row.target and row.baseline else f" of the {finding.side}"
     yield f"First cause: {place.call}{partner}, {what} {row.slot}: {finding.text}."
     if finding.inputs:
         yield f"{finding.inputs[0].upper()}{finding.inputs[1:]}."
-    yield numbers(row)
+    if row.closeness is not None or finding.kind != "nonfinite":
+        yield numbers(row)
+    yield from (f"{fact}." for fact in finding.facts)
     where = [f"op {place.op}", f"phase {place.phase}"]
     where += [f"module {place.module}"] if place.module else []
     where += [f"source {place.source}"] if place.source else []
@@ -32,8 +34,12 @@ def cause_sentences(finding: Finding, evidence: RankEvidence) -> Iterator[str]:
     yield f"It is {', '.join(where)}."
     others = len(evidence.findings) - 1
     if others:
-        more = ", ".join(dict.fromkeys(f.row.place.call for f in evidence.findings[1:6]))
+        more = ", ".join(dict.fromkeys(map(_named, evidence.findings[1:6])))
         yield f"{others} further findings stand on their own, the next at {more}."
+
+
+def _named(finding: Finding) -> str:
+    return f"{finding.row.place.call}{f' of the {finding.side}' if finding.side else ''}"
 
 
 def numbers(row: Row) -> str:

@@ -92,6 +92,14 @@ class Finding:
     inputs: str  # what is known of the inputs, a clause
     order: tuple[int, int]  # id of the target's call, and 0 for its inputs, 1 for itself
     calls: tuple[str, ...] = ()  # of a region: the target's calls in it, then the baseline's
+    facts: tuple[str, ...] = ()  # sentences: what makes the difference understandable
+
+    @property
+    def side(self) -> str:
+        """The side whose call it is, where no call of the other side is its counterpart; else ""."""
+        if self.row.target is not None and self.row.baseline is not None:
+            return ""
+        return "target" if self.row.baseline is None else "baseline"
 
 
 @dataclass(frozen=True, slots=True)

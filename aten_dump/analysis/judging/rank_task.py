@@ -17,12 +17,13 @@ from ...dump import Call, RankDump, open_dump
 from ...store.records import CALL_KINDS
 from ..distance.value_distance import Level, closeness
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import Finding, Place, RankEvidence, Row
+from ..evidence.findings import RankEvidence, Row
 from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
 from ..evidence.row_summary import NOT_COMPARED
 from ..evidence.run_settings import summed_otherwise
 from ..evidence.user_rules import Rule
+from ..facts.loss_scales import scale_ratio
 from ..flow.flat_memory import with_parts
 from ..meetings.meeting_points import attendance_of
 from ..meetings.meeting_replays import MeetingReplays
@@ -30,12 +31,14 @@ from ..pairing.alignment import HOW_TEXTS, Match, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping, found_modules
 from ..young_garbage import young_garbage_only
+from .cause_facts import explained
 from .cut_gradients import named_at_the_cut
 from .ends import wrote_unseen
 from .knowledge import Knowledge
 from .pair_walk import Walk
 from .precisions import precisions_of
 from .result_judge import ResultJudge
+from .scaled_losses import without_scales
 from .sources import Contents, LeftContents, Sources, read_contents, records_all_ops
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
@@ -197,8 +200,8 @@ def evidence_of(
         in_target_order=partial(_in_target_order, knows),
     )
     findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
-    if findings:
-        findings[0] = with_partners(findings[0], target)
+    rows, findings = without_scales((target, baseline), rows, findings) if whole else (rows, findings)
+    findings, told = explained((target, baseline), pairs, rows, findings, whole=whole)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     best: Level = next((level for level in _LEVELS if levels[level]), "none")
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
@@ -210,7 +213,7 @@ def evidence_of(
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
         {p.target.name: p.baseline.name for p in pairs},
-        (*incomplete(target, baseline), *notes),
+        (*incomplete(target, baseline), *notes, *told),
         proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
         unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip
@@ -232,12 +235,9 @@ def incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
         if wrote_unseen(rank):
             text = "callbacks ran unseen; what they left in memory is compared where a call reads it"
             yield f"in the {side} {text}"
-    scales = [f"by {rank.loss_scale:g}" if rank.loss_scale else "by nothing" for rank in (target, baseline)]
-    if scales[0] != scales[1]:
-        yield (
-            f"the loss is scaled {scales[0]} in the target, {scales[1]} in the baseline: loss and gradients differ by "
-            "that until they are unscaled; to see what else differs, record both with one scale"
-        )
+    ratio = scale_ratio(target, baseline)
+    if ratio is not None:
+        yield str(ratio)
 
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:
@@ -280,16 +280,6 @@ def unmatched_rows(walk: Walk, pairs: Sequence[Pair]) -> Iterator[Row]:
             yield Row(
                 place if side == "target" else None, None if side == "target" else place, "", "", "unmatched", note=note
             )
-
-
-def with_partners(finding: Finding, rank: RankDump) -> Finding:
-    """Name the backward partner of the cause."""
-    place = finding.row.target
-    call = None if place is None else rank.find(place.id)
-    if place is None or call is None or not call.backward:
-        return finding
-    named: Place = replace(place, backward=", ".join(partner.name for partner in call.backward[:3]))
-    return replace(finding, row=replace(finding.row, target=named))
 
 
 def _control(baseline: RankDump, task: Task) -> Callable[[Call, str], Limits | None]:

@@ -39,7 +39,15 @@ def greatest_of(dtype: str) -> float:
     return float(torch.finfo(found).max)
 
 
-def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], undefined: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What the numbers suggest of a call that made NaN or Inf."""
+
+    text: str
+    is_exact: bool = False  # its infinities are the right result: what is computed from them and finite is right, too
+
+
+def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], undefined: bool) -> Why:
     """Say what the numbers suggest of a call that made NaN or Inf.
 
     Args:
@@ -49,14 +57,39 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
         given: its inputs that are not finite: masks.
         undefined: it was given memory that nothing had written.
     """
+    doubt = _doubt(call, given, undefined)
+    if doubt:
+        return Why(doubt)
+    pole = _pole(call, inputs, bad)
+    if pole:
+        return Why(pole, is_exact=not any(slot.contents.nan for slot in bad))
+    base = read_op_name(call.op).name.removeprefix("_foreach_").rstrip("_")
+    infinite = next((slot for slot in bad if slot.contents.posinf or slot.contents.neginf), None)
+    greatest = max(((_size(slot), slot.dtype) for slot in inputs), default=(0.0, bad[0].dtype))
+    if infinite is None and (base in _NORMS or greatest[0] > greatest_of(bad[0].dtype)):
+        infinite = bad[0]  # of infinite squares, or in a dtype that has no infinity
+    if infinite is not None:
+        limit = greatest_of(infinite.dtype)
+        return Why(
+            f"{_OVERFLOW}{infinite.dtype}, whose greatest number is {format_exactly(limit, infinite.dtype)}; "
+            f"the greatest input is {format_exactly(*greatest)}"
+        )
+    return Why("an operation that has no result: 0/0, or inf - inf on the way")
+
+
+def _doubt(call: Call, given: list[Slot], undefined: bool) -> str:
+    """Say what may have brought NaN or Inf into a call, whatever the op computes; "" for nothing."""
     if is_collective(call.op):
         return "a collective: another rank sent it, see that rank's dump, or the sum overflowed"
     if any(number != number for number in numbers_given(call)):
         return "the program gave it NaN as a number"
     if given:
         return "it makes NaN of a mask: a row that is masked entirely, or 0 * inf"
-    if undefined:
-        return "it was given memory that nothing had written (torch.empty)"
+    return "it was given memory that nothing had written (torch.empty)" if undefined else ""
+
+
+def _pole(call: Call, inputs: list[Slot], bad: list[Slot]) -> str:
+    """Say which inputs the op has no finite result for; "" where it has one for all."""
     base = read_op_name(call.op).name.removeprefix("_foreach_").rstrip("_")
     is_nan = any(slot.contents.nan for slot in bad)
     if base in _DIVISIONS and _may_divide_by_zero(call, inputs):
@@ -69,17 +102,7 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
     for names, limit, text in _CAUSES:
         if base in names and (least is None or _low(least) <= limit):
             return text if least is None else f"{text}: {_odd(least, limit)}"
-    infinite = next((slot for slot in bad if slot.contents.posinf or slot.contents.neginf), None)
-    greatest = max(((_size(slot), slot.dtype) for slot in inputs), default=(0.0, bad[0].dtype))
-    if infinite is None and (base in _NORMS or greatest[0] > greatest_of(bad[0].dtype)):
-        infinite = bad[0]  # of infinite squares, or in a dtype that has no infinity
-    if infinite is not None:
-        limit = greatest_of(infinite.dtype)
-        return (
-            f"{_OVERFLOW}{infinite.dtype}, whose greatest number is {format_exactly(limit, infinite.dtype)}; "
-            f"the greatest input is {format_exactly(*greatest)}"
-        )
-    return "an operation that has no result: 0/0, or inf - inf on the way"
+    return ""
 
 
 def _may_divide_by_zero(call: Call, inputs: list[Slot]) -> bool:
@@ -126,10 +149,19 @@ def numbers_given(call: Call) -> Iterator[float | complex]:
             yield item
 
 
-def explain_scaled(why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], update: LossScale) -> str | None:
+def explain_scaled(
+    why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], update: LossScale, written_by: str
+) -> str | None:
     """Say that Inf made in backward is the doing of a gradient scaler, which found it; None where it is not.
 
     Without the scale, what the call was given would have been in range.
+
+    Args:
+        why: what the numbers suggest of the call.
+        bad: its results that are not finite.
+        inputs: its floating inputs.
+        update: what the scaler did.
+        written_by: the call that wrote it on to the parameters all the same; "" where the step was skipped.
     """
     scale = update.scale
     if not update.found_inf or scale is None or scale <= 1 or not why.startswith(_OVERFLOW):
@@ -137,8 +169,11 @@ def explain_scaled(why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], up
     sizes = map(_size, inputs)
     if any(slot.contents.nan for slot in bad) or max(sizes, default=0.0) / scale > greatest_of(bad[0].dtype):
         return None
-    then = "" if update.next_scale is None else f" and went on with {update.next_scale:.6g}"
-    return f"{why}; under a loss scale of {scale:.6g}: the gradient scaler found it, skipped the optimizer's step{then}"
+    text = f"{why}; under a loss scale of {scale:.6g}: the gradient scaler found it"
+    if written_by:
+        return f"{text}, but the optimizer's step ran: {written_by} wrote what came of it to memory that is left"
+    then = "" if update.next_scale is None else f"; the next scale is {update.next_scale:.6g}"
+    return f"{text} and skipped the optimizer's step{then}"
 
 
 _REMAINDERS: Final = frozenset(("remainder", "fmod"))

@@ -9,8 +9,10 @@ Theory of operation
     as a literal: no mask is made of it, and the trigger of the recorder fires there too. -inf that the logarithm of a
     mask of zeros and ones makes is a mask too (see `masks`). What is known of a value follows its memory, so that a
     view that was made before a masked_fill_ is known to be masked after it. Gradients that overflow under the loss
-    scale of a gradient scaler, which then skips the optimizer's step, are *scaled*. What memory held that a call only
-    writes to is nothing to it, and what workspaces hold is nobody's number.
+    scale of a gradient scaler are *scaled* if nothing of them is written to memory that is left: the scaler has
+    skipped the optimizer's step. A producer whose NaN or Inf reaches no loss, no gradient and nothing that is left is
+    *contained* (`reach.py`). What memory held that a call only writes to is nothing to it, and what workspaces hold is
+    nobody's number.
     Statistics are enough; bytes are read only where there are none.
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -25,11 +28,12 @@ from ...dump import Call, RankDump, Value
 from ...errors import MissingDataError
 from ...store.op_names import is_workspace
 from ..host_default import made_on_the_host
-from .explanations import Slot, explain, explain_scaled, greatest_of
+from .explanations import Slot, Why, explain, explain_scaled, greatest_of
 from .masks import MASK_FILL, adds_masks, is_constant, makes_mask_of_flags, places
+from .reach import End, Moment, Origin, Reach, moment_of
 from .value_range import ContentsTable
 
-Kind = Literal["producer", "propagator", "mask", "outside", "scaled"]
+Kind = Literal["producer", "propagator", "mask", "outside", "scaled", "contained"]
 NEAR: Final = 0.1  # a value beyond this share of its dtype's greatest number is near overflow
 
 
@@ -48,6 +52,7 @@ class Event:
     results: tuple[Slot, ...]  # those that are not finite
     inputs: tuple[Slot, ...]
     why: str  # what the numbers suggest; "" where nothing does
+    reaches: tuple[End, ...] = ()  # what depends on its NaN or Inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class NonFinite:
     scaled: tuple[Event, ...] = ()  # gradients that overflowed under a loss scale, which the gradient scaler found
     has_scaler: bool = False  # a gradient scaler was at work, as far as the dump tells
     judged: int = 0  # results that something is known of
+    contained: tuple[Event, ...] = ()  # NaN or Inf that reached no loss, no gradient and nothing that is left
 
     @property
     def first(self) -> Event | None:
@@ -110,20 +116,21 @@ class _Search:
         self._rank = rank
         self._near = near
         self._contents = ContentsTable(rank)
-        self._masks: set[tuple[int, int]] = set()  # (storage, version), or (0, -value) for what has none
-        self._made: set[tuple[int, int]] = set()  # the same, of everything non-finite that a call made
+        self._masks: set[Moment] = set()
+        self._made: set[Moment] = set()  # of everything non-finite that a call made
         self._storages: set[int] = set()  # of those
-        self._workspaces: set[tuple[int, int]] = set()
+        self._workspaces: set[Moment] = set()
         self._events: dict[Kind, list[Event]] = {"producer": [], "propagator": [], "mask": [], "outside": []}
+        self._origins: list[tuple[Event, Origin]] = []  # of producers, and of what came from outside
         self._near_overflow: list[NearOverflow] = []
-        self._seen: set[int] = set()
+        self._seen: set[Moment] = set()
         self._unknown = self._judged = 0
 
     def run(self) -> NonFinite:
         calls = _innermost(self._rank)
         for call in calls:
             self._look(call)
-        scaled = self._take_scaled()
+        self._follow(calls)
         found = {kind: tuple(events) for kind, events in self._events.items()}
         path = str(self._rank.directory.parent.parent)
         return NonFinite(
@@ -137,22 +144,34 @@ class _Search:
             tuple(self._near_overflow),
             len(calls),
             self._unknown,
-            tuple(scaled),
+            found["scaled"],
             any(note.code == "gradient_scaler" for note in self._rank.notes),
             self._judged,
+            found["contained"],
         )
 
-    def _take_scaled(self) -> list[Event]:
-        """Take the events that are the doing of a gradient scaler out of the producers, with its word for it."""
-        producers, scaled = self._events["producer"], []
-        if any(event.phase == "backward" for event in producers):
-            for update in self._rank.loss_scales:
-                for event in [event for event in producers if event.phase == "backward"]:
-                    why = explain_scaled(event.why, event.results, event.inputs, update)
-                    if why is not None:
-                        producers.remove(event)
-                        scaled.append(replace(event, kind="scaled", why=why))
-        return scaled
+    def _follow(self, calls: Sequence[Call]) -> None:
+        """Sort the events by what they lead to: findings, the doing of a gradient scaler, and what reaches nothing."""
+        self._origins.sort(key=lambda item: item[1].call)
+        reach = Reach(self._rank, self._contents, calls, [origin for _, origin in self._origins])
+        events: dict[Kind, list[Event]] = {"producer": [], "outside": [], "scaled": [], "contained": []}
+        for number, (event, _) in enumerate(self._origins):
+            ends = reach.of(number)
+            followed = replace(event, reaches=tuple(ends))
+            why = self._word_of_scaler(event, ends.get("kept", "")) if event.phase == "backward" else None
+            if not ends:
+                followed = replace(followed, kind="contained")
+            elif why is not None:
+                followed = replace(followed, kind=event.kind if "kept" in ends else "scaled", why=why)
+            events[followed.kind].append(followed)
+        self._events |= events
+
+    def _word_of_scaler(self, event: Event, written_by: str) -> str | None:
+        said = (
+            explain_scaled(event.why, event.results, event.inputs, update, written_by)
+            for update in self._rank.loss_scales
+        )
+        return next((why for why in said if why is not None), None)
 
     def _look(self, call: Call) -> None:
         given_values = call.input_values()
@@ -191,11 +210,19 @@ class _Search:
             key = self._key(slot.value)
             self._note_made(key)
             (self._masks.add if kind == "mask" else self._masks.discard)(key)
-        why = explain(call, inputs, bad, given, undefined) if kind == "producer" else ""
-        unknown = next((slot for slot in given_values if why and self._is_unknown(slot)), None)
+        if kind != "producer":
+            self._events[kind].append(_event(kind, call, bad, inputs, ""))
+            return
+        why = explain(call, inputs, bad, given, undefined)
+        unknown = next((slot for slot in given_values if self._is_unknown(slot)), None)
         if unknown is not None:
-            why = f"it may only have passed it on, as nothing is known of all of {unknown[0]}; if not: {why}"
-        self._events[kind].append(_event(kind, call, bad, inputs, why))
+            text = f"it may only have passed it on, as nothing is known of all of {unknown[0]}; if not: {why.text}"
+            why = Why(text)
+        self._note_origin(_event(kind, call, bad, inputs, why.text), bad, why.is_exact)
+
+    def _note_origin(self, event: Event, bad: list[Slot], is_exact: bool) -> None:
+        moments = tuple(self._key(slot.value) for slot in bad)
+        self._origins.append((event, Origin(event.call_id, moments, is_exact)))
 
     def _slots(self, values: list[tuple[str, Value]]) -> tuple[list[Slot], bool]:
         """Return what is known of the floating tensors among values, and whether one is undefined memory."""
@@ -212,11 +239,10 @@ class _Search:
         """Tell whether a tensor may hold anything."""
         return self._contents.of(slot[1]) is None and not slot[1].undefined
 
-    def _key(self, value: int) -> tuple[int, int]:
-        record = self._rank.tables.values[value]
-        return (record.storage, record.version) if record.storage else (0, -value)
+    def _key(self, value: int) -> Moment:
+        return moment_of(self._rank, value)
 
-    def _note_made(self, key: tuple[int, int]) -> None:
+    def _note_made(self, key: Moment) -> None:
         self._made.add(key)
         self._storages.add(key[0] or key[1])
 
@@ -237,14 +263,15 @@ class _Search:
             why = "the values came from outside of what was recorded: a parameter, a buffer, an input, an unseen write"
             if self._rank.config.get("trigger"):
                 why += ", or a call before those that the trigger had written"
-            self._events["outside"].append(_event("outside", call, strange, inputs, why))
+            self._note_origin(_event("outside", call, strange, inputs, why), strange, is_exact=False)
 
     def _note_near(self, call: Call, results: list[Slot]) -> None:
         for slot in results:
             greatest = greatest_of(slot.dtype)
-            if slot.value in self._seen or greatest is math.inf:
+            moment = self._key(slot.value)
+            if moment in self._seen or greatest is math.inf:
                 continue
-            self._seen.add(slot.value)
+            self._seen.add(moment)
             low, high = slot.contents.low or 0.0, slot.contents.high or 0.0
             is_fill = low <= -MASK_FILL * greatest and high < self._near * greatest
             size = max(abs(low), abs(high))

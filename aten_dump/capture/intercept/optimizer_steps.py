@@ -1,4 +1,4 @@
-"""Optimizers' steps: what runs in them is of the phase `optimizer`."""
+"""Optimizers' steps: what runs in them is of the phase `optimizer`, and their hyperparameters are recorded."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class OptimizerSteps:
         thread = recorder.step.here.state
         thread.optimizer_depth += 1
         thread.optimizer_pass = current_graph_task_id()
+        recorder.optimizers.note(optimizer, thread)
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": _outside_of_step(kwargs["closure"], thread)}
         if len(args) > 1 and callable(args[1]):

@@ -12,18 +12,20 @@ from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
 from ...dump import RankDump, open_dump
 from ...dump.shown.command_lines import command_line
 from ...errors import MissingDataError
-from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines
+from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines, what_next
 from ..console import echo, line_limit, print_lines, print_table, say_left_out, with_progress
 from ..options import dump_argument, end_if_never_fired, limit_option, places_options, say_problems
 
-_NEAR_SHOWN: Final = 5
+_NEAR_SHOWN: Final = 10  # values near overflow, of all steps and ranks
 _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
 
 
 @click.command("nonfinite")
 @dump_argument
 @places_options
-@click.option("--all", "show_all", is_flag=True, help="Show the calls that only passed non-finite values on, too.")
+@click.option(
+    "--all", "show_all", is_flag=True, help="Show calls that only passed NaN or Inf on, and all values near overflow."
+)
 @click.option(
     "--near",
     type=click.FloatRange(0, 1, min_open=True),
@@ -35,9 +37,10 @@ _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
 def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near: float, limit: int | None) -> None:
     """Print what made NaN and Inf in DUMP: producers in execution order, and masks put there on purpose.
 
-    All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Exit code 0: nothing
-    made a NaN or Inf but masks, and gradients that overflowed under the loss scale of a gradient scaler, which
-    skipped the optimizer's step; 1: something did; 2: nothing could be judged.
+    All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Listed behind, and no
+    finding: masks; NaN and Inf that no loss, no gradient and nothing that the step leaves depends on; and gradients
+    that overflowed under the loss scale of a gradient scaler, which skipped the optimizer's step. Exit code 0: there
+    is no finding; 1: there is; 2: nothing could be judged.
 
     \b
     Examples
@@ -78,8 +81,8 @@ class _Told:
 
     def tell(self, found: NonFinite, *, is_alone: bool) -> None:
         """Print what was found in one step and rank, if there is something to tell and not too much was told."""
-        summary = replace(found, propagators=(), masks=(), near_overflow=())
-        if is_alone or not _is_clean(found) or found.near_overflow or found.unknown:
+        summary = replace(found, propagators=(), masks=())
+        if is_alone or not _is_clean(found) or found.unknown:
             if self._printed < _MOST_TOLD:
                 self._print(found)
             else:
@@ -91,25 +94,26 @@ class _Told:
         self.searched.append(summary)
 
     def end(self) -> None:
-        """Print where it began, and what is left."""
+        """Print where it began, what is left, the values near overflow, and what to run next."""
         if self._began is not None and any(_are_of_one_place(one, self._began) for one in self._in_short):
             self._print(self._began)
         print_lines(short_lines(self._in_short))
         if self._in_short:
             echo(f"more on one of these: {self._command('nonfinite', self._in_short[0])}")
+        print_lines(near_lines(self.searched, None if self._show_all else _NEAR_SHOWN))
         if len(self.searched) > 1:
             print_lines(total_lines(self.searched, sum(map(_is_clean, self.searched))))
-        if self._began is not None and self._began.first is not None:
-            echo(f"Next: {self._command('show', self._began, self._began.first.name)}")
+        told = self._began or next((one for one in self.searched if one.scaled or one.contained), None)
+        if told is not None:
+            print_lines(what_next(told))
 
-    def _command(self, name: str, found: NonFinite, *arguments: str) -> str:
-        return command_line(name, self._path, *arguments, step=found.step, rank=found.rank)
+    def _command(self, name: str, found: NonFinite) -> str:
+        return command_line(name, self._path, step=found.step, rank=found.rank)
 
     def _print(self, found: NonFinite) -> None:
         self._printed += 1
         earlier = self.sick.get(found.rank)
         print_lines(answer_lines(found, earlier if earlier != found.step else None))
-        print_lines(near_lines(found, _NEAR_SHOWN if self._limit is not None else None))
         table, left_out = events_table(found, self._limit, propagators=self._show_all)
         if table.rows:
             echo()

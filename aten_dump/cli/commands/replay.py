@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump, open_dump
 from ...errors import StoreError
-from ...report.replay import answer_lines, ops_table
+from ...report.replay import answer_lines, ops_table, what_next
 from ..completion import complete_name
 from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
 from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, place_options
@@ -94,6 +95,8 @@ def _print(found: Replay, others: list[str], most: int | None) -> None:
         echo()
         print_table(ops_table(found, most))
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
+        echo()
+        print_lines(what_next(found))
 
 
 def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple[str, ...]) -> None:
@@ -104,6 +107,7 @@ def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple
         replays = replay_all(dump, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
     for each in replays:
         print_lines(answer_lines(each))
+    print_lines(islice((line for each in replays if each.guilty for line in what_next(each)), 1))
     empty = [rank.where for rank in open_dump(dump).all_ranks() if not has_ops(rank)]
     print_lines(f"{where} has no aten calls: skipped" for where in empty)
     _exit(replays, dtype)

@@ -14,3 +14,18 @@ def command_line(
     words += [] if step is None else ["--step", str(step)]
     words += [] if rank is None else ["--rank", str(rank)]
     return shlex.join(words)
+
+
+def next_line(
+    command: str, dump: str | os.PathLike[str], *arguments: str, step: int | None = None, rank: int | None = None
+) -> str:
+    """Return the last line of an answer: ``Next: aten-dump show dump Aten.mm.3.forward --step 5 --rank 0``.
+
+    Args:
+        command: of aten-dump.
+        dump: what it is asked of.
+        arguments: what is asked about.
+        step: that the answer is about, whatever step the command would take by itself; None: all.
+        rank: the same.
+    """
+    return f"Next: {command_line(command, dump, *arguments, step=step, rank=rank)}"

@@ -9,6 +9,7 @@ from typing import Final
 from ..argument_decoding import Frame
 
 _PACKAGES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+_ENGINE: Final = re.compile(r"[/\\]torch[/\\](?:autograd[/\\]|_tensor\.py:.*backward$)")
 _TORCH: Final = frozenset(("torch", "torch_npu", "functorch"))
 
 
@@ -26,6 +27,20 @@ def source_lines(stack: Sequence[Frame]) -> str:
     if own is None or inner is None or inner == own:
         return str(own or inner or "")
     return f"{inner}, from {own}"
+
+
+def is_within_backward(stack: Sequence[Frame]) -> bool:
+    """True if a line of the program's, or of a library, runs within the backward pass: a custom Function's, a hook's.
+
+    Args:
+        stack: of a backward call, innermost first.
+    """
+    for frame in stack:
+        if is_beyond_torch(frame):
+            return True
+        if _ENGINE.search(f"{frame.file}:{frame.function}"):
+            return False
+    return False
 
 
 def is_beyond_torch(frame: Frame) -> bool:

@@ -27,7 +27,8 @@ def why(tmp_path: Path) -> Callable[..., str]:
     def of(op: str, *ranges: tuple[float | None, float | None], made: Slot | None = None, **options: Any) -> str:
         call = one_call(tmp_path / str(next(count)), op, (X,), (X,))
         inputs = [Slot(f"input.{n}", n, "float32", Contents(2, 0, 0, 0, *ends)) for n, ends in enumerate(ranges)]
-        return explain(call, inputs, [made or nan()], options.get("given", []), options.get("undefined", False))
+        given, undefined = options.get("given", []), options.get("undefined", False)
+        return explain(call, inputs, [made or nan()], given, undefined).text
 
     return of
 
@@ -142,17 +143,20 @@ def scaled(call: Call, **changes: Any) -> str | None:
     known: dict[str, Any] = {"scale": 1024.0, "found_inf": True, "next_scale": 512.0}
     given = changes.pop("given", (Slot("input.0", 1, "float16", Contents(2, 0, 0, 0, -6e4, 9.0)),))
     bad = changes.pop("bad", (inf("float16"),))
-    why = changes.pop("why", "overflow of float16")
-    return explain_scaled(why, bad, given, LossScale(call, **(known | changes)))
+    why, written_by = changes.pop("why", "overflow of float16"), changes.pop("written_by", "")
+    return explain_scaled(why, bad, given, LossScale(call, **(known | changes)), written_by)
 
 
 def test_inf_that_the_scale_made_is_no_fault(tmp_path: Path) -> None:
     call = one_call(tmp_path / "dump", "aten::mul.Tensor", (X,), (X,))
     assert scaled(call) == (
-        "overflow of float16; under a loss scale of 1024: the gradient scaler found it, skipped the optimizer's step"
-        " and went on with 512"
+        "overflow of float16; under a loss scale of 1024: the gradient scaler found it and skipped the optimizer's step"
+        "; the next scale is 512"
     )
     assert (scaled(call, next_scale=None) or "").endswith("skipped the optimizer's step")
+    assert (scaled(call, written_by="Aten.add_.0.optimizer") or "").endswith(
+        "found it, but the optimizer's step ran: Aten.add_.0.optimizer wrote what came of it to memory that is left"
+    )
     for changes in (
         {"found_inf": False},
         {"found_inf": None},

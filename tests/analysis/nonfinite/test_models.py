@@ -178,6 +178,7 @@ def test_later_steps_point_to_the_first(tmp_path: Path) -> None:
     assert "step 1 of this rank had NaN or Inf already: look there first" in text
     assert text.endswith(
         "Aten.addcdiv_.0.optimizer (aten::addcdiv_)\n1 of 3 step/rank folders have no NaN or Inf but masks\n"
+        f"Next: aten-dump show {path} Aten.addcdiv_.0.optimizer --step 1 --rank 0\n"
     )
 
 

@@ -71,7 +71,7 @@ def _finding(evidence: RankEvidence, finding: Finding) -> dict[str, Any]:
         "floor": _shown(row.get("floor")),
         "floor_from": row.get("floor_from"),
         "ratio": _shown(row.get("ratio")),
-        "numbers": list(_numbers(row)),
+        "numbers": [*_numbers(row), *(("besides", fact) for fact in finding.facts)],
     }
 
 

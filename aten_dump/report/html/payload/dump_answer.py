@@ -103,6 +103,7 @@ def _counts(found: NonFinite) -> dict[str, int]:
         "propagators": len(found.propagators),
         "masks": len(found.masks),
         "scaled overflows": len(found.scaled),
+        "that reached nothing": len(found.contained),
         "near overflow": len(found.near_overflow),
     }
 

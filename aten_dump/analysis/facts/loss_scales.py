@@ -1,0 +1,68 @@
+"""What two runs differ in because gradient scalers multiplied their losses by other numbers, or one had no scaler.
+
+Until gradients are unscaled, the loss and all gradients of one run are the other's times the ratio of both scales, and
+what is computed of the scale alone is that times it, or divided by it. Nothing else is excused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ...dump import RankDump
+
+_HALF: Final = ("float16", "bfloat16")
+_ROUNDING: Final = {True: (4e-3, 1e-4), False: (1e-5, 1e-9)}  # half or not: of an error, and of a cosine
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRatio:
+    """By how much scaled losses and gradients of two step-ranks differ."""
+
+    target: float | None  # scale of the loss, None without a scaler
+    baseline: float | None
+    half: bool  # one of them computes in half precision: what counts as equal is coarser
+
+    @property
+    def number(self) -> float:
+        """The target's over the baseline's."""
+        return (self.target or 1.0) / (self.baseline or 1.0)
+
+    def explains(self, error: float | None, cosine: float | None, *, one_element: bool = False) -> bool:
+        """True if a difference is no more than that of the scales.
+
+        Args:
+            error: relative L2 between target and baseline.
+            cosine: between them.
+            one_element: it may be of the scale itself, and so of its inverse.
+        """
+        if error is None or cosine is None:
+            return False
+        rounding, angle = _ROUNDING[self.half]
+        ratios = (self.number, 1 / self.number) if one_element else (self.number,)
+        return 1 - cosine <= angle and any(math.isclose(error, abs(one - 1), rel_tol=rounding) for one in ratios)
+
+    def explains_unscaled(self, error: float | None) -> bool:
+        """True if unscaled gradients, or what comes of them, are as near as the coarser precision lets them be."""
+        return error is not None and error <= _ROUNDING[self.half][0]
+
+    def __str__(self) -> str:
+        scales = [f"by {scale:g}" if scale else "by nothing" for scale in (self.target, self.baseline)]
+        return (
+            f"the loss is scaled {scales[0]} in the target, {scales[1]} in the baseline: scaled losses and gradients "
+            f"that differ by a factor of {max(self.number, 1 / self.number):g} alone are taken for equal"
+        )
+
+
+def scale_ratio(target: RankDump, baseline: RankDump) -> ScaleRatio | None:
+    """Return by how much the scales of two step-ranks differ; None where they do not."""
+    scales = target.loss_scale, baseline.loss_scale
+    if (scales[0] or 1.0) == (scales[1] or 1.0):
+        return None
+    return ScaleRatio(*scales, half=any(any(_halves(rank)) for rank in (target, baseline)))
+
+
+def _halves(rank: RankDump) -> Iterator[bool]:
+    return (text in _HALF for text in rank.tables.texts.values())

@@ -1,0 +1,78 @@
+"""Whether one tensor is a simple number times the other: a factor of 2, 1/8 or sqrt(1/32) names its bug by itself."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+import torch
+
+from ...torch_names import DTYPES_WITHOUT_NUMBERS
+
+_MOST: Final = 1 << 24  # of a whole number, or one over it
+_MOST_PARTS: Final = 64  # the greatest denominator of another fraction
+_MOST_ROOT: Final = 4096  # under a root
+_APART: Final = 0.25  # of the distance to the next such number, that rounding may be
+_ROUNDINGS: Final = 2  # of the coarser dtype, that an element may be off
+
+
+def simple_ratio(target: torch.Tensor, baseline: torch.Tensor) -> str:
+    """Return how many times the baseline the target is, element by element; "" if by no simple number, or once.
+
+    Returns:
+        ``"2"``, ``"-1"``, ``"1/8"``, ``"3/2"``, ``"sqrt(1/32)"``.
+    """
+    if target.shape != baseline.shape or not _has_numbers(target) or not _has_numbers(baseline):
+        return ""
+    eps = max(torch.finfo(one.dtype).eps for one in (target, baseline))
+    one, other = (tensor.reshape(-1).double() for tensor in (target, baseline))
+    norm = float(other.dot(other))
+    if not math.isfinite(norm) or norm == 0 or int((other != 0).sum()) < min(2, other.numel()):
+        return ""
+    measured = float(one.dot(other)) / norm
+    for number, text in _simple(measured, eps):
+        allowed = _ROUNDINGS * eps * number * other.abs() if number > 0 else -_ROUNDINGS * eps * number * other.abs()
+        if bool(((one - number * other).abs() <= allowed).all()):
+            return text
+    return ""
+
+
+def ratio_sentence(target: torch.Tensor, baseline: torch.Tensor) -> str:
+    """Return the sentence that says so, "" for nothing to say."""
+    ratio = simple_ratio(target, baseline)
+    return f"The target is exactly {ratio} times the baseline" if ratio else ""
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    is_plain = tensor.layout is torch.strided and tensor.is_floating_point() and tensor.numel() > 0
+    return is_plain and tensor.dtype not in DTYPES_WITHOUT_NUMBERS
+
+
+def _simple(measured: float, eps: float) -> list[tuple[float, str]]:
+    """Return the simple numbers that a measured one may be, with their names."""
+    if not math.isfinite(measured) or measured == 0:
+        return []
+    found = []
+    sign, size = ("-", -measured) if measured < 0 else ("", measured)
+    rounding = _ROUNDINGS * eps
+    whole, inverse, square = round(size), round(1 / size), size * size
+    candidates = [(Fraction(whole), False, _is_apart(whole, rounding))]
+    if inverse:
+        candidates.append((Fraction(1, inverse), False, _is_apart(inverse, rounding)))
+    fraction = Fraction(size).limit_denominator(_MOST_PARTS)
+    candidates.append((fraction, False, fraction.denominator**2 * size * rounding < _APART))
+    for root in (Fraction(round(square)), Fraction(1, round(1 / square)) if round(1 / square) else Fraction(0)):
+        greatest = max(root.numerator, root.denominator)
+        candidates.append((root, True, greatest <= _MOST_ROOT and 2 * greatest * rounding < _APART))
+    for fraction, is_root, is_clear in candidates:
+        exact = math.sqrt(fraction) if is_root else float(fraction)
+        if is_clear and exact and (exact != 1 or sign) and abs(exact - size) <= rounding * size:
+            text = f"sqrt({fraction})" if is_root else str(fraction)
+            found.append((math.copysign(exact, measured), f"{sign}{text}"))
+    return found
+
+
+def _is_apart(number: int, rounding: float) -> bool:
+    """True if a whole number is told from its neighbours whatever rounding does; powers of two are the usual ones."""
+    return 0 < number <= _MOST and (number * rounding < _APART or number & (number - 1) == 0)

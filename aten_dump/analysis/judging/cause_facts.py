@@ -1,0 +1,118 @@
+"""What else is to be said of a cause, beside its numbers: the facts of `analysis.facts` about its calls and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ...dump import Call, RankDump, Value
+from ...dump.optimizer_groups import optimizer_groups
+from ...errors import AtenDumpError
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Finding, Place, Row
+from ..facts.hyperparameters import numbers_sentence, optimizers_otherwise
+from ..facts.modes import grad_mode_sentence, mode_sentence, module_sentence, modules_otherwise
+from ..facts.ratio import ratio_sentence
+from ..flow.argument_differences import argument_differences
+from .nonfinite_first import nonfinite_first
+
+_GRADIENT = "gradient of "
+
+
+def explained(
+    sides: tuple[RankDump, RankDump],
+    pairs: Sequence[Pair],
+    rows: Sequence[Row],
+    findings: list[Finding],
+    *,
+    whole: bool,
+) -> tuple[list[Finding], list[str]]:
+    """Return findings, the first with the facts about it, and notes on the two step-ranks.
+
+    Args:
+        sides: the target's step and rank, and the baseline's.
+        pairs: of calls.
+        rows: all that was compared.
+        findings: in the order of execution.
+        whole: both are the same part of a program: where NaN began, and what the runs were set to, is asked.
+    """
+    notes: list[str] = []
+    if whole:
+        findings, notes = nonfinite_first(sides, pairs, rows, findings)
+        notes += notes_on(*sides, pairs, differ=bool(findings))
+    if findings:
+        findings = [with_facts(findings[0], *sides), *findings[1:]]
+    return findings, notes
+
+
+def with_facts(finding: Finding, target: RankDump, baseline: RankDump) -> Finding:
+    """Return a finding with the facts about it, its backward partners and the callers of its lines."""
+    row = finding.row
+    ours, theirs = _call(target, row.target), _call(baseline, row.baseline)
+    named = replace(row, target=_told(row.target, ours), baseline=_told(row.baseline, theirs))
+    if ours is not None and theirs is not None:
+        facts = tuple(_facts(ours, theirs, row.slot))
+    else:
+        lone, other = (ours, baseline) if ours is not None else (theirs, target)
+        facts = () if lone is None else tuple(filter(None, [module_sentence(lone, other)]))
+    return replace(finding, row=named, facts=facts)
+
+
+def notes_on(target: RankDump, baseline: RankDump, pairs: Sequence[Pair], *, differ: bool) -> Iterator[str]:
+    """Yield in what two step-ranks were set otherwise, beside their calls: hyperparameters, modes of modules.
+
+    Args:
+        target: a step and rank.
+        baseline: its counterpart.
+        pairs: of their calls.
+        differ: something was found; else grad mode, which then made no difference, is left out.
+    """
+    grad_modes = grad_mode_sentence((pair.target, pair.baseline) for pair in pairs) if differ else ""
+    if grad_modes:
+        yield grad_modes
+    for said in optimizers_otherwise(target, baseline):
+        yield f"the optimizers were set otherwise: {said}"
+    for said in modules_otherwise(target, baseline):
+        yield f"modules ran in other modes: {said}"
+
+
+def _call(rank: RankDump, place: Place | None) -> Call | None:
+    return None if place is None else rank.find(place.id)
+
+
+def _told(place: Place | None, call: Call | None) -> Place | None:
+    if place is None or call is None:
+        return place
+    caller = call.called_from
+    source = f"{place.source}, called from {caller}" if caller and caller not in place.source else place.source
+    backward = ", ".join(partner.name for partner in call.backward[:3])
+    return replace(place, source=source, backward=backward or place.backward)
+
+
+def _facts(target: Call, baseline: Call, slot: str) -> Iterator[str]:
+    values = _value(target, slot), _value(baseline, slot)
+    if values[0] is not None and values[1] is not None and values[0].has_data and values[1].has_data:
+        try:
+            sentence = ratio_sentence(values[0].tensor(), values[1].tensor())
+        except AtenDumpError:  # damaged bytes: the comparison says so itself
+            sentence = ""
+        if sentence:
+            yield sentence
+    if target.phase == "optimizer":
+        groups = [
+            optimizer_groups(call.rank.tables.optimizer_groups, call.record.start_ns) for call in (target, baseline)
+        ]
+        numbers = dict.fromkeys(pair for found in argument_differences(target, baseline) for pair in found.numbers)
+        yield from filter(None, (numbers_sentence(*pair, *groups) for pair in numbers))
+    modes = mode_sentence(target, baseline)
+    if modes:
+        yield modes
+
+
+def _value(call: Call, slot: str) -> Value | None:
+    found: dict[str, Value] = dict(call.all_values())
+    if slot.startswith(_GRADIENT) and isinstance(call.rank, RankDump):
+        return dict(call.rank.gradients).get(slot.removeprefix(_GRADIENT))
+    if slot == "loss":
+        return next((value for _, value in call.output_values()), None)
+    return found.get(slot)

@@ -1,0 +1,105 @@
+"""Hyperparameters of optimizers: learning rate, weight decay and the like, as their steps begin and as the step ends.
+
+They are written as an optimizer's step begins, where they are not those of its last record, and once more at the end of
+the recorded step where something has changed them since, as a scheduler does. Nothing of the optimizer is kept alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any, Final
+
+import torch
+from torch.optim import Optimizer
+
+from ...store.records import OPTIMIZER_GROUPS, TREE_LIST, TREE_TUPLE, OptimizerGroups, Tree
+from .step import Step
+from .threads import ThreadState
+
+_LONGEST_TEXT: Final = 200
+_MOST_ITEMS: Final = 16  # of a list, as betas are
+_MOST_INTEGER: Final = 1 << 63
+_NUMBERS: Final[dict[torch.dtype, Any]] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+_Groups = list[tuple[dict[str, Tree], list[int]]]  # settings, and the groups that have them
+
+
+class OptimizerSettings:
+    """What was written of the optimizers of one step."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._known: dict[int, tuple[weakref.ref[Optimizer], int, _Groups]] = {}  # by id of the optimizer
+
+    def note(self, optimizer: Optimizer, thread: ThreadState) -> None:
+        """Record what an optimizer is set to, as its step begins."""
+        try:
+            with thread.own:
+                self._write(optimizer, ended=False)
+        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            self._step.failed(error)
+
+    def close(self) -> None:
+        """Record what has changed since, as the recorded step ends."""
+        for found, *_ in list(self._known.values()):
+            optimizer = found()
+            if optimizer is not None:
+                self._write(optimizer, ended=True)
+        self._known.clear()
+
+    def _write(self, optimizer: Optimizer, *, ended: bool) -> None:
+        groups = _groups_of(optimizer)
+        known = self._known.get(id(optimizer))
+        if known is not None and known[0]() is optimizer and known[2] == groups:
+            return
+        is_new = known is None or known[0]() is not optimizer
+        number = len(self._known) if is_new or known is None else known[1]
+        self._known[id(optimizer)] = weakref.ref(optimizer), number, groups
+        name, at_ns = type(optimizer).__name__, self._step.now_ns()
+        for settings, numbers in groups:
+            self._step.emit(OptimizerGroups(OPTIMIZER_GROUPS, number, name, numbers, at_ns, ended, settings))
+
+
+def _groups_of(optimizer: Optimizer) -> _Groups:
+    """Return the settings of an optimizer's groups, those of equal groups once."""
+    found: dict[str, tuple[dict[str, Tree], list[int]]] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        settings = {}
+        for name, item in group.items():
+            if name != "params" and type(name) is str:
+                is_told, tree = _literal(item)
+                if is_told:
+                    settings[name] = tree
+        found.setdefault(repr(settings), (settings, []))[1].append(number)
+    return list(found.values())
+
+
+def _number_in(tensor: torch.Tensor) -> tuple[bool, Tree]:
+    """Read the number of a tensor with one element where that needs neither an op, which modes see, nor a wait."""
+    number = _NUMBERS.get(tensor.dtype)
+    if number is None or tensor.numel() != 1 or tensor.device.type != "cpu":
+        return False, None
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a stand-in: it has no memory
+        return False, None
+    return (True, number.from_address(address).value) if address else (False, None)
+
+
+def _literal(item: Any, *, in_list: bool = False) -> tuple[bool, Tree]:
+    """Return whether something is a literal, or a number in a tensor that can be read without a wait; and its tree."""
+    kind = type(item)
+    if item is None or kind in (bool, float):
+        return True, item
+    if kind is int:
+        return -_MOST_INTEGER <= item < _MOST_INTEGER, item
+    if kind is str:
+        return len(item) <= _LONGEST_TEXT, item
+    if kind is torch.Tensor:
+        return _number_in(item)
+    if kind in (list, tuple) and not in_list and len(item) <= _MOST_ITEMS:
+        items = [_literal(one, in_list=True) for one in item]
+        return all(told for told, _ in items), (
+            TREE_TUPLE if kind is tuple else TREE_LIST, *(tree for _, tree in items)
+        )  # fmt: skip
+    return False, None
