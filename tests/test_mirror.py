@@ -56,15 +56,15 @@ def without_test() -> list[str]:
         file.relative_to(PACKAGE).parent for file in files(PACKAGE) if file.name != "__init__.py" and has_logic(file)
     }
     return sorted(
-        room.as_posix() for room in rooms if not any(path.startswith(f"{room.as_posix()}/") for path in tested(imported, room))
+        room.as_posix()
+        for room in rooms
+        if not any(path.startswith(f"{room.as_posix()}/") for path in tested(imported, room))
     )
 
 
 def tested(imported: dict[Path, set[str]], room: Path) -> set[str]:
     """Return the files of the package that tests in the folder of `room`, or below it, import."""
-    return {
-        path for folder, paths in imported.items() if folder == room or room in folder.parents for path in paths
-    }
+    return {path for folder, paths in imported.items() if folder == room or room in folder.parents for path in paths}
 
 
 def test_every_room_that_decides_has_tests_in_the_folder_of_its_name() -> None:

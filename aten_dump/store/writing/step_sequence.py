@@ -107,13 +107,16 @@ class Steps:
         self._files = self._header = None
         self._tell(at_once=True)
 
-    def fail(self, error: BaseException) -> StoreError:
-        """Leave the files as they are after an error; return what to tell the user."""
+    def error_of(self, error: BaseException) -> StoreError:
+        """Return what to tell the user of an error."""
         step = self._header.step if self._header else None
-        if self._files is not None:
-            self._files.abandon()
-            self._files = None
         return _as_store_error(error, self._root, step, self._rank)
+
+    def abandon(self) -> None:
+        """Leave the files as they are after an error."""
+        files, self._files = self._files, None
+        if files is not None:
+            files.abandon()
 
     def _tell(self, at_once: bool = False) -> None:
         """Tell of the steps whose files are there: to do so for each small step costs as much as its files."""

@@ -16,10 +16,11 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -54,12 +55,12 @@ class Writer:
             StoreError: the folder holds a dump already, or cannot be written.
         """
         root = Path(root).absolute()  # the program may change its folder later
-        prepare_root(root, rank, settings.recording, settings.overwrite)
+        self._lock = prepare_root(root, rank, settings.recording, settings.overwrite)
         self._rank = rank
         self._pid = os.getpid()
         self._bell = settings.bell() if settings.at_once else None
         self._budget = ByteBudget(settings.max_bytes)
-        self._arena = Arena(settings.queue_bytes, self._before_wait, settings.allocate)
+        self._arena = Arena(settings.queue_bytes, self._waiting_for_room, settings.allocate)
         self._steps = Steps(root, rank, settings, self._arena.release)
         name = f"aten_dump-writer-{rank}"
         self._thread = WriterThread(self._steps, name, self._tick_between_blobs, self._arena.wake_waiting)
@@ -193,7 +194,11 @@ class Writer:
             self._closed = True
             self._open_step = None
             self._thread.end(self._budget.take_notes())
-        self._thread.wait_for_the_end()
+        try:
+            self._thread.wait_for_the_end()
+        finally:
+            if not self._thread.is_alive:  # else it may still write
+                self._lock.release()
 
     def _store(self, dtype: str, shape: list[int], nbytes: int, hash_of: int, put: Callable[[BlobStart], None]) -> int:
         if os.getpid() != self._pid:
@@ -264,9 +269,16 @@ class Writer:
             self._unsignaled = 0
             self._thread.wait_for_bytes(self._bell)
 
-    def _before_wait(self) -> None:
-        self._thread.raise_error()
-        self._thread.signal()
+    @contextlib.contextmanager
+    def _waiting_for_room(self) -> Iterator[Callable[[], None]]:
+        with self._thread.waiting() as look:
+
+            def wake() -> None:
+                self._thread.raise_error()
+                look()
+                self._thread.signal()
+
+            yield wake
 
     def _tick_between_blobs(self) -> None:
         """Call the tick, on the writer's thread, unless a thread is storing, which may wait for this one."""

@@ -5,15 +5,18 @@ Theory of operation
     Records that wait and the memory of jobs are bounded. Records are not counted one by one, that would cost too much:
     whoever emits them calls `wait_for_room` now and then, every thousand calls, say.
 
-    After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it.
+    After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it, and whatever else
+    has ended the thread.
 
-    Nobody waits for the thread for ever (`bounded_thread`), and no wait can be cut in two by an interrupt (`bell`).
+    Nobody waits for the thread for ever (`waiting`, `bounded_thread`), and no wait can be cut in two by an interrupt
+    (`bell`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -21,7 +24,7 @@ from ...errors import StoreError
 from ..records import Note
 from ..sink import Job
 from ..threads.bell import Bell
-from ..threads.bounded_thread import BoundedThread
+from ..threads.bounded_thread import BoundedThread, Waiting
 from .job_queue import Action, JobQueue
 from .packed_records import IS_COMPILED, new_packer, packed
 from .step_files import StepEnd
@@ -62,6 +65,11 @@ class WriterThread:
         self._job_seconds = 0.0
         self._thread = BoundedThread(self._run, name)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -74,9 +82,17 @@ class WriterThread:
     def raise_error(self) -> None:
         """Raise what made the thread fail, if it did."""
         error = self._error
-        if error is not None:
+        try:
+            if error is not None:
+                raise StoreError(*error.args) from error
+            self._thread.raise_error()
+        except StoreError:
             self._reported = True
-            raise StoreError(*error.args) from error
+            raise
+
+    def waiting(self) -> Waiting:
+        """Return a block in which to wait for the thread: see `BoundedThread`."""
+        return self._thread.waiting(self._left)
 
     def wait_for_room(self) -> None:
         """Wait while more than WAITING_RECORDS records wait."""
@@ -129,9 +145,11 @@ class WriterThread:
         written: list[bool] = []
         self.queue.add(self._do_tell, (written, False, bell))
         self._signal.ring()
-        while not written and self._thread.is_alive:
-            self.raise_error()
-            bell.wait(INTERVAL_SECONDS)
+        with self.waiting() as look:
+            while not written and self._thread.is_alive:
+                self.raise_error()
+                look()
+                bell.wait(INTERVAL_SECONDS)
         with self._lock:
             self._waited_seconds += time.perf_counter() - begun
         self.raise_error()
@@ -149,9 +167,20 @@ class WriterThread:
         Raises:
             StoreError: the thread failed, and no call has said so yet; or the disk hangs.
         """
-        self._thread.wait(self._left)
-        if not self._reported:
+        was_told = self._reported
+        try:
+            self._thread.wait(self._left)
             self.raise_error()
+        except StoreError:
+            if not was_told:
+                raise
+        except BaseException:
+            warnings.warn(
+                f"aten_dump no longer waits for the disk, {self._left()} left: what is not written when the process "
+                "ends is lost",
+                stacklevel=4,
+            )
+            raise
 
     def take_waited_seconds(self) -> float:
         """Return for how long others waited for the thread since the last call."""
@@ -164,10 +193,12 @@ class WriterThread:
 
     def _wait(self, is_full: Callable[[], bool]) -> None:
         begun = time.perf_counter()
-        while is_full() and self._thread.is_alive:
-            self.raise_error()
-            self._signal.ring()
-            time.sleep(_LOOK_SECONDS)
+        with self.waiting() as look:
+            while is_full() and self._thread.is_alive:
+                self.raise_error()
+                look()
+                self._signal.ring()
+                time.sleep(_LOOK_SECONDS)
         with self._lock:
             self._waited_seconds += time.perf_counter() - begun
 
@@ -211,7 +242,9 @@ class WriterThread:
         try:
             action(argument)
         except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
-            self._error = self._steps.fail(error)
+            failed = self._steps.error_of(error)
+            self._steps.abandon()
+            self._error = failed
             self._on_error()
 
     def _do_tell(self, argument: tuple[list[bool], bool, Bell]) -> None:

@@ -111,7 +111,7 @@ def test_errors_say_where_and_what_stays(tmp_path: Path, error: Exception, said:
     found = steps(tmp_path)
     found.begin(header(5, 3))
     found.records(packed([call(1)]))
-    told = found.fail(error)
+    told = found.error_of(error)
     assert told.__cause__ is error
     with pytest.raises(StoreError, match=rf"cannot write step 5 of rank 3 in .*: {said}"):
         raise told
