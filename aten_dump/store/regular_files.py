@@ -224,7 +224,7 @@ class GrowingFile:
         os.rename(name + PARTIAL, name, src_dir_fd=folder, dst_dir_fd=folder)
         self.is_named = True
 
-    def make_whole(self, parts: list[memoryview | bytes]) -> bool:
+    def make_whole(self, parts: Sequence[memoryview | bytes]) -> bool:
         """Make it with all that it is to hold, name and close it, without asking for Python's lock in between.
 
         Returns:

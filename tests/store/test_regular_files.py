@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import shutil
 import signal
@@ -30,6 +31,7 @@ from aten_dump.store.regular_files import (
     open_inside,
     write_all,
 )
+from tests.checkout import ROOT
 from tests.sampling import diagonal
 from tests.store.recording import RANK, begin, call, noise, small_step, store, writer
 
@@ -284,6 +286,27 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_the_store_writes_and_closes_by_what_looks_at_the_outcome() -> None:
+    """A short write, or a close that fails, is seen in one place; no other may leave it unseen."""
+    package = ROOT / "aten_dump"
+    bare = re.compile(r"\bos\.(write|pwrite|writev|pwritev|close|fdopen)\(")
+    found = {
+        str(path.relative_to(package))
+        for room in ("store", "capture")
+        for path in (package / room).rglob("*.py")
+        if bare.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= {"store/regular_files.py", "store/control/control_files.py"}  # the last one reads
+
+
+def test_what_writes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: 0)
+    with open(tmp_path / "file", "wb") as file:
+        write_all(file.fileno(), [b""], 0)
+        with pytest.raises(OSError, match="writes nothing"):
+            write_all(file.fileno(), [b"", b"ab"], 0)
 
 
 def test_a_vector_that_the_system_writes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class BoundedThread:
         self._error: BaseException | None = None  # that has ended it
         self._thread = threading.Thread(target=self._run_and_tell, name=name, daemon=True)
         self.progress = 0  # counted up by what runs
-        self.still_at: int | None = None  # the progress at which somebody has waited in vain
+        self.still_since: tuple[int, float] | None = None  # where somebody has waited in vain: the progress, since when
         self.is_interrupted = False  # somebody has left a wait by an interrupt
 
     def start(self) -> None:
@@ -71,18 +71,14 @@ class BoundedThread:
         """Return a block in which to wait for the thread; `left` says what is left to do."""
         return Waiting(self, left)
 
-    def wait(self, left: Callable[[], str], until: Callable[[], bool] | None = None) -> None:
-        """Wait until the thread has ended.
-
-        Args:
-            left: says what is left to do.
-            until: tells that there is no need to wait longer, though it has not.
+    def wait(self, left: Callable[[], str]) -> None:
+        """Wait until the thread has ended; `left` says what is left to do.
 
         Raises:
             StoreError: it made no progress for STILL_SECONDS, or an error has ended it.
         """
         with self.waiting(left) as look:
-            while self.is_alive and not (until is not None and until()):
+            while self.is_alive:
                 look()
                 self.bell.wait(_LAST_SECONDS if self._is_over else _LOOK_SECONDS)
         self.raise_error()
@@ -105,6 +101,8 @@ class Waiting:
         self._left = left
         self._begun = self._changed = time.monotonic()
         self._progress = thread.progress
+        if thread.still_since is not None and thread.still_since[0] == self._progress:
+            self._changed = thread.still_since[1]
         self._told = False
 
     def __enter__(self) -> Callable[[], None]:
@@ -130,10 +128,8 @@ class Waiting:
             self._told = True
             warnings.warn(f"aten_dump waits for the disk, {self._left()} left; Ctrl-C, twice, ends that", stacklevel=4)
         still = now - self._changed
-        if thread.still_at == self._progress or still > (
-            INTERRUPTED_SECONDS if thread.is_interrupted else STILL_SECONDS
-        ):
-            thread.still_at = self._progress
+        if still > (INTERRUPTED_SECONDS if thread.is_interrupted else STILL_SECONDS):
+            thread.still_since = self._progress, self._changed
             raise StoreError(
                 f"nothing was written for {still:.0f} s, {self._left()} left: the disk hangs; what was written before "
                 "can be read (`aten-dump recover` completes it)"

@@ -198,16 +198,16 @@ class StepFiles:
 
     def abandon(self) -> None:
         """Close the files as they are, after an error. The records that came are written, if they can be."""
-        closing = [shard.close for shard in self._shards]
-        for action in (self._make_room, self._write_records, *closing, self._index.close, self._let_go):
+
+        def write_records() -> None:
+            self._begin()
+            for shard in self._shards:
+                self._journal(shard)
+            self._index.flush()
+
+        for action in (self._make_room, write_records, *[shard.close for shard in self._shards], self._close):
             with contextlib.suppress(Exception):  # the error before it is told
                 action()
-
-    def _write_records(self) -> None:
-        self._begin()
-        for shard in self._shards:
-            self._journal(shard)
-        self._index.flush()
 
     def _make_room(self) -> None:
         """Where the disk is full, give back what is not journaled, as far as records need its room."""
@@ -234,14 +234,11 @@ class StepFiles:
         try:
             self._index.close()
         finally:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-        folder, self._folder = self._folder, -1
-        if folder >= 0:
-            let_go(folder)
+            if self._lock is not None:
+                self._lock.release()
+            folder, self._folder = self._folder, -1
+            if folder >= 0:
+                let_go(folder)
 
     @property
     def _shards(self) -> list[ShardWriter]:

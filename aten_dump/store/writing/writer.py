@@ -30,7 +30,6 @@ from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
 from .arena import Arena
 from .byte_budget import ByteBudget
-from .existing import prepare_root
 from .host_bytes import HostBytes
 from .settings import WriterSettings
 from .step_files import QUEUED_BYTES, BlobStart, Piece, StepEnd
@@ -55,7 +54,6 @@ class Writer:
             StoreError: the folder holds a dump already, or cannot be written.
         """
         root = Path(root).absolute()  # the program may change its folder later
-        self._lock = prepare_root(root, rank, settings.recording, settings.overwrite)
         self._rank = rank
         self._pid = os.getpid()
         self._bell = settings.bell() if settings.at_once else None
@@ -194,11 +192,7 @@ class Writer:
             self._closed = True
             self._open_step = None
             self._thread.end(self._budget.take_notes())
-        try:
-            self._thread.wait_for_the_end()
-        finally:
-            if not self._thread.is_alive:  # else it may still write
-                self._lock.release()
+        self._thread.wait_for_the_end()
 
     def _store(self, dtype: str, shape: list[int], nbytes: int, hash_of: int, put: Callable[[BlobStart], None]) -> int:
         if os.getpid() != self._pid:
@@ -267,18 +261,17 @@ class Writer:
         """
         if self._bell is not None and self._unsignaled >= least:
             self._unsignaled = 0
-            self._thread.wait_for_bytes(self._bell)
+            self._thread.flush(self._bell)
 
     @contextlib.contextmanager
     def _waiting_for_room(self) -> Iterator[Callable[[], None]]:
         with self._thread.waiting() as look:
 
-            def wake() -> None:
-                self._thread.raise_error()
+            def look_and_wake() -> None:
                 look()
                 self._thread.signal()
 
-            yield wake
+            yield look_and_wake
 
     def _tick_between_blobs(self) -> None:
         """Call the tick, on the writer's thread, unless a thread is storing, which may wait for this one."""

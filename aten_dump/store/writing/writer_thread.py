@@ -14,17 +14,18 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ...errors import StoreError
 from ..records import Note
 from ..sink import Job
 from ..threads.bell import Bell
-from ..threads.bounded_thread import BoundedThread, Waiting
+from ..threads.bounded_thread import BoundedThread
 from .job_queue import Action, JobQueue
 from .packed_records import IS_COMPILED, new_packer, packed
 from .step_files import StepEnd
@@ -65,11 +66,6 @@ class WriterThread:
         self._job_seconds = 0.0
         self._thread = BoundedThread(self._run, name)
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive
-
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -90,9 +86,16 @@ class WriterThread:
             self._reported = True
             raise
 
-    def waiting(self) -> Waiting:
-        """Return a block in which to wait for the thread: see `BoundedThread`."""
-        return self._thread.waiting(self._left)
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[Callable[[], None]]:
+        """Give what whoever waits for the thread is to call in between: see `BoundedThread.waiting`."""
+        with self._thread.waiting(self._left) as look:
+
+            def look_for_errors() -> None:
+                self.raise_error()
+                look()
+
+            yield look_for_errors
 
     def wait_for_room(self) -> None:
         """Wait while more than WAITING_RECORDS records wait."""
@@ -122,36 +125,26 @@ class WriterThread:
             self._signal.ring()
         self._ended = now
 
-    def flush(self) -> None:
-        """Wait until all that was queued is on file.
+    def flush(self, bell: Bell | None = None) -> None:
+        """Wait until all that was queued is on file; with `bell`, which is then waited with, only until it is written.
+        The seconds of that are counted.
 
         Raises:
             StoreError: it could not be written; or the disk hangs.
         """
         self.raise_error()
-        written: list[bool] = []
-        self.queue.add(self._do_tell, (written, True, self._thread.bell))
-        self._signal.ring()
-        self._thread.wait(self._left, lambda: bool(written) or self._error is not None)
-        self.raise_error()
-
-    def wait_for_bytes(self, bell: Bell) -> None:
-        """Wait, with `bell`, until all that was queued is written; the seconds are counted.
-
-        Raises:
-            StoreError: it could not be.
-        """
         begun = time.perf_counter()
         written: list[bool] = []
-        self.queue.add(self._do_tell, (written, False, bell))
+        rung = self._thread.bell if bell is None else bell
+        self.queue.add(self._do_tell, (written, bell is None, rung))
         self._signal.ring()
         with self.waiting() as look:
             while not written and self._thread.is_alive:
-                self.raise_error()
                 look()
-                bell.wait(INTERVAL_SECONDS)
-        with self._lock:
-            self._waited_seconds += time.perf_counter() - begun
+                rung.wait(INTERVAL_SECONDS)
+        if bell is not None:
+            with self._lock:
+                self._waited_seconds += time.perf_counter() - begun
         self.raise_error()
 
     def end(self, notes: list[Note]) -> None:
@@ -195,7 +188,6 @@ class WriterThread:
         begun = time.perf_counter()
         with self.waiting() as look:
             while is_full() and self._thread.is_alive:
-                self.raise_error()
                 look()
                 self._signal.ring()
                 time.sleep(_LOOK_SECONDS)
