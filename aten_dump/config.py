@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args
 from .config_files import VARIABLES, read_config_file
 from .errors import ConfigError
 from .patterns import op_test
+from .whole_files import URLS_ARE_NOT_WRITTEN, url_scheme
 
 Level = Literal["aten", "api", "module", "mix"]
 DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
@@ -224,6 +225,8 @@ class DumpConfig:
         path = os.fspath(self.path) if isinstance(self.path, (str, os.PathLike)) else None
         if not isinstance(path, str) or not path or "\0" in path:
             raise _bad("path", self.path, "a directory's path")
+        if url_scheme(path) is not None:
+            raise _bad("path", self.path, f"a local directory's path; {URLS_ARE_NOT_WRITTEN}")
         for name, selection in (("steps", "step_selection"), ("ranks", "rank_selection")):
             self._put(name, _listed(getattr(self, name)))
             self._put(selection, Selection.parse(name, getattr(self, name)))

@@ -1,15 +1,42 @@
-"""Files that a user names to be written: whole, or as they were.
+"""Files that a user names to be written: whole, or as they were, and on this machine.
 
-In: nothing of ours.
-Out: where to write what is to have such a name.
+In: nothing of ours but errors.
+Out: where to write what is to have such a name; whether a name is the URL of another place.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+from .errors import ConfigError
+
+URLS_ARE_NOT_WRITTEN: Final = (
+    "nothing is written to or read from URLs, so name a local path and copy it (a local folder of such a name: put ./ "
+    "before it)"
+)
+# A scheme of two letters or more (one is a drive of Windows) and a slash: of "s3://a", a Path makes "s3:/a".
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def url_scheme(path: str | os.PathLike[str]) -> str | None:
+    """Return the scheme of what is a URL and no path, as ``s3``; None for a path."""
+    match = _URL.match(os.fspath(path))
+    return match[1] if match else None
+
+
+def refuse_url(path: str | os.PathLike[str]) -> None:
+    """Refuse a URL.
+
+    Raises:
+        ConfigError: `path` is one.
+    """
+    if url_scheme(path) is not None:
+        raise ConfigError(f"{os.fspath(path)} is a URL: {URLS_ARE_NOT_WRITTEN}")
 
 
 @contextmanager
@@ -19,6 +46,7 @@ def replaced_when_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     A link stays one, and what it leads to is replaced. A device or a pipe is written to as it is: replaced,
     ``/dev/null`` would be a file for every process of the machine.
     """
+    refuse_url(path)
     named = Path(path)
     if named.exists() and not named.is_file() and not named.is_dir():
         yield named

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from aten_dump import DumpConfig, DumpMode
 from aten_dump.cli.main import main
-from aten_dump.whole_files import replaced_when_whole
+from aten_dump.whole_files import replaced_when_whole, url_scheme
 
 
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -57,3 +57,41 @@ def test_commands_write_to_a_pipe_as_it_is(tmp_path: Path, words: tuple[str, ...
     assert pipe.is_fifo()
     reader.join(20)
     assert read and read[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "scheme"),
+    [
+        ("s3://bucket/dump", "s3"),
+        (Path("gs://bucket/dump"), "gs"),
+        ("file:///tmp/dump", "file"),
+        ("HTTPS://host/dump", "HTTPS"),
+        ("dump", None),
+        ("C:/dump", None),
+        ("./s3://bucket", None),
+        ("/data/12:00/dump", None),
+        ("run:1", None),
+        ("lr=1e-3:/dump", None),
+    ],
+)
+def test_a_url_is_told_from_a_path(path: str | Path, scheme: str | None) -> None:
+    assert url_scheme(path) == scheme
+
+
+def test_commands_refuse_urls_and_make_no_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with DumpMode(DumpConfig(path="dump")):
+        torch.ones(2).exp()
+    before = os.listdir(tmp_path)
+    for arguments in (
+        ["run", "--path", "s3://bucket/dump", "--", "python", "-c", ""],
+        ["ls", "gs://bucket/dump"],
+        ["recover", "file:///tmp/dump"],
+        ["export", "dump", "--to", "torch", "--out", "s3://bucket/out"],
+        ["report", "dump", "--output", "s3://bucket/report.html"],
+        ["stats", "dump", "--output", "s3://bucket/values.csv", "--format", "csv"],
+    ):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 2, (arguments, result.output)
+        assert "URL" in result.stderr and "local path" in result.stderr, (arguments, result.stderr)
+    assert os.listdir(tmp_path) == before

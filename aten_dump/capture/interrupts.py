@@ -12,7 +12,8 @@ Theory of operation
     program's. Nothing is asked on the path of an op but whether `held` is empty.
 
     A signal that comes again after PATIENCE_SECONDS is not held: whoever presses Ctrl-C twice gets out of a wait for
-    a disk that hangs.
+    a disk that hangs. That holds too where the first one came while the program's code ran: its KeyboardInterrupt has
+    then left the block, whose end waits. The writer's thread is not waited for again (`bounded_thread`).
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class HeldSignals:
         self._is_busy = is_busy
         self._holds = False
         self._handlers: dict[int, Handler] = {}  # the program's; kept, as it may put ours back at any time
+        self._passed: dict[int, float] = {}  # when a signal was last handled at once
 
     def install(self) -> None:
         """Stand before the program's handlers; does nothing on another thread than the main one."""
@@ -90,10 +92,16 @@ class HeldSignals:
             if now - held[number][1] < PATIENCE_SECONDS:
                 return
             del held[number]
-        elif self._holds and (self._is_busy() or _is_ours(frame)):
+        elif self._holds and not self._came_before(number, now) and (self._is_busy() or _is_ours(frame)):
             held[number] = handler, now
             return
+        self._passed[number] = now
         handler(number, frame)
+
+    def _came_before(self, number: int, now: float) -> bool:
+        """True if the program is on its way out by a KeyboardInterrupt, of which this is not the same key press."""
+        is_leaving = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+        return is_leaving and now - self._passed.get(number, now) >= PATIENCE_SECONDS
 
 
 def _is_ours(frame: FrameType | None) -> bool:

@@ -11,6 +11,7 @@ from ..errors import AtenDumpError, FormatError, MissingDataError, StoreError
 from ..store.regular_files import foreign_entries, numbered_folders
 from ..store.run_json import RUN_FILE, read_ranges, read_run
 from ..store.writing.index_writer import INDEX_FILE
+from ..whole_files import refuse_url
 from .foreign.formats import foreign_ranks
 from .rank import RankDump
 from .shown.recordings_in_notebook import MOST_SUMMED_UP, dump_html, sizes
@@ -167,10 +168,12 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
 
     Raises:
         StoreError: there is no such directory, or it cannot be read.
+        ConfigError: it is a URL.
         FormatError: it is not a dump.
     """
     root = Path(path)
     if not root.is_dir():
+        refuse_url(path)
         what = "is a file" if root.exists() else "does not exist"
         raise StoreError(f"cannot open dump {root}: it {what}; give the directory that DumpConfig.path named")
     try:

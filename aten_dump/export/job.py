@@ -13,6 +13,7 @@ from pathlib import Path
 from ..config import Selection
 from ..dump import Dump, RankDump, open_dump
 from ..errors import ConfigError, MissingDataError, StoreError
+from ..whole_files import refuse_url
 from .chosen_calls import ChosenCalls, Progress
 from .targets import TARGETS, Target
 
@@ -62,7 +63,7 @@ def export_dump(
         progress: is told how many calls are done, of how many.
 
     Raises:
-        ConfigError: there is no such target, or something is at `out` already.
+        ConfigError: there is no such target, or something is at `out` already, or `out` is a URL.
         MissingDataError: no such step or rank, no call that the filters take, or a package is missing.
         StoreError: `out` cannot be written.
     """
@@ -75,6 +76,7 @@ def export_dump(
     root = None if options.sources is None else Path(options.sources).resolve()
     chosen = ChosenCalls(_ranks(opened, options), kinds, options.filters, root, progress)
     write = import_module(f".formats.{target.module}", __package__).write
+    refuse_url(out)
     final = Path(os.path.abspath(out))  # "." and ".." have no name to put anything beside
     _refuse_to_replace(final, opened.path, target, options.overwrite)
     with whole_or_nothing(final, target) as partial:

@@ -63,20 +63,22 @@ static PyObject *make_file(PyObject *module, PyObject *args)
 {
     const char *partial, *name, *data;
     Py_ssize_t nbytes;
-    int folder, flags, fd, number = 0;
+    int folder, flags, fd, is_made, number = 0;
     (void)module;
     if (!PyArg_ParseTuple(args, "iyyiy#", &folder, &partial, &name, &flags, &data, &nbytes))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     fd = open_again(folder, partial, flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || write_all(fd, data, nbytes) < 0 || renameat(folder, partial, folder, name) < 0)
+    is_made = fd >= 0;
+    if (!is_made || write_all(fd, data, nbytes) < 0)
         number = errno;
     else {
-        close(fd);
-        fd = -1;
+        if (close(fd) < 0 || renameat(folder, partial, folder, name) < 0)
+            number = errno;
+        fd = -1; /* closed also where that fails */
     }
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("ii", fd, number);
+    return Py_BuildValue("iiO", fd, number, is_made ? Py_True : Py_False);
 }
 
 static PyMethodDef METHODS[] = {

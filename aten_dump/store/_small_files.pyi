@@ -7,8 +7,8 @@ def make_folder(outer: bytes, name: bytes, /) -> int:
         OSError: one cannot be made or opened; FileNotFoundError also where the folder around `outer` is not there.
     """
 
-def make_file(folder: int, partial: bytes, name: bytes, flags: int, data: bytes, /) -> tuple[int, int]:
+def make_file(folder: int, partial: bytes, name: bytes, flags: int, data: bytes, /) -> tuple[int, int, bool]:
     """Make the file `partial` in an open folder, write `data`, rename it to `name` and close it.
 
-    Returns -1 and 0; where that failed, the file as it is then, or -1 where it could not be made, and the errno.
+    Returns -1, 0 and True; where that failed, the file, or -1 where it is not open, the errno, and whether it was made.
     """

@@ -25,7 +25,7 @@ import xxhash
 from ..errors import FormatError, MissingDataError, StoreError
 from .raw_rows import RawRows, split_records
 from .records import COMMIT, FORMAT_VERSION, HEADER, RECORD_TYPES, Commit, Header
-from .regular_files import open_inside
+from .regular_files import let_go, open_inside
 from .writing.index_writer import INDEX_FILE
 
 # A check record: array of 3, kind 19, an int in its shortest form, 8 bytes.
@@ -118,7 +118,7 @@ def read_index(path: Path) -> IndexData:
     try:
         return read_open_index(fd, path)
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 def read_open_index(fd: int, path: Path) -> IndexData:

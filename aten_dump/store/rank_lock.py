@@ -18,7 +18,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from .regular_files import open_inside
+from .regular_files import let_go, open_inside
 
 LOCK_FILE: Final = ".lock"
 
@@ -35,26 +35,29 @@ class RankLock:
         _held[self._key] = self
 
     @classmethod
-    def take(cls, directory: Path, folder: int | None = None) -> RankLock | None:
+    def take(cls, directory: Path, folder: int | None = None, name: str = LOCK_FILE) -> RankLock | None:
         """Lock a folder; None when another writer or recovery, of any process, has it.
 
-        `folder` is the folder, if it is open: see `open_inside`.
+        Args:
+            directory: the folder.
+            folder: the same, if it is open: see `open_inside`.
+            name: of the file that is locked.
 
         Raises:
             FormatError: what should be the file of the lock is something else.
             OSError: the file cannot be made.
         """
-        path = os.path.join(directory, LOCK_FILE)
+        path = os.path.join(directory, name)
         while True:
             if _is_held_here(path):
                 return None
             fd = open_inside(path, os.O_RDWR | os.O_CREAT, 0o666, folder)
             if not _lock_description(fd):
-                os.close(fd)
+                let_go(fd)
                 return None
             if _is_at(path, fd):
                 return cls(path, fd)
-            os.close(fd)  # its holder has removed it meanwhile
+            let_go(fd)  # its holder has removed it meanwhile
 
     def release(self) -> None:
         """Remove the file and let the lock go. Idempotent."""
@@ -62,14 +65,14 @@ class RankLock:
         if fd < 0:
             return
         del _held[self._key]
-        if _is_at(self._path, fd):
-            with contextlib.suppress(FileNotFoundError):  # who has seen the commit may take the step away just now
+        with contextlib.suppress(OSError):  # who has seen the commit may take the step away just now
+            if _is_at(self._path, fd):
                 os.unlink(self._path)
-        os.close(fd)
+        let_go(fd)
 
     def leave_to_parent(self) -> None:
         """Close the descriptor that a fork has inherited: the lock is the parent's, and ends with it."""
-        os.close(self._fd)
+        let_go(self._fd)
         self._fd = -1
 
 

@@ -5,6 +5,10 @@ Theory of operation
     where they are what they seem: step and rank folders must be folders, files must be regular files. A link could lead
     a recovery into other people's files; a FIFO would hang whoever reads it, a device never ends. Folders are opened
     one inside the other, so that nothing can be exchanged between the look and the use.
+
+    The system may write less than it was given, and may say only at the close that bytes are lost (NFS, quotas). So the
+    store writes bytes through `write_all` alone, which writes all or raises, and closes what it has written through
+    `GrowingFile.close` or `written`, which raise too. `let_go` closes what was only read.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -34,6 +38,7 @@ _LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 PARTIAL: Final = ".partial"  # at the end of the names of files that are not whole
 SMALL_BYTES: Final = 1 << 20  # of a file that is made in one call: they are copied together
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def numbered_folders(directory: Path, kind: Literal["step", "rank", "restart"]) -> dict[int, Path]:
@@ -80,7 +85,7 @@ def open_folder(path: Path | str) -> int:
                 raise _not_ours(os.path.join(path, name), fd, name) from error
             raise
         finally:
-            os.close(fd)
+            let_go(fd)
         fd, path = inner, os.path.join(path, name)
     return fd
 
@@ -107,7 +112,7 @@ def make_folder(path: str) -> int:
         os.mkdir(name, dir_fd=outer)
         return os.open(name, flags, dir_fd=outer)
     finally:
-        os.close(outer)
+        let_go(outer)
 
 
 def open_subfolder(root: Path | str, name: str, *, make: bool = False) -> int:
@@ -128,7 +133,7 @@ def open_subfolder(root: Path | str, name: str, *, make: bool = False) -> int:
             raise _not_ours(os.path.join(root, name), outer, name) from error
         raise
     finally:
-        os.close(outer)
+        let_go(outer)
 
 
 def replace_inside(folder: int, path: Path | str, data: bytes) -> None:
@@ -175,59 +180,85 @@ def open_inside(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o666, f
         raise
     finally:
         if folder is None:
-            os.close(inside)
+            let_go(inside)
     if flags & os.O_EXCL:  # we have just made it
         return fd
     kind = os.fstat(fd).st_mode
     if not stat.S_ISREG(kind):
-        os.close(fd)
+        let_go(fd)
         raise FormatError(_sentence(path, kind))
     return fd
 
 
-def write_vector(fd: int, parts: list[memoryview | bytes], offset: int) -> None:
-    """Write all parts at `offset`; os.pwritev may write a part of them."""
-    while parts:
-        written = os.pwritev(fd, parts, offset)
-        offset += written
-        while parts and written >= len(parts[0]):
-            written -= len(parts.pop(0))
-        if parts and written:
-            parts[0] = memoryview(parts[0])[written:]
+def write_all(fd: int, parts: Sequence[memoryview | bytes], at: int) -> None:
+    """Write all parts, one behind the other, from byte `at` of a file on.
+
+    Raises:
+        OSError: they are not all written. What could be written is.
+    """
+    left = list(parts)
+    while left:
+        written = os.pwritev(fd, left, at)
+        if not written and any(map(len, left)):
+            raise OSError(errno.EIO, "the system writes nothing, and says no reason")
+        at += written
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if left and written:
+            left[0] = memoryview(left[0])[written:]
+
+
+def let_go(fd: int) -> None:
+    """Close a descriptor through which nothing was written: no error of that is of interest."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def written(fd: int) -> Iterator[int]:
+    """Give a descriptor to write to, and close it behind the block.
+
+    Raises:
+        OSError: the file cannot be closed, and what was written may be lost.
+    """
+    try:
+        yield fd
+    except BaseException:
+        let_go(fd)
+        raise
+    os.close(fd)
 
 
 class GrowingFile:
     """A file that is made when something is first written to it, and gets its name when what is in it can be read."""
 
-    def __init__(self, path: Path | str, folder: Callable[[], int] | None = None, flags: int = os.O_WRONLY) -> None:
+    def __init__(self, path: Path | str, folder: Callable[[], int] | None = None) -> None:
         """Take the name that it is to have; until then it ends in ``.partial``.
 
         Its mode follows the umask. `folder` opens the folder that it is in, once for all files: see `open_inside`.
         """
         self._path = os.fspath(path)
         self._folder = folder
-        self._flags = flags | os.O_CREAT | os.O_EXCL
         self._fd = -1
+        self.is_made = False  # there is such a file, open or not
         self.is_named = False
 
     @classmethod
     def opened(cls, fd: int) -> GrowingFile:
         """Return a file that has its name."""
         file = cls("")
-        file._fd, file.is_named = fd, True
+        file._fd, file.is_made, file.is_named = fd, True, True
         return file
 
     @property
     def fd(self) -> int:
-        """The open file, made now if need be."""
+        """The open file, made now if need be; opened again where it was closed, be it by an error."""
         if self._fd < 0:
-            self._fd = open_inside(self._path + PARTIAL, self._flags, 0o666, self._folder and self._folder())
+            path = self._path if self.is_named else self._path + PARTIAL
+            flags = os.O_WRONLY if self.is_made else _NEW
+            self._fd = open_inside(path, flags, 0o666, self._folder and self._folder())
+            self.is_made = True
         return self._fd
-
-    @property
-    def is_made(self) -> bool:
-        """Whether there is such a file."""
-        return self._fd >= 0
 
     def give_name(self) -> None:
         """Rename it."""
@@ -236,7 +267,7 @@ class GrowingFile:
         os.rename(name + PARTIAL, name, src_dir_fd=folder, dst_dir_fd=folder)
         self.is_named = True
 
-    def make_whole(self, parts: list[memoryview | bytes]) -> bool:
+    def make_whole(self, parts: Sequence[memoryview | bytes]) -> bool:
         """Make it with all that it is to hold, name and close it, without asking for Python's lock in between.
 
         Returns:
@@ -249,14 +280,18 @@ class GrowingFile:
             return False
         name = os.path.basename(self._path)
         names = os.fsencode(name + PARTIAL), os.fsencode(name)
-        self._fd, number = _small_files.make_file(self._folder(), *names, self._flags, b"".join(parts))
+        self._fd, number, self.is_made = _small_files.make_file(self._folder(), *names, _NEW, b"".join(parts))
         if number:
             raise OSError(number, os.strerror(number), self._path)
         self.is_named = True
         return True
 
     def close(self) -> None:
-        """Close it as it is. Idempotent."""
+        """Close it as it is. Idempotent.
+
+        Raises:
+            OSError: it is closed, and what was written to it may be lost.
+        """
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -271,7 +306,7 @@ def size_inside(path: Path) -> int | None:
     try:
         return os.fstat(fd).st_size
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 def _not_ours(path: Path | str, folder: int, name: str) -> FormatError:
@@ -302,4 +337,4 @@ def sync_folder(path: Path) -> None:
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        let_go(fd)

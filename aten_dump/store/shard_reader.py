@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError, MissingDataError, StoreError
 from .records import Blob, Shard
-from .regular_files import open_inside
+from .regular_files import let_go, open_inside
 from .shards import partial_name, shard_name
 
 PIECE_BYTES: Final = 512 << 10  # still in the cache when it is hashed, beside the pages that it was copied from
@@ -167,7 +167,7 @@ class _ShardFile:
         self.size = os.fstat(fd).st_size
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        let_go(self.fd)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open shard is not copied: each copy would close the file of all")

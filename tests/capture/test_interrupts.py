@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from aten_dump.capture import IS_COMPILED, interrupts
 from tests.checkout import ROOT
 from tests.devices import script_here
 from tests.sampling import slow_but_for
+from tests.torture.failing import library
 from tests.torture.interrupting import Interrupt, interrupt_one
 
 
@@ -171,3 +173,57 @@ def test_a_program_that_gets_a_real_signal_ends_with_its_dump_complete(tmp_path:
     assert child.returncode == 0
     dump = open_dump(tmp_path / "dump")
     assert all(rank.missing == [] for rank in dump.all_ranks())
+
+
+HANGS = """
+import ctypes, os, signal, sys, threading, time, torch
+from aten_dump import DumpConfig, DumpMode
+from aten_dump.store.threads import bounded_thread
+library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+
+def tell():
+    main, seen = threading.main_thread().ident, 0
+    while seen < 4:
+        time.sleep(0.05)
+        frame, seen = sys._current_frames()[main], seen + 1
+        while frame is not None and "/store/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        seen = seen if frame is not None else 0
+    print("waits", flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Thread(target=tell, daemon=True).start()
+x = torch.ones(1 << 18)
+try:
+    with DumpMode(DumpConfig(path=sys.argv[1], data="tensor", queue_bytes=1 << 22)) as dump:
+        library.fail_calls(b"write", sys.argv[1].encode(), 1, -1, -1)  # all writes hang
+        if sys.argv[2] == "program":
+            x + 1
+            raise_signal = signal.raise_signal
+            raise_signal(signal.SIGINT)
+        while True:
+            x = x + 1
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.skipif(library() is None, reason="no C compiler here: neither cc nor gcc is on the path")
+@pytest.mark.parametrize("first", ["in the recorder", "program"])
+def test_ctrl_c_twice_ends_a_program_whose_disk_hangs(tmp_path: Path, first: str) -> None:
+    environment = {**os.environ, "LD_PRELOAD": str(library()), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", HANGS, str(tmp_path / "dump"), first]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment
+    )
+    assert child.stdout is not None and "waits\n" in iter(child.stdout.readline, "")
+    if first != "program":
+        child.send_signal(signal.SIGINT)
+    threading.Event().wait(1.5)
+    child.send_signal(signal.SIGINT)
+    try:
+        said, _ = child.communicate(timeout=30)  # else it takes ten minutes
+    finally:
+        child.kill()
+    assert child.returncode == 0 and "interrupted" in said, said
+    assert "records and their bytes are left" in said, "what is not written is told"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.errors import StoreError
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.recovery import recover
+from tests.checkout import ROOT
 from tests.devices import here
 from tests.forked import run
 from tests.sampling import every_second
@@ -200,3 +203,51 @@ def test_unwritable_path_with_warn_lets_the_program_run() -> None:
         ran.append(torch.ones(2).exp())
         dump.step()
     assert len(ran) == 1
+
+
+RECORDS = """
+import itertools, sys, torch
+from aten_dump import DumpConfig, DumpMode
+with DumpMode(DumpConfig(path=sys.argv[1], overwrite=True, data="tensor")) as dump:
+    for line in itertools.chain(["begin"], sys.stdin):
+        torch.ones(3).mul(float(len(line)))
+        dump.step()
+        dump.flush()
+        print("recorded", flush=True)
+"""
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_what_another_process_records_is_not_replaced(tmp_path: Path, overwrite: bool) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", RECORDS, str(tmp_path / "dump")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "recorded\n"
+    with pytest.raises(StoreError, match="is being recorded now"):
+        small_dump(tmp_path / "dump", overwrite=overwrite)
+    child.communicate("another step\n", timeout=60)
+    assert child.returncode == 0
+    dump = open_dump(tmp_path / "dump")
+    assert dump.steps[:2] == [0, 1] and all(not rank.missing for rank in dump.all_ranks())
+    assert not list((tmp_path / "dump").glob(".*"))
+    small_dump(tmp_path / "dump", overwrite=True)  # it has ended
+    assert [call.op for call in open_dump(tmp_path / "dump").step(0).rank(0).calls][-1] == "aten::exp"
+
+
+def test_what_a_killed_process_has_recorded_is_replaced(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", RECORDS, str(tmp_path / "dump")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "recorded\n"
+    child.kill()
+    child.communicate()
+    small_dump(tmp_path / "dump", overwrite=True)
+    assert list(open_dump(tmp_path / "dump").steps) == [0]

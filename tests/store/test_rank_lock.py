@@ -181,7 +181,7 @@ def test_an_index_has_its_name_only_with_a_header(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from tests.store.recording import *\n"
         "from aten_dump.store.writing import index_writer\n"
-        "index_writer.write_all = lambda fd, data: os.kill(os.getpid(), 9)\n"
+        "index_writer.write_all = lambda fd, parts, at: os.kill(os.getpid(), 9)\n"
         "sink = writer(Path(sys.argv[1]))\n"
         "begin(sink)\n"
         "sink.end_step(0, 0, {})\n"

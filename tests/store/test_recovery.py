@@ -294,3 +294,41 @@ def test_verify_finds_a_flipped_byte_in_data_and_in_a_header(tmp_path: Path) -> 
     assert len(verify(tmp_path / RANK)) == 3  # size, header, blob
     path.unlink()
     assert "does not exist" in verify(tmp_path / RANK)[0]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("good_bytes", [0, 4, 40, 300])
+def test_a_header_that_a_full_disk_cut_off_is_written_anew(tmp_path: Path, is_committed: bool, good_bytes: int) -> None:
+    """As versions before this one left it: the shard has its name, and stock safetensors refuses it."""
+    sink = writer(tmp_path)
+    begin(sink)
+    store(sink, noise(100), "U8")
+    sink.emit(call(1))
+    sink.flush()  # so that there is a check before that of the commit
+    sink.end_step(1, 0, {})
+    sink.close()
+    folder = tmp_path / RANK
+    shard = folder / shard_name(0)
+    whole = shard.read_bytes()
+    header_bytes = next(iter(read_index(folder).records(r.SHARD))).header_bytes
+    shard.write_bytes(whole[:good_bytes].ljust(header_bytes, b"\0") + whole[header_bytes:])
+    if not is_committed:
+        index = (folder / "index.msgpack").read_bytes()
+        (folder / "index.msgpack").write_bytes(index[:-1])
+    report = recover(folder)
+    assert report.changed and report.committed and report.completed_shards == [0] and not report.lost_blobs
+    with safe_open(shard, "np") as file:
+        assert file.keys()
+    assert verify(folder) == [] and not recover(folder).changed
+    if is_committed:
+        assert shard.read_bytes() == whole and "headers of shards were damaged" in report.message
+
+
+def test_what_has_the_name_of_a_shard_and_none_of_its_bytes_is_left_as_it_is(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    small_step(sink)
+    sink.close()
+    shard = tmp_path / RANK / shard_name(0)
+    shard.write_bytes(b"somebody else's" * 10_000)
+    assert not recover(tmp_path / RANK).changed
+    assert shard.read_bytes() == b"somebody else's" * 10_000 and verify(tmp_path / RANK) != []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import shutil
 import signal
@@ -28,8 +29,9 @@ from aten_dump.store.regular_files import (
     make_folder,
     numbered_folders,
     open_inside,
-    write_vector,
+    write_all,
 )
+from tests.checkout import ROOT
 from tests.sampling import diagonal
 from tests.store.recording import RANK, begin, call, noise, small_step, store, writer
 
@@ -228,7 +230,7 @@ def test_a_small_file_is_made_whole_or_left_to_be_made(tmp_path: Path) -> None:
         assert not regular_files.IS_COMPILED and not file.is_made and list(place.iterdir()) == []
         file.fd
     else:
-        assert regular_files.IS_COMPILED and file.is_named and not file.is_made
+        assert regular_files.IS_COMPILED and file.is_named and file.is_made
         assert len(os.listdir("/proc/self/fd")) == descriptors
         (made,) = place.iterdir()
         assert made.name == "index.msgpack" and made.read_bytes() == b"abcde"
@@ -286,10 +288,31 @@ def umask() -> int:
     return mask
 
 
+def test_the_store_writes_and_closes_by_what_looks_at_the_outcome() -> None:
+    """A short write, or a close that fails, is seen in one place; no other may leave it unseen."""
+    package = ROOT / "aten_dump"
+    bare = re.compile(r"\bos\.(write|pwrite|writev|pwritev|close|fdopen)\(")
+    found = {
+        str(path.relative_to(package))
+        for room in ("store", "capture")
+        for path in (package / room).rglob("*.py")
+        if bare.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= {"store/regular_files.py", "store/control/control_files.py"}  # the last one reads
+
+
+def test_what_writes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: 0)
+    with open(tmp_path / "file", "wb") as file:
+        write_all(file.fileno(), [b""], 0)
+        with pytest.raises(OSError, match="writes nothing"):
+            write_all(file.fileno(), [b"", b"ab"], 0)
+
+
 def test_a_vector_that_the_system_writes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
     monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: real(fd, [b"".join(parts)[:3]], offset))
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    write_vector(fd, [b"ab", memoryview(b"cdefg"), b"", b"h"], 2)
+    write_all(fd, [b"ab", memoryview(b"cdefg"), b"", b"h"], 2)
     os.close(fd)
     assert (tmp_path / "file").read_bytes() == b"\0\0abcdefgh"

@@ -18,8 +18,10 @@ from pathlib import Path
 from types import FrameType
 
 from aten_dump import AtenDumpError, compare, stop_all
+from tests.torture import failing
 from tests.torture.changing import copied, corrupted, mutated
 from tests.torture.foreign import FOREIGN_HARMS, ORIGINALS, spoiled_foreign
+from tests.torture.full_disks import MOST_PAGES, PLACES, fill_one, small_disk
 from tests.torture.hostile import HARMS
 from tests.torture.interrupting import interrupt_one
 from tests.torture.killing import kill_one
@@ -31,7 +33,16 @@ DUMPS = [
 ]
 SECONDS = 10
 MOST_BYTES = 500_000_000  # of memory that a case may take
-KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300, "foreign": 200, "interrupted": 5000}
+KINDS = {
+    "killed": 1000,
+    "corrupted": 20_000,
+    "mutated": 5000,
+    "hostile": 300,
+    "foreign": 200,
+    "interrupted": 5000,
+    "failing": 6000,
+    "full": 66,
+}
 
 
 class Hang(BaseException):
@@ -43,6 +54,7 @@ class Counts:
     """What became of the cases of a kind."""
 
     cases: int = 0
+    number: int = 0  # of the case that runs, from the seed on
     tensors: int = 0  # that were read
     wrong: int = 0
     refused: int = 0  # cases in which some reader gave an error of aten_dump
@@ -78,6 +90,7 @@ def run(kind: str, count: int, seed: int, folder: Path, seconds: int = SECONDS) 
     for number in range(seed, seed + count):
         chance = random.Random(f"{kind} {number}")
         counts.cases += 1
+        counts.number = number
         before = peak_bytes(forget=True)
         try:
             _CASES[kind](folder / kind, chance, counts, seconds)
@@ -114,6 +127,19 @@ def _interrupt(folder: Path, chance: random.Random, counts: Counts, seconds: int
     finally:
         stop_all()
         signal.signal(signal.SIGINT, before)
+
+
+def _fail(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    cases = failing.every_case()
+    with limited(6 * seconds):
+        counts.refused += failing.fail_one(folder, cases[counts.number % len(cases)])
+
+
+def _fill(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    place, pages = list(PLACES)[counts.number % 2], counts.number // 2 % (MOST_PAGES + 1)
+    with small_disk(folder) as disk, limited(seconds):
+        assert disk is not None, "cannot mount a small file system here"
+        counts.refused += fill_one(disk, place, pages)
 
 
 def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Callable[..., None]:
@@ -192,6 +218,8 @@ def _harm(dump: Path, chance: random.Random) -> str:
 _CASES: dict[str, Callable[..., None]] = {
     "killed": _kill,
     "interrupted": _interrupt,
+    "failing": _fail,
+    "full": _fill,
     "corrupted": _spoil(corrupted, compared=True),
     "mutated": _spoil(mutated, compared=False),
     "hostile": _spoil(_harm, compared=False),

@@ -10,15 +10,36 @@ import pytest
 
 from tests.sampling import one_in
 from tests.torture.__main__ import MOST_BYTES, Counts, peak_bytes, run, spoil_foreign, warmed_up
+from tests.torture.failing import library
 from tests.torture.foreign import FOREIGN_HARMS
+from tests.torture.full_disks import small_disk
 from tests.torture.hostile import HARMS
 
-SAMPLE = {"killed": 6, "corrupted": 60, "mutated": 60, "hostile": 3 * len(HARMS), "foreign": 30, "interrupted": 45}
+SAMPLE = {
+    "killed": 6,
+    "corrupted": 60,
+    "mutated": 60,
+    "hostile": 3 * len(HARMS),
+    "foreign": 30,
+    "interrupted": 45,
+    "failing": 45,
+    "full": 18,
+}
+
+
+def skip_where_it_cannot_be(kind: str, folder: Path) -> None:
+    if library() is None:
+        pytest.skip("no C compiler here: neither cc nor gcc is on the path, or this is not Linux")
+    with small_disk(folder / "looked at") as disk:
+        if kind == "full" and disk is None:
+            pytest.skip("cannot mount a small file system here: `mount -t tmpfs` is refused")
 
 
 @pytest.mark.parametrize("part", one_in(3, range(3)))
 @pytest.mark.parametrize("kind", SAMPLE)
 def test_nothing_hangs_nothing_is_wrong_and_errors_are_ours(tmp_path: Path, kind: str, part: int) -> None:
+    if kind in ("failing", "full"):
+        skip_where_it_cannot_be(kind, tmp_path)
     count = SAMPLE[kind] // 3
     with warmed_up():
         counts = run(kind, count, 10_000_000 + part * count, tmp_path, seconds=60)

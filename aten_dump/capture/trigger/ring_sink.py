@@ -18,7 +18,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Any, Final
 import torch
 
 from ...config import DumpConfig
-from ...errors import FormatError, StoreError
+from ...errors import FormatError
 from ...store import records as r
 from ...store.op_names import UNSCALE_GRADIENTS
 from ...store.sink import Fill, Job, Sink, named
@@ -136,6 +135,8 @@ class RingSink:
 
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
         """Decide about the calls of the step, and complete its files if there are any."""
+        if self._listener is not None:
+            self._listener.raise_error()
         with self._lock:
             step = self._steps.current
             if step is None:
@@ -162,14 +163,16 @@ class RingSink:
 
     def close(self) -> None:
         """Answer the signals that are there, and close the real sink."""
-        if self._listener is not None:
-            self._listener.close()
-        with self._lock:
-            if self._signals is not None:
-                self._answer(self._signals.read())
-            self._steps.clear()
-            self._bytes.clear()
-        self._sink.close()
+        try:
+            if self._listener is not None:
+                self._listener.close()
+            with self._lock:
+                if self._signals is not None:
+                    self._answer(self._signals.read())
+                self._steps.clear()
+                self._bytes.clear()
+        finally:
+            self._sink.close()
 
     # -- calls
 
@@ -226,5 +229,5 @@ class RingSink:
         """Answer other ranks from the listener's thread."""
         if self._tick is not None:
             self._tick()
-        with self._lock, contextlib.suppress(StoreError):  # the sink says so again at the program's next step
-            self._answer(signals)
+        with self._lock:
+            self._answer(signals)  # an error ends the listener's thread, and is told at the next end of a step

@@ -23,11 +23,19 @@ class SignalListener:
         self._thread = BoundedThread(self._run, f"aten_dump-trigger-{rank}")
         self._thread.start()
 
+    def raise_error(self) -> None:
+        """Raise what has ended the thread, if it was an error.
+
+        Raises:
+            StoreError: what was heard could not be read or written.
+        """
+        self._thread.raise_error()
+
     def close(self) -> None:
         """End the thread.
 
         Raises:
-            StoreError: it writes what was heard, and the disk hangs.
+            StoreError: it writes what was heard, and the disk hangs; or it has ended by an error.
         """
         self._closing = True
         self._wake.ring()

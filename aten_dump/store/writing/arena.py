@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ LEAST_QUEUE_BYTES: Final = 4096
 _LOOK_SECONDS: Final = 0.1  # between looks whether there is a chunk: a backstop, the bell is rung
 
 Allocate = Callable[[int], "NDArray[np.uint8]"]
+Waiting = Callable[[], AbstractContextManager[Callable[[], None]]]
 
 
 class Chunk:
@@ -51,12 +53,18 @@ def fresh_memory(nbytes: int) -> NDArray[np.uint8]:
 class Arena:
     """Gives out pieces of chunks, at most `queue_bytes` in all."""
 
-    def __init__(self, queue_bytes: int, before_wait: Callable[[], None], allocate: Allocate | None = None) -> None:
-        """Make an empty arena; `before_wait` wakes the writer, or raises when there is no use in waiting."""
+    def __init__(self, queue_bytes: int, waiting: Waiting, allocate: Allocate | None = None) -> None:
+        """Make an empty arena.
+
+        Args:
+            queue_bytes: most bytes that it takes.
+            waiting: a block to wait in; the function that it gives wakes the writer, or raises when waiting is no use.
+            allocate: makes its memory.
+        """
         self._chunk_bytes = min(CHUNK_BYTES, queue_bytes // 4 // ALIGNMENT * ALIGNMENT)
         self._most_chunks = queue_bytes // (self._chunk_bytes + ALIGNMENT)
         self._allocate = allocate or fresh_memory
-        self._before_wait = before_wait
+        self._waiting = waiting
         self._chunks = 0
         self._free: list[Chunk] = []
         self._current: Chunk | None = None
@@ -84,10 +92,11 @@ class Arena:
             return piece
         begun = time.perf_counter()
         try:
-            while piece is None:
-                self._before_wait()
-                self._room.wait(_LOOK_SECONDS)
-                piece = self._cut(wanted)
+            with self._waiting() as look:
+                while piece is None:
+                    look()
+                    self._room.wait(_LOOK_SECONDS)
+                    piece = self._cut(wanted)
             return piece
         finally:
             self.waited_seconds += time.perf_counter() - begun
@@ -102,7 +111,7 @@ class Arena:
         self._room.ring()
 
     def wake_waiting(self) -> None:
-        """Let a waiting `reserve` call `before_wait` again."""
+        """Let a waiting `reserve` look again."""
         self._room.ring()
 
     def _cut(self, wanted: int) -> tuple[Chunk, int, int] | None:

@@ -1,4 +1,8 @@
-"""What already lies where a dump is to be written: refuse it, or remove what is ours and nothing else."""
+"""What already lies where a dump is to be written: refuse it, or remove what is ours and nothing else.
+
+Who records a rank holds a lock on ``.rank<R>.lock`` in the folder of the dump from begin to end: what a live process
+writes is never replaced. The file of a process that was killed stays, without lock.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,17 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import StoreError
-from ..regular_files import foreign_entries, numbered_folders, open_folder
+from ..rank_lock import RankLock
+from ..regular_files import foreign_entries, let_go, numbered_folders, open_folder
 from ..run_json import RUN_FILE
 
+_LOCK: Final = ".rank{}.lock"
+_LOCK_NAME: Final = re.compile(r"\.rank([0-9]{1,18})\.lock")
 _OURS: Final = re.compile(r"index\.msgpack(\.partial)?|\.lock|shard-[0-9]{5,}\.safetensors(\.partial)?")
 
 
-def prepare_root(root: Path, rank: int, recording: Sequence[int], overwrite: bool) -> None:
-    """Create `root`; see that no earlier dump of this rank is in it.
+def prepare_root(root: Path, rank: int, recording: Sequence[int], overwrite: bool) -> RankLock:
+    """Create `root`; see that no earlier dump of this rank is in it; lock the rank.
 
     The first rank that records also answers for those that do not, or that this run does not have, and for
     ``run.json``: what another run recorded of them is no part of this one.
@@ -28,11 +35,34 @@ def prepare_root(root: Path, rank: int, recording: Sequence[int], overwrite: boo
         recording: the ranks that record.
         overwrite: remove what is there.
 
+    Returns:
+        The lock of this rank, to be released when all is written.
+
     Raises:
-        StoreError: `root` cannot be written, or holds a dump and `overwrite` is False.
+        StoreError: `root` cannot be written, holds a dump and `overwrite` is False, or another process records there.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise StoreError(f"no permission to write in {root}; choose another path or change its permissions")
+        lock = RankLock.take(root, name=_LOCK.format(rank))
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise _not_created(root, error) from error
+    if lock is None:
+        raise _recorded_now(root, rank)
+    try:
+        _clear(root, rank, recording, overwrite)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _clear(root: Path, rank: int, recording: Sequence[int], overwrite: bool) -> None:
+    """Refuse what is there, or remove it."""
+    try:
         _refuse_links(root)
         ranks = _rank_folders(root)
         is_first = rank == min(recording, default=0)
@@ -41,10 +71,7 @@ def prepare_root(root: Path, rank: int, recording: Sequence[int], overwrite: boo
     except StoreError:
         raise
     except OSError as error:
-        message = f"cannot create the folder {root} of the dump: {error.strerror}; choose another path"
-        raise StoreError(error.errno, message) from error
-    if not os.access(root, os.W_OK | os.X_OK):
-        raise StoreError(f"no permission to write in {root}; choose another path or change its permissions")
+        raise _not_created(root, error) from error
     lying = [*found, *attempts]
     if lying and not overwrite:
         more = f" and {len(lying) - 1} more" if lying[1:] else ""
@@ -52,9 +79,36 @@ def prepare_root(root: Path, rank: int, recording: Sequence[int], overwrite: boo
             f"{root} already holds a dump: found {lying[0].relative_to(root)}{more}; "
             "pass overwrite=True to replace it, or choose another path"
         )
+    if is_first:
+        for folder in (root, *attempts):
+            _refuse_live(folder, recording if folder is root else ())
     _remove(found, root / RUN_FILE if overwrite and is_first else None)
     for attempt in attempts:
         _remove_attempt(attempt)
+
+
+def _not_created(root: Path, error: OSError) -> StoreError:
+    message = f"cannot create the folder {root} of the dump: {error.strerror}; choose another path"
+    return StoreError(error.errno, message)
+
+
+def _recorded_now(root: Path, rank: int) -> StoreError:
+    return StoreError(
+        f"rank {rank} of {root} is being recorded now, by another DumpMode or process, and is not replaced; wait until "
+        "that has ended, or choose another path"
+    )
+
+
+def _refuse_live(folder: Path, recording: Sequence[int]) -> None:
+    """Refuse to remove what a process records now, of ranks that are not of this run."""
+    for name in os.listdir(folder):
+        match = _LOCK_NAME.fullmatch(name)
+        if match is None or int(match[1]) in recording:
+            continue
+        lock = RankLock.take(folder, name=name)
+        if lock is None:
+            raise _recorded_now(folder, int(match[1]))
+        lock.release()
 
 
 def _remove_attempt(folder: Path) -> None:
@@ -125,4 +179,4 @@ def _remove_files(folder: Path, names: list[str]) -> None:
         for name in names:
             os.unlink(name, dir_fd=fd)
     finally:
-        os.close(fd)
+        let_go(fd)

@@ -11,20 +11,13 @@ import xxhash
 
 from ..rank_lock import lock_file
 from ..records import CHECK, Check
-from ..regular_files import GrowingFile
+from ..regular_files import GrowingFile, write_all
 from .checksums import add_to_hash
 from .packed_records import packed
 
 INDEX_FILE: Final = "index.msgpack"
 CHECK_BYTES: Final = 16 << 10
 CHECKED_RECORDS: Final = 64  # between looks at how many bytes they are
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`; os.write may write a part."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
 
 
 class IndexWriter:
@@ -45,7 +38,7 @@ class IndexWriter:
 
         See `GrowingFile`.
         """
-        return cls(GrowingFile(path, folder, os.O_WRONLY | os.O_APPEND))
+        return cls(GrowingFile(path, folder))
 
     @property
     def waiting_records(self) -> int:
@@ -70,52 +63,55 @@ class IndexWriter:
     def flush(self, is_last: bool = False) -> None:
         """Write what was added, with a check record every CHECK_BYTES or so: should the rest of a write be lost, what
         is before a check is whole. With `is_last` nothing comes after it, and the file may be closed already.
+
+        Raises:
+            OSError: not all is written. All of it waits still: the next call writes it anew.
         """
-        if not self.waiting_records:
-            return
-        records = self._first + self._records
-        self._first, self._records = [], []
-        self.waiting_bytes = 0
-        parts: list[bytes] = []
-        waiting: list[bytes] = []
-        for start in range(0, len(records), CHECKED_RECORDS):
-            waiting.append(b"".join(records[start : start + CHECKED_RECORDS]))
-            if sum(map(len, waiting)) >= CHECK_BYTES or start + CHECKED_RECORDS >= len(records):
-                parts += self._checked(b"".join(waiting))
-                waiting.clear()
-        self._write(b"".join(parts), len(parts[0]) + len(parts[1]), is_last)
-
-    def _checked(self, data: bytes) -> tuple[bytes, bytes]:
-        add_to_hash(self._hash, data)
-        (check,) = packed([Check(CHECK, self._nbytes + len(data), self._hash.digest())])
-        self._nbytes += len(data) + len(check)
-        self._hash = xxhash.xxh3_64(check)
-        return data, check
-
-    def _write(self, data: bytes, first: int, is_last: bool) -> None:
-        try:
-            if is_last and self._file.make_whole([data]):
-                return
-            write_all(self._file.fd, data)
-        except OSError:  # of what a full disk cut off, the begin can be read
-            if not self._file.is_named and self._file.is_made and os.fstat(self._file.fd).st_size >= first:
-                self._file.give_name()
-            raise
-        if not self._file.is_named:
-            self._file.give_name()
+        self._write(self._first + self._records, is_last)
+        self._first, self._records, self.waiting_bytes = [], [], 0
+        self._give_name()
 
     def begin(self) -> None:
         """Make the file, take the lock that older versions look for, who know no other, and write the first record, the
         header: whatever comes to the disk from now on, or does not, there is an index.
         """
         lock_file(self._file.fd)
-        header, later = self._first[:1], (self._first[1:], self._records, self.waiting_bytes)
-        self._first, self._records = header, []
-        try:
-            self.flush()
-        finally:
-            self._first, self._records, self.waiting_bytes = later
-        self.waiting_bytes -= sum(map(len, header))
+        if not self._nbytes:
+            header = self._first[:1]
+            self._write(header)
+            self._first = self._first[1:]
+            self.waiting_bytes -= sum(map(len, header))
+            self._give_name()
+
+    def _write(self, records: list[bytes], is_last: bool = False) -> None:
+        """Write records behind what is written; an error leaves this writer as it was."""
+        if not records:
+            return
+        parts, hash_, nbytes = self._checked(records)
+        if not (is_last and self._file.make_whole(parts)):
+            write_all(self._file.fd, [b"".join(parts)], self._nbytes)
+        self._hash, self._nbytes = hash_, nbytes
+
+    def _give_name(self) -> None:
+        if self._nbytes and not self._file.is_named:
+            self._file.give_name()
+
+    def _checked(self, records: list[bytes]) -> tuple[list[bytes], xxhash.xxh3_64, int]:
+        """Return records with checks between them, and the hash and the bytes of the file that come to be."""
+        hash_, nbytes = self._hash.copy(), self._nbytes
+        parts: list[bytes] = []
+        waiting: list[bytes] = []
+        for start in range(0, len(records), CHECKED_RECORDS):
+            waiting.append(b"".join(records[start : start + CHECKED_RECORDS]))
+            if sum(map(len, waiting)) >= CHECK_BYTES or start + CHECKED_RECORDS >= len(records):
+                data = b"".join(waiting)
+                waiting.clear()
+                add_to_hash(hash_, data)
+                (check,) = packed([Check(CHECK, nbytes + len(data), hash_.digest())])
+                parts += data, check
+                nbytes += len(data) + len(check)
+                hash_ = xxhash.xxh3_64(check)
+        return parts, hash_, nbytes
 
     def sync(self) -> None:
         """Have what was flushed on the disk."""

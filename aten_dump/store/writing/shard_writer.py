@@ -18,7 +18,7 @@ import xxhash
 
 from ...errors import StoreError
 from ..records import BLOB, SHARD, Blob, Shard
-from ..regular_files import SMALL_BYTES, GrowingFile, write_vector
+from ..regular_files import SMALL_BYTES, GrowingFile, write_all
 from ..shards import (
     ALIGNMENT,
     DTYPE_BITS,
@@ -135,7 +135,7 @@ class _End(NamedTuple):
 
 def _written(blobs: list[WrittenBlob], file: GrowingFile, nbytes: int) -> list[WrittenBlob]:
     """Return the blobs whose bytes are all among the first so many of a shard's data."""
-    if not (file.is_made or file.is_named):  # it could not be made: a blob of no bytes is not there
+    if not file.is_made:  # it could not be made: a blob of no bytes is not there
         return []
     return [blob for blob in blobs if blob.record.offset + blob.record.nbytes <= nbytes]
 
@@ -289,7 +289,7 @@ class ShardWriter:
                 return nbytes
         else:
             self.flush()
-            os.pwrite(self._file.fd, header, 0)
+            write_all(self._file.fd, [header], 0)
         if self._longest > nbytes:
             os.ftruncate(self._file.fd, nbytes)
         if to_disk:
@@ -333,7 +333,7 @@ class ShardWriter:
         try:
             is_whole = are_all and self._file.make_whole(parts)
             if not is_whole:
-                write_vector(self._file.fd, parts, start - header_bytes)
+                write_all(self._file.fd, parts, start - header_bytes)
         except OSError:
             if self._file.is_made and self._longest <= start:  # else the file is longer than what is good of it
                 self._written = max(os.fstat(self._file.fd).st_size - self.record.header_bytes, self._written)

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...errors import AtenDumpError
 from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
-from ..regular_files import make_folder, sync_folder
+from ..regular_files import let_go, make_folder, sync_folder
 from ..shards import most_entry_bytes
 from ..threads.side_by_side import side_by_side
 from .arena import Chunk
@@ -199,15 +198,16 @@ class StepFiles:
 
     def abandon(self) -> None:
         """Close the files as they are, after an error. The records that came are written, if they can be."""
-        with contextlib.suppress(OSError, AtenDumpError):
-            self._make_room()
+
+        def write_records() -> None:
             self._begin()
             for shard in self._shards:
                 self._journal(shard)
             self._index.flush()
-        for shard in self._shards:
-            shard.close()
-        self._close()
+
+        for action in (self._make_room, write_records, *[shard.close for shard in self._shards], self._close):
+            with contextlib.suppress(Exception):  # the error before it is told
+                action()
 
     def _make_room(self) -> None:
         """Where the disk is full, give back what is not journaled, as far as records need its room."""
@@ -231,12 +231,14 @@ class StepFiles:
             self._is_begun = True
 
     def _close(self) -> None:
-        self._index.close()
-        if self._lock is not None:
-            self._lock.release()
-        folder, self._folder = self._folder, -1
-        if folder >= 0:
-            os.close(folder)
+        try:
+            self._index.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+            folder, self._folder = self._folder, -1
+            if folder >= 0:
+                let_go(folder)
 
     @property
     def _shards(self) -> list[ShardWriter]:

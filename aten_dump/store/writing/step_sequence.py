@@ -10,6 +10,7 @@ from typing import Final
 from ...errors import StoreError
 from ..records import FRAME, NOTE, OP, STACK, TEXT, Header, Note
 from .arena import Chunk
+from .existing import prepare_root
 from .packed_records import kind_of, packed
 from .settings import WriterSettings
 from .shard_writer import FreeSpace, HeaderBudget
@@ -30,6 +31,18 @@ class Steps:
         settings: WriterSettings,
         release: Callable[[list[Chunk]], None],
     ) -> None:
+        """Prepare the folder, and lock the rank in it.
+
+        Args:
+            root: folder of the dump; created if missing.
+            rank: whose steps.
+            settings: how they are written.
+            release: is given chunks of the arena when they are written.
+
+        Raises:
+            StoreError: the folder holds a dump already, is written to by another process, or cannot be written.
+        """
+        self._lock = prepare_root(root, rank, settings.recording, settings.overwrite)
         self._root = root
         self._rank = rank
         self._settings = settings
@@ -99,21 +112,26 @@ class Steps:
         self._tell()
 
     def interrupt(self, notes: list[Note]) -> None:
-        """Close the files of a step that never ended."""
+        """Close the files of a step that never ended; no other step comes."""
         self._early.clear()
         if self._files is not None:
             self._files.records(packed(notes))
             self._files.interrupt()
         self._files = self._header = None
         self._tell(at_once=True)
+        self._lock.release()
 
-    def fail(self, error: BaseException) -> StoreError:
-        """Leave the files as they are after an error; return what to tell the user."""
+    def error_of(self, error: BaseException) -> StoreError:
+        """Return what to tell the user of an error."""
         step = self._header.step if self._header else None
-        if self._files is not None:
-            self._files.abandon()
-            self._files = None
         return _as_store_error(error, self._root, step, self._rank)
+
+    def abandon(self) -> None:
+        """Leave the files as they are after an error; no other step comes."""
+        files, self._files = self._files, None
+        if files is not None:
+            files.abandon()
+        self._lock.release()
 
     def _tell(self, at_once: bool = False) -> None:
         """Tell of the steps whose files are there: to do so for each small step costs as much as its files."""

@@ -16,10 +16,11 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,6 @@ from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
 from .arena import Arena
 from .byte_budget import ByteBudget
-from .existing import prepare_root
 from .host_bytes import HostBytes
 from .settings import WriterSettings
 from .step_files import QUEUED_BYTES, BlobStart, Piece, StepEnd
@@ -54,12 +54,11 @@ class Writer:
             StoreError: the folder holds a dump already, or cannot be written.
         """
         root = Path(root).absolute()  # the program may change its folder later
-        prepare_root(root, rank, settings.recording, settings.overwrite)
         self._rank = rank
         self._pid = os.getpid()
         self._bell = settings.bell() if settings.at_once else None
         self._budget = ByteBudget(settings.max_bytes)
-        self._arena = Arena(settings.queue_bytes, self._before_wait, settings.allocate)
+        self._arena = Arena(settings.queue_bytes, self._waiting_for_room, settings.allocate)
         self._steps = Steps(root, rank, settings, self._arena.release)
         name = f"aten_dump-writer-{rank}"
         self._thread = WriterThread(self._steps, name, self._tick_between_blobs, self._arena.wake_waiting)
@@ -262,11 +261,17 @@ class Writer:
         """
         if self._bell is not None and self._unsignaled >= least:
             self._unsignaled = 0
-            self._thread.wait_for_bytes(self._bell)
+            self._thread.flush(self._bell)
 
-    def _before_wait(self) -> None:
-        self._thread.raise_error()
-        self._thread.signal()
+    @contextlib.contextmanager
+    def _waiting_for_room(self) -> Iterator[Callable[[], None]]:
+        with self._thread.waiting() as look:
+
+            def look_and_wake() -> None:
+                look()
+                self._thread.signal()
+
+            yield look_and_wake
 
     def _tick_between_blobs(self) -> None:
         """Call the tick, on the writer's thread, unless a thread is storing, which may wait for this one."""

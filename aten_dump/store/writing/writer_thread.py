@@ -5,16 +5,20 @@ Theory of operation
     Records that wait and the memory of jobs are bounded. Records are not counted one by one, that would cost too much:
     whoever emits them calls `wait_for_room` now and then, every thousand calls, say.
 
-    After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it.
+    After an error the thread goes on emptying the queue, writing nothing; `raise_error` raises it, and whatever else
+    has ended the thread.
 
-    Nobody waits for the thread for ever (`bounded_thread`), and no wait can be cut in two by an interrupt (`bell`).
+    Nobody waits for the thread for ever (`waiting`, `bounded_thread`), and no wait can be cut in two by an interrupt
+    (`bell`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ...errors import StoreError
@@ -74,9 +78,24 @@ class WriterThread:
     def raise_error(self) -> None:
         """Raise what made the thread fail, if it did."""
         error = self._error
-        if error is not None:
+        try:
+            if error is not None:
+                raise StoreError(*error.args) from error
+            self._thread.raise_error()
+        except StoreError:
             self._reported = True
-            raise StoreError(*error.args) from error
+            raise
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[Callable[[], None]]:
+        """Give what whoever waits for the thread is to call in between: see `BoundedThread.waiting`."""
+        with self._thread.waiting(self._left) as look:
+
+            def look_for_errors() -> None:
+                self.raise_error()
+                look()
+
+            yield look_for_errors
 
     def wait_for_room(self) -> None:
         """Wait while more than WAITING_RECORDS records wait."""
@@ -106,34 +125,26 @@ class WriterThread:
             self._signal.ring()
         self._ended = now
 
-    def flush(self) -> None:
-        """Wait until all that was queued is on file.
+    def flush(self, bell: Bell | None = None) -> None:
+        """Wait until all that was queued is on file; with `bell`, which is then waited with, only until it is written.
+        The seconds of that are counted.
 
         Raises:
             StoreError: it could not be written; or the disk hangs.
         """
         self.raise_error()
-        written: list[bool] = []
-        self.queue.add(self._do_tell, (written, True, self._thread.bell))
-        self._signal.ring()
-        self._thread.wait(self._left, lambda: bool(written) or self._error is not None)
-        self.raise_error()
-
-    def wait_for_bytes(self, bell: Bell) -> None:
-        """Wait, with `bell`, until all that was queued is written; the seconds are counted.
-
-        Raises:
-            StoreError: it could not be.
-        """
         begun = time.perf_counter()
         written: list[bool] = []
-        self.queue.add(self._do_tell, (written, False, bell))
+        rung = self._thread.bell if bell is None else bell
+        self.queue.add(self._do_tell, (written, bell is None, rung))
         self._signal.ring()
-        while not written and self._thread.is_alive:
-            self.raise_error()
-            bell.wait(INTERVAL_SECONDS)
-        with self._lock:
-            self._waited_seconds += time.perf_counter() - begun
+        with self.waiting() as look:
+            while not written and self._thread.is_alive:
+                look()
+                rung.wait(INTERVAL_SECONDS)
+        if bell is not None:
+            with self._lock:
+                self._waited_seconds += time.perf_counter() - begun
         self.raise_error()
 
     def end(self, notes: list[Note]) -> None:
@@ -149,9 +160,20 @@ class WriterThread:
         Raises:
             StoreError: the thread failed, and no call has said so yet; or the disk hangs.
         """
-        self._thread.wait(self._left)
-        if not self._reported:
+        was_told = self._reported
+        try:
+            self._thread.wait(self._left)
             self.raise_error()
+        except StoreError:
+            if not was_told:
+                raise
+        except BaseException:
+            warnings.warn(
+                f"aten_dump no longer waits for the disk, {self._left()} left: what is not written when the process "
+                "ends is lost",
+                stacklevel=4,
+            )
+            raise
 
     def take_waited_seconds(self) -> float:
         """Return for how long others waited for the thread since the last call."""
@@ -164,10 +186,11 @@ class WriterThread:
 
     def _wait(self, is_full: Callable[[], bool]) -> None:
         begun = time.perf_counter()
-        while is_full() and self._thread.is_alive:
-            self.raise_error()
-            self._signal.ring()
-            time.sleep(_LOOK_SECONDS)
+        with self.waiting() as look:
+            while is_full() and self._thread.is_alive:
+                look()
+                self._signal.ring()
+                time.sleep(_LOOK_SECONDS)
         with self._lock:
             self._waited_seconds += time.perf_counter() - begun
 
@@ -211,7 +234,9 @@ class WriterThread:
         try:
             action(argument)
         except BaseException as error:  # noqa: BLE001 - raised again by the next call on the training thread
-            self._error = self._steps.fail(error)
+            failed = self._steps.error_of(error)
+            self._steps.abandon()
+            self._error = failed
             self._on_error()
 
     def _do_tell(self, argument: tuple[list[bool], bool, Bell]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,7 +14,7 @@ QUEUE = 4 * (1024 + ALIGNMENT)  # four chunks of 1 KiB
 
 
 def arena(queue_bytes: int = QUEUE, **options: object) -> Arena:
-    return Arena(queue_bytes, lambda: None, **options)  # type: ignore[arg-type]
+    return Arena(queue_bytes, lambda: nullcontext(lambda: None), **options)  # type: ignore[arg-type]
 
 
 def test_pieces_are_aligned_and_side_by_side() -> None:
@@ -77,7 +78,7 @@ def test_a_retired_chunk_comes_back() -> None:
 
 def test_it_waits_for_room_and_counts_the_time() -> None:
     asked = threading.Event()
-    found = Arena(QUEUE, asked.set)
+    found = Arena(QUEUE, lambda: nullcontext(asked.set))
     size = found.chunk_bytes
     taken = [found.reserve(size)[0] for _ in range(QUEUE // (size + ALIGNMENT))]
     assert found.waited_seconds == 0
@@ -97,7 +98,7 @@ def test_there_may_be_no_use_in_waiting() -> None:
     def refuse() -> None:
         raise RuntimeError("the writer is gone")
 
-    found = Arena(QUEUE, refuse)
+    found = Arena(QUEUE, lambda: nullcontext(refuse))
     for _ in range(QUEUE // (found.chunk_bytes + ALIGNMENT)):
         found.reserve(found.chunk_bytes)
     with pytest.raises(RuntimeError, match="the writer is gone"):

@@ -208,7 +208,7 @@ def test_an_interrupt_while_the_program_waits_gives_no_bytes_back_that_are_kept(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sink._thread, "wait_for_bytes", interrupted)
+        patch.setattr(sink._thread, "flush", interrupted)
         for _ in range(5):
             with contextlib.suppress(KeyboardInterrupt):
                 store_in_place(sink, array)

@@ -16,7 +16,7 @@ from aten_dump.errors import AtenDumpError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
 from aten_dump.store.regular_files import GrowingFile
-from aten_dump.store.writing.index_writer import CHECK_BYTES, CHECKED_RECORDS, INDEX_FILE, IndexWriter, write_all
+from aten_dump.store.writing.index_writer import CHECK_BYTES, CHECKED_RECORDS, INDEX_FILE, IndexWriter
 from tests.store.recording import call, header
 
 
@@ -126,6 +126,26 @@ def test_begun_it_has_its_header_and_nothing_that_waits_is_lost(tmp_path: Path) 
     assert [row[0] for row in rows_of(tmp_path / INDEX_FILE)] == [r.HEADER, r.CHECK, r.SHARD, r.CALL, r.CHECK]
 
 
+def test_what_a_write_has_failed_to_write_the_next_one_writes(tmp_path: Path) -> None:
+    index = IndexWriter.create(tmp_path / INDEX_FILE)
+    index.add_first([header(), r.Shard(r.SHARD, 0, 64)])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit, write in ((1, index.begin), (10**6, index.begin), (300, index.flush), (10**6, index.flush)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            write()
+            assert limit == 10**6
+        except OSError as error:
+            assert "File too large" in str(error) and limit < 10**6
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        index.add([call(n) for n in range(100)] if write == index.begin and limit > 1 else [])
+    index.close()
+    kinds = [row[0] for row in rows_of(tmp_path / INDEX_FILE)]
+    assert kinds == [r.HEADER, r.CHECK, r.SHARD, *[r.CALL] * 100, r.CHECK]
+    assert read_index(tmp_path).dropped_bytes == 0
+
+
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     index = IndexWriter.create(tmp_path / INDEX_FILE)
     index.add_first([header()])
@@ -133,25 +153,30 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     index.close()
     taken = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)  # may get the number of the file that was closed
     index.close()
-    write_all(taken, b"still open")
+    os.write(taken, b"still open")
     os.close(taken)
     assert (tmp_path / "other").read_bytes() == b"still open"
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-@pytest.mark.parametrize(("share", "is_readable"), [(0.9, True), (0.5, True), (0.001, False)])
+@pytest.mark.parametrize(("share", "is_readable"), [(0.9, True), (0.5, True), (0.0001, False)])
 def test_of_a_first_write_that_is_cut_off_the_begin_can_be_read(
     tmp_path: Path, share: float, is_readable: bool, is_last: bool
 ) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     index = IndexWriter.create(tmp_path / INDEX_FILE, lambda: folder)
-    index.add([header()])
+    index.add_first([header()])
     index.add([call(n) for n in range(1, 3000)])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(index.waiting_bytes * share), before[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
-            index.flush(is_last)
+        for write in (lambda: index.flush(is_last), index.begin, index.flush):  # as after an error
+            try:
+                write()
+            except OSError as error:
+                assert "File too large" in str(error)
+            else:
+                assert write == index.begin, "the disk is full"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     index.close()

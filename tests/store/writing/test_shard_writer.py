@@ -150,7 +150,7 @@ def test_of_a_write_that_failed_midway_what_is_in_the_file_is_told(
         os.pwrite(fd, b"".join(map(bytes, parts))[:-1], offset)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "write_vector", cut_off)
+    monkeypatch.setattr(module, "write_all", cut_off)
     with pytest.raises(OSError, match="No space"):
         shard.flush()
     assert [blob.record.id for blob in shard.take_written()] == ([] if is_longer else [1, 2])

@@ -141,14 +141,14 @@ def test_an_error_in_one_lane_leaves_what_the_other_has_written(
     contents = {number: bytes([number]) * LANE_BYTES for number in range(1, 5)}
     for number, content in contents.items():
         blob(files, number, content)
-    real = shard_writer.write_vector
+    real = shard_writer.write_all
 
     def failing(fd: int, parts: list[bytes], offset: int) -> None:
         if bytes(parts[0][:1]) in (b"\2", b"\4"):
             raise OSError(28, "No space left on device")
         real(fd, parts, offset)
 
-    monkeypatch.setattr(shard_writer, "write_vector", failing)
+    monkeypatch.setattr(shard_writer, "write_all", failing)
     with pytest.raises(OSError, match="No space"):
         files.flush()
     files.abandon()
@@ -169,7 +169,7 @@ def test_after_an_error_there_is_what_came_before_and_no_blob_without_bytes(
         shard_writer.os.pwrite(fd, b"".join(map(bytes, parts))[:-1], offset)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shard_writer, "write_vector", cut_off)
+    monkeypatch.setattr(shard_writer, "write_all", cut_off)
     with pytest.raises(OSError, match="No space"):
         files.finish(StepEnd(3, 0, {}, []))
     files.abandon()
@@ -190,7 +190,7 @@ def test_on_a_full_disk_records_have_room_before_what_is_not_journaled(
     files.flush()
     blob(files, 2, bytes(2 * LANE_BYTES))
     blob(files, 3, bytes(2 * LANE_BYTES))
-    real = shard_writer.write_vector
+    real = shard_writer.write_all
 
     def full(fd: int, parts: list[bytes], offset: int) -> None:
         if offset > LANE_BYTES:
@@ -198,7 +198,7 @@ def test_on_a_full_disk_records_have_room_before_what_is_not_journaled(
             raise OSError(28, "No space left on device")
         real(fd, parts, offset)
 
-    monkeypatch.setattr(shard_writer, "write_vector", full)
+    monkeypatch.setattr(shard_writer, "write_all", full)
     with pytest.raises(OSError, match="No space"):
         files.flush()
     sizes = {path.name: path.stat().st_size for path in (tmp_path / RANK).glob("*.partial")}

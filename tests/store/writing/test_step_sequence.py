@@ -33,7 +33,7 @@ def test_a_step_without_records_is_there_when_it_was_ended(tmp_path: Path) -> No
     found = steps(tmp_path)
     found.begin(header(0, 3))
     found.flush()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("step*")) == []
     found.end(end())
     data = read_index(tmp_path / "step0" / "rank3")
     assert data.committed and not data.rows[r.CALL]
@@ -46,7 +46,7 @@ def test_a_step_that_is_dropped_leaves_no_files_unless_something_was_on_file(tmp
     found.records(packed([text]))
     found.flush()
     found.drop(None)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("step*")) == []
     found.begin(header(1, 3))
     found.records(packed([text]))
     found.records(packed([call(1)]))
@@ -111,7 +111,7 @@ def test_errors_say_where_and_what_stays(tmp_path: Path, error: Exception, said:
     found = steps(tmp_path)
     found.begin(header(5, 3))
     found.records(packed([call(1)]))
-    told = found.fail(error)
+    told = found.error_of(error)
     assert told.__cause__ is error
     with pytest.raises(StoreError, match=rf"cannot write step 5 of rank 3 in .*: {said}"):
         raise told
