@@ -82,7 +82,8 @@ def compare(
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
     found = _run(plan.tasks, executor, progress)
     notes = dict.fromkeys((*plan.notes, *set_otherwise(one.run, other.run)))
-    return Comparison(str(one.path), str(other.path), found, tuple(notes))
+    lost = dict.fromkeys((*one.problems, *other.problems)) if step is None and rank is None else ()
+    return Comparison(str(one.path), str(other.path), found, tuple(notes), tuple(lost))
 
 
 class _Plan:
@@ -147,7 +148,7 @@ def compare_recompute(
     ]
     found = _run(tasks, executor, progress)
     notes = () if any(evidence.paired for evidence in found) else ("no call in it was run again by checkpointing",)
-    return Comparison(path, path, found, notes)
+    return Comparison(path, path, found, notes, tuple(opened_dump.problems))
 
 
 def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | None) -> tuple[RankEvidence, ...]:

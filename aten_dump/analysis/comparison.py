@@ -23,6 +23,7 @@ VERDICT_TEXTS: Final[dict[Verdict, str]] = {
     "different": "The dumps differ.",
     "incomparable": "The dumps could not be compared.",
 }
+_NOT_WHOLE: Final = "The dumps could not be compared: what is there shows no difference, and something is missing."
 _ESTIMATED: Final = (
     "The dumps agree as far as their data tell: what differs is no more than rounding may explain; most calls were "
     "estimated."
@@ -43,6 +44,7 @@ class Comparison:
     baseline: str
     ranks: tuple[RankEvidence, ...]
     notes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # what is wrong with the folders of the dumps: steps and ranks that are gone
 
     @property
     def verdict(self) -> Verdict:
@@ -51,9 +53,15 @@ class Comparison:
             return "different"
         if not (statuses["same"] or statuses["within"]) or self._summary.not_compared:
             return "incomparable"
-        if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks):
+        if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks) or self.not_whole:
             return "incomparable"
         return "within" if statuses["within"] or statuses["unmatched"] else "same"
+
+    @cached_property
+    def not_whole(self) -> list[str]:
+        """What the dumps lack, in sentences: of what is not whole nothing is said to agree."""
+        told = told_together((evidence, text) for evidence in self.ranks for text in evidence.not_whole)
+        return [*(f"{at}: {text}" for at, text in told), *(f"a dump is not whole: {text}" for text in self.lost)]
 
     @property
     def exit_code(self) -> int:
@@ -96,6 +104,8 @@ class Comparison:
     def headline(self) -> str:
         """The verdict as a sentence, with what the user's rules kept out of it."""
         passed = let_through(self._summary)
+        if self.not_whole and self.verdict == "incomparable":
+            return _NOT_WHOLE
         if passed and self.verdict == "within":
             return f"The dumps agree but for what was let through: by {passed}."
         is_estimated = sum(2 * e.proven - e.judged for e in self.ranks) < 0
@@ -103,7 +113,10 @@ class Comparison:
         return f"{text} Let through: by {passed}." if passed else text
 
     def answer(self) -> str:
-        """Return the verdict, the first cause and how the error travels, in lines."""
+        """Return what the dumps lack, the verdict, the first cause and how the error travels, in lines."""
+        return "\n".join([*self.not_whole, *self._answer()])
+
+    def _answer(self) -> list[str]:
         lines = [" ".join(self._verdict())]
         if self.first is not None:
             evidence, finding = self.first
@@ -113,7 +126,7 @@ class Comparison:
             lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
             lines += self._causes_of_ranks() if len(self.ranks) > 1 else []
         lines += [f"{at}: {text}" for at, text in told_together((e, compared(e)) for e in self.ranks)]
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.all_notes)])
+        return [*lines, *(f"Note: {note}" for note in self.all_notes)]
 
     @property
     def all_notes(self) -> list[str]:
@@ -126,7 +139,7 @@ class Comparison:
         if self.first is not None:
             if len(self.ranks) > 1:
                 yield f"In {where(self.first[0])}, the first of {len(self.ranks)}:"
-        elif self.verdict == "incomparable":
+        elif self.verdict == "incomparable" and not self.not_whole:
             yield from self._unknown()
         elif self.verdict == "different":
             first = self._summary.first_different

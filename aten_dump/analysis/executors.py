@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ..dump import Dump, open_dump
+from ..dump import Dump, RankDump, open_dump
+from ..dump.foreign.foreign_rank import ForeignRank, check_files
 from ..store.checking.verification import verify
 
 Task = TypeVar("Task")
@@ -48,10 +49,13 @@ def verify_all(
 ) -> list[Verified]:
     """Check every byte of a dump, one task for each step and rank."""
     dump = path if isinstance(path, Dump) else open_dump(path)
-    tasks = [(rank.directory.absolute(), rank.step, rank.rank) for rank in dump.all_ranks()]
-    return each_rank(_verify, tasks, executor, progress)
+    ranks = open_dump(dump.path.absolute()).all_ranks()  # a worker may be in another folder
+    return each_rank(verify_rank, ranks, executor, progress)
 
 
-def _verify(task: tuple[Path, int, int]) -> Verified:
-    directory, step, rank = task
-    return Verified(step, rank, tuple(verify(directory)))
+def verify_rank(rank: RankDump, progress: Progress | None = None) -> Verified:
+    """Check every byte of one step and rank; `progress` is told how many of how many bytes are read."""
+    problems = check_files(rank) if isinstance(rank, ForeignRank) else verify(rank.directory, progress)
+    if not problems and rank.lacks:  # its files are right, and something was lost before: it was recovered
+        problems = [rank.lacks]
+    return Verified(rank.step, rank.rank, tuple(problems))

@@ -11,6 +11,7 @@ from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.short_texts import format_exactly
 from ..dump.shown.step_ranks import told_together
+from ..dump.wholeness import reason_of
 from ..store.op_names import is_collective
 from .terminal_tables import _table
 
@@ -37,6 +38,9 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
         yield from _event_lines(
             f"no error in {where}, but gradients overflowed as a gradient scaler expects", found.scaled[0]
         )
+    elif found.lacks:
+        yield f"whether a call of {where} made NaN or Inf is not known: the recording is {reason_of(found.lacks)}"
+        yield "of the calls that can be read none made one that was not a mask"
     else:
         is_known = " is known to have" if found.unknown else ""
         yield f"no call of {where}{is_known} made a NaN or Inf that was not a mask"
@@ -82,7 +86,10 @@ def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
     if began is not None and began.first is not None:
         yield f"it began in step {began.step}, rank {began.rank}: {began.first.name} ({began.first.op})"
     yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks"
-    unknown = sum(1 for found in all_found if found.first is None and found.unknown)
+    lacking = sum(1 for found in all_found if found.first is None and found.lacks)
+    if lacking:
+        yield f"of {lacking} that are not whole it is not known"
+    unknown = sum(1 for found in all_found if found.first is None and found.unknown and not found.lacks)
     if unknown:
         yield f"of {unknown} of these not all could be judged"
 
@@ -103,6 +110,8 @@ def _in_short(found: NonFinite) -> str:
         return f"first in {found.first.name} ({found.first.op})"
     if found.scaled:
         return "no error, but gradients overflowed as a gradient scaler expects"
+    if found.lacks:
+        return "not whole: it is not known whether a call made NaN or Inf"
     return "not all could be judged" if found.unknown else "near overflow"
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
+from ..dump.wholeness import reason_of
 from .terminal_tables import _table
 
 
@@ -23,6 +24,8 @@ def answer_lines(found: Replay) -> Iterator[str]:
         others = len(found.suspects) - 1
         if others:
             yield f"  {others} other ops are further off than an honest implementation is (more than {SUSPECT:g} times)"
+    elif found.lacks:
+        yield f"whether an op of {where} is off is not known: the recording is {reason_of(found.lacks)}"
     elif found.ops and found.dtype == "float64":
         worst = found.ops[0]
         yield f"no op of {where} is further off than an honest implementation is"

@@ -17,6 +17,7 @@ from ..store.records import CALL_KINDS, Note
 from .units import counted, format_bytes, format_number, tensor_type
 
 _LEFT: Final = "left"
+UNCHECKED: Final = "unchecked"  # state of an index that ends with its commit record, and was not read whole
 
 
 def _table(title: str | None, *names: str, left: int = 1, is_terminal: bool) -> Table:
@@ -42,19 +43,31 @@ def run_lines(dump: Dump) -> Iterator[str]:
 
 
 def steps_table(
-    found: Iterable[tuple[RankDump, Summary]], kinds: dict[RankDump, Counter[str]] | None, *, is_terminal: bool
+    found: Iterable[tuple[RankDump, Summary]],
+    kinds: dict[RankDump, Counter[str]] | None,
+    states: Mapping[RankDump, str] | None = None,
+    *,
+    is_terminal: bool,
 ) -> Table:
-    """Return a row for each step and rank; with counts of calls by kind where given."""
+    """Return a row for each step and rank; with counts of calls by kind where given.
+
+    Args:
+        found: the steps and ranks, and what the two ends of their indexes say.
+        kinds: counts of calls.
+        states: their states; where they are not given, nobody has read what lies between the ends.
+        is_terminal: draw lines.
+    """
     kind_names = CALL_KINDS if kinds is not None else ()
     names = ("step", "rank", "state", "calls", *kind_names, "values", "index", "shards", "shard files")
     table = _table(None, *names, left=3, is_terminal=is_terminal)
     for rank, summary in found:
-        commit = summary.commit
+        state = (states or {}).get(rank) or (UNCHECKED if summary.commit else "interrupted")
+        commit = summary.commit if state in (UNCHECKED, "complete") else None
         counts = kinds[rank] if kinds is not None and rank in kinds else None
         table.add_row(
             str(rank.step),
             str(rank.rank),
-            "complete" if commit else "interrupted",
+            state,
             str(commit.calls) if commit else "?" if counts is None else str(counts.total()),
             *(str(counts[kind]) if counts is not None else "?" for kind in kind_names),
             str(commit.values) if commit else "?",

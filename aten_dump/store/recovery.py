@@ -22,7 +22,7 @@ from ..errors import AtenDumpError, MissingDataError, StoreError
 from .checking.references import check_shards
 from .index_reader import IndexData, index_path, read_open_index
 from .rank_lock import RankLock, lock_file
-from .records import BLOB, CALL, COMMIT, NOTE, RECOVERED, SHARD, VALUE, Blob, Commit, Header, Note, Shard
+from .records import BLOB, CALL, COMMIT, DAMAGED, NOTE, RECOVERED, SHARD, VALUE, Blob, Commit, Header, Note, Shard
 from .regular_files import GrowingFile, open_folder, open_inside, size_inside
 from .shards import encode_header, header_entries, partial_name, shard_name
 from .writing.index_writer import IndexWriter
@@ -120,7 +120,8 @@ def _complete(fd: int, directory: Path, data: IndexData) -> RecoveryReport:
         if result.missing:
             missing.append(shard.number)
     _remove_unjournaled(directory, len(sizes))
-    message = f"cut short; {data.dropped_bytes} bytes of the index and {len(lost)} blobs were lost"
+    begin = "cut short" if data.damage is None else "damaged"
+    message = f"{begin}; {data.dropped_bytes} bytes of the index and {len(lost)} blobs were lost"
     if lost:
         message += f": {lost[:100]}"
     _complete_index(fd, data, sizes, message)
@@ -179,5 +180,9 @@ def _complete_index(fd: int, data: IndexData, sizes: list[int], message: str) ->
     index = IndexWriter(GrowingFile.opened(fd), data.good_bytes, last_check)
     blob_bytes = int(data.rows[BLOB].column(_NBYTES).sum())
     calls, values, blobs = (len(data.rows[kind]) for kind in (CALL, VALUE, BLOB))
-    index.add([Note(NOTE, RECOVERED, message, 1), Commit(COMMIT, calls, values, blobs, blob_bytes, sizes, {})])
+    notes = [Note(NOTE, RECOVERED, message, 1)]
+    if data.damage is not None:
+        had = "" if data.lost_commit is None else f" of {data.lost_commit.calls}"
+        notes.append(Note(NOTE, DAMAGED, f"{calls}{had} calls were left: {data.damage}", 1))
+    index.add([*notes, Commit(COMMIT, calls, values, blobs, blob_bytes, sizes, {})])
     index.flush()

@@ -22,10 +22,12 @@ from ...dump import Call, Dump, RankDump, Value, open_dump
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.whole_values import Correspondence, WholeValues
 from ...errors import MissingDataError
+from ...store.damage_seen import damage_seen
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
 from ..judging.rank_task import (
+    RECOMPUTE,
     Task,
     compare_rank,
     evidence_of,
@@ -156,9 +158,55 @@ def renewed(pairs: Iterable[Pair], target: RankDump, baseline: RankDump) -> list
 
 
 def compare_task(task: Task) -> RankEvidence:
-    """Compare one step, of one rank or of all ranks together; runs in any process."""
-    with allowing(task.settings.allow_ops):
-        return compare_together(task) if task.together else compare_rank(task)
+    """Compare one step, of one rank or of all ranks together; runs in any process.
+
+    What a recording lacks that is not whole is told here, whatever the comparison itself made of it.
+    """
+    with allowing(task.settings.allow_ops), damage_seen() as damage:
+        found = compare_together(task) if task.together else compare_rank(task)
+    lacking = [*_not_whole(task), *(("", f"a dump is damaged: {one}") for one in damage)]
+    if not lacking:
+        return found
+    sides = {side for side, _ in lacking}
+    found = without_absences(found, target="target" not in sides, baseline="baseline" not in sides)
+    return replace(found, not_whole=tuple(text for _, text in lacking))
+
+
+def _not_whole(task: Task) -> Iterator[tuple[str, str]]:
+    """Yield which side lacks something in its indexes, and what; lost bytes count where they are asked for."""
+    sides = ("target", task.target, 0), ("baseline", task.baseline, 1)
+    for side, path, at in sides[: 1 if task.control == RECOMPUTE else 2]:
+        step = open_dump(path).step(task.steps[at])
+        for number in step.ranks if task.together else (task.ranks[at],):
+            lacks = step.rank(number).index_lacks
+            if lacks:
+                yield side, f"the {side}'s rank {number} is {lacks}" if task.together else f"the {side} is {lacks}"
+    if task.control not in (None, RECOMPUTE):
+        lacks = open_dump(task.control).rank(task.steps[1], task.ranks[1]).index_lacks
+        if lacks:
+            yield "control", f"the control is {lacks}"
+
+
+def without_absences(found: RankEvidence, *, target: bool, baseline: bool) -> RankEvidence:
+    """Take back what was found because a side has it not: of a side that is not whole, that says nothing.
+
+    Args:
+        found: the evidence.
+        target: the target is whole.
+        baseline: the baseline is.
+    """
+
+    def rests_on_absence(row: Row) -> bool:
+        return (row.target is None and not target) or (row.baseline is None and not baseline)
+
+    rows = tuple(
+        replace(row, status="unmatched", note="the other dump is not whole")
+        if row.status == "different" and rests_on_absence(row)
+        else row
+        for row in found.rows
+    )
+    findings = tuple(finding for finding in found.findings if not rests_on_absence(finding.row))
+    return replace(found, rows=rows, findings=findings)
 
 
 def compare_together(task: Task) -> RankEvidence:
@@ -327,9 +375,6 @@ def layout_notes(side: Side) -> list[str]:
             f"the ranks of the {side.name} hold unlike parameters, as stages of a pipeline do; stages are not put "
             "together, so that nothing is said of them: compare runs of one layout, or replay each rank"
         )
-    for number, dump in rank.ranks.items():
-        if not dump.complete:
-            notes.append(f"rank {number} of the {side.name} was interrupted; what it lacks was not compared")
     for number, calls in side.lone.items():
         first = f"{calls[0].name} of rank {calls[0].rank.rank}"
         notes.append(

@@ -12,7 +12,6 @@ from ...analysis.compare import compare, compare_recompute
 from ...analysis.comparison import Comparison
 from ...analysis.evidence.findings import STATUS_TEXTS, Row
 from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
-from ...dump import open_dump
 from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
 from ..console import count_progress, echo, is_terminal, line_limit, print_table, say_left_out
@@ -86,17 +85,8 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
     to_stdout = form in ("csv", "json") and options["output"] is None
     echo(found.answer(), err=to_stdout)
     _write(found, form, options["status"], options["output"], options["limit"])
-    code = found.exit_code or _said_of_lost(target, baseline, is_part=options["step"] or options["rank"])
-    if code:
-        raise click.exceptions.Exit(code)
-
-
-def _said_of_lost(target: Path, baseline: Path | None, *, is_part: object) -> int:
-    """Say what is wrong with the folders of the dumps; what lacks something agrees in a part at most: exit code 2."""
-    problems = [problem for path in (target, baseline) if path is not None for problem in open_dump(path).problems]
-    for problem in problems:
-        echo(problem, err=True)
-    return 2 if problems and not is_part else 0
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)
 
 
 def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Comparison:

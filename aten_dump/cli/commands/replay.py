@@ -9,12 +9,21 @@ import torch
 
 from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
-from ...dump import Call, RankDump, open_dump
+from ...dump import Call, RankDump
 from ...errors import StoreError
 from ...report.replay import answer_lines, ops_table
 from ..completion import complete_name
 from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
-from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, open_rank, place_options
+from ..ending import never_end_well
+from ..options import (
+    allow_ops_option,
+    dump_argument,
+    end_if_never_fired,
+    limit_option,
+    open_all,
+    open_rank,
+    place_options,
+)
 from ..workers import jobs_option, workers
 
 
@@ -94,19 +103,22 @@ def _print(found: Replay, most: int | None) -> None:
 
 def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple[str, ...]) -> None:
     """Replay all steps and ranks, and say which have no ops."""
-    end_if_never_fired(open_dump(dump))
+    opened = open_all(dump)
+    end_if_never_fired(opened)
     judged = None if dtype == "recorded" else torch.float64
     with workers(jobs) as executor, count_progress("replaying") as update:
-        replays = replay_all(dump, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
+        replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
     for each in replays:
         print_lines(answer_lines(each))
-    empty = [rank.where for rank in open_dump(dump).all_ranks() if not has_ops(rank)]
+    empty = [rank.where for rank in opened.all_ranks() if not has_ops(rank)]
     print_lines(f"{where} has no aten calls: skipped" for where in empty)
     _exit(replays, dtype)
 
 
 def _exit(replays: list[Replay], dtype: str) -> None:
-    """End with exit code 2 where nothing could be replayed, 1 where an op is off."""
+    """End with exit code 2 where nothing could be replayed or something was damaged, 1 where an op is off."""
+    if any(found.lacks for found in replays):
+        never_end_well()
     if not any(found.ops for found in replays):
         raise click.exceptions.Exit(2)
     if any(found.suspects or (dtype == "recorded" and found.unequal) for found in replays):

@@ -10,7 +10,7 @@ from ...dump import RankDump
 from ...report.details import call_details, value_details
 from ...report.tree import call_line, tree_lines
 from ..completion import complete_name
-from ..console import line_limit, print_lines
+from ..console import echo, line_limit, print_lines
 from ..options import dump_argument, filter_options, limit_option, open_rank, place_options, selected
 
 
@@ -51,6 +51,9 @@ def command(
     opened = open_rank(dump, step, rank)
     if name is not None:
         print_lines(_details(opened, name), line_limit(limit))
+        return
+    if not len(opened.calls):
+        echo(opened.why_no_calls or f"{opened.where} has no calls")
         return
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}

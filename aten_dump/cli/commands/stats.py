@@ -57,7 +57,7 @@ def command(
       aten-dump stats dump --phase backward --kind api --format csv --output backward.csv
       aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
-    opened = open_rank(dump, step, rank)
+    opened = open_rank(dump, step, rank, err=form != "table" and output is None)
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )
