@@ -79,7 +79,9 @@ def test_ls_of_an_interrupted_dump(run: Run, torn: Path) -> None:
     assert [row[1:3] for row in words(result.stdout) if row[0] == "0"] == [["0", "complete"], ["1", "interrupted"]]
     assert "1 of 2 step/rank folders are interrupted; `aten-dump recover" in result.stdout
     first = result.stdout.splitlines()[0]
-    assert "step 0 rank 1: interrupted (no commit record" in first and "the last 2 bytes of the index were torn" in first
+    assert (
+        "step 0 rank 1: interrupted (no commit record" in first and "the last 2 bytes of the index were torn" in first
+    )
     assert result.exit_code == 2
 
 

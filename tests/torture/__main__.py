@@ -19,6 +19,7 @@ from types import FrameType
 
 from aten_dump import stop_all
 from tests.torture.changing import copied, corrupted, mutated
+from tests.torture.flipping import COMMANDS, spoil_and_ask
 from tests.torture.hostile import HARMS
 from tests.torture.interrupting import interrupt_one
 from tests.torture.killing import kill_one
@@ -30,7 +31,7 @@ DUMPS = [
 ]
 SECONDS = 10
 MOST_BYTES = 500_000_000  # of memory that a case may take
-KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300, "interrupted": 5000}
+KINDS = {"killed": 1000, "corrupted": 20_000, "mutated": 5000, "hostile": 300, "interrupted": 5000, "flipped": 1500}
 
 
 class Hang(BaseException):
@@ -115,6 +116,13 @@ def _interrupt(folder: Path, chance: random.Random, counts: Counts, seconds: int
         signal.signal(signal.SIGINT, before)
 
 
+def _flip(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    with warnings.catch_warnings(), limited(3 * len(COMMANDS) * seconds):
+        warnings.simplefilter("ignore")
+        spoil_and_ask(folder.parent / "flipping", chance)  # beside the case's folder: recorded once for all cases
+    counts.refused += 1
+
+
 def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Callable[..., None]:
     def case(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
         original = chance.choice(DUMPS)
@@ -166,6 +174,7 @@ def _harm(dump: Path, chance: random.Random) -> str:
 _CASES: dict[str, Callable[..., None]] = {
     "killed": _kill,
     "interrupted": _interrupt,
+    "flipped": _flip,
     "corrupted": _spoil(corrupted, compared=True),
     "mutated": _spoil(mutated, compared=False),
     "hostile": _spoil(_harm, compared=False),

@@ -10,7 +10,7 @@ from tests.sampling import one_in
 from tests.torture.__main__ import run, warmed_up
 from tests.torture.hostile import HARMS
 
-SAMPLE = {"killed": 6, "corrupted": 60, "mutated": 60, "hostile": 3 * len(HARMS), "interrupted": 45}
+SAMPLE = {"killed": 6, "corrupted": 60, "mutated": 60, "hostile": 3 * len(HARMS), "interrupted": 45, "flipped": 9}
 
 
 @pytest.mark.parametrize("part", one_in(3, range(3)))

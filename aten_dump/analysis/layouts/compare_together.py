@@ -52,6 +52,8 @@ from .reduced_values import settle_reduced
 from .unreduced_gradients import told_where_reduced, unreduced_findings
 
 _MOST_REPLICAS: Final = 3  # that are described
+_NOT_WHOLE: Final = "a side is not whole"
+_OF_CALLS: Final = ("input", "output", "mutated")  # how slots begin that are of a call, and not of the end of a step
 
 
 @dataclass(slots=True)
@@ -164,49 +166,40 @@ def compare_task(task: Task) -> RankEvidence:
     """
     with allowing(task.settings.allow_ops), damage_seen() as damage:
         found = compare_together(task) if task.together else compare_rank(task)
-    lacking = [*_not_whole(task), *(("", f"a dump is damaged: {one}") for one in damage)]
-    if not lacking:
-        return found
-    sides = {side for side, _ in lacking}
-    found = without_absences(found, target="target" not in sides, baseline="baseline" not in sides)
-    return replace(found, not_whole=tuple(text for _, text in lacking))
+    not_whole = (*_not_whole(task), *(f"a dump is damaged: {one}" for one in damage))
+    return replace(without_absences(found), not_whole=not_whole) if not_whole else found
 
 
-def _not_whole(task: Task) -> Iterator[tuple[str, str]]:
-    """Yield which side lacks something in its indexes, and what; lost bytes count where they are asked for."""
-    sides = ("target", task.target, 0), ("baseline", task.baseline, 1)
-    for side, path, at in sides[: 1 if task.control == RECOMPUTE else 2]:
-        step = open_dump(path).step(task.steps[at])
-        for number in step.ranks if task.together else (task.ranks[at],):
-            lacks = step.rank(number).index_lacks
+def _not_whole(task: Task) -> Iterator[str]:
+    """Yield what the indexes lack that a task compares; lost bytes that were asked for are in `damage_seen`."""
+    sides = [("target", task.target, task.steps[0], task.ranks[0])]
+    if task.control != RECOMPUTE:
+        sides.append(("baseline", task.baseline, task.steps[1], task.ranks[1]))
+        sides += [] if task.control is None else [("control", task.control, task.steps[1], task.ranks[1])]
+    for side, path, number, rank in sides:
+        step = open_dump(path).step(number)
+        for one in step.ranks if task.together else (rank,):
+            lacks = step.rank(one).index_lacks
             if lacks:
-                yield side, f"the {side}'s rank {number} is {lacks}" if task.together else f"the {side} is {lacks}"
-    if task.control not in (None, RECOMPUTE):
-        lacks = open_dump(task.control).rank(task.steps[1], task.ranks[1]).index_lacks
-        if lacks:
-            yield "control", f"the control is {lacks}"
+                yield f"rank {one} of the {side} is {lacks}" if task.together else f"the {side} is {lacks}"
 
 
-def without_absences(found: RankEvidence, *, target: bool, baseline: bool) -> RankEvidence:
-    """Take back what was found because a side has it not: of a side that is not whole, that says nothing.
+def without_absences(found: RankEvidence) -> RankEvidence:
+    """Take back what may differ only because a side is not whole.
 
-    Args:
-        found: the evidence.
-        target: the target is whole.
-        baseline: the baseline is.
+    What a pair of calls was given and made is shown. What one side has and the other has not, and what is there at the
+    end (gradients, what is left behind), is not: the missing calls may make it.
     """
-
-    def rests_on_absence(row: Row) -> bool:
-        return (row.target is None and not target) or (row.baseline is None and not baseline)
-
-    rows = tuple(
-        replace(row, status="unmatched", note="the other dump is not whole")
-        if row.status == "different" and rests_on_absence(row)
-        else row
+    rows = (
+        row if row.status != "different" or _is_shown(row) else replace(row, status="unknown", note=_NOT_WHOLE)
         for row in found.rows
     )
-    findings = tuple(finding for finding in found.findings if not rests_on_absence(finding.row))
-    return replace(found, rows=rows, findings=findings)
+    findings = tuple(finding for finding in found.findings if _is_shown(finding.row))
+    return replace(found, rows=tuple(rows), findings=findings, leans=())
+
+
+def _is_shown(row: Row) -> bool:
+    return row.target is not None and row.baseline is not None and row.slot.partition(".")[0] in _OF_CALLS
 
 
 def compare_together(task: Task) -> RankEvidence:
