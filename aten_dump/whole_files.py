@@ -1,15 +1,36 @@
 """Files that a user names to be written: whole, or as they were.
 
-In: nothing of ours.
+In: a path, and the dumps that are read.
 Out: where to write what is to have such a name.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from .errors import ConfigError
+
+
+def refuse_to_replace_part_of(dumps: Iterable[Path], path: str | os.PathLike[str]) -> None:
+    """See that a file or folder to be written is not a dump, whole or in part, and does not hold one.
+
+    Args:
+        dumps: what is read to write it.
+        path: where it is to be written. A new file beside those of a dump is none of it.
+
+    Raises:
+        ConfigError: it would replace something of a dump.
+    """
+    if not os.path.lexists(path):
+        return
+    place = Path(path).resolve()
+    for dump in dumps:
+        source = dump.resolve()
+        if place.is_relative_to(source) or source.is_relative_to(place):
+            raise ConfigError(f"{path} is the dump {dump}, holds it or lies in it: name a place outside the dump")
 
 
 @contextmanager

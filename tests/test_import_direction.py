@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "geometry": set(),
     "torch_names": set(),
-    "whole_files": set(),
+    "whole_files": {"errors"},
     "config_files": {"errors"},
     "config": {"errors", "config_files"},
     "store": {"errors", "geometry"},

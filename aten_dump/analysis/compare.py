@@ -22,6 +22,7 @@ from .evidence.findings import RankEvidence
 from .evidence.row_summary import MOST_WHOLE, PackedRows
 from .evidence.run_settings import set_otherwise
 from .evidence.user_rules import Predicate, Rule, make_rules
+from .executors import finished, why_unfinished
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
 from .judging.rank_task import RECOMPUTE, Settings, Task
@@ -80,10 +81,10 @@ def compare(
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
-    found = _run(plan.tasks, executor, progress)
+    found, unfinished = _run(plan.tasks, executor, progress)
     notes = dict.fromkeys((*plan.notes, *set_otherwise(one.run, other.run)))
-    lost = dict.fromkeys((*one.problems, *other.problems)) if step is None and rank is None else ()
-    return Comparison(str(one.path), str(other.path), found, tuple(notes), tuple(lost))
+    lost = _lost(one, other) if step is None and rank is None else ()
+    return Comparison(str(one.path), str(other.path), found, tuple(notes), lost, unfinished)
 
 
 class _Plan:
@@ -146,19 +147,30 @@ def compare_recompute(
         for step in opened_dump.steps
         for rank in opened_dump.step(step).ranks
     ]
-    found = _run(tasks, executor, progress)
+    found, unfinished = _run(tasks, executor, progress)
     notes = () if any(evidence.paired for evidence in found) else ("no call in it was run again by checkpointing",)
-    return Comparison(path, path, found, notes, tuple(opened_dump.problems))
+    return Comparison(path, path, found, notes, _lost(opened_dump), unfinished)
 
 
-def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | None) -> tuple[RankEvidence, ...]:
-    results = map(compare_task, tasks) if executor is None else executor.map(compare_task, tasks)
-    found = []
-    for evidence in results:
+def _run(
+    tasks: Sequence[Task], executor: Executor | None, progress: Progress | None
+) -> tuple[tuple[RankEvidence, ...], tuple[str, ...]]:
+    """Run the tasks; return what they found, and a sentence about those whose worker ended."""
+    found: list[RankEvidence] = []
+    lost: list[tuple[int, int]] = []
+    for task, evidence in finished(compare_task, tasks, executor):
+        if evidence is None:
+            lost.append((task.step, task.rank))
+            continue
         found.append(evidence if len(tasks) <= MOST_WHOLE else replace(evidence, rows=PackedRows(evidence.rows)))
         if progress is not None:
             progress(len(found), len(tasks))
-    return tuple(found)
+    return tuple(found), (why_unfinished(lost),) if lost else ()
+
+
+def _lost(*dumps: Dump) -> tuple[str, ...]:
+    """Return what is wrong with the folders of dumps, each sentence once."""
+    return tuple(dict.fromkeys(f"{dump.path} is not whole: {text}" for dump in dumps for text in dump.problems))
 
 
 def _mapping(given: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None) -> Mapping:

@@ -44,7 +44,8 @@ class Comparison:
     baseline: str
     ranks: tuple[RankEvidence, ...]
     notes: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()  # what is wrong with the folders of the dumps: steps and ranks that are gone
+    lost: tuple[str, ...] = ()  # which steps and ranks are gone from the dumps, in sentences
+    unfinished: tuple[str, ...] = ()  # which were not compared as their worker ended, in sentences
 
     @property
     def verdict(self) -> Verdict:
@@ -59,9 +60,9 @@ class Comparison:
 
     @cached_property
     def not_whole(self) -> list[str]:
-        """What the dumps lack, in sentences: of what is not whole nothing is said to agree."""
+        """What the dumps or the comparison lack, in sentences: of what is not whole nothing is said to agree."""
         told = told_together((evidence, text) for evidence in self.ranks for text in evidence.not_whole)
-        return [*(f"{at}: {text}" for at, text in told), *(f"a dump is not whole: {text}" for text in self.lost)]
+        return [*self.unfinished, *(f"{at}: {text}" for at, text in told), *self.lost]
 
     @property
     def exit_code(self) -> int:

@@ -68,6 +68,16 @@ class Task:
     after: tuple[int, int] | None = None  # the steps after, likewise
     together: bool = False  # all ranks of each side are put together; `ranks` has the leads
 
+    @property
+    def step(self) -> int:
+        """The target's step."""
+        return self.steps[0]
+
+    @property
+    def rank(self) -> int:
+        """The target's rank."""
+        return self.ranks[0]
+
 
 def compare_rank(task: Task) -> RankEvidence:
     """Compare one step and rank; runs in any process."""

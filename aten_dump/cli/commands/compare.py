@@ -14,6 +14,7 @@ from ...analysis.evidence.findings import STATUS_TEXTS, Row
 from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
 from ...report.comparison import COLUMNS, comparison_rows, comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
+from ...whole_files import refuse_to_replace_part_of
 from ..console import count_progress, echo, is_terminal, line_limit, print_table, say_left_out
 from ..files import opened
 from ..options import allow_ops_option
@@ -79,6 +80,9 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
         raise click.UsageError("--output needs --format csv, json or parquet; a table goes to the terminal")
     if form == "parquet" and options["output"] is None:
         raise click.UsageError("--format parquet needs --output")
+    dumps = [path for path in (target, baseline, options["control"]) if path is not None]
+    for path in filter(None, (options["output"], options["write_mapping"])):
+        refuse_to_replace_part_of(dumps, path)
     found = _compare(target, baseline, options)
     if options["write_mapping"] is not None:
         found.mapping.write(options["write_mapping"])

@@ -10,8 +10,9 @@ import torch
 from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump
-from ...errors import StoreError
+from ...errors import StoreError, UnfinishedError
 from ...report.replay import answer_lines, ops_table
+from ...whole_files import refuse_to_replace_part_of
 from ..completion import complete_name
 from ..console import count_progress, echo, is_terminal, line_limit, print_lines, print_table, say_left_out
 from ..ending import never_end_well
@@ -106,12 +107,19 @@ def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple
     opened = open_all(dump)
     end_if_never_fired(opened)
     judged = None if dtype == "recorded" else torch.float64
+    unfinished = ""
     with workers(jobs) as executor, count_progress("replaying") as update:
-        replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
+        try:
+            replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
+        except UnfinishedError as error:
+            replays, unfinished = error.done, str(error)
     for each in replays:
         print_lines(answer_lines(each))
     empty = [rank.where for rank in opened.all_ranks() if not has_ops(rank)]
     print_lines(f"{where} has no aten calls: skipped" for where in empty)
+    if unfinished:
+        echo(unfinished, err=True)
+        never_end_well()
     _exit(replays, dtype)
 
 
@@ -135,6 +143,7 @@ def _aten_calls(call: Call) -> list[Call]:
 def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ...]) -> None:
     if name is None:
         raise click.UsageError("--emit needs the NAME of an aten call: `aten-dump replay DUMP` lists them")
+    refuse_to_replace_part_of([rank.directory.parent.parent], path)
     try:
         path.write_text(repro_script(rank[name], allow_ops=allow_ops), encoding="ascii")
     except OSError as error:

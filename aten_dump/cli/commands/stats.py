@@ -68,7 +68,7 @@ def command(
         _print_table(opened, calls, line_limit(limit))
         return
     rows = islice(value_rows(calls), limit or None)
-    with opened_file(output) as file:
+    with opened_file(output, [dump]) as file:
         _WRITERS[form](rows, columns([opened]), file)
 
 

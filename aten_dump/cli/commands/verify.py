@@ -9,7 +9,9 @@ import click
 
 from ...analysis.executors import Verified, verify_all, verify_rank
 from ...dump import Dump, open_dump
+from ...errors import UnfinishedError
 from ..console import byte_progress, count_progress, echo
+from ..ending import never_end_well
 from ..options import dump_argument
 from ..workers import jobs_option, workers
 
@@ -61,4 +63,9 @@ def _one_by_one(dump: Dump) -> Iterator[Verified]:
 
 def _side_by_side(dump: Dump, jobs: int) -> list[Verified]:
     with workers(jobs) as executor, count_progress("verifying") as update:
-        return verify_all(dump, executor, progress=update)
+        try:
+            return verify_all(dump, executor, progress=update)
+        except UnfinishedError as error:
+            echo(str(error), err=True)
+            never_end_well()
+            return error.done

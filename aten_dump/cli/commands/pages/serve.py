@@ -12,8 +12,8 @@ from ....analysis.comparison import Comparison
 from ....report.html.payload.sections import Subject
 from ....report.serve.local_server import serve
 from ....report.serve.served_dump import ServedDump
-from ...console import count_progress, echo
-from ...ending import end_without_threads
+from ...console import count_progress, echo, print_lines
+from ...ending import end_without_threads, never_end_well
 from ...options import dump_argument, open_all
 from ...workers import jobs_option, workers
 
@@ -47,4 +47,8 @@ def command(dump: Path, baseline: Path | None, port: int, jobs: int) -> None:
 
 def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
     with workers(jobs) as executor, count_progress("comparing") as update:
-        return compare(dump, baseline, executor=executor, progress=update)
+        found = compare(dump, baseline, executor=executor, progress=update)
+    if found.not_whole:  # what the dumps lack was said when they were opened
+        print_lines(found.unfinished)
+        never_end_well()
+    return found
