@@ -2,9 +2,10 @@
 
 Theory of operation
     A recording is *complete* when its index was committed and all of it, and all the bytes it names, are there. It is
-    *interrupted* when the program ended before the commit; that stays so when `recover` has added one, as nobody knows
-    what the program went on to do. It is *damaged* when something that had been written is gone or has changed.
-    Of what is not complete no tool says that nothing is wrong: what is missing may hold it.
+    *interrupted* when the program ended before the commit, or the recorder failed; that stays so when `recover` has
+    added a commit, as nobody knows what the program went on to do. It is *damaged* when something that had been
+    written is gone or has changed. Of what is not complete no tool says that nothing is wrong: what is missing may
+    hold it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, Protocol
 
 from ..errors import AtenDumpError
-from ..store.records import DAMAGED, RECOVERED
+from ..store.records import DAMAGED, FAILED, RECOVERED
 from .index.tables import Tables
 from .shown.step_ranks import told_together
 
@@ -44,7 +45,7 @@ def state_of(tables: Tables, missing_bytes: int) -> State:
     codes = {note.code for note in tables.notes}
     if tables.damage is not None or DAMAGED in codes:
         return "damaged"
-    if tables.commit is None or RECOVERED in codes:
+    if tables.commit is None or RECOVERED in codes or FAILED in codes:
         return "interrupted"
     return "damaged" if missing_bytes or not tables.has_header else "complete"
 

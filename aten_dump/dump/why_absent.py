@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ..store import records
-from ..store.records import DAMAGED, RECOVERED
+from ..store.records import DAMAGED, FAILED, RECOVERED
 from .call_filter import CallFilter, Wanted, op_names, outer_modules
 from .index.source import Source
 from .index.tables import Tables
@@ -168,6 +168,8 @@ def _lost_records(tables: Tables) -> Iterator[str]:
             "recovered after it was cut short: the last calls, and bytes of small tensors seen just before, may be "
             f"gone; {finished} finished calls are there"
         )
+    if FAILED in told:
+        yield f"the recorder failed, and what came after is not there: {told[FAILED]}"
     if not tables.has_header and tables.damage is None:
         yield "no header record: the program ended before the first records were written"
     if tables.dropped_bytes and tables.damage is not None:

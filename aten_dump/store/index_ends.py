@@ -14,7 +14,6 @@ from .records import CHECK, COMMIT, HEADER, RECORD_TYPES, Commit, Header
 END_BYTES: Final = 1 << 16  # the last bytes of an index, which hold its commit record
 # An array of 7 to 15 fields of kind COMMIT.
 _COMMIT: Final = re.compile(rb"[\x97-\x9f]\x14")
-_CHECK_BYTES: Final = 13  # the shortest check record
 
 
 def first_records(data: bytes | bytearray, count: int) -> list[Any]:
@@ -64,16 +63,22 @@ def find_commit(tail: bytes, start: int) -> Commit | None:
     return None
 
 
-def find_unproven_commit(tail: bytes) -> Commit | None:
+def find_unproven_commit(tail: bytes, start: int) -> Commit | None:
     """Return the commit record that a check of it once followed, whatever that check has become.
 
     An index that ends so was written to its end: if its checks do not hold, bytes of it have changed since.
+
+    Args:
+        tail: the last bytes of the index.
+        start: where they begin in it.
     """
     for match in reversed(list(_COMMIT.finditer(tail))):
         rows = _unpack(tail[match.start() :], 1)
         found = _typed(rows[0], COMMIT) if rows else None
-        if found is not None and len(tail) - match.start() - len(msgpack.packb(rows[0])) >= _CHECK_BYTES:
-            return Commit._make(found)
+        if found is not None:
+            end = match.start() + len(msgpack.packb(rows[0]))
+            if len(tail) - end >= len(msgpack.packb((CHECK, start + end, bytes(8)))):
+                return Commit._make(found)
     return None
 
 

@@ -167,7 +167,9 @@ def index_of(path: Path, data: Bytes, good: GoodPart, size: int | None = None, t
     header = Header._make(rows[HEADER][0][:8]) if rows[HEADER] else None
     commit = Commit._make(rows[COMMIT][-1][:7]) if rows[COMMIT] else None
     dropped = (len(data) if size is None else size) - good.nbytes
-    lost_commit = find_unproven_commit(tail or bytes(data[good.nbytes :][-END_BYTES:])) if dropped else None
+    lost_commit = (
+        _lost_commit(tail or bytes(data[good.nbytes :][-END_BYTES:]), good.nbytes + dropped) if dropped else None
+    )
     damage = good.problem
     if damage is None and dropped and (commit is not None or lost_commit is not None):
         damage = f"the last {dropped} bytes are not what was written"
@@ -184,6 +186,10 @@ def index_of(path: Path, data: Bytes, good: GoodPart, size: int | None = None, t
         damage=damage,
         lost_commit=lost_commit,
     )
+
+
+def _lost_commit(tail: bytes, size: int) -> Commit | None:
+    return find_unproven_commit(tail, size - len(tail))
 
 
 def good_part(data: Bytes) -> GoodPart:

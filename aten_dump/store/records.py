@@ -48,6 +48,7 @@ CALL_KINDS: Final = ("aten", "api", "module", "node")
 PHASES: Final = ("forward", "recompute", "backward", "optimizer")
 LAYOUTS: Final = ("strided", "compact", "sample")
 
+FAILED: Final = "failed"  # code of the Note of a recorder that failed and recorded no more
 # Codes of the Notes that a recovery leaves.
 RECOVERED: Final = "recovered"
 DAMAGED: Final = "damaged"  # beside it: what was lost had been written, and has changed since
