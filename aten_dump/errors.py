@@ -3,6 +3,11 @@
 A message tells what happened, where, what was found, what is allowed and what to do next.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 
 class AtenDumpError(Exception):
     """Base of all errors that aten_dump raises on purpose."""
@@ -26,6 +31,14 @@ class FormatError(AtenDumpError, ValueError):
 
 class MissingDataError(AtenDumpError, LookupError):
     """What was asked for was not recorded: a name, a step, a tensor's bytes, a statistic."""
+
+
+class UnfinishedError(AtenDumpError, RuntimeError):
+    """Worker processes ended before their work was done: killed, or out of memory."""
+
+    def __init__(self, message: str, done: Sequence[Any]) -> None:
+        super().__init__(message)
+        self.done = list(done)  # results of the work that was done, in order
 
 
 class ReplayError(AtenDumpError, RuntimeError):

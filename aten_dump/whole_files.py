@@ -1,6 +1,6 @@
 """Files that a user names to be written: whole, or as they were, and on this machine.
 
-In: nothing of ours but errors.
+In: a path, and the dumps that are read; nothing of ours but errors.
 Out: where to write what is to have such a name; whether a name is the URL of another place.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,25 @@ def refuse_url(path: str | os.PathLike[str]) -> None:
     """
     if url_scheme(path) is not None:
         raise ConfigError(f"{os.fspath(path)} is a URL: {URLS_ARE_NOT_WRITTEN}")
+
+
+def refuse_to_replace_part_of(dumps: Iterable[Path], path: str | os.PathLike[str]) -> None:
+    """See that a file or folder to be written is not a dump, whole or in part, and does not hold one.
+
+    Args:
+        dumps: what is read to write it.
+        path: where it is to be written. A new file beside those of a dump is none of it.
+
+    Raises:
+        ConfigError: it would replace something of a dump.
+    """
+    if not os.path.lexists(path):
+        return
+    place = Path(path).resolve()
+    for dump in dumps:
+        source = dump.resolve()
+        if place.is_relative_to(source) or source.is_relative_to(place):
+            raise ConfigError(f"{path} is the dump {dump}, holds it or lies in it: name a place outside the dump")
 
 
 @contextmanager

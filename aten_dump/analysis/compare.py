@@ -8,10 +8,10 @@ Theory of operation
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from collections.abc import Mapping as MappingOf
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..dump import Dump
@@ -23,6 +23,7 @@ from .evidence.findings import RankEvidence
 from .evidence.row_summary import MOST_WHOLE, PackedRows
 from .evidence.run_settings import set_otherwise
 from .evidence.user_rules import Predicate, Rule, make_rules
+from .executors import finished, why_unfinished
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
 from .judging.rank_task import RECOMPUTE, Settings, Task
@@ -81,9 +82,10 @@ def compare(
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
-    found = _run(plan.tasks, executor, progress)
+    found, unfinished = _run(plan.tasks, executor, progress)
     notes = dict.fromkeys((*plan.notes, *set_otherwise(one.run, other.run)))
-    return Comparison(str(one.path), str(other.path), found, tuple(notes))
+    lost = _lost(one, other) if step is None and rank is None else ()
+    return Comparison(str(one.path), str(other.path), found, tuple(notes), lost, unfinished)
 
 
 class _Plan:
@@ -146,33 +148,56 @@ def compare_recompute(
         for step in opened_dump.steps
         for rank in opened_dump.step(step).ranks
     ]
-    found = _run(tasks, executor, progress)
+    found, unfinished = _run(tasks, executor, progress)
     notes = () if any(evidence.paired for evidence in found) else ("no call in it was run again by checkpointing",)
-    return Comparison(path, path, found, notes)
+    return Comparison(path, path, found, notes, _lost(opened_dump), unfinished)
 
 
-def _run(tasks: Sequence[Task], executor: Executor | None, progress: Progress | None) -> tuple[RankEvidence, ...]:
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The steps of one pair of ranks, in order, as each begins with what the one before left."""
+
+    tasks: tuple[Task, ...]
+
+    @property
+    def step(self) -> int:
+        return self.tasks[0].step
+
+    @property
+    def rank(self) -> int:
+        return self.tasks[0].rank
+
+
+def _run(
+    tasks: Sequence[Task], executor: Executor | None, progress: Progress | None
+) -> tuple[tuple[RankEvidence, ...], tuple[str, ...]]:
+    """Run the tasks; return what they found, and a sentence about those whose worker ended."""
     chains: dict[Hashable, list[Task]] = {}
     for task in tasks:
         chains.setdefault(("together", task.steps) if task.together else task.ranks, []).append(task)
     found: dict[int, RankEvidence] = {}  # by id() of the task
-    results = map(_compare_chain, chains.values()) if executor is None else executor.map(_all_of, chains.values())
-    for chain, evidences in zip(chains.values(), results, strict=True):
-        for task, evidence in zip(chain, evidences, strict=True):
+    lost: list[tuple[int, int]] = []
+    for chain, evidences in finished(_compare_chain, [_Chain(tuple(c)) for c in chains.values()], executor):
+        if evidences is None:
+            lost += [(task.step, task.rank) for task in chain.tasks]
+            continue
+        for task, evidence in zip(chain.tasks, evidences, strict=True):
             packs = len(tasks) > MOST_WHOLE
             found[id(task)] = replace(evidence, rows=PackedRows(evidence.rows)) if packs else evidence
             if progress is not None:
                 progress(len(found), len(tasks))
-    return tuple(found[id(task)] for task in tasks)
+    return tuple(found[id(task)] for task in tasks if id(task) in found), (why_unfinished(lost),) if lost else ()
 
 
-def _all_of(chain: Sequence[Task]) -> list[RankEvidence]:
-    return list(_compare_chain(chain))
+def _compare_chain(chain: _Chain) -> list[RankEvidence]:
+    if chain.tasks[0].together:
+        return [compare_task(task) for task in chain.tasks]
+    return list(compare_steps(chain.tasks))
 
 
-def _compare_chain(chain: Sequence[Task]) -> Iterator[RankEvidence]:
-    """Compare the steps of one pair of ranks in order, as each begins with what the one before left."""
-    return map(compare_task, chain) if chain[0].together else compare_steps(chain)
+def _lost(*dumps: Dump) -> tuple[str, ...]:
+    """Return what is wrong with the folders of dumps, each sentence once."""
+    return tuple(dict.fromkeys(f"{dump.path} is not whole: {text}" for dump in dumps for text in dump.problems))
 
 
 def _mapping(given: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None) -> Mapping:

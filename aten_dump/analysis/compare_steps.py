@@ -9,17 +9,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..dump import RankDump, open_dump
+from ..store.damage_seen import damage_seen
 from .evidence.findings import RankEvidence
 from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
 from .flow.flat_memory import with_parts
 from .judging.cause_facts import explained
 from .judging.precisions import precisions_of
-from .judging.rank_task import RECOMPUTE, Task, compare_rank, incomplete, pair_calls
+from .judging.rank_task import RECOMPUTE, Task, incomplete, pair_calls
 from .judging.sources import records_all_ops
+from .layouts.compare_together import compare_task, of_what_is_whole
 from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
 from .pairing.call_keys import normal_module
 from .pairing.user_mapping import found_modules
+from .rerun.allowed_ops import allowing
 from .sources.stand_ins import LeftBefore
 from .young_garbage import young_garbage_only
 
@@ -41,7 +44,7 @@ def _holds_all(rank: RankDump) -> bool:
     has_bytes = (
         config.get("data") in ("tensor", "full") and config.get("io", "all") == "all" and not config.get("sample")
     )
-    return bool(has_bytes) and records_all_ops(rank) and len(rank.calls) > 0
+    return bool(has_bytes) and records_all_ops(rank) and not rank.index_lacks and len(rank.calls) > 0
 
 
 def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
@@ -51,12 +54,12 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     for task in tasks:
         if task.control == RECOMPUTE or not is_evaluated(task):
             before, differed = None, False
-            yield compare_rank(task)
+            yield compare_task(task)
             continue
-        with young_garbage_only():
+        with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
             found, before = _compared(task, before, differed)
         differed = differed or bool(found.findings)
-        yield found
+        yield of_what_is_whole(found, tuple(f"a dump is damaged: {one}" for one in damage))
 
 
 def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[RankEvidence, LeftBefore]:

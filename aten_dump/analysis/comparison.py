@@ -25,6 +25,7 @@ VERDICT_TEXTS: Final[dict[Verdict, str]] = {
     "different": "The dumps differ.",
     "incomparable": "The dumps could not be compared.",
 }
+_NOT_WHOLE: Final = "The dumps could not be compared: what is there shows no difference, and something is missing."
 _ESTIMATED: Final = (
     "The dumps agree as far as their data tell: what differs is no more than rounding may explain; most calls were "
     "estimated."
@@ -45,6 +46,8 @@ class Comparison:
     baseline: str
     ranks: tuple[RankEvidence, ...]
     notes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # which steps and ranks are gone from the dumps, in sentences
+    unfinished: tuple[str, ...] = ()  # which were not compared as their worker ended, in sentences
 
     @property
     def verdict(self) -> Verdict:
@@ -53,9 +56,15 @@ class Comparison:
             return "different"
         if not (statuses["same"] or statuses["within"]) or self._summary.not_compared:
             return "incomparable"
-        if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks):
+        if any(evidence.incomplete or evidence.unknown_ends for evidence in self.ranks) or self.not_whole:
             return "incomparable"
         return "within" if statuses["within"] or statuses["unmatched"] else "same"
+
+    @cached_property
+    def not_whole(self) -> list[str]:
+        """What the dumps or the comparison lack, in sentences: of what is not whole nothing is said to agree."""
+        told = told_together((evidence, text) for evidence in self.ranks for text in evidence.not_whole)
+        return [*self.unfinished, *(f"{at}: {text}" for at, text in told), *self.lost]
 
     @property
     def exit_code(self) -> int:
@@ -98,6 +107,8 @@ class Comparison:
     def headline(self) -> str:
         """The verdict as a sentence, with what the user's rules kept out of it."""
         passed = let_through(self._summary)
+        if self.not_whole and self.verdict == "incomparable":
+            return _NOT_WHOLE
         if passed and self.verdict == "within":
             return f"The dumps agree but for what was let through: by {passed}."
         is_estimated = sum(2 * e.proven - e.judged for e in self.ranks) < 0
@@ -123,7 +134,10 @@ class Comparison:
         return table_of_rows("arrow", self.rows)
 
     def answer(self) -> str:
-        """Return the verdict, the first cause and how the error travels, in lines."""
+        """Return what the dumps lack, the verdict, the first cause and how the error travels, in lines."""
+        return "\n".join([*self.not_whole, *self._answer()])
+
+    def _answer(self) -> list[str]:
         lines = [" ".join(self._verdict())]
         if self.first is not None:
             evidence, finding = self.first
@@ -133,7 +147,7 @@ class Comparison:
             lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
             lines += self._causes_of_ranks() if len(self.ranks) > 1 else []
         lines += [f"{at}: {text}" for at, text in told_together((e, compared(e)) for e in self.ranks)]
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.all_notes), self.what_next()])
+        return [*lines, *(f"Note: {note}" for note in self.all_notes), self.what_next()]
 
     def what_next(self) -> str:
         """Return the command to run next, as a line."""
@@ -160,7 +174,7 @@ class Comparison:
         if self.first is not None:
             if len(self.ranks) > 1:
                 yield f"In {where(self.first[0])}, the first of {len(self.ranks)}:"
-        elif self.verdict == "incomparable":
+        elif self.verdict == "incomparable" and not self.not_whole:
             yield from self._unknown()
         elif self.verdict == "different":
             first = self._summary.first_different

@@ -20,7 +20,9 @@ from typing import Any, Final, Literal, NamedTuple
 import torch
 
 from ..dump import Call, Dump, RankDump, Step, open_dump
+from ..dump.wholeness import lacks_with
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from ..store.damage_seen import damage_seen
 from .executors import each_rank
 from .given_device import usable_device
 from .given_dumps import Given, rank_of
@@ -184,7 +186,7 @@ def _replay_calls(
 ) -> Replay:
     ops: list[ReplayedOp] = []
     skipped: list[Skipped] = []
-    with _threads_of(rank):
+    with _threads_of(rank), damage_seen() as damage:
         for done, call in enumerate(calls):
             try:
                 ops.append(_judge(call, casts, device))
@@ -198,7 +200,8 @@ def _replay_calls(
     ops.sort(key=lambda op: (-op.ratio, op.call_id))
     path = str(rank.directory.parent.parent)
     dtype = "float64" if casts else "recorded"
-    return Replay(path, rank.step, rank.rank, str(device), dtype, tuple(ops), tuple(skipped))
+    lacks = lacks_with(rank.lacks, damage)
+    return Replay(path, rank.step, rank.rank, str(device), dtype, tuple(ops), tuple(skipped), lacks)
 
 
 def _without_value(error: AtenDumpError) -> str:

@@ -73,6 +73,7 @@ class Replay:
     dtype: str  # "float64", or "recorded"
     ops: tuple[ReplayedOp, ...]  # the worst first
     skipped: tuple[Skipped, ...]  # in execution order
+    lacks: str = ""  # what the recording lacks, of which an op may be off too; "" for a whole one
 
     @property
     def suspects(self) -> tuple[ReplayedOp, ...]:
@@ -100,4 +101,6 @@ class Replay:
             f"{len(self.ops)} ops replayed on {self.device} in {self.dtype}, {len(self.skipped)} not; "
             f"{len(self.suspects)} are further off than an honest implementation is."
         )
+        if self.lacks:
+            sentence = f"Not whole: {self.lacks}. {sentence}"
         return replay_html(f"{self.path} (step {self.step}, rank {self.rank})", sentence, ops)

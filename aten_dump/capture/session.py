@@ -17,7 +17,7 @@ from typing import Final
 
 from ..config import DumpConfig
 from ..errors import AtenDumpError, CaptureError, ConfigError
-from ..store.records import FORMAT_VERSION, HEADER, NOTE, Header, Note
+from ..store.records import FAILED, FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
 from .intercept.interception import Interception
 from .launcher_rank import folder_of_attempt, rank_and_world_size
@@ -308,7 +308,7 @@ class Session:
 
 def _tell_of_failure(session: Session, why: str, warns: bool = True) -> None:
     session._untold = None
-    session.note("failed", why)
+    session.note(FAILED, why)
     if warns:
         warnings.warn(f"aten_dump records no more, the program goes on: {why}", stacklevel=4)
 

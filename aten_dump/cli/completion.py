@@ -99,11 +99,12 @@ def _read_by(startup: Path, script: Path) -> Path:
 
 def complete_name(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of calls that begin so, of the dump, step and rank on the line; of one call its tensors."""
-    from .options import open_rank
+    from ..dump import open_dump
+    from .options import find_rank
 
     given = context.params
     try:
-        rank = open_rank(Path(given["dump"]), given.get("step"), given.get("rank"))
+        rank = find_rank(open_dump(given["dump"]), given.get("step"), given.get("rank"))
         names = [name for name in rank.links.names if name.startswith(incomplete)]
         if not names:
             return list(_tensors(rank, incomplete))

@@ -1,4 +1,4 @@
-"""How a command ends while threads of its own are still at work, or when nobody reads what it writes."""
+"""How a command ends: of a dump that is not whole, while threads are at work, when nobody reads what it writes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
+import click
+
 INTERRUPTED: Final = 130  # what a shell says of a program that Ctrl-C has ended; click's own 1 would be "differ"
 INTERRUPTED_TEXT: Final = "Interrupted."
+NOT_WHOLE: Final = 2  # in place of 0
+_NOTED: Final = "aten_dump.not_whole"  # in click's context, which a subcommand shares with `main`
 
 
 @contextmanager
@@ -32,8 +36,21 @@ def _end(number: int, frame: object) -> NoReturn:
     os._exit(INTERRUPTED)
 
 
+def never_end_well() -> None:
+    """Keep the running command from ending with exit code 0: something that it was given is not whole."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[_NOTED] = True
+
+
+def exit_code(code: int = 0) -> int:
+    """Return the exit code of the running command, which would end with `code`."""
+    context = click.get_current_context(silent=True)
+    return NOT_WHOLE if code == 0 and context is not None and context.meta.get(_NOTED) else code
+
+
 def end_without_threads() -> None:
-    """End the process here, with exit code 0, if a daemon thread runs; return if none does.
+    """End the process here, with the command's exit code, if a daemon thread runs; return if none does.
 
     The interpreter stops such a thread where it next takes the lock. If C++ code of torch or msgpack called it, that
     aborts the process: "terminate called without an active exception".
@@ -41,7 +58,7 @@ def end_without_threads() -> None:
     if any(thread.daemon for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(exit_code())
 
 
 def drop_output() -> None:

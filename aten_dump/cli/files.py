@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
 from ..errors import StoreError
-from ..whole_files import replaced_when_whole
+from ..whole_files import refuse_to_replace_part_of, replaced_when_whole
 
 ESCAPED: Final = "backslashreplace"  # what no encoding can write, such as a path that is not UTF-8
 
 
 @contextmanager
-def opened(path: Path | None) -> Iterator[TextIO]:
+def opened(path: Path | None, dumps: Iterable[Path] = ()) -> Iterator[TextIO]:
     """Open a file to write, or stdout; see `replaced_when_whole`.
 
+    Args:
+        path: the file; None is stdout.
+        dumps: what is read to write it.
+
     Raises:
-        StoreError: the file cannot be written.
+        ConfigError: the file is part of a dump.
+        StoreError: it cannot be written.
     """
     if path is None:
         yield sys.stdout
         return
+    refuse_to_replace_part_of(dumps, path)
     try:
         with replaced_when_whole(path) as part, open(part, "w", encoding="utf-8", newline="", errors=ESCAPED) as file:
             yield file

@@ -13,7 +13,7 @@ from .. import IS_COMPILED, __version__
 from ..errors import AtenDumpError, StoreError
 from ..plain_text import visible_lines
 from .completion import install_option
-from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint
+from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint, exit_code
 
 # name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used, as torch
 # takes a second to import.
@@ -74,9 +74,13 @@ class Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand; errors of aten_dump and of the system, as of a disk that is full, become a message."""
+        """Run a subcommand; errors of aten_dump and of the system, as of a disk that is full, become a message.
+
+        What ends well ends with another exit code where the dump is not whole; see `ending`.
+        """
         try:
-            return super().invoke(ctx)
+            super().invoke(ctx)
+            _end(exit_code())
         except BrokenPipeError:
             drop_output()  # click would end with 1, which means "differ"
             raise click.exceptions.Exit(Failure.exit_code) from None
@@ -85,11 +89,18 @@ class Commands(click.Group):
         except (KeyboardInterrupt, click.Abort):
             click.echo(INTERRUPTED_TEXT, err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
-        except (click.ClickException, click.exceptions.Exit):
+        except click.exceptions.Exit as error:
+            _end(exit_code(error.exit_code))
+        except click.ClickException:
             raise
         except Exception:  # noqa: BLE001 - printed whole
             traceback.print_exc()  # not the dump's fault nor the user's: 3 tells scripts so, the traceback us
             raise click.exceptions.Exit(TOOL_FAILED) from None
+
+
+def _end(code: int) -> None:
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 def _text_of(error: AtenDumpError | OSError) -> str:

@@ -1,25 +1,37 @@
-"""Arguments and options that several subcommands share."""
+"""Arguments and options that several subcommands share, and the door through which they open dumps.
+
+Theory of operation
+    What is damaged, cut or incomplete is said in the first line, before the subcommand prints anything, and the
+    subcommand is kept from ending with 0 (`ending`). So none can forget it, and none can pass what is not whole.
+    `compare` has its lines and its exit code from `Comparison`, as the public API gives the same answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
-from ..dump import Calls, RankDump, open_dump
+from ..dump import Calls, Dump, RankDump, open_dump
 from ..dump.call_filter import Wanted
 from ..dump.index.call_modes import MODES
+from ..dump.wholeness import Recorded, not_whole_lines
 from ..dump.why_absent import no_such_filter
 from ..errors import MissingDataError
 from ..store.records import CALL_KINDS, PHASES
 from .console import echo
-
-if TYPE_CHECKING:
-    from ..dump import Dump
+from .ending import never_end_well
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Numbers(Protocol):
+    """Steps or ranks that are asked for."""
+
+    def __contains__(self, number: int, /) -> bool: ...
+
 
 dump_argument = click.argument("dump", type=click.Path(path_type=Path))
 
@@ -79,8 +91,26 @@ def limit_option(default: int | None, what: str) -> Callable[[Function], Functio
     )
 
 
-def open_rank(path: Path, step: int | None, rank: int | None) -> RankDump:
-    """Open one step and rank of a dump, by default the first of each.
+def open_all(path: Path, *, steps: Numbers | None = None, ranks: Numbers | None = None) -> Dump:
+    """Open a dump and say what is not whole of its steps and ranks, and of the folder where all are asked for.
+
+    Args:
+        path: the dump.
+        steps: the steps that are asked for; None is all.
+        ranks: likewise.
+    """
+    dump = open_dump(path)
+    asked = (
+        rank.anew()  # so that only one index is in memory at a time
+        for rank in dump.all_ranks()
+        if (steps is None or rank.step in steps) and (ranks is None or rank.rank in ranks)
+    )
+    say_not_whole(dump.path, asked, dump.problems if steps is ranks is None else ())
+    return dump
+
+
+def open_rank(path: Path, step: int | None, rank: int | None, *, err: bool = False) -> RankDump:
+    """Open one step and rank of a dump, by default the first of each, and say what is not whole of it.
 
     Raises:
         MissingDataError: the dump has no steps, or not this one.
@@ -88,14 +118,24 @@ def open_rank(path: Path, step: int | None, rank: int | None) -> RankDump:
     dump = open_dump(path)
     if step is None:
         end_if_never_fired(dump)
+    found = find_rank(dump, step, rank)
+    say_not_whole(dump.path, [found], err=err)
+    return found
+
+
+def find_rank(dump: Dump, step: int | None, rank: int | None) -> RankDump:
+    """Return one step and rank, by default the first of each."""
     found = dump.step(_first(dump) if step is None else step)
     return found.rank(found.ranks[0] if rank is None else rank)
 
 
-def say_problems(dump: Dump) -> None:
-    """Say on stderr what is wrong with the folder of a dump, where the command goes on with what is there."""
-    for problem in dump.problems:
-        echo(problem, err=True)
+def say_not_whole(where: Path, ranks: Iterable[Recorded], problems: Iterable[str] = (), *, err: bool = False) -> None:
+    """Print what is not whole, on stderr with `err`, and keep the command from ending with 0."""
+    lines = not_whole_lines(where, ranks, problems)
+    for line in lines:
+        echo(line, err=err)
+    if lines:
+        never_end_well()
 
 
 def end_if_never_fired(dump: Dump) -> None:

@@ -17,9 +17,9 @@ _SEARCHED_BYTES: Final = 64 << 20  # of indexes, for a name: about a second
 class Place:
     """The step and rank of a command that shows one, and its dump."""
 
-    def __init__(self, path: Path, step: int | None, rank: int | None) -> None:
+    def __init__(self, path: Path, step: int | None, rank: int | None, *, err: bool = False) -> None:
         """Open it as `open_rank` does."""
-        self.rank = open_rank(path, step, rank)
+        self.rank = open_rank(path, step, rank, err=err)
         self.dump = open_dump(path)
         self._is_default = step is None
 

@@ -21,6 +21,7 @@ from .optimizer_groups import OptimizerGroup, optimizer_groups
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
 from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors
+from .wholeness import State, lacks_of, state_of
 from .why_absent import missing_parts, no_such_call, why_no_calls
 
 _MOST_COMPLETIONS: Final = 100_000  # names: more would make each Tab wait
@@ -48,13 +49,33 @@ class RankDump(Recording):
 
     @property
     def complete(self) -> bool:
-        """True when the step was committed; `missing` says what lacks otherwise."""
+        """True when the step was committed, by the program or a recovery; `state` says whether all of it is there."""
         return self.tables.commit is not None
+
+    @property
+    def state(self) -> State:
+        """``complete``, ``interrupted`` or ``damaged``; of what is not complete no tool says that nothing is wrong."""
+        return state_of(self.tables, self._lost_blobs)
 
     @cached_property
     def missing(self) -> list[str]:
-        """What an interrupted dump lacks, in sentences; empty for a whole one."""
-        return missing_parts(self.tables, len(self.source.lost_blobs(self.tables)))
+        """What a recording lacks that is not whole, in sentences; empty for a whole one."""
+        return missing_parts(self.tables, self._lost_blobs)
+
+    @property
+    def lacks(self) -> str:
+        """State and missing parts as a clause; "" for a complete one."""
+        return "" if self.state == "complete" else lacks_of(self.state, self.missing)
+
+    @cached_property
+    def index_lacks(self) -> str:
+        """The same of the index alone: for who reads no bytes, or notes which of them are gone."""
+        state = state_of(self.tables, 0)
+        return "" if state == "complete" else lacks_of(state, missing_parts(self.tables, 0))
+
+    @cached_property
+    def _lost_blobs(self) -> int:
+        return len(self.source.lost_blobs(self.tables))
 
     @property
     def notes(self) -> list[records.Note]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from itertools import islice
 from typing import Final
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..patterns import op_names, outer_modules
 from ..store import records
-from ..store.records import RECOVERED
+from ..store.records import DAMAGED, FAILED, RECOVERED
 from .call_filter import CallFilter, Wanted
 from .index.source import Source
 from .index.tables import Tables
@@ -134,20 +134,7 @@ def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
         tables: its records.
         lost_blobs: journaled tensors whose bytes are not in their shard.
     """
-    found: list[str] = []
-    if tables.commit is None:
-        found.append(
-            "no commit record: the program ended before the step was complete; "
-            f"{len(tables.calls) - len(tables.unfinished)} finished calls and {len(tables.values)} values are there"
-        )
-    elif _is_recovered(tables):
-        found.append(
-            "recovered after it was cut short: the last calls, and bytes of small tensors seen just before, may be gone"
-        )
-    if not tables.has_header:
-        found.append("no header record: the program ended before the first records were written")
-    if tables.dropped_bytes:
-        found.append(f"the last {tables.dropped_bytes} bytes of the index were torn and have been dropped")
+    found = list(_lost_records(tables))
     if tables.unfinished:
         names = [tables.call_name(tables.calls[tables.positions[id]]) for id in sorted(tables.unfinished)]
         shown = ["...", *names[-_MAX_NAMES:]] if len(names) > _MAX_NAMES else names
@@ -161,3 +148,32 @@ def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
     if unstored:
         found.append(f"{unstored} values name stored bytes that the index does not describe")
     return found
+
+
+def _lost_records(tables: Tables) -> Iterator[str]:
+    """Yield what an index has lost of its end, or never had."""
+    told = {note.code: note.message for note in tables.notes}
+    finished = len(tables.calls) - len(tables.unfinished)
+    if tables.damage is not None:
+        had = "" if tables.lost_commit is None else f" of {tables.lost_commit.calls}"
+        yield f"{finished}{had} calls can be read: {tables.damage}"
+    elif tables.commit is None:
+        yield (
+            "no commit record: the program ended before the step was complete; "
+            f"{finished} finished calls and {len(tables.values)} values are there"
+        )
+    elif DAMAGED in told:
+        yield f"recovered after it was damaged: {told[DAMAGED]}"
+    elif RECOVERED in told:
+        yield (
+            "recovered after it was cut short: the last calls, and bytes of small tensors seen just before, may be "
+            f"gone; {finished} finished calls are there"
+        )
+    if FAILED in told:
+        yield f"the recorder failed, and what came after is not there: {told[FAILED]}"
+    if not tables.has_header and tables.damage is None:
+        yield "no header record: the program ended before the first records were written"
+    if tables.dropped_bytes and tables.damage is not None:
+        yield f"{tables.dropped_bytes} of the {tables.index_bytes} bytes of the index are dropped"
+    elif tables.dropped_bytes:
+        yield f"the last {tables.dropped_bytes} bytes of the index were torn and have been dropped"

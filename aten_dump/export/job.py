@@ -13,7 +13,7 @@ from pathlib import Path
 from ..config import Selection
 from ..dump import Dump, RankDump, open_dump
 from ..errors import ConfigError, MissingDataError, StoreError
-from ..whole_files import refuse_url
+from ..whole_files import refuse_to_replace_part_of, refuse_url
 from .chosen_calls import ChosenCalls, Progress
 from .targets import TARGETS, Target
 
@@ -107,9 +107,7 @@ def _refuse_to_replace(final: Path, dump: Path, target: Target, overwrite: bool)
         return
     if not overwrite:
         raise ConfigError(f"{final} exists already; name another place to write to, or give --overwrite")
-    place, source = final.resolve(), dump.resolve()
-    if place.is_relative_to(source) or source.is_relative_to(place):
-        raise ConfigError(f"{final} is the dump {dump}, holds it or lies in it: name a place outside the dump")
+    refuse_to_replace_part_of([dump], final)
     if target.is_file and final.is_dir():
         raise ConfigError(f"{final} is a folder, and one file is to be written: name a file")
     if final.exists() and not final.is_file() and not final.is_dir():

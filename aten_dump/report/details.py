@@ -8,7 +8,7 @@ from ..dump import Call, Value
 from ..dump.optimizer_groups import optimizer_groups
 from ..errors import MissingDataError
 from ..torch_names import with_numbers
-from .units import argument, format_bytes, format_ns, format_number, tensor_type
+from .units import argument, duration_text, format_bytes, format_number, tensor_type
 
 _MAX_PARTNERS = 20
 
@@ -38,7 +38,7 @@ def _facts(call: Call) -> Iterator[str]:
         "parent": None if call.parent is None else call.parent.name,
         "sequence_nr": call.sequence_nr,
         "thread": call.thread,
-        "duration": format_ns(call.duration_ns) if call.finished else "unknown: the call was cut short",
+        "duration": duration_text(call) or None if call.finished else "unknown: the call was cut short",
         "error": call.error,
     }
     for name, fact in facts.items():

@@ -11,6 +11,7 @@ from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.command_lines import next_line
 from ..dump.shown.short_texts import format_exactly
 from ..dump.shown.step_ranks import told_together
+from ..dump.wholeness import reason_of
 from ..store.op_names import is_collective
 from .table import Table, names, numbers, words
 
@@ -39,6 +40,9 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
         yield from _event_lines(
             f"no error in {where}, but gradients overflowed as a gradient scaler expects", found.scaled[0]
         )
+    elif found.lacks:
+        yield f"whether a call of {where} made NaN or Inf is not known: the recording is {reason_of(found.lacks)}"
+        yield "of the calls that can be read none made one that was not a mask"
     elif found.contained:
         is_known = " is known to have" if found.unknown else ""
         yield f"no NaN or Inf of {where}{is_known} reached a loss, a gradient or what the step leaves (masks ignored)"
@@ -111,7 +115,10 @@ def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
     contained = sum(1 for found in all_found if found.first is None and not found.scaled and found.contained)
     aside = f" (in {contained} a NaN or Inf reached nothing)" if contained else ""
     yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks{aside}"
-    unknown = sum(1 for found in all_found if found.first is None and found.unknown)
+    lacking = sum(1 for found in all_found if found.first is None and found.lacks)
+    if lacking:
+        yield f"of {lacking} that are not whole it is not known"
+    unknown = sum(1 for found in all_found if found.first is None and found.unknown and not found.lacks)
     if unknown:
         yield f"of {unknown} of these not all could be judged"
 
@@ -132,7 +139,9 @@ def _in_short(found: NonFinite) -> str:
         return f"first in {found.first.name} ({found.first.op})"
     if found.scaled:
         return "no error, but gradients overflowed as a gradient scaler expects"
-    return "not all could be judged"
+    if found.lacks:
+        return "not whole: it is not known whether a call made NaN or Inf"
+    return "not all could be judged" if found.unknown else "near overflow"
 
 
 def _place(event: Event) -> str:

@@ -9,6 +9,7 @@ from itertools import islice
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
 from ..dump.shown.command_lines import next_line
+from ..dump.wholeness import reason_of
 from .table import Table, names, numbers, words
 
 
@@ -22,6 +23,8 @@ def answer_lines(found: Replay) -> Iterator[str]:
         others = len(found.suspects) - 1
         if others:
             yield f"  {others} other ops are further off than an honest implementation is (more than {SUSPECT:g} times)"
+    elif found.lacks:
+        yield f"whether an op of {where} is off is not known: the recording is {reason_of(found.lacks)}"
     elif found.ops and found.dtype == "float64":
         worst = found.ops[0]
         yield f"no op of {where} is further off than an honest implementation is"

@@ -17,6 +17,7 @@ from .units import counted, format_bytes, format_number, tensor_type
 
 # How well a statistic can be spared where a terminal is narrow.
 _SPARE: Final = {"count": 4, "zero": 3, "negative": 3, "positive": 3, "std": 2, "mean": 1, "l2norm": 1}
+UNCHECKED: Final = "unchecked"  # state of an index that ends with its commit record, and was not read whole
 
 
 def run_lines(dump: Dump) -> Iterator[str]:
@@ -30,8 +31,18 @@ def run_lines(dump: Dump) -> Iterator[str]:
         yield f"  restart {restarts}: {sizes} in {attempt.path}"
 
 
-def steps_table(found: Iterable[tuple[RankDump, Summary]], kinds: dict[RankDump, Counter[str]] | None) -> Table:
-    """Return a row for each step and rank; with counts of calls by kind where given."""
+def steps_table(
+    found: Iterable[tuple[RankDump, Summary]],
+    kinds: dict[RankDump, Counter[str]] | None,
+    states: Mapping[RankDump, str] | None = None,
+) -> Table:
+    """Return a row for each step and rank; with counts of calls by kind where given.
+
+    Args:
+        found: the steps and ranks, and what the two ends of their indexes say.
+        kinds: counts of calls.
+        states: their states; where they are not given, nobody has read what lies between the ends.
+    """
     kind_names = CALL_KINDS if kinds is not None else ()
     table = Table(
         words("step"),
@@ -45,12 +56,13 @@ def steps_table(found: Iterable[tuple[RankDump, Summary]], kinds: dict[RankDump,
         numbers("shard files", spare=3),
     )
     for rank, summary in found:
-        commit = summary.commit
+        state = (states or {}).get(rank) or (UNCHECKED if summary.commit else "interrupted")
+        commit = summary.commit if state in (UNCHECKED, "complete") else None
         counts = kinds[rank] if kinds is not None and rank in kinds else None
         table.add_row(
             str(rank.step),
             str(rank.rank),
-            "complete" if commit else "interrupted",
+            state,
             str(commit.calls) if commit else "?" if counts is None else str(counts.total()),
             *(str(counts[kind]) if counts is not None else "?" for kind in kind_names),
             str(commit.values) if commit else "?",

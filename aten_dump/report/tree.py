@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..dump import Call, Calls, RankDump
-from .units import argument, format_ns
+from .units import argument, duration_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def call_line(line: TreeLine) -> str:
     parts = ["  " * (line.depth - 1) + call.name, signature(call)]
     if call.mutated:
         parts.append(f"writes {', '.join(call.mutated)}")
-    parts.append(format_ns(call.duration_ns) if call.finished else "cut short")
+    parts += filter(None, [duration_text(call)])
     if call.error:
         parts.append(f"raised {call.error}")
     return "  ".join(parts)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..dump import GeneratorRef, ObjectRef, ReprRef, Value
-from ..dump.shown.short_texts import format_bytes, format_ns, format_number, tensor_type
+from ..dump.shown.short_texts import duration_text, format_bytes, format_number, tensor_type
 
-__all__ = ["argument", "counted", "format_bytes", "format_ns", "format_number", "tensor_type"]
+__all__ = ["argument", "counted", "duration_text", "format_bytes", "format_number", "tensor_type"]
 
 _MAX_TENSORS: Final = 3
 _MAX_LITERALS: Final = 8

@@ -23,6 +23,7 @@ import msgpack
 import xxhash
 
 from ..errors import FormatError, MissingDataError, StoreError
+from .index_ends import END_BYTES, find_unproven_commit, first_records
 from .raw_rows import RawRows, split_records
 from .records import COMMIT, FORMAT_VERSION, HEADER, RECORD_TYPES, Commit, Header
 from .regular_files import let_go, open_inside
@@ -64,6 +65,8 @@ class IndexData:
     dropped_bytes: int  # after the last good check
     last_check: int  # where the last good check record starts
     problem: str | None  # None: complete and whole
+    damage: str | None = None  # why what was dropped is not what was written; None: it was never written whole
+    lost_commit: Commit | None = None  # a commit record among what was dropped: it says how much there was
 
     @property
     def committed(self) -> bool:
@@ -125,12 +128,13 @@ def read_open_index(fd: int, path: Path) -> IndexData:
     """Read an index through a descriptor that is at its beginning; `path` names it in errors."""
     try:
         data, good = _read_good(fd, path)
-        size = os.fstat(fd).st_size
+        size = max(os.fstat(fd).st_size, good.nbytes)
+        tail = os.pread(fd, END_BYTES, max(good.nbytes, size - END_BYTES))
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-    return index_of(path, data, good, max(size, good.nbytes))
+    return index_of(path, data, good, size, tail)
 
 
 def _read_good(fd: int, path: Path) -> tuple[bytearray, GoodPart]:
@@ -149,7 +153,7 @@ def _read_good(fd: int, path: Path) -> tuple[bytearray, GoodPart]:
     return data, checks.part
 
 
-def index_of(path: Path, data: Bytes, good: GoodPart, size: int | None = None) -> IndexData:
+def index_of(path: Path, data: Bytes, good: GoodPart, size: int | None = None, tail: bytes = b"") -> IndexData:
     """Read the good part of the bytes of an index.
 
     Args:
@@ -157,11 +161,18 @@ def index_of(path: Path, data: Bytes, good: GoodPart, size: int | None = None) -
         data: the bytes, or as many of them as hold the good part.
         good: the good part.
         size: how many there are, where `data` are not all.
+        tail: the last of the bytes after the good part, where `data` are not all.
     """
     rows, unknown = split_records(memoryview(data)[: good.nbytes], str(path))
     header = Header._make(rows[HEADER][0][:8]) if rows[HEADER] else None
     commit = Commit._make(rows[COMMIT][-1][:7]) if rows[COMMIT] else None
     dropped = (len(data) if size is None else size) - good.nbytes
+    lost_commit = (
+        _lost_commit(tail or bytes(data[good.nbytes :][-END_BYTES:]), good.nbytes + dropped) if dropped else None
+    )
+    damage = good.problem
+    if damage is None and dropped and (commit is not None or lost_commit is not None):
+        damage = f"the last {dropped} bytes are not what was written"
     return IndexData(
         path=path,
         header=header,
@@ -171,8 +182,14 @@ def index_of(path: Path, data: Bytes, good: GoodPart, size: int | None = None) -
         good_bytes=good.nbytes,
         dropped_bytes=dropped,
         last_check=good.last_check,
-        problem=_problem(path, commit is not None, dropped, good.problem),
+        problem=_problem(path, commit is not None, dropped, damage),
+        damage=damage,
+        lost_commit=lost_commit,
     )
+
+
+def _lost_commit(tail: bytes, size: int) -> Commit | None:
+    return find_unproven_commit(tail, size - len(tail))
 
 
 def good_part(data: Bytes) -> GoodPart:
@@ -212,25 +229,6 @@ class _Checks:
         self._position = max(self._position, len(data) - _CHECK_BYTES)
 
 
-def first_records(data: Bytes, count: int) -> list[Any]:
-    """Decode up to `count` records at the beginning of some bytes, as far as they are whole.
-
-    Raises:
-        ValueError, TypeError, msgpack.UnpackException: they are not msgpack.
-    """
-    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=0)
-    unpacker.feed(data)
-    found: list[Any] = []
-    start = 0
-    with contextlib.suppress(msgpack.OutOfData):
-        while len(found) < count:
-            unpacker.skip()  # an array may say that it has billions of items: memory is taken when they are there
-            end = unpacker.tell()
-            found.append(msgpack.unpackb(data[start:end], use_list=False, strict_map_key=False))
-            start = end
-    return found
-
-
 def _refuse_foreign(path: Path, data: Bytes) -> None:
     """Raise unless the file begins like an index of a version that this code reads."""
     if len(data) >= 2 and not (0x90 <= data[0] <= 0x9F and data[1] == HEADER):
@@ -255,10 +253,15 @@ def _refuse_foreign(path: Path, data: Bytes) -> None:
 def _problem(path: Path, committed: bool, dropped: int, damage: str | None) -> str | None:
     if committed and not dropped:
         return None
-    parts = [f"{path}:"]
-    parts.append("the step is complete" if committed else "the step was cut short, it has no commit record")
+    if committed:
+        state = "the step is complete"
+    elif damage:
+        state = "the index is damaged"
+    else:
+        state = "the step was cut short, it has no commit record"
+    parts = [f"{path}: {state}"]
     if dropped:
-        parts.append(f"; {dropped} bytes after the last good check record are dropped")
+        parts.append(f"{dropped} bytes after the last good check record are dropped")
     if damage:
-        parts.append(f"; {damage}")
-    return " ".join(parts).replace(" ;", ";")
+        parts.append(damage)
+    return "; ".join(parts)

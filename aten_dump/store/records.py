@@ -49,7 +49,10 @@ CALL_KINDS: Final = ("aten", "api", "module", "node")
 PHASES: Final = ("forward", "recompute", "backward", "optimizer")
 LAYOUTS: Final = ("strided", "compact", "sample")
 
-RECOVERED: Final = "recovered"  # code of the Note that a recovery leaves
+FAILED: Final = "failed"  # code of the Note of a recorder that failed and recorded no more
+# Codes of the Notes that a recovery leaves.
+RECOVERED: Final = "recovered"
+DAMAGED: Final = "damaged"  # beside it: what was lost had been written, and has changed since
 
 # Bits of Value.flags.
 UNDEFINED: Final = 1  # memory that nothing has written yet (torch.empty): it has no contents to record

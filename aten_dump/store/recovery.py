@@ -30,7 +30,7 @@ from ..errors import AtenDumpError, FormatError, MissingDataError, StoreError
 from .checking.references import check_shards
 from .index_reader import IndexData, index_path, read_open_index
 from .rank_lock import RankLock, lock_file
-from .records import BLOB, CALL, COMMIT, NOTE, RECOVERED, SHARD, VALUE, Blob, Commit, Header, Note, Shard
+from .records import BLOB, CALL, COMMIT, DAMAGED, NOTE, RECOVERED, SHARD, VALUE, Blob, Commit, Header, Note, Shard
 from .regular_files import GrowingFile, let_go, open_folder, open_inside, size_inside, write_all, written
 from .shards import encode_header, header_entries, partial_name, read_header, shard_name
 from .writing.index_writer import IndexWriter
@@ -138,7 +138,8 @@ def _complete(fd: int, directory: Path, data: IndexData) -> RecoveryReport:
     if data.problem is None:
         message = f"complete; headers of shards were damaged and are written anew: {completed[:100]}"
     else:
-        message = f"cut short; {data.dropped_bytes} bytes of the index and {len(lost)} blobs were lost"
+        begin = "cut short" if data.damage is None else "damaged"
+        message = f"{begin}; {data.dropped_bytes} bytes of the index and {len(lost)} blobs were lost"
     if lost:
         message += f": {lost[:100]}"
     _complete_index(fd, data, sizes, message)
@@ -245,5 +246,9 @@ def _complete_index(fd: int, data: IndexData, sizes: list[int], message: str) ->
     index = IndexWriter(GrowingFile.opened(fd), data.good_bytes, last_check)
     blob_bytes = int(data.rows[BLOB].column(_NBYTES).sum())
     calls, values, blobs = (len(data.rows[kind]) for kind in (CALL, VALUE, BLOB))
-    index.add([Note(NOTE, RECOVERED, message, 1), Commit(COMMIT, calls, values, blobs, blob_bytes, sizes, {})])
+    notes = [Note(NOTE, RECOVERED, message, 1)]
+    if data.damage is not None:
+        had = "" if data.lost_commit is None else f" of {data.lost_commit.calls}"
+        notes.append(Note(NOTE, DAMAGED, f"{calls}{had} calls were left: {data.damage}", 1))
+    index.add([*notes, Commit(COMMIT, calls, values, blobs, blob_bytes, sizes, {})])
     index.flush()

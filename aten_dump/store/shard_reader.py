@@ -21,6 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import FormatError, MissingDataError, StoreError
+from .damage_seen import note_damage
 from .records import Blob, Shard
 from .regular_files import let_go, open_inside
 from .shards import partial_name, shard_name
@@ -108,6 +109,7 @@ class ShardReader:
 
     def _compare(self, blob: Blob, digest: bytes) -> None:
         if digest != blob.checksum:
+            note_damage(f"blob {blob.id} of {self._directory / shard_name(blob.shard)} does not have its checksum")
             raise FormatError(
                 f"blob {blob.id}, {blob.nbytes} bytes at {blob.offset} of {self._directory / shard_name(blob.shard)}, "
                 f"has checksum {digest.hex()}, {blob.checksum.hex()} was recorded: these are not the bytes that were "
@@ -154,8 +156,10 @@ class ShardReader:
             start = int.from_bytes(os.pread(file.fd, 8, 0), "little") + 8
             if path is finished and start != self._header_bytes[number]:
                 expected = self._header_bytes[number]
+                note_damage(f"{path} has another header than it was written with")
                 raise FormatError(f"{path} has {start} bytes before its data, the index says {expected}")
             return file
+        note_damage(f"{finished} does not exist")
         raise MissingDataError(f"{finished} does not exist, nor its .partial: copy it next to the index it belongs to")
 
 
@@ -174,6 +178,7 @@ class _ShardFile:
 
 
 def _cut_off(blob: Blob, directory: Path, there: int) -> MissingDataError:
+    note_damage(f"bytes of shard {blob.shard} in {directory} from {there} on are lost")
     return MissingDataError(
         f"blob {blob.id} in {directory} has {blob.nbytes} bytes at {blob.offset} of the data of shard {blob.shard}, "
         f"whose file ends at byte {there}: they were lost when the run or its machine was cut short"

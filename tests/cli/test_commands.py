@@ -68,16 +68,21 @@ def test_ls_without_details_reads_no_whole_index(run: Run, dump: Path) -> None:
     result = run("ls", dump, "--no-details")
     assert result.exit_code == 0
     assert [row[:4] for row in words(result.stdout) if row[0] in "35"] == [
-        ["3", "0", "complete", "10"],
-        ["5", "0", "complete", "10"],
+        ["3", "0", "unchecked", "10"],
+        ["5", "0", "unchecked", "10"],
     ]
+    assert "unchecked: only the two ends of these indexes were read" in result.stdout
 
 
 def test_ls_of_an_interrupted_dump(run: Run, torn: Path) -> None:
     result = run("ls", torn)
     assert [row[1:3] for row in words(result.stdout) if row[0] == "0"] == [["0", "complete"], ["1", "interrupted"]]
     assert "1 of 2 step/rank folders are interrupted; `aten-dump recover" in result.stdout
-    assert "step 0 rank 1: the last 2 bytes of the index were torn" in result.stdout
+    first = result.stdout.splitlines()[0]
+    assert (
+        "step 0 rank 1: interrupted (no commit record" in first and "the last 2 bytes of the index were torn" in first
+    )
+    assert result.exit_code == 2
 
 
 def test_summary(dump: Path) -> None:
@@ -286,7 +291,8 @@ def test_recover(run: Run, torn: Path) -> None:
     assert result.exit_code == 0
     assert "step 0 rank 1: cut short; 2 bytes of the index and 0 blobs were lost" in result.stdout
     assert "1 of 2 step/rank folders recovered, 1 needed nothing" in result.stdout
-    assert run("verify", torn).exit_code == 0
+    result = run("verify", torn)
+    assert result.exit_code == 1 and result.stdout.startswith("step 0 rank 1: interrupted (recovered after it was cut")
     rank = open_dump(torn).rank(0, 1)
     assert rank.complete
     assert rank.tensor("Aten.addmm.0.forward.output.0").equal(before)
@@ -298,9 +304,12 @@ def test_a_dump_cut_before_its_first_record(run: Run, tmp_path: Path) -> None:
     (root / "step1" / "rank0").mkdir(parents=True)
     (root / "step1" / "rank0" / "index.msgpack").write_bytes(b"\x98")
     result = run("ls", root)
-    assert result.exit_code == 0
-    assert "step 1 rank 0: no header record" in result.stdout
-    assert run("show", root, "--step", 1).exit_code == 0
+    assert result.exit_code == 2
+    first = result.stdout.splitlines()[0]
+    assert "step 1 rank 0: interrupted (no commit record" in first and "no header record" in first
+    result = run("show", root, "--step", 1)
+    assert result.exit_code == 2 and "step 1 rank 0: interrupted" in result.stdout.splitlines()[0]
+    assert result.stdout.splitlines()[1].endswith("(step 1, rank 0) has no calls")
     assert len(open_dump(root).rank(1, 0).calls) == 0
 
 

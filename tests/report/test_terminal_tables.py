@@ -47,7 +47,7 @@ def test_a_step_that_was_interrupted_has_no_totals(dump: Dump) -> None:
     found = [(rank, summarize(rank.directory)) for rank in ranks]
     header, complete, interrupted = cells(steps_table(found, None))
     assert header == ["step", "rank", "state", "calls", "values", "index", "shards", "shard files"]
-    assert complete[:5] == ["0", "0", "complete", "10", str(found[0][1].commit.values)]  # type: ignore[union-attr]
+    assert complete[:5] == ["0", "0", "unchecked", "10", str(found[0][1].commit.values)]  # type: ignore[union-attr]
     assert interrupted[:5] == ["1", "0", "interrupted", "?", "?"]
     kinds = {ranks[1]: Counter(aten=5, api=3)}
     header, complete, interrupted = cells(steps_table(found, kinds))

@@ -20,6 +20,7 @@ from types import FrameType
 from aten_dump import AtenDumpError, compare, stop_all
 from tests.torture import failing
 from tests.torture.changing import copied, corrupted, mutated
+from tests.torture.flipping import COMMANDS, spoil_and_ask
 from tests.torture.foreign import FOREIGN_HARMS, ORIGINALS, spoiled_foreign
 from tests.torture.full_disks import MOST_PAGES, PLACES, fill_one, small_disk
 from tests.torture.hostile import HARMS
@@ -42,6 +43,7 @@ KINDS = {
     "interrupted": 5000,
     "failing": 6000,
     "full": 66,
+    "flipped": 1500,
 }
 
 
@@ -142,6 +144,13 @@ def _fill(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> 
         counts.refused += fill_one(disk, place, pages)
 
 
+def _flip(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
+    with warnings.catch_warnings(), limited(3 * len(COMMANDS) * seconds):
+        warnings.simplefilter("ignore")
+        spoil_and_ask(folder.parent / "flipping", chance)  # beside the case's folder: recorded once for all cases
+    counts.refused += 1
+
+
 def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Callable[..., None]:
     def case(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
         original = chance.choice(DUMPS)
@@ -220,6 +229,7 @@ _CASES: dict[str, Callable[..., None]] = {
     "interrupted": _interrupt,
     "failing": _fail,
     "full": _fill,
+    "flipped": _flip,
     "corrupted": _spoil(corrupted, compared=True),
     "mutated": _spoil(mutated, compared=False),
     "hostile": _spoil(_harm, compared=False),

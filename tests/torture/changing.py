@@ -141,11 +141,11 @@ def records_of(index: Path) -> list[list[Any]]:
     return [row for row in unpacker if row[0] != CHECK]
 
 
-def signed(rows: list[Any]) -> bytes:
-    """An index of some records with right checks."""
+def signed(rows: list[Any], size: int = 400) -> bytes:
+    """An index of some records with right checks, one after each `size` records."""
     data = b""
     start = 0
-    for batch in _batches(rows):
+    for batch in _batches(rows, size):
         data += b"".join(msgpack.packb(row) for row in batch)
         check = msgpack.packb([CHECK, len(data), xxhash.xxh3_64_digest(data[start:])])
         start = len(data)
@@ -153,7 +153,7 @@ def signed(rows: list[Any]) -> bytes:
     return data
 
 
-def _batches(rows: list[Any], size: int = 400) -> Iterator[list[Any]]:
+def _batches(rows: list[Any], size: int) -> Iterator[list[Any]]:
     for at in range(0, len(rows), size):
         yield rows[at : at + size]
 

@@ -24,6 +24,7 @@ SAMPLE = {
     "interrupted": 45,
     "failing": 45,
     "full": 18,
+    "flipped": 9,
 }
 
 

@@ -170,7 +170,8 @@ def _counts(evidence: RankEvidence) -> str:
         f"values compared {levels}" if levels else "no values compared",
     ]
     if unmatched:
-        lines.append(f"{unmatched} calls have no counterpart, which is never a pass")
+        unknown_to = f", {summary.not_compared} of them read and not compared" if summary.not_compared else ""
+        lines.append(f"{unmatched} calls exist in one dump only{unknown_to}")
     if evidence.aside:
         parts = ", ".join(f"{count} {text}" for text, count in evidence.aside.items())
         lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")

@@ -128,6 +128,7 @@ class RankEvidence:
     unproven: tuple[str, ...] = ()  # names of those that could only be estimated
     meets: tuple[Part, ...] = ()  # the target's collectives and messages
     leans: tuple[Leaning, ...] = ()  # on other ranks
+    not_whole: tuple[str, ...] = ()  # what a side lacks, so that nothing is said to agree
     unknown_ends: tuple[str, ...] = ()  # losses, gradients and memory left behind that could not be compared
 
     def count(self, status: Status) -> int:

@@ -80,7 +80,9 @@ class Knowledge:
     def tells_all(self) -> bool:
         """Whether every op of both sides was recorded, as each rank ran it: what no call reads is read by none."""
         ranks = self.target, self.baseline
-        is_whole = all(rank.complete and records_all_ops(rank) and not rank.config.get("trigger") for rank in ranks)
+        is_whole = all(
+            not rank.index_lacks and records_all_ops(rank) and not rank.config.get("trigger") for rank in ranks
+        )
         return self.kind == "aten" and is_whole and self.tells_memory and not self.wrapped
 
     def differences(self, target: Call, baseline: Call) -> list[ArgumentDifference]:

@@ -72,6 +72,16 @@ class Task:
     after: tuple[int, int] | None = None  # the steps after, likewise
     together: bool = False  # all ranks of each side are put together; `ranks` has the leads
 
+    @property
+    def step(self) -> int:
+        """The target's step."""
+        return self.steps[0]
+
+    @property
+    def rank(self) -> int:
+        """The target's rank."""
+        return self.ranks[0]
+
 
 def compare_rank(task: Task) -> RankEvidence:
     """Compare one step and rank; runs in any process."""
@@ -228,8 +238,6 @@ def _in_target_order(knows: Knowledge, call: Call) -> int:
 def incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
     """Yield notes on what two recordings lack, and on how their losses are scaled."""
     for rank, side in ((target, "target"), (baseline, "baseline")):
-        if not rank.complete:
-            yield f"the {side} was interrupted; calls after its end have no counterpart"
         if rank.why_no_calls is not None:
             yield f"the {side} {rank.why_no_calls}"
         if wrote_unseen(rank):

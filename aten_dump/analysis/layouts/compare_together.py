@@ -22,10 +22,12 @@ from ...dump import Call, Dump, RankDump, Value, open_dump
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...dump.across_ranks.whole_values import Correspondence, WholeValues
 from ...errors import MissingDataError
+from ...store.damage_seen import damage_seen
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
 from ..judging.rank_task import (
+    RECOMPUTE,
     Task,
     compare_rank,
     evidence_of,
@@ -50,6 +52,8 @@ from .reduced_values import settle_reduced
 from .unreduced_gradients import told_where_reduced, unreduced_findings
 
 _MOST_REPLICAS: Final = 3  # that are described
+_NOT_WHOLE: Final = "a side is not whole"
+_OF_CALLS: Final = ("input", "output", "mutated")  # how slots begin that are of a call, and not of the end of a step
 
 
 @dataclass(slots=True)
@@ -156,9 +160,50 @@ def renewed(pairs: Iterable[Pair], target: RankDump, baseline: RankDump) -> list
 
 
 def compare_task(task: Task) -> RankEvidence:
-    """Compare one step, of one rank or of all ranks together; runs in any process."""
-    with allowing(task.settings.allow_ops):
-        return compare_together(task) if task.together else compare_rank(task)
+    """Compare one step, of one rank or of all ranks together; runs in any process.
+
+    What a recording lacks that is not whole is told here, whatever the comparison itself made of it.
+    """
+    with allowing(task.settings.allow_ops), damage_seen() as damage:
+        found = compare_together(task) if task.together else compare_rank(task)
+    return of_what_is_whole(found, (*_not_whole(task), *(f"a dump is damaged: {one}" for one in damage)))
+
+
+def of_what_is_whole(found: RankEvidence, not_whole: tuple[str, ...]) -> RankEvidence:
+    """Return what was found of recordings that lack what some sentences say; all of it if there are none."""
+    return replace(without_absences(found), not_whole=not_whole) if not_whole else found
+
+
+def _not_whole(task: Task) -> Iterator[str]:
+    """Yield what the indexes lack that a task compares; lost bytes that were asked for are in `damage_seen`."""
+    sides = [("target", task.target, task.steps[0], task.ranks[0])]
+    if task.control != RECOMPUTE:
+        sides.append(("baseline", task.baseline, task.steps[1], task.ranks[1]))
+        sides += [] if task.control is None else [("control", task.control, task.steps[1], task.ranks[1])]
+    for side, path, number, rank in sides:
+        step = open_dump(path).step(number)
+        for one in step.ranks if task.together else (rank,):
+            lacks = step.rank(one).index_lacks
+            if lacks:
+                yield f"rank {one} of the {side} is {lacks}" if task.together else f"the {side} is {lacks}"
+
+
+def without_absences(found: RankEvidence) -> RankEvidence:
+    """Take back what may differ only because a side is not whole.
+
+    What a pair of calls was given and made is shown. What one side has and the other has not, and what is there at the
+    end (gradients, what is left behind), is not: the missing calls may make it.
+    """
+    rows = (
+        row if row.status != "different" or _is_shown(row) else replace(row, status="unknown", note=_NOT_WHOLE)
+        for row in found.rows
+    )
+    findings = tuple(finding for finding in found.findings if _is_shown(finding.row))
+    return replace(found, rows=tuple(rows), findings=findings, leans=())
+
+
+def _is_shown(row: Row) -> bool:
+    return row.target is not None and row.baseline is not None and row.slot.partition(".")[0] in _OF_CALLS
 
 
 def compare_together(task: Task) -> RankEvidence:
@@ -327,9 +372,6 @@ def layout_notes(side: Side) -> list[str]:
             f"the ranks of the {side.name} hold unlike parameters, as stages of a pipeline do; stages are not put "
             "together, so that nothing is said of them: compare runs of one layout, or replay each rank"
         )
-    for number, dump in rank.ranks.items():
-        if not dump.complete:
-            notes.append(f"rank {number} of the {side.name} was interrupted; what it lacks was not compared")
     for number, calls in side.lone.items():
         first = f"{calls[0].name} of rank {calls[0].rank.rank}"
         notes.append(

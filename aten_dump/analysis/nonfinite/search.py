@@ -25,7 +25,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
+from ...dump.wholeness import lacks_with
 from ...errors import MissingDataError
+from ...store.damage_seen import damage_seen
 from ...store.op_names import is_workspace
 from ..host_default import made_on_the_host
 from .explanations import Slot, Why, explain, explain_scaled, greatest_of
@@ -85,6 +87,7 @@ class NonFinite:
     has_scaler: bool = False  # a gradient scaler was at work, as far as the dump tells
     judged: int = 0  # results that something is known of
     contained: tuple[Event, ...] = ()  # NaN or Inf that reached no loss, no gradient and nothing that is left
+    lacks: str = ""  # what the recording lacks, which may have made NaN too; "" for a whole one
 
     @property
     def first(self) -> Event | None:
@@ -108,7 +111,9 @@ def find_nonfinite(rank: RankDump, near: float = NEAR) -> NonFinite:
             f'{rank.where} was recorded with DumpConfig.data="{rank.config["data"]}", which tells nothing of the '
             'elements; record again with data="statistic"'
         )
-    return _Search(rank, near).run()
+    with damage_seen() as damage:
+        found = _Search(rank, near).run()
+    return replace(found, lacks=lacks_with(rank.lacks, damage))
 
 
 class _Search:

@@ -13,9 +13,9 @@ from ...analysis.comparison import Comparison
 from ...analysis.comparison_rows import COLUMNS, comparison_rows
 from ...analysis.evidence.findings import STATUS_TEXTS, Row
 from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
-from ...dump import open_dump
 from ...report.comparison import comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
+from ...whole_files import refuse_to_replace_part_of
 from ..console import count_progress, echo, line_limit, print_table, say_left_out
 from ..files import opened
 from ..options import allow_ops_option
@@ -81,23 +81,17 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
         raise click.UsageError("--output needs --format csv, json or parquet; a table goes to the terminal")
     if form == "parquet" and options["output"] is None:
         raise click.UsageError("--format parquet needs --output")
+    dumps = [path for path in (target, baseline, options["control"]) if path is not None]
+    for path in filter(None, (options["output"], options["write_mapping"])):
+        refuse_to_replace_part_of(dumps, path)
     found = _compare(target, baseline, options)
     if options["write_mapping"] is not None:
         found.mapping.write(options["write_mapping"])
     to_stdout = form in ("csv", "json") and options["output"] is None
     echo(found.answer(), err=to_stdout)
     _write(found, form, options["status"], options["output"], options["limit"])
-    code = found.exit_code or _said_of_lost(target, baseline, is_part=options["step"] or options["rank"])
-    if code:
-        raise click.exceptions.Exit(code)
-
-
-def _said_of_lost(target: Path, baseline: Path | None, *, is_part: object) -> int:
-    """Say what is wrong with the folders of the dumps; what lacks something agrees in a part at most: exit code 2."""
-    problems = [problem for path in (target, baseline) if path is not None for problem in open_dump(path).problems]
-    for problem in problems:
-        echo(problem, err=True)
-    return 2 if problems and not is_part else 0
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)
 
 
 def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Comparison:

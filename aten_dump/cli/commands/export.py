@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from ...dump import open_dump
+from ...config import Selection
 from ...export import TARGETS, Options, export_dump
 from ..console import count_progress, echo
-from ..options import dump_argument, filter_options, say_problems
+from ..options import dump_argument, filter_options, open_all
 
 _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARGETS.items())
 
@@ -61,13 +61,16 @@ def command(
 ) -> None:
     """Write a dump in the format of another tool."""
     filters = {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
-    opened = open_dump(dump)
+    opened = open_all(dump, steps=_chosen("steps", steps), ranks=_chosen("ranks", ranks))
     with count_progress(f"exporting to {to}") as progress:
         options = Options(steps, ranks, filters, sources, overwrite)
         done = export_dump(opened, to, out, options, progress)
     echo(f"wrote {done.path}")
-    say_problems(opened)
     if not done.calls:
         echo(f"{dump} has no call that {to} takes, so that it holds none", err=True)
     for what, count in done.left_out.items():
         echo(f"left out {count} {what}", err=True)
+
+
+def _chosen(name: str, text: str) -> Selection | None:
+    return None if text == "all" else Selection.parse(name, text, "export's ")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
@@ -14,9 +14,11 @@ from ...dump import Dump, RankDump, open_dump
 from ...dump.index.summary import Summary
 from ...dump.shown.command_lines import command_line
 from ...dump.shown.step_ranks import told_together
-from ...report.terminal_tables import collectives_table, note_sentences, run_lines, steps_table
+from ...dump.wholeness import lacks_of
+from ...errors import AtenDumpError
+from ...report.terminal_tables import UNCHECKED, collectives_table, note_sentences, run_lines, steps_table
 from ..console import echo, print_lines, print_table, with_progress
-from ..options import dump_argument
+from ..options import dump_argument, say_not_whole
 
 # Up to here all indexes are read in about a second, and the details come without asking.
 _QUICK_INDEX_BYTES: Final = 64 << 20
@@ -38,7 +40,8 @@ _QUICK_INDEX_BYTES: Final = 64 << 20
 def command(dump: Path, details: bool | None, live: bool) -> None:
     """Print what DUMP holds: the run, and for each step and rank its state, calls, values and bytes.
 
-    Without details only the two ends of each index are read: quick for thousands of steps and ranks.
+    Without details only the two ends of each index are read: quick for thousands of steps and ranks. Exit code 0
+    when all that was read is whole; 2 when something is damaged, interrupted or missing, which comes first.
 
     \b
     Examples
@@ -50,22 +53,52 @@ def command(dump: Path, details: bool | None, live: bool) -> None:
     if live:
         _print_live(opened)
         return
-    print_lines(run_lines(opened))
     ranks = opened.all_ranks()
     summaries = [rank.summary() for rank in with_progress("reading", ranks)]
     if details is None:
         details = sum(summary.index_bytes for summary in summaries) <= _QUICK_INDEX_BYTES
-    kinds: dict[RankDump, Counter[str]] | None = None
-    notes: list[tuple[int, int, str]] = []
-    if details:
-        kinds = {}
-        # Each step and rank is opened anew, so that only one index is in memory at a time.
-        for rank in with_progress("reading indexes", ranks):
-            fresh = rank.anew()
-            kinds[rank] = fresh.calls_by_kind()
-            notes += ((rank.step, rank.rank, sentence) for sentence in note_sentences(fresh))
-    print_table(steps_table(zip(ranks, summaries, strict=True), kinds))
-    print_lines([*_interrupted(ranks, summaries, dump), *opened.problems, *told_together(notes)])
+    looks = {rank: _look(rank, summary, read=details) for rank, summary in _reading(ranks, summaries, details)}
+    say_not_whole(opened.path, looks.values(), opened.problems)
+    print_lines(run_lines(opened))
+    kinds = {rank: look.kinds for rank, look in looks.items()} if details else None
+    states = {rank: look.state for rank, look in looks.items()}
+    print_table(steps_table(zip(ranks, summaries, strict=True), kinds, states))
+    notes = ((look.step, look.rank, note) for look in looks.values() for note in look.notes)
+    print_lines([*_interrupted(ranks, summaries, dump), *told_together(notes)])
+    if UNCHECKED in states.values():
+        echo(f"{UNCHECKED}: only the two ends of these indexes were read; `aten-dump ls {dump} --details` reads all")
+
+
+class _Look(NamedTuple):
+    """What is said of a step and rank."""
+
+    step: int
+    rank: int
+    state: str
+    lacks: str
+    kinds: Counter[str]
+    notes: list[str]
+
+
+def _reading(
+    ranks: Sequence[RankDump], summaries: Sequence[Summary], details: bool
+) -> Iterable[tuple[RankDump, Summary]]:
+    pairs = list(zip(ranks, summaries, strict=True))
+    return with_progress("reading indexes", pairs) if details else pairs
+
+
+def _look(rank: RankDump, summary: Summary, *, read: bool) -> _Look:
+    """Look at a step and rank: at its whole index, or at what its ends say."""
+    where = rank.step, rank.rank
+    if not read:
+        return _Look(*where, *((UNCHECKED, "") if summary.commit else ("interrupted",) * 2), Counter(), [])
+    fresh = rank.anew()  # so that only one index is in memory at a time
+    try:
+        # What it lacks is said in the first lines already.
+        notes = [sentence for sentence in note_sentences(fresh) if not fresh.lacks or sentence not in fresh.missing]
+        return _Look(*where, fresh.state, fresh.lacks, fresh.calls_by_kind(), notes)
+    except AtenDumpError as error:  # a look at a dump does not end with one damaged file of it
+        return _Look(*where, "damaged", lacks_of("damaged", (str(error),)), Counter(), [])
 
 
 def _print_live(dump: Dump) -> None:
@@ -76,6 +109,8 @@ def _print_live(dump: Dump) -> None:
     if not latest:
         echo("no rank has written a step yet")
         return
+    looked_at = (rank.anew() for rank in latest.values())
+    say_not_whole(dump.path, [rank for rank in looked_at if rank.state == "damaged"])  # all are interrupted, as yet
     step = min(rank.step for rank in latest.values())
     ahead = [f"rank {number} is in step {rank.step}" for number, rank in latest.items() if rank.step > step]
     groups = collectives_of([rank for rank in dump.all_ranks() if rank.step >= step], dump.expected_ranks)

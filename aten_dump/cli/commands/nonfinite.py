@@ -9,12 +9,13 @@ from typing import Final
 import click
 
 from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
-from ...dump import RankDump, open_dump
+from ...dump import RankDump
 from ...dump.shown.command_lines import command_line
 from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines, what_next
 from ..console import echo, line_limit, print_lines, print_table, say_left_out, with_progress
-from ..options import dump_argument, end_if_never_fired, limit_option, places_options, say_problems
+from ..ending import never_end_well
+from ..options import dump_argument, end_if_never_fired, limit_option, open_all, places_options
 
 _NEAR_SHOWN: Final = 10  # values near overflow, of all steps and ranks
 _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
@@ -87,6 +88,8 @@ class _Told:
                 self._print(found)
             else:
                 self._in_short.append(summary)
+        if found.lacks:
+            never_end_well()
         if found.first is not None:
             if self._began is None or how_early(found) < how_early(self._began):
                 self._began = found
@@ -123,7 +126,7 @@ class _Told:
 
 
 def _is_clean(found: NonFinite) -> bool:
-    return found.first is None and not found.scaled
+    return found.first is None and not found.scaled and not found.lacks
 
 
 def _are_of_one_place(one: NonFinite, other: NonFinite) -> bool:
@@ -131,12 +134,11 @@ def _are_of_one_place(one: NonFinite, other: NonFinite) -> bool:
 
 
 def _places(path: Path, step: int | None, rank: int | None) -> list[RankDump]:
-    dump = open_dump(path)
+    dump = open_all(path, steps=None if step is None else (step,), ranks=None if rank is None else (rank,))
     if step is None:
         end_if_never_fired(dump)
     else:
         dump.step(step)  # says what there is, where this one is not
-    say_problems(dump)
     if step is not None and rank is not None:
         return [dump.rank(step, rank)]
     return [p for p in dump.all_ranks() if step in (None, p.step) and rank in (None, p.rank)]

@@ -19,11 +19,12 @@ def command(dump: Path) -> None:
     """Finish every interrupted step and rank of DUMP: drop the torn tail, complete shards, commit.
 
     Nothing that was written whole is lost; complete steps are left as they are. It can be run again.
-    Exit code 2 when a step and rank could not be recovered; the others are all the same.
+    Exit code 2 when a step and rank could not be recovered; the others are all the same. What was recovered stays
+    known as interrupted or damaged: nobody knows what it lost.
 
     \b
     Examples
-      aten-dump recover dump && aten-dump verify dump
+      aten-dump recover dump
     """  # noqa: D301 - \b keeps click from filling lines
     opened = open_dump(dump)
     ranks = [rank for attempt in (opened, *opened.attempts.values()) for rank in attempt.all_ranks()]

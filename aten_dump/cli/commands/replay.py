@@ -10,12 +10,21 @@ import torch
 
 from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
-from ...dump import Call, RankDump, open_dump
-from ...errors import StoreError
+from ...dump import Call, RankDump
+from ...errors import StoreError, UnfinishedError
 from ...report.replay import answer_lines, ops_table, what_next
+from ...whole_files import refuse_to_replace_part_of
 from ..completion import complete_name
 from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
-from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, place_options
+from ..ending import never_end_well
+from ..options import (
+    allow_ops_option,
+    dump_argument,
+    end_if_never_fired,
+    limit_option,
+    open_all,
+    place_options,
+)
 from ..places import Place
 from ..workers import jobs_option, workers
 
@@ -101,20 +110,30 @@ def _print(found: Replay, others: list[str], most: int | None) -> None:
 
 def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple[str, ...]) -> None:
     """Replay all steps and ranks, and say which have no ops."""
-    end_if_never_fired(open_dump(dump))
+    opened = open_all(dump)
+    end_if_never_fired(opened)
     judged = None if dtype == "recorded" else torch.float64
+    unfinished = ""
     with workers(jobs) as executor, count_progress("replaying") as update:
-        replays = replay_all(dump, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
+        try:
+            replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
+        except UnfinishedError as error:
+            replays, unfinished = error.done, str(error)
     for each in replays:
         print_lines(answer_lines(each))
     print_lines(islice((line for each in replays if each.guilty for line in what_next(each)), 1))
-    empty = [rank.where for rank in open_dump(dump).all_ranks() if not has_ops(rank)]
+    empty = [rank.where for rank in opened.all_ranks() if not has_ops(rank)]
     print_lines(f"{where} has no aten calls: skipped" for where in empty)
+    if unfinished:
+        echo(unfinished, err=True)
+        never_end_well()
     _exit(replays, dtype)
 
 
 def _exit(replays: list[Replay], dtype: str) -> None:
-    """End with exit code 2 where nothing could be replayed, 1 where an op is off."""
+    """End with exit code 2 where nothing could be replayed or something was damaged, 1 where an op is off."""
+    if any(found.lacks for found in replays):
+        never_end_well()
     if not any(found.ops for found in replays):
         raise click.exceptions.Exit(2)
     if any(found.suspects or (dtype == "recorded" and found.unequal) for found in replays):
@@ -131,6 +150,7 @@ def _aten_calls(call: Call) -> list[Call]:
 def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ...]) -> None:
     if name is None:
         raise click.UsageError(f"--emit needs the NAME of an aten call: `{rank.command('replay')}` lists them")
+    refuse_to_replace_part_of([rank.directory.parent.parent], path)
     try:
         path.write_text(repro_script(rank[name], allow_ops=allow_ops), encoding="ascii")
     except OSError as error:

@@ -55,6 +55,9 @@ def command(
         print_lines([shown.line, *shown.other_steps(name), *_details(opened, name)], line_limit(limit))
         return
     echo(shown.line)
+    if not len(opened.calls):
+        echo(opened.why_no_calls or f"{opened.where} has no calls")
+        return
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )

@@ -58,7 +58,7 @@ def command(
       aten-dump stats dump --phase backward --kind api --format csv --output backward.csv
       aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
-    shown = Place(dump, step, rank)
+    shown = Place(dump, step, rank, err=form != "table" and output is None)
     opened = shown.rank
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
@@ -71,7 +71,7 @@ def command(
         _print_table(opened, calls, line_limit(limit))
         return
     rows = islice(value_rows(calls), limit or None)
-    with opened_file(output) as file:
+    with opened_file(output, [dump]) as file:
         _WRITERS[form](rows, columns([opened]), file)
 
 

@@ -39,8 +39,9 @@ def call_row(call: Call) -> tuple[Any, ...]:
     source, forward = call.source, call.forward
     return (
         call.id, call.name, call.op, call.api, call.kind, call.phase, call.parent_id or None,
-        None if forward is None else forward.id, call.module, _signed(call.sequence_nr), call.thread, call.start_ns,
-        call.duration_ns, call.error, *((source.file, source.line, source.function) if source else (None, None, None)),
+        None if forward is None else forward.id, call.module, _signed(call.sequence_nr), call.thread,
+        call.start_ns or None, call.duration_ns or None, call.error,
+        *((source.file, source.line, source.function) if source else (None, None, None)),
         call.training, call.grad_enabled,
     )  # fmt: skip
 

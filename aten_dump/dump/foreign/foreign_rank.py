@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...errors import FormatError, MissingDataError
+from ...errors import AtenDumpError, FormatError, MissingDataError
 from ...store import records
 from ...torch_names import DTYPES
 from ..index.source import Source
@@ -77,6 +77,24 @@ class ForeignSource(Source):
     def lost_blobs(self, tables: Tables) -> frozenset[int]:
         """Return none: a file that is not there has no record either."""
         return frozenset()
+
+
+def check_files(rank: ForeignRank) -> list[str]:
+    """Read the tables and every tensor of a step and rank; return the problems found, each a sentence.
+
+    Other tools keep no checksums: what can be seen is that a file can be read and holds what its table says.
+    """
+    problems = []
+    try:
+        tables = rank.tables
+    except AtenDumpError as error:
+        return [str(error)]
+    for blob in tables.blobs.records():
+        try:
+            rank.source.read(tables, blob, 0, 0)
+        except (AtenDumpError, OSError) as error:
+            problems.append(str(error))
+    return problems
 
 
 class ForeignRank(RankDump):

@@ -41,7 +41,10 @@ class Tables:
         check_references(data.rows, where)
         self.where = where
         self.path: Path = data.path
-        self.dropped_bytes = data.dropped_bytes  # torn, at the end of the index
+        self.index_bytes = data.good_bytes + data.dropped_bytes
+        self.dropped_bytes = data.dropped_bytes  # at the end of the index: torn, or damaged
+        self.damage = data.damage  # why they are not what was written; None: they were never written whole
+        self.lost_commit = data.lost_commit  # among them
         self.header: records.Header = data.header or _NO_HEADER
         self.has_header = data.header is not None
         self.commit: records.Commit | None = data.commit

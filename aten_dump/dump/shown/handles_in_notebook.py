@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..call_facts import CallFacts
 from ..value_facts import ValueFacts
 from .notebook_html import facts, line, shown, table
-from .short_texts import format_bytes, format_ns, format_number, tensor_type
+from .short_texts import duration_text, format_bytes, format_number, tensor_type
 
 _STATISTICS: Final = ("min", "max", "mean", "l2norm", "nan", "posinf", "neginf")
 Slots = Sequence[tuple[str, ValueFacts]]
@@ -28,7 +28,7 @@ def call_html(call: CallFacts, values: Slots, forward: CallFacts | None) -> str:
         "module": call.module,
         "source": call.source,
         "belongs to": None if forward is None else forward.name,
-        "time": format_ns(call.duration_ns) if call.finished else "unknown: the call was cut short",
+        "time": duration_text(call) or None if call.finished else "unknown: the call was cut short",
         "written in place": ", ".join(call.mutated),
         "error": call.error,
     }

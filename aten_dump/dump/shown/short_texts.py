@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from ...torch_names import DTYPES
+from ..call_facts import CallFacts
 from ..value_facts import ValueFacts
 
 _DTYPES: Final = {
@@ -35,6 +36,13 @@ def format_bytes(nbytes: float) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.2f} TiB"
+
+
+def duration_text(call: CallFacts) -> str:
+    """Return how long a call took; "" where nobody recorded it, as in most dumps of other tools."""
+    if not call.finished:
+        return "cut short"
+    return format_ns(call.duration_ns) if call.duration_ns else ""
 
 
 def format_ns(duration_ns: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...errors import StoreError
-from ...whole_files import replaced_when_whole
+from ...whole_files import refuse_to_replace_part_of, replaced_when_whole
 from .document import document
 from .payload.sections import Subject, report_sections
 
@@ -18,8 +18,10 @@ def write_report(subject: Subject, path: str | os.PathLike[str]) -> int:
         path: the HTML file; see `replaced_when_whole`.
 
     Raises:
-        StoreError: the file cannot be written.
+        ConfigError: the file is part of a dump.
+        StoreError: it cannot be written.
     """
+    refuse_to_replace_part_of([dump.path for _, dump in subject.sides()], path)
     nbytes = 0
     try:
         with replaced_when_whole(path) as part, open(part, "wb") as file:

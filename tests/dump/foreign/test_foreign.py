@@ -17,6 +17,7 @@ from aten_dump import DumpConfig, DumpMode, FormatError, MissingDataError, RankD
 from aten_dump.cli.main import main
 from aten_dump.export import export_dump
 from tests.analysis.transformer import OtherDevice
+from tests.report.sections_read import sections_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "foreign"
 MSPROBE = sorted(path.name for path in (GOLDEN / "msprobe").iterdir())
@@ -282,3 +283,35 @@ def test_commands_read_foreign_dumps(path: str, command: list[str]) -> None:
 def test_what_is_no_dump_says_what_would_be(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"nor what msprobe .* or MindSpore"):
         open_dump(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["msprobe/mix-tensor", "mindspore"])
+def test_a_report_of_what_other_tools_dumped(path: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["report", str(GOLDEN / path), "--output", str(tmp_path / "page.html")])
+    assert result.exit_code == 0, result.output
+    outline = sections_of(tmp_path / "page.html")["outline"].json["sides"]["target"]["step_ranks"]
+    assert len(outline) == len(open_dump(GOLDEN / path).all_ranks())
+    assert all(one["calls"] and one["state"] == "complete" for one in outline)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_other_tools_dumped_is_verified_as_far_as_it_can_be(jobs: str, tmp_path: Path) -> None:
+    dump = shutil.copytree(GOLDEN / "msprobe" / "mix-tensor", tmp_path / "dump")
+    words = ["verify", str(dump), "--jobs", jobs]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0 and "0 problems" in result.output, result.output
+    file = next(iter(sorted(dump.rglob("*.pt")) or sorted(dump.rglob("*.npy"))))
+    file.write_bytes(file.read_bytes()[:-40])
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1 and file.name in result.output and "1 problems" in result.output, result.output
+
+
+@pytest.mark.parametrize("path", ["msprobe/mix-tensor", "mindspore"])
+def test_times_that_nobody_recorded_are_blank(path: str) -> None:
+    rank = open_dump(GOLDEN / path).all_ranks()[0]
+    assert all(call.duration_ns == 0 for call in rank.calls)
+    for words in ([], [rank.calls[0].name]):
+        shown = CliRunner().invoke(main, ["show", str(GOLDEN / path), *words])
+        assert " ns" not in shown.output and "duration" not in shown.output
+    assert " ns" not in rank.calls[0]._repr_html_()
+    assert rank.calls.to_pandas()["duration_ns"].isna().all()

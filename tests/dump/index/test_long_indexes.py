@@ -128,7 +128,7 @@ def test_ls_of_many_folders_reads_only_their_ends(
         (folder / "index.msgpack").write_bytes(broken if step else content[:-30])
     with pytest.raises(SystemExit) as ended:
         main(["ls", str(tmp_path), "--no-details"])
-    assert ended.value.code == 0
+    assert ended.value.code == 2
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = [line for line in lines if line and line[0].isdecimal()]
-    assert [row[2] for row in rows if len(row) > 6 and row[1] == "0"] == ["interrupted"] + ["complete"] * 39
+    assert [row[2] for row in rows if len(row) > 6 and row[1] == "0"] == ["interrupted"] + ["unchecked"] * 39

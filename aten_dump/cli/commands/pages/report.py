@@ -9,13 +9,15 @@ import click
 from .... import __version__
 from ....analysis.compare import compare
 from ....analysis.comparison import Comparison
-from ....dump import Dump, open_dump
+from ....dump import Dump
 from ....errors import MissingDataError
 from ....report.html.payload.sections import MOST_CALLS, Subject
 from ....report.html.writing import write_report
 from ....report.units import format_bytes
-from ...console import count_progress, echo
-from ...options import dump_argument
+from ....whole_files import refuse_to_replace_part_of
+from ...console import count_progress, echo, print_lines
+from ...ending import never_end_well
+from ...options import dump_argument, open_all
 from ...workers import jobs_option, workers
 
 
@@ -51,7 +53,7 @@ def command(
 ) -> None:
     """Write DUMP, or its comparison with BASELINE, as one HTML file that needs no network.
 
-    Exit code 0 when it was written, whatever it shows.
+    Exit code 0 when it was written, whatever it shows; 2 when it could not be, or a dump is not whole.
 
     \b
     Examples
@@ -59,9 +61,10 @@ def command(
       aten-dump report npu_dump gpu_dump -o report.html
       aten-dump report dump --step 3 --rank 0
     """  # noqa: D301 - \b keeps click from filling lines
-    target = open_dump(dump)
+    refuse_to_replace_part_of([dump, *([baseline] if baseline else [])], output)  # before the work is done
+    target = open_all(dump, steps=steps or None, ranks=ranks or None)
     _check_places(target, steps, ranks)
-    base = None if baseline is None else open_dump(baseline)
+    base = None if baseline is None else open_all(baseline)
     comparison = None if baseline is None else _compare(dump, baseline, jobs)
     with count_progress("reporting") as update:
         subject = Subject(target, __version__, base, comparison, steps, ranks, max_calls, update)
@@ -81,4 +84,8 @@ def _check_places(dump: Dump, steps: tuple[int, ...], ranks: tuple[int, ...]) ->
 
 def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
     with workers(jobs) as executor, count_progress("comparing") as update:
-        return compare(dump, baseline, executor=executor, progress=update)
+        found = compare(dump, baseline, executor=executor, progress=update)
+    if found.not_whole:  # what the dumps lack was said when they were opened
+        print_lines(found.unfinished)
+        never_end_well()
+    return found

@@ -9,13 +9,12 @@ import click
 from .... import __version__
 from ....analysis.compare import compare
 from ....analysis.comparison import Comparison
-from ....dump import open_dump
 from ....report.html.payload.sections import Subject
 from ....report.serve.local_server import serve
 from ....report.serve.served_dump import ServedDump
-from ...console import count_progress, echo
-from ...ending import end_without_threads
-from ...options import dump_argument
+from ...console import count_progress, echo, print_lines
+from ...ending import end_without_threads, never_end_well
+from ...options import dump_argument, open_all
 from ...workers import jobs_option, workers
 
 
@@ -38,8 +37,8 @@ def command(dump: Path, baseline: Path | None, port: int, jobs: int) -> None:
     On a cluster, forward the port and open the address on your own machine:
       ssh -L 8000:127.0.0.1:8000 node aten-dump serve dump --port 8000
     """  # noqa: D301 - \b keeps click from filling lines
-    target = open_dump(dump)
-    base = None if baseline is None else open_dump(baseline)
+    target = open_all(dump)
+    base = None if baseline is None else open_all(baseline)
     comparison = None if baseline is None else _compare(dump, baseline, jobs)
     served = ServedDump(Subject(target, __version__, base, comparison))
     serve(served, port, lambda address: echo(f"{address}  (Ctrl-C ends it)"))
@@ -48,4 +47,8 @@ def command(dump: Path, baseline: Path | None, port: int, jobs: int) -> None:
 
 def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
     with workers(jobs) as executor, count_progress("comparing") as update:
-        return compare(dump, baseline, executor=executor, progress=update)
+        found = compare(dump, baseline, executor=executor, progress=update)
+    if found.not_whole:  # what the dumps lack was said when they were opened
+        print_lines(found.unfinished)
+        never_end_well()
+    return found

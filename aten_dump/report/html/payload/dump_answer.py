@@ -7,7 +7,6 @@ from typing import Any, Final
 from ....analysis.nonfinite.explanations import Slot
 from ....analysis.nonfinite.search import Event, NonFinite, find_nonfinite
 from ....dump import Dump, RankDump
-from ....dump.index.summary import Summary, summarize
 from ....errors import AtenDumpError, MissingDataError
 from ....store.run_json import ranges_of
 from ...nonfinite import answer_lines
@@ -33,11 +32,12 @@ def run_facts(dump: Dump) -> dict[str, Any]:
 
 def rank_outline(rank: RankDump) -> dict[str, Any]:
     """Return sizes, notes and costs of a step and rank, as far as its two ends and its tables tell."""
-    summary: Summary = summarize(rank.directory)
+    summary = rank.summary()
     return {
         "step": rank.step,
         "rank": rank.rank,
-        "complete": summary.commit is not None,
+        "complete": rank.complete,
+        "state": rank.state,
         "calls": len(rank.calls),
         "kinds": dict(rank.calls_by_kind()),
         "values": len(rank.values),
@@ -78,6 +78,8 @@ def nonfinite_answer(rank: RankDump) -> dict[str, Any]:
         return {"unknown": str(error)}
     except AtenDumpError as error:  # a damaged dump: the rest of it is worth a report
         return {"unknown": f"could not be searched: {error}"}
+    if found.lacks and found.first is None:
+        return {"unknown": f"the recording is {found.lacks}"}
     return {
         "lines": list(answer_lines(found)),
         "first": None if found.first is None else _event(found.first),

@@ -56,7 +56,7 @@ def report_sections(subject: Subject) -> Iterator[tuple[str, bytes]]:
     series = StepSeries(subject.target.steps, subject.target.ranks)
     calls = 0
     for number, (side, place) in enumerate(places):
-        rank = RankDump(place.directory, place.step, place.rank)  # opened anew: one index in memory at a time
+        rank = place.anew()  # so that one index is in memory at a time
         outline = rank_outline(rank)
         calls += outline["calls"]
         shown = _is_wanted(subject, side, rank) and (calls <= subject.most_calls or calls == outline["calls"])
@@ -118,8 +118,7 @@ def judged_sections(subject: Subject, side: Side, rank: RankDump) -> Iterator[tu
     for evidence in list(_evidence(subject.comparison, side, rank))[:1]:
         at = 1 if side == "target" else 0
         other = subject.baseline if side == "target" else subject.target
-        partner = other.rank(evidence.steps[at], evidence.ranks[at])
-        partner = RankDump(partner.directory, partner.step, partner.rank)
+        partner = other.rank(evidence.steps[at], evidence.ranks[at]).anew()
         yield f"{side}/{rank.step}/{rank.rank}/judged", judged_section(evidence.rows, rank, partner, side)
 
 
@@ -132,7 +131,12 @@ def outline_section(
     section.add_json("version", subject.version)
     section.add_json("chunk", CHUNK)
     sides = {
-        side: {"path": str(dump.path), "run": run_facts(dump), "step_ranks": list(outlines[side])}
+        side: {
+            "path": str(dump.path),
+            "run": run_facts(dump),
+            "problems": dump.problems,
+            "step_ranks": list(outlines[side]),
+        }
         for side, dump in subject.sides()
     }
     section.add_json("sides", sides)

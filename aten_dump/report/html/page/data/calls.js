@@ -75,7 +75,8 @@ export class Calls {
 
   /** @param {number} call */
   duration(call) {
-    return this.unfinished.has(call) ? "cut short" : formatNs(this.durationNs(call));
+    if (this.unfinished.has(call)) return "cut short";
+    return this.durationNs(call) ? formatNs(this.durationNs(call)) : ""; // nobody recorded it
   }
 
   /**

@@ -12,6 +12,7 @@ import { readFacts, worthReading } from "./early_facts.js";
 
 const FIRST_SICK = 3; // steps and ranks whose NaN are told at once
 const MOST_ROWS = 16; // of a table that does not scroll
+const MOST_LACKING = 8; // steps and ranks that are not whole, which are told one by one
 
 /** @implements {View} */
 export class AnswerView {
@@ -41,11 +42,24 @@ export class AnswerView {
 
   draw() {
     const lead = this.app.comparison ? comparisonAnswer(this.app) : this.dumpAnswer();
-    replace(this.element, lead, this.nonfinite(), this.steps(), this.unseen(), h("div", { class: "two" }, this.run(), this.costs()), this.lossScale());
+    replace(this.element, this.notWhole(), lead, this.nonfinite(), this.steps(), this.unseen(), h("div", { class: "two" }, this.run(), this.costs()), this.lossScale());
   }
 
   get stepRanks() {
     return this.app.target.step_ranks;
+  }
+
+  /** What is damaged, interrupted or lost comes first: of what is not whole nothing is said to be right. */
+  notWhole() {
+    /** @type {[string, any][]} */
+    const sides = Object.entries(this.app.outline.sides);
+    const lines = sides.flatMap(([name, side]) => side.step_ranks.filter((/** @type {any} */ one) => one.state && one.state !== "complete")
+      .map((/** @type {any} */ one) => `${name}, step ${one.step} rank ${one.rank} is ${one.state}: ${one.missing.join("; ")}`));
+    lines.push(...sides.flatMap(([, side]) => side.problems));
+    if (!lines.length) return null;
+    const shown = lines.slice(0, MOST_LACKING);
+    if (lines.length > shown.length) shown.push(`and ${lines.length - shown.length} more`);
+    return h("section", { class: "card", role: "alert" }, h("h2", {}, "Not whole"), h("ul", {}, shown.map((line) => h("li", { class: "bad" }, line))));
   }
 
   dumpAnswer() {
@@ -180,7 +194,9 @@ function isWritten(one) {
 /** @param {any} one step-rank */
 function stateOf(one) {
   if (isWritten(one)) return "being written";
-  return one.complete ? "complete" : h("span", { class: "bad" }, one.early && one.missing.length ? "cannot be read" : "interrupted");
+  if (one.state === "complete") return one.state;
+  if (one.early && one.complete) return "not read yet";
+  return h("span", { class: "bad" }, one.state ?? (one.early && one.missing.length ? "cannot be read" : "interrupted"));
 }
 
 /** @param {any[]} slot name, dtype, count, NaN, +Inf, -Inf */

@@ -131,7 +131,7 @@ export class CallView {
       ["Recomputed by", this.links(rank, byPhase("recompute"))],
       ["Ran in it", this.links(rank, tree.children(call))],
       ["Partner", other && partner >= 0 ? [this.partnerLink(other, partner)] : []],
-      ["Time", [calls.duration(call), ` from ${(calls.startUs[call] / 1000).toFixed(3)} ms`]],
+      ["Time", calls.duration(call) ? [calls.duration(call), ` from ${(calls.startUs[call] / 1000).toFixed(3)} ms`] : []],
       ["Numbers", [`call ${rank.loaded.calls.ids[call] + call}`, args.sequenceNr >= 0 ? `, autograd's ${args.sequenceNr}` : "", calls.thread[call] ? `, thread ${calls.thread[call]}` : ""]],
     ];
     const shown = rows.filter(([, content]) => content.some((part) => part !== ""));

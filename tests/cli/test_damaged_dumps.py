@@ -1,0 +1,218 @@
+"""What is damaged, cut or incomplete is said in the first line by every command, and never passed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aten_dump import compare, open_dump
+from aten_dump.analysis.nonfinite.search import find_nonfinite
+from aten_dump.analysis.replay import replay
+from aten_dump.cli.main import COMMANDS, main
+from aten_dump.dump import RankDump
+from aten_dump.store.records import COMMIT
+from aten_dump.store.recovery import recover
+from tests.cli.commands.tiny import record
+from tests.report.serve.server_process import Served
+from tests.torture.changing import records_of, signed
+from tests.torture.flipping import PASSING, SPOILS, index_of, record_pair
+
+# What each command is given to answer something of a dump; "no dump" takes none, or records or mends one.
+ARGUMENTS = {
+    "ls": ["DUMP"], "show": ["DUMP"], "stats": ["DUMP"], "saved": ["DUMP"], "compare": ["DUMP", "BASELINE"],
+    "replay": ["DUMP"], "nonfinite": ["DUMP"], "export": ["DUMP", "--to", "graph", "--out", "OUT"],
+    "report": ["DUMP", "-o", "OUT"], "verify": ["DUMP"],
+}  # fmt: skip
+NOT_ASKED = {"run", "ctl", "serve", "config", "recover", "env"}  # of serve there is a test of its own
+MORE = [
+    ["compare", "BASELINE", "DUMP"], ["compare", "DUMP", "BASELINE", "--rank", "0"], ["compare", "--recompute", "DUMP"],
+    ["replay", "DUMP", "--all"], ["nonfinite", "DUMP", "--step", "0", "--rank", "0"], ["report", "DUMP", "BASELINE", "-o", "OUT"],
+    ["export", "DUMP", "--to", "graph", "--out", "OUT", "--step", "0"], ["verify", "DUMP", "--jobs", "2"],
+    ["stats", "DUMP", "--format", "csv"], ["ls", "DUMP", "--details"],
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return record_pair(tmp_path_factory.mktemp("pair"))
+
+
+def spoilt(pair: tuple[Path, Path], how: str, into: Path, seed: int = 7) -> Path:
+    shutil.copytree(pair[0], into)
+    SPOILS[how](into, random.Random(seed))
+    return into
+
+
+def run(words: list[str], dump: Path, baseline: Path, out: Path) -> Result:
+    places = {"DUMP": str(dump), "BASELINE": str(baseline), "OUT": str(out)}
+    result = CliRunner().invoke(main, [places.get(word, word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+def test_every_command_that_reads_a_dump_is_asked_here() -> None:
+    assert set(ARGUMENTS) | NOT_ASKED == set(COMMANDS)
+    for name in ARGUMENTS:
+        folder = "commands.pages" if name == "report" else "commands"
+        assert import_module(f"aten_dump.cli.{folder}.{name}").command.params[0].name in ("dump", "target")
+
+
+@pytest.mark.parametrize("how", SPOILS)
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_it_is_said_first_and_not_passed(command: str, how: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    dump = spoilt(pair, how, tmp_path / "dump")
+    state = open_dump(dump).rank(0, 0).state
+    assert state == ("damaged" if how == "flipped" else "interrupted")
+    result = run([command, *ARGUMENTS[command]], dump, pair[1], tmp_path / "out")
+    first = result.stdout.partition("\n")[0]
+    assert result.exit_code in (1, 2)
+    assert state in first or (command == "verify" and "cut short" in first), first
+    assert not any(text in result.output for text in PASSING)
+    assert any(char.isdigit() for char in first), "how much is missing"
+
+
+@pytest.mark.parametrize("words", MORE, ids=" ".join)
+def test_however_it_is_asked(words: list[str], pair: tuple[Path, Path], tmp_path: Path) -> None:
+    result = run(words, spoilt(pair, "flipped", tmp_path / "dump"), pair[1], tmp_path / "out")
+    assert result.exit_code in (1, 2) and "damaged" in result.output.partition("\n")[0], result.output
+    assert not any(text in result.output for text in PASSING)
+
+
+def test_data_for_another_program_stays_data(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    result = run(["stats", "DUMP", "--format", "csv"], spoilt(pair, "flipped", tmp_path / "dump"), pair[1], tmp_path)
+    assert result.stdout.startswith("step,rank,call") and "damaged" in result.stderr and result.exit_code == 2
+
+
+def test_whole_dumps_are_passed(tmp_path: Path) -> None:
+    dump, baseline = record(tmp_path / "dump"), record(tmp_path / "baseline")
+    for command, words in ARGUMENTS.items():
+        result = run([command, *words], dump, baseline, tmp_path / f"{command}.out")
+        assert result.exit_code == 0, result.output
+        assert not any(word in result.output for word in ("damaged (", "interrupted (", "not whole")), result.output
+
+
+def test_what_is_there_already_can_show_a_difference(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """The target was killed after its last call: all but the commit is there."""
+    shutil.copytree(pair[0], tmp_path / "dump")
+    index = index_of(tmp_path / "dump")
+    index.write_bytes(signed([row for row in records_of(index) if row[0] != COMMIT]))
+    for words in (["compare", "DUMP", "BASELINE"], ["nonfinite", "DUMP"]):
+        result = run(words, tmp_path / "dump", pair[1], tmp_path)
+        assert result.exit_code == 1 and "interrupted" in result.stdout.partition("\n")[0]
+
+
+def test_a_step_that_is_whole_is_answered_beside_one_that_is_not(tmp_path: Path) -> None:
+    dump, baseline = record(tmp_path / "dump", steps=2), record(tmp_path / "baseline", steps=2)
+    index = dump / "step1" / "rank0" / "index.msgpack"
+    index.write_bytes(index.read_bytes()[:-30])
+    for words in (["compare", "DUMP", "BASELINE"], ["nonfinite", "DUMP"], ["replay", "DUMP"], ["show", "DUMP"]):
+        assert run([*words, "--step", "0"], dump, baseline, tmp_path).exit_code == 0
+        result = run([*words, "--step", "1"], dump, baseline, tmp_path)
+        assert result.exit_code == 2 and "step 1 rank 0" in result.stdout.partition("\n")[0]
+    assert run(["nonfinite", "DUMP"], dump, baseline, tmp_path).exit_code == 2
+
+
+def test_an_index_that_cannot_be_read_at_all_hides_no_other(tmp_path: Path) -> None:
+    dump = record(tmp_path / "dump", steps=2, nan=True)
+    index = dump / "step1" / "rank0" / "index.msgpack"
+    index.write_bytes(b"\x00" + index.read_bytes()[1:])
+    result = run(["ls", "DUMP"], dump, dump, tmp_path)
+    assert result.exit_code == 2 and "is not an index" in result.stdout.partition("\n")[0]
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert [row[2] for row in rows if row[:2] in (["0", "0"], ["1", "0"])] == ["complete", "damaged"]
+
+
+def test_ls_never_calls_a_step_without_commit_complete(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    for how in SPOILS:
+        dump = spoilt(pair, how, tmp_path / how)
+        for details in ("--details", "--no-details"):
+            assert "complete " not in run(["ls", "DUMP", details], dump, dump, tmp_path).stdout
+
+
+def test_show_of_an_empty_index_says_so(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(pair[0], tmp_path / "dump")
+    index_of(tmp_path / "dump").write_bytes(b"")
+    first, second = run(["show", "DUMP"], tmp_path / "dump", pair[1], tmp_path).stdout.splitlines()
+    assert "interrupted" in first and second.endswith("(step 0, rank 0) has no calls")
+
+
+def test_serve_says_it_too(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    dump = spoilt(pair, "flipped", tmp_path / "dump")
+    served = Served.__new__(Served)
+    import subprocess
+    import sys
+
+    served.process = subprocess.Popen(
+        [sys.executable, "-m", "aten_dump", "serve", str(dump)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert served.process.stdout is not None
+    assert "damaged" in served.process.stdout.readline()
+    assert "http://127.0.0.1" in served.process.stdout.readline()
+    served.process.send_signal(signal.SIGINT)
+    served.process.communicate(timeout=60)
+    assert served.process.returncode == 2
+
+
+# -- the public API
+
+
+@pytest.mark.parametrize("how", SPOILS)
+def test_no_function_passes_it_either(how: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    for seed in range(2):
+        dump = spoilt(pair, how, tmp_path / f"dump{seed}", seed)
+        for sides in ((dump, pair[1]), (pair[1], dump), (dump, pair[0])):
+            found = compare(*sides)
+            assert found.verdict in ("different", "incomparable") and found.exit_code in (1, 2)
+            assert found.not_whole and found.answer().startswith(found.not_whole[0])
+            assert "agree" not in found.answer() and "agree" not in found.headline
+        rank = open_dump(dump).rank(0, 0)
+        assert rank.state != "complete" and rank.missing
+        assert find_nonfinite(rank).lacks == rank.lacks
+        if len(rank.calls.filter(kind="aten")):
+            assert replay(rank).lacks.startswith(rank.state)
+
+
+def test_a_cut_step_is_not_accused_of_what_it_had_no_time_for(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """The program was killed; what it recorded is bit by bit what the whole recording has."""
+    data = index_of(pair[0]).read_bytes()
+    for part in (0.5, 0.65, 0.75, 0.8, 0.85, 0.9):
+        dump = tmp_path / f"{part}"
+        shutil.copytree(pair[0], dump)
+        index_of(dump).write_bytes(data[: int(len(data) * part)])
+        for target, baseline in ((dump, pair[0]), (pair[0], dump)):
+            assert compare(target, baseline).verdict == "incomparable", compare(target, baseline).answer()
+        recover(index_of(dump).parent)
+        assert compare(dump, pair[0]).verdict == "incomparable", compare(dump, pair[0]).answer()
+
+
+@pytest.mark.parametrize("read", [find_nonfinite, replay])
+def test_damage_that_is_met_while_bytes_are_read_counts(read: object, tmp_path: Path) -> None:
+    dump = record(tmp_path / "dump", statistics=["mean"])
+    shard = next(dump.rglob("shard-*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    for at in range(len(data) - 700, len(data), 100):
+        data[at] ^= 1
+    shard.write_bytes(data)
+    rank = open_dump(dump).rank(0, 0)
+    assert isinstance(rank, RankDump) and rank.state == "complete", "the index does not tell"
+    assert "does not have its checksum" in read(rank).lacks  # type: ignore[operator]
+
+
+def test_of_two_that_differ_a_damaged_shard_is_not_passed(tmp_path: Path) -> None:
+    dump, baseline = record(tmp_path / "dump", wrong=True), record(tmp_path / "baseline")
+    shard = next(dump.rglob("shard-*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    for at in range(len(data) - 700, len(data), 100):
+        data[at] ^= 1
+    shard.write_bytes(data)
+    result = run(["compare", "DUMP", "BASELINE"], dump, baseline, tmp_path)
+    assert result.exit_code == 2 and "checksum" in result.output.partition("\n")[0]
