@@ -20,7 +20,7 @@ from ..store.run_json import ranges_of
 from .comparison import Comparison
 from .evidence.findings import RankEvidence
 from .evidence.row_summary import MOST_WHOLE, PackedRows
-from .evidence.run_settings import set_otherwise
+from .evidence.run_settings import ran_as_written, set_otherwise
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
@@ -81,7 +81,7 @@ def compare(
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
     found = _run(plan.tasks, executor, progress)
-    notes = dict.fromkeys((*plan.notes, *set_otherwise(one.run, other.run)))
+    notes = dict.fromkeys((*plan.notes, *ran_as_written(one.run, other.run), *set_otherwise(one.run, other.run)))
     return Comparison(str(one.path), str(other.path), found, tuple(notes))
 
 

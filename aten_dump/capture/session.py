@@ -46,6 +46,7 @@ class Session:
         self._writes_files = sink is None
         self._around = Surroundings(paths, interception.modes, self)
         self._run: Run | None = None  # None as long as it was not entered, and on a rank that is not selected
+        self.unseen: dict[str, int] = {}  # the notes of the steps that have ended: how often, by code
         self.is_entered = False  # entered and not closed since, in this process
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
@@ -82,6 +83,7 @@ class Session:
         if run.rank not in self.config.rank_selection:
             return
         self._run = run
+        self.unseen = run.unseen
         _live.add(self)
         try:
             self._open_sink(run)

@@ -105,6 +105,12 @@ class Unattended:
             return
         error = getattr(sys, "last_value", None)  # what ended the program
         dump.__exit__(None if error is None else type(error), error, None)
+        as_written = dump.unseen.get("compile_eager", 0)
+        if as_written and rank_and_world_size()[0] == 0:
+            sys.stderr.write(
+                f"aten_dump: {as_written} calls of compiled functions ran as written, so a bug of the compiler is not "
+                "in this recording; aten-dump run --compile opaque records them compiled\n"
+            )
 
 
 def _rank_text() -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -259,3 +260,26 @@ def test_what_is_no_text_is_refused_and_the_dump_stays_readable(
         with pytest.raises(ConfigError, match="allowed: a text"):
             say(dump)
     assert "Aten.ones.0.forward" in {call.name for call in open_dump(tmp_path / "d").step(0).rank(0).calls}
+
+
+_CONTEXTS: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "device": lambda: torch.device("cpu"),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(False),
+    "hooks": torch.autograd.graph.save_on_cpu,
+}
+
+
+@pytest.mark.parametrize("name", _CONTEXTS)
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_a_context_that_ends_after_the_last_step_leaves_no_step(tmp_path: Path, name: str, level: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    config = DumpConfig(path=str(tmp_path / "dump"), level=level)
+    with DumpMode(config, model=model) as dump, _CONTEXTS[name]():
+        for _ in range(2):
+            model(torch.ones(1, 2))
+            dump.step()
+    assert open_dump(tmp_path / "dump").steps == [0, 1]
