@@ -32,7 +32,10 @@ _live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
 
 
 class Session:
-    """Records the steps of a run; what `DumpMode` does, it does."""
+    """Records the steps of a run; what `DumpMode` does, it does.
+
+    It has more than fifteen attributes, as what it knows of the run outlives the recorder of a step.
+    """
 
     def __init__(
         self, config: DumpConfig, paths: ModulePaths, sink: Sink | None, watch: Watch, interception: Interception
