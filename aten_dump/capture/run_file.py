@@ -26,7 +26,7 @@ from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
 from .naming.selection import Selection
 from .torch_internals.quiet import without_torch_functions
-from .torch_threads import bell_for_program, end_team_before_forks
+from .torch_threads import TEAM_END, bell_for_program
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -55,7 +55,7 @@ class Run:
             StoreError: there is a dump already, or the directory cannot be written.
         """
         config = self.config
-        end_team_before_forks()
+        TEAM_END.begin()
         ranks = [rank for rank in range(self.world_size) if rank in config.rank_selection]
         settings = WriterSettings(
             recording=ranks,

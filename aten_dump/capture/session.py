@@ -26,6 +26,7 @@ from .run_file import Run
 from .step.collectives import Flight
 from .step.module_paths import ModulePaths
 from .step.step import text_of
+from .torch_threads import TEAM_END
 from .trigger.ring_sink import RingSink
 
 _live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
@@ -192,7 +193,10 @@ class Session:
         _live.discard(self)
         sink, self._sink = self._sink, None
         if sink is not None:
-            self._guarded(sink.close)
+            try:
+                self._guarded(sink.close)
+            finally:
+                TEAM_END.end()
         if self._run is not None and self._writes_files and self._failed is None:
             self._guarded(self._run.finish)
 
