@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -274,7 +275,8 @@ class Session:
     def _give_up(self, error: Exception, may_raise: bool = True) -> None:
         first = self._failed is None
         self._watch.in_step = None
-        if RecursionError.__name__ in text_of(error):  # or in the words alone, as ctypes gives them; told later
+        # Or in the words alone, as ctypes gives them; told later. One that began in our code is ours.
+        if RecursionError.__name__ in text_of(error) and not _began_in_recorder(error):
             if first:
                 self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
                 self._failed = CaptureError(self._untold)
@@ -335,6 +337,11 @@ def step_number(method: str, number: object, least: int = 0, why: str = "") -> i
         above = f"a number above {least - 1}" if least else "an int of 0 or more"
         raise ConfigError(f"DumpMode.{method}({number!r:.100}): {why}allowed: {above}, of 18 digits at most")
     return found
+
+
+def _began_in_recorder(error: BaseException) -> bool:
+    """Return True if most of the frames that Python has room for were entered below the recorder's own."""
+    return len(traceback.extract_tb(error.__traceback__)) > sys.getrecursionlimit() // 2
 
 
 def _check_thread(session: Session, what: str) -> None:

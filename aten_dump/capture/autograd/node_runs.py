@@ -31,6 +31,7 @@ from ..torch_internals.engine import (
     get_sequence_nr,
     is_grad_enabled,
     len_dispatch_stack,
+    node_of,
     pass_makes_graph,
     queue_callback,
     running_node,
@@ -297,7 +298,7 @@ class NodeRuns(Runs):
         if call.recorded:
             step.emit_open(thread, call, (TREE_TUPLE, *sent), None, None)
         if tag.creates_graph:
-            made = (g.grad_fn for g in grad_inputs if g is not None)
+            made = (node_of(g) for g in grad_inputs if g is not None)
             self.links.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
         sends = tag.sends
         for at in range(0, len(sends), 3):
