@@ -23,7 +23,7 @@ $(shell if [ -e $(READY) ] && ! [ -L $(VENV) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled check-c sanitize mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,30 @@ build/compiled/.ready: $(READY) hatch_build.py README.md pyproject.toml $(shell 
 COMPILED_TESTS := tests/capture --ignore=tests/capture/data/statistics/test_triton_kernel.py tests/store/test_regular_files.py $(addprefix tests/store/writing/test_, host_bytes.py index_writer.py packed_records.py) \
   $(filter-out $(addprefix tests/distributed/test_, collective_kinds.py layouts.py restarts.py trigger.py), $(wildcard tests/distributed/test_*.py)) \
   $(filter-out $(addprefix tests/promises/test_, minimal_reader.py other_processors.py programs.py soak.py storage_errors.py zoo.py), $(wildcard tests/promises/test_*.py))
+
+# A compiler that takes an undeclared function for one that returns int makes code that may work here and not elsewhere.
+C_STRICT := -Wall -Wextra -Wno-unused-parameter -Werror=implicit-function-declaration -Werror=int-conversion -Werror=incompatible-pointer-types
+
+check-c: $(READY) ## Compile each C file strictly, with gcc and with clang (whichever is here)
+	@for compiler in gcc clang; do \
+	  command -v $$compiler >/dev/null || { echo "make: no $$compiler here: skipped"; continue; }; \
+	  CC=$$compiler CFLAGS="$(C_STRICT)" $(RUN) hatch_build.py build/check-c/$$compiler || exit 1; done
+
+# Their own tests, with the C files alone compiled so that a wrong address or an undefined result ends them. Python is not
+# compiled so: the runtime is loaded ahead of it.
+SANITIZED_TESTS := $(addprefix tests/, capture/test_clock.py capture/test_collector.py capture/test_torch_threads.py capture/data/test_gather.py \
+  capture/data/test_hash_functions.py capture/data/statistics/test_one_pass.py capture/values/test_known_values.py store/test_regular_files.py \
+  store/writing/test_host_bytes.py store/writing/test_packed_records.py)
+
+sanitize: $(READY) ## Run the tests of the C files under ASAN and UBSAN (needs gcc)
+	@rm -rf build/sanitized
+	@mkdir -p build/sanitized
+	C_OPTIONS="-O1 -g -pthread -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" \
+	  $(RUN) hatch_build.py build/sanitized/made
+	@cp -R aten_dump tests benchmarks examples README.md pyproject.toml hatch_build.py build/sanitized
+	@cp -R build/sanitized/made/lib/aten_dump build/sanitized
+	cd build/sanitized && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. PYTHONMALLOC=malloc ../../$(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS)
 
 test-compiled: compiled ## Run the tests that record with the compiled modules
 	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" $(COMPILED_TESTS)

@@ -21,7 +21,7 @@ from .compare_steps import compare_steps
 from .comparison import Comparison
 from .evidence.findings import RankEvidence
 from .evidence.row_summary import MOST_WHOLE, PackedRows
-from .evidence.run_settings import set_otherwise
+from .evidence.run_settings import ran_as_written, set_otherwise
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .executors import finished, why_unfinished
 from .given_dumps import Given, Path, chosen, opened
@@ -83,7 +83,7 @@ def compare(
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
     found, unfinished = _run(plan.tasks, executor, progress)
-    notes = dict.fromkeys((*plan.notes, *set_otherwise(one.run, other.run)))
+    notes = dict.fromkeys((*plan.notes, *ran_as_written(one.run, other.run), *set_otherwise(one.run, other.run)))
     lost = _lost(one, other) if step is None and rank is None else ()
     return Comparison(str(one.path), str(other.path), found, tuple(notes), lost, unfinished)
 

@@ -37,7 +37,7 @@ def usable_device(name: torch.device | str) -> torch.device:
 def why_no_op(op: str) -> str:
     """Return why this process lacks an op, and what to do, as the end of a sentence."""
     if not op.startswith("npu::"):
-        return "import the package that registers it"
+        return "import the module that registers it (on the command line: --import MODULE)"
     if importlib.util.find_spec("torch_npu") is None:
         return "torch_npu registers it, which is not installed here"
     return (

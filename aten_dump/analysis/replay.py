@@ -31,7 +31,7 @@ from .replay_result import Replay, ReplayedOp, ReplayResult, Skipped
 from .rerun.allowed_ops import allowed_patterns, allowing
 from .rerun.graft import Graft, graft
 from .rerun.op_errors import attempt, measured
-from .rerun.run_op import RUN_ERRORS, Run, run_call, same_bits
+from .rerun.run_op import Run, run_call, said_by, same_bits
 
 AUTO: Final = "auto"
 _CPU: Final = torch.device("cpu")
@@ -192,9 +192,9 @@ def _replay_calls(
                 ops.append(_judge(call, casts, device))
             except (ReplayError, MissingDataError, FormatError) as error:
                 skipped.append(Skipped(call.name, call.op, call.phase, _without_value(error)))
-            except RUN_ERRORS as error:  # torch refuses to compare what the op made: one op never ends a replay
-                text = str(error).strip().partition("\n")[0]
-                skipped.append(Skipped(call.name, call.op, call.phase, f"its results cannot be compared: {text}"))
+            except Exception as error:  # noqa: BLE001 - torch, or a library, refuses what the op made: it is left out
+                why = f"its results cannot be compared: {said_by(error)}"
+                skipped.append(Skipped(call.name, call.op, call.phase, why))
             if progress is not None:
                 progress(done + 1, len(calls))
     ops.sort(key=lambda op: (-op.ratio, op.call_id))

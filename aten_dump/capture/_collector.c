@@ -9,7 +9,7 @@ static PyObject *hide(PyObject *module, PyObject *objects)
     (void)module;
     for (Py_ssize_t i = 0; i < PyTuple_Size(objects); i++) {
         PyObject *one = PyTuple_GetItem(objects, i);
-        if (PyObject_IS_GC(one))
+        if (PyObject_GC_IsTracked(one))
             PyObject_GC_UnTrack(one);
     }
     Py_INCREF(Py_None);

@@ -31,7 +31,7 @@ static void run_on_team(Job job, void *argument, int threads)
 }
 
 /* Return the number of the next piece that nobody has taken. */
-static int64_t take_piece(int64_t *counter)
+static inline int64_t take_piece(int64_t *counter)
 {
 #ifdef __GNUC__
     return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);

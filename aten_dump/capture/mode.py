@@ -23,6 +23,7 @@ from .intercept.custom_functions import FunctionCalls, run_as_call
 from .intercept.interception import Interception
 from .intercept.module_calls import ModuleCalls
 from .intercept.optimizer_steps import OptimizerSteps
+from .intercept.packaged_models import PackagedModels
 from .intercept.swapped_tensors import SwappedTensors
 from .intercept.torch_modes import ApiMode, new_op_mode
 from .intercept.wait_wrappers import Waits
@@ -32,6 +33,7 @@ from .recorder import Watch
 from .session import Session, state_of, step_number
 from .step.module_paths import ModulePaths
 from .step.step import text_of
+from .torch_internals.compiled_autograd import PassCompiler
 from .torch_internals.higher_order import HigherOrderRules
 from .torch_internals.mode_stack import Modes
 from .torch_internals.packed_tensors import refuse_hooks
@@ -142,6 +144,11 @@ class DumpMode:
     def current_step(self) -> int:
         """The number of the step in progress."""
         return self._session.current_step
+
+    @property
+    def unseen(self) -> dict[str, int]:
+        """What the steps that have ended do not show: how often, by the code of the note (docs/limitations.md)."""
+        return dict(self._session.unseen)
 
     def step(self, number: int | None = None, *, paused: bool = False) -> None:
         """End the step in progress and begin the next one.
@@ -329,7 +336,7 @@ def _interception(config: DumpConfig, paths: ModulePaths, watch: Watch, outermos
     interception = Interception(
         Modes(api_mode, op_mode, outermost),
         traced=[ModuleCalls(watch, paths, api_mode), FunctionCalls(watch)],
-        others=[compiled, OptimizerSteps(watch), HigherOrderRules(op_mode)],
-        lasting=[Waits(watch), SwappedTensors(paths)],
+        others=[compiled, PackagedModels(watch), OptimizerSteps(watch), HigherOrderRules(op_mode)],
+        lasting=[Waits(watch), SwappedTensors(paths), PassCompiler(watch.passes_are_compiled)],
     )
     return interception

@@ -22,6 +22,7 @@ from .step.module_paths import ModulePaths
 from .step.optimizer_settings import OptimizerSettings
 from .step.step import Failures, Step
 from .step.threads import ThreadState
+from .torch_internals.compiled_autograd import compiles_passes
 from .torch_internals.engine import len_dispatch_stack
 from .torch_internals.mode_stack import Modes
 from .values.unseen_writes import UnseenWrites
@@ -65,6 +66,9 @@ class StepRecorder:
         self._keep_gradients = config.io in ("all", "output")
         self._before: dict[int, int] = {}  # see `go_unobserved`
         self._callbacks = 0  # of futures, where their ops are not seen
+        self._has_compiled_passes = False
+        if compiles_passes():
+            self.passes_are_compiled(True)
 
     def begin_with(self, flights: list[Flight]) -> None:
         """Take over the collectives that the step before has left under way."""
@@ -81,6 +85,17 @@ class StepRecorder:
             self.flights.backward_ended(gradient for _, gradient, _ in gradients)
         for name, gradient, call in gradients:
             self.step.emit(Gradient(GRADIENT, name, self.values.value_of(gradient, self._keep_gradients), call))
+
+    def passes_are_compiled(self, is_on: bool) -> None:
+        """Compiled autograd was turned on or off: it would compile hooks on nodes."""
+        with self.step.here.state.own:
+            if is_on:
+                if not self._has_compiled_passes:
+                    self.step.coverage.add("compiled_autograd")
+                self._has_compiled_passes = True
+                self._runs.stand_aside()
+            else:
+                self._runs.come_back()
 
     def callback_ran(self, before: dict[int, int]) -> None:
         """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""
@@ -156,6 +171,11 @@ class Watch:
         if self.recorder is not None:
             self.recorder.step.is_on = False
             self.recorder = None
+
+    def passes_are_compiled(self, is_on: bool) -> None:
+        """Tell the recorder of the step in progress, if there is one, that compiled autograd was turned on or off."""
+        if self.in_step is not None:
+            self.in_step.passes_are_compiled(is_on)
 
     def is_busy(self) -> bool:
         """Tell whether the thread that began the step is in the recorder's own code, as far as that is marked."""

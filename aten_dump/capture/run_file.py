@@ -27,7 +27,7 @@ from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
 from .naming.selection import Selection
 from .torch_internals.quiet import without_torch_functions
-from .torch_threads import bell_for_program, end_team_before_forks
+from .torch_threads import TEAM_END, bell_for_program
 
 _PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
 
@@ -46,7 +46,7 @@ class Run:
         self._handled = id(sys.exc_info()[1])  # the error that the program handles as it begins, if any
         self._steps = 0
         self._calls = 0
-        self._unseen: Counter[str] = Counter()  # notes of all steps, by code
+        self.unseen: Counter[str] = Counter()  # notes of all steps, by code
         self._file = RunFile(root, describe_run(config, world_size, restarts)) if rank in (first, 0) else None
 
     def open_writer(self) -> Writer:
@@ -56,7 +56,7 @@ class Run:
             StoreError: there is a dump already, or the directory cannot be written.
         """
         config = self.config
-        end_team_before_forks()
+        TEAM_END.begin()
         ranks = [rank for rank in range(self.world_size) if rank in config.rank_selection]
         settings = WriterSettings(
             recording=ranks,
@@ -85,7 +85,7 @@ class Run:
         self._steps += 1
         self._calls += calls
         for note in notes:
-            self._unseen[note.code] += note.count
+            self.unseen[note.code] += note.count
 
     def say_if_no_rank(self) -> None:
         """Warn, on the first rank, where the configuration selects no rank of the run."""
@@ -109,7 +109,7 @@ class Run:
 
     def why_empty(self, config: DumpConfig, last_step: int) -> str | None:
         """Return what of the configuration matched nothing of the program; None where it did match."""
-        left_out = self._unseen["selection"]
+        left_out = self.unseen["selection"]
         if not self._calls and left_out:
             names = "record it without them once, and `aten-dump show` tells the names that there are"
             return f"of {left_out} calls none is selected by {Selection(config).text}; {names}"
@@ -125,7 +125,7 @@ class Run:
             StoreError: run.json cannot be written.
         """
         if self._file is not None:
-            self._file.write(coverage={"rank": self.rank, "steps": self._steps, "notes": dict(self._unseen)})
+            self._file.write(coverage={"rank": self.rank, "steps": self._steps, "notes": dict(self.unseen)})
 
 
 def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict[str, Any]:

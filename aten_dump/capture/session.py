@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -26,13 +27,17 @@ from .run_file import Run
 from .step.collectives import Flight
 from .step.module_paths import ModulePaths
 from .step.step import text_of
+from .torch_threads import TEAM_END
 from .trigger.ring_sink import RingSink
 
 _live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
 
 
 class Session:
-    """Records the steps of a run; what `DumpMode` does, it does."""
+    """Records the steps of a run; what `DumpMode` does, it does.
+
+    It has more than fifteen attributes, as what it knows of the run outlives the recorder of a step.
+    """
 
     def __init__(
         self, config: DumpConfig, paths: ModulePaths, sink: Sink | None, watch: Watch, interception: Interception
@@ -46,6 +51,7 @@ class Session:
         self._writes_files = sink is None
         self._around = Surroundings(paths, interception.modes, self)
         self._run: Run | None = None  # None as long as it was not entered, and on a rank that is not selected
+        self.unseen: dict[str, int] = {}  # the notes of the steps that have ended: how often, by code
         self.is_entered = False  # entered and not closed since, in this process
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
@@ -82,6 +88,7 @@ class Session:
         if run.rank not in self.config.rank_selection:
             return
         self._run = run
+        self.unseen = run.unseen
         _live.add(self)
         try:
             self._open_sink(run)
@@ -194,7 +201,10 @@ class Session:
         _live.discard(self)
         sink, self._sink = self._sink, None
         if sink is not None:
-            self._guarded(sink.close)
+            try:
+                self._guarded(sink.close)
+            finally:
+                TEAM_END.end()
         if self._run is not None and self._writes_files and self._failed is None:
             self._guarded(self._run.finish)
 
@@ -272,7 +282,8 @@ class Session:
     def _give_up(self, error: Exception, may_raise: bool = True) -> None:
         first = self._failed is None
         self._watch.in_step = None
-        if RecursionError.__name__ in text_of(error):  # or in the words alone, as ctypes gives them; told later
+        # Or in the words alone, as ctypes gives them; told later. One that began in our code is ours.
+        if RecursionError.__name__ in text_of(error) and not _began_in_recorder(error):
             if first:
                 self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
                 self._failed = CaptureError(self._untold)
@@ -348,6 +359,11 @@ def state_of(session: Session) -> str:
     if session._recorder is None:
         return f"step {session.current_step}, which begins with resume()"
     return f"{'paused in' if session._watch.recorder is None else 'records'} step {session.current_step}"
+
+
+def _began_in_recorder(error: BaseException) -> bool:
+    """Return True if most of the frames that Python has room for were entered below the recorder's own."""
+    return len(traceback.extract_tb(error.__traceback__)) > sys.getrecursionlimit() // 2
 
 
 def _check_thread(session: Session, what: str) -> None:

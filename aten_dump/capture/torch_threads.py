@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -61,16 +62,41 @@ class TeamBell(Bell):
         _team_bell.wait(ctypes.addressof(self._number), seconds, torch.get_num_threads())
 
 
-@cache
-def end_team_before_forks() -> None:
-    """Have the team end before this process forks, from now on: to record may have begun it in a program that never
-    would have, and whoever asks for it in the child, torch's own ops too, would wait for ever. The next op begins it
-    anew.
+class TeamEnd:
+    """Ends the team before this process forks while something is recorded, and once when that has ended.
+
+    To record may have begun the team in a program that never would have. Whoever asks for it in a child, torch's own
+    ops too, would wait for ever. The next op begins it anew.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        pause = _runtime().omp_pause_resource_all
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=lambda: pause(_HARD_PAUSE))
+
+    def __init__(self) -> None:
+        self._is_on = False
+        self._pause: Callable[[int], int] | None = None
+        self._is_registered = False
+
+    def begin(self) -> None:
+        """Something is recorded from now on."""
+        if not self._is_registered and hasattr(os, "register_at_fork"):
+            self._is_registered = True
+            with contextlib.suppress(OSError, AttributeError):
+                self._pause = _runtime().omp_pause_resource_all
+                os.register_at_fork(before=self._end_team, after_in_child=self._forget)
+        self._is_on = True
+
+    def end(self) -> None:
+        """Nothing is recorded any more: what was begun for it ends, and forks are the program's own again."""
+        self._end_team()
+        self._is_on = False
+
+    def _end_team(self) -> None:
+        if self._is_on and self._pause is not None:
+            self._pause(_HARD_PAUSE)
+
+    def _forget(self) -> None:
+        self._is_on = False
+
+
+TEAM_END: Final = TeamEnd()
 
 
 def bell_for_program() -> Bell:

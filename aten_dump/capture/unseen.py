@@ -17,6 +17,10 @@ _MESSAGES: Final[dict[str, str]] = {
     "compile_eager": '{n} calls of compiled functions were run as written, not compiled (compile="eager"): {names}',
     "compile_opaque": '{n} calls of compiled functions ran compiled (compile="opaque"), the kernels that the compiler '
     "made in them are not recorded: {names}",
+    "packaged_model": "{n} runs of models that AOTInductor compiled: their inputs and outputs are recorded, "
+    "the kernels in them are not",
+    "compiled_autograd": "compiled autograd was on: the ops of its backward passes name no forward call, and their "
+    "nodes and gradients are not recorded",
     "wrapped_tensors": "{n} times a tensor without memory of its own was recorded by its shape alone: {names}",
     "other_threads": "{n} module calls ran where the mode is not on the stack (another thread, or modes turned off) "
     "and are not recorded: {names}",

@@ -9,9 +9,10 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from .. import IS_COMPILED, __version__
+from .. import __version__
 from ..errors import AtenDumpError, StoreError
 from ..plain_text import visible_lines
+from .build_text import build_text
 from .completion import install_option
 from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint, exit_code
 
@@ -110,7 +111,7 @@ def _text_of(error: AtenDumpError | OSError) -> str:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @install_option
-@click.version_option(f"{__version__} ({'compiled' if IS_COMPILED else 'pure Python'})", prog_name="aten-dump")
+@click.version_option(f"{__version__} ({build_text()})", prog_name="aten-dump")
 def main() -> None:
     """Read what aten_dump recorded of a PyTorch program.
 

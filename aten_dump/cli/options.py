@@ -23,6 +23,7 @@ from ..errors import MissingDataError
 from ..store.records import CALL_KINDS, PHASES
 from .console import echo
 from .ending import never_end_well
+from .workers import import_modules
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -53,6 +54,30 @@ _FILTERS = (
 )
 
 
+def _import(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    import_modules(names)
+    return names
+
+
+_LIBRARIES = (
+    click.option(
+        "--allow-ops",
+        multiple=True,
+        metavar="PATTERN",
+        help="Ops of a library to run too, as 'mylib::*'; may be repeated. A dump names ops: name those you trust.",
+    ),
+    click.option(
+        "--import",
+        "modules",
+        multiple=True,
+        metavar="MODULE",
+        expose_value=False,
+        callback=_import,
+        help="Module, or .py file, to import first, as it registers ops of your own; may be repeated.",
+    ),
+)
+
+
 def place_options(function: Function) -> Function:
     """Add --step and --rank, of a command that shows one step and rank."""
     return _add(function, _PLACE)
@@ -69,9 +94,8 @@ def filter_options(function: Function) -> Function:
 
 
 def allow_ops_option(function: Function) -> Function:
-    """Add --allow-ops."""
-    text = "Ops of a library to run too, as 'mylib::*'; may be repeated. A dump names ops: name those you trust."
-    return click.option("--allow-ops", multiple=True, metavar="PATTERN", help=text)(function)
+    """Add --allow-ops and --import."""
+    return _add(function, _LIBRARIES)
 
 
 def _add(function: Function, options: tuple[Callable[[Function], Function], ...]) -> Function:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import runpy
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from ..errors import ConfigError
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+_imported: Final[list[str]] = []  # what the user named, to be imported in workers too
 
 
 def jobs_option(function: Function) -> Function:
@@ -46,13 +54,40 @@ def workers(jobs: int) -> Iterator[Executor | None]:
         return
     # Spawned, not forked: torch and the progress bar have threads, whose locks a fork would copy.
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, _Workers(), _use_threads, (threads,)) as executor:
+    with ProcessPoolExecutor(jobs, _Workers(), _prepare, (threads, tuple(_imported))) as executor:
         try:
             yield executor
         except KeyboardInterrupt:
             for process in active_children():
                 process.terminate()  # nobody waits for what they are at
             raise
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules here, and in each worker from now on: they register ops.
+
+    Args:
+        names: as of ``python -m``, also of what lies in the working directory; or paths of ``.py`` files.
+
+    Raises:
+        ConfigError: one cannot be imported.
+    """
+    for name in names:
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # last: what lies there takes the place of no installed package
+        try:
+            if name.endswith(".py"):
+                runpy.run_path(name, run_name=os.path.basename(name).removesuffix(".py"))
+            else:
+                importlib.import_module(name)
+        except Exception as error:
+            raise ConfigError(f"--import {name}: {type(error).__name__}: {error}") from error
+        _imported.append(name)
+
+
+def _prepare(threads: int, modules: tuple[str, ...]) -> None:
+    _use_threads(threads)
+    import_modules(modules)
 
 
 def _use_threads(threads: int) -> None:

@@ -115,6 +115,12 @@ class Unattended:
         if self._is_first:
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
                 sys.stderr.write(f"aten_dump: {_summary(self._config, self._rank)}\n")
+        as_written = dump.unseen.get("compile_eager", 0)
+        if as_written and rank_and_world_size()[0] == 0:
+            sys.stderr.write(
+                f"aten_dump: {as_written} calls of compiled functions ran as written, so a bug of the compiler is not "
+                "in this recording; aten-dump run --compile opaque records them compiled\n"
+            )
 
 
 def _summary(config: DumpConfig, rank: int) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -318,3 +319,26 @@ def test_a_pause_may_keep_the_backward_of_what_was_recorded(tmp_path: Path) -> N
     assert exp.forward is not None and exp.forward.name == "Aten.exp.0.forward"
     assert "pause(keep_backward=True)" in next(note.message for note in rank.notes if note.code == "selection")
     assert torch.equal(x.grad, torch.ones(3).exp() * torch.ones(3).exp().cos())  # type: ignore[arg-type]
+
+
+_CONTEXTS: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "device": lambda: torch.device("cpu"),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(False),
+    "hooks": torch.autograd.graph.save_on_cpu,
+}
+
+
+@pytest.mark.parametrize("name", _CONTEXTS)
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_a_context_that_ends_after_the_last_step_leaves_no_step(tmp_path: Path, name: str, level: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    config = DumpConfig(path=str(tmp_path / "dump"), level=level)
+    with DumpMode(config, model=model) as dump, _CONTEXTS[name]():
+        for _ in range(2):
+            model(torch.ones(1, 2))
+            dump.step()
+    assert open_dump(tmp_path / "dump").steps == [0, 1]

@@ -167,3 +167,43 @@ def test_a_child_that_is_forked_while_its_parent_is_recorded_goes_on(
     """What the recorder does with torch's threads begins them; a child that inherits them waits for ever."""
     ended = run(["-c", FORKS_WHILE_RECORDED, data, str(tmp_path), str(spares_a_core)], tmp_path / "said")
     assert (ended.code, ended.said.splitlines()[-1]) == (0, "0"), ended.said
+
+
+FORKS_AFTER_RECORDING = """
+import os, sys, torch
+from pathlib import Path
+from aten_dump import DumpConfig, DumpMode
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def fork():
+    child = os.fork()
+    if not child:
+        torch.ones(10).add_(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+torch.set_num_threads(3)
+x = torch.ones(8 << 20)
+with DumpMode(DumpConfig(path=Path(sys.argv[1]) / "dump", data="statistic")):
+    x.add_(1)
+    before = threads()
+    fork()
+    print("while recorded", threads() - before)
+after = threads()
+print("fork after", fork())
+x.add_(1)
+before = threads()
+fork()
+print("after", threads() - before)
+"""
+
+
+@needs_gomp
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are not counted here")
+def test_the_team_is_the_programs_own_again_once_recording_has_ended(tmp_path: Path) -> None:
+    ended = run(["-c", FORKS_AFTER_RECORDING, str(tmp_path)], tmp_path / "said")
+    assert ended.code == 0, ended.said
+    said = ended.said.splitlines()[-3:]
+    assert said[0].startswith("while recorded -") and said[1:] == ["fork after 0", "after 0"], ended.said

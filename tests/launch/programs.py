@@ -230,10 +230,21 @@ def endless(folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def compiled(folder: Path) -> None:
+    trained = torch.compile(model(), backend="aot_eager")
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    for x, y in batches(2):
+        nn.functional.mse_loss(trained(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    save(folder, 0, parameters(trained))
+
+
 PROGRAMS: dict[str, Callable[[Path], None]] = {
     one.__name__: one
     for one in (
         accumulating, scaled, two_optimizers, ddp, spawn, accelerated, trainer, lightning, broken, with_child, records_itself, endless,
+        compiled,
     )
 }  # fmt: skip
 

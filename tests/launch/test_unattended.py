@@ -109,6 +109,14 @@ def test_trainers_of_others_are_recorded(
 
 
 @pytest.mark.slow
+def test_the_end_says_that_compiled_functions_ran_as_written(tmp_path: Path) -> None:
+    said = "2 calls of compiled functions ran as written, so a bug of the compiler is not in this recording"
+    for how, is_said in (("eager", True), ("opaque", False)):
+        done = record("compiled", tmp_path / how, compile=how).done
+        assert done.returncode == 0 and (said in done.stderr) is is_said, done.stderr
+
+
+@pytest.mark.slow
 def test_an_error_of_the_program_is_its_own_and_is_noted(tmp_path: Path) -> None:
     bare, recorded = run("broken", tmp_path, data="structure")
     assert recorded.done.returncode == bare.done.returncode == 1

@@ -23,11 +23,11 @@ from ...dump import Value
 from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import is_workspace
 from ..flow.data_flow import DataFlow
-from ..rerun.run_op import RUN_ERRORS, result_slots, run_on
+from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..signatures.numbering import Numbering
 from ..signatures.signature import Signature, sign
-from .memory import Group, Memory, group_of
+from .memory import UNREADABLE, Group, Memory, group_of
 from .plan import CallPlan, plan_of
 
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
@@ -190,7 +190,7 @@ class Evaluation:
         known = None if plan.draws else self._shared.numbering.by_key(key)
         try:
             made = self._run(plan)
-        except (AtenDumpError, *RUN_ERRORS) as error:
+        except UNREADABLE as error:
             self._take_recorded(plan, key, known, str(error))
             return
         tensors = {}
@@ -319,7 +319,7 @@ class Evaluation:
             try:
                 tensors = start_tensors(chosen)
                 break
-            except (AtenDumpError, *RUN_ERRORS):
+            except UNREADABLE:
                 continue
         if tensors is None:
             return None
@@ -340,7 +340,7 @@ class Evaluation:
         if found is None:
             try:
                 found = self._sign(value, self._memory.find(value))
-            except (AtenDumpError, *RUN_ERRORS):
+            except UNREADABLE:
                 found = self._give(value, self._shared.numbering.new())
         return found
 
@@ -363,7 +363,7 @@ def _recorded(value: Value) -> torch.Tensor | None:
         return None
     try:
         return start_tensors([value])[value.id]
-    except (AtenDumpError, *RUN_ERRORS):
+    except UNREADABLE:
         return None
 
 

@@ -15,10 +15,11 @@ import torch
 
 from ...dump import Value
 from ...dump.tensors.tensor_reading import tensor_of_parts
-from ...errors import ReplayError
+from ...errors import AtenDumpError, ReplayError
 from ...geometry import reach
 from ..rerun.shared_memory import wide
 
+UNREADABLE: Final = (AtenDumpError, RuntimeError, TypeError, ValueError)  # what torch and the reader raise of bytes
 Group = tuple[int, int]  # (storage, 0), or (0, value) of what has no storage
 
 

@@ -27,6 +27,29 @@ def set_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> tup
     return (f"the runs were set otherwise: {'; '.join(found[:_MOST_NAMED])}{more}",)
 
 
+def ran_as_written(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a sentence if compiled functions ran uncompiled while a run was recorded; none if none did.
+
+    Args:
+        target: what run.json of the target says.
+        baseline: the same of the baseline.
+    """
+    sides = [name for name, run in (("target", target), ("baseline", baseline)) if _has_note(run, "compile_eager")]
+    if not sides:
+        return ()
+    where = "both dumps" if len(sides) == 2 else f"the {sides[0]}"
+    return (
+        f"compiled functions ran as written in {where}, so a bug of the compiler cannot show here; to see what they "
+        'compute compiled, record with compile="opaque" (aten-dump run --compile opaque)',
+    )
+
+
+def _has_note(run: Mapping[str, Any], code: str) -> bool:
+    coverage = run.get("coverage")
+    notes = coverage.get("notes") if isinstance(coverage, dict) else None
+    return isinstance(notes, dict) and bool(notes.get(code))
+
+
 def summed_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
     """Tell whether two runs may add up the statistics of one tensor in another order."""
     return any(target.get(name) != baseline.get(name) for name in ("threads", "devices", "recorder"))

@@ -49,13 +49,15 @@ class Counterparts:
 
     def _of_defined(self, target: Value, baseline: Value, found: Closeness) -> Closeness:
         """Leave out the elements that are undefined on both sides; those of one side are a difference."""
-        if self._undefined is None or not found.known or found.shape is not None:
+        if self._undefined is None or not found.known:
             return found
         sides = list(zip(self._undefined, (target, baseline), strict=True))
         one, other = (memory.elements(value) for memory, value in sides)
         if one is None and other is None:
             return found
         nothing = replace(found, level="none", bitwise=False, error=None, metrics=None, nonfinite=False, undefined=True)
+        if found.shape is not None:  # which may depend on that memory too
+            return found if one is None or other is None else replace(nothing, reason=UNWRITTEN)
         if any(memory.is_guessed(value) for memory, value in sides) or not (target.has_data and baseline.has_data):
             return found if found.error == 0 and not found.nonfinite else replace(nothing, reason=NOT_TOLD)
         if one is None or other is None:

@@ -15,12 +15,11 @@ import torch
 
 from ...dump import Call, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
-from ...errors import AtenDumpError
 from ..flow.cones import Cone
 from ..rerun.op_errors import REPLAY_BYTES
 from ..rerun.rounding import Rounding, terms_of
 from ..rerun.rounding_error import SUSPECT, measure
-from ..rerun.run_op import RUN_ERRORS, result_slots, run_on
+from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import run_region, start_tensors
 
 
@@ -37,7 +36,7 @@ def is_made_of_the_whole(target: Call, baseline: Call, slot: str) -> bool:
         return False
     try:
         return _is_made_of(baseline, {theirs[name].id: value for name, value in ours.items()}, slot, made)
-    except (AtenDumpError, *RUN_ERRORS):
+    except Exception:  # noqa: BLE001 - what an op of a library made of it may raise anything
         return False
 
 
@@ -67,7 +66,7 @@ def off_together(cone: Cone) -> tuple[Call, str, float] | None:
         return None
     try:
         exact, rounded = (_run(cone, values, rounded=rounded) for rounded in (False, True))
-    except (AtenDumpError, *RUN_ERRORS):
+    except Exception:  # noqa: BLE001 - what an op of a library made of it may raise anything
         return None
     for (call, slot, value), expected, honest in zip(made, exact, rounded, strict=True):
         found = value.tensor()

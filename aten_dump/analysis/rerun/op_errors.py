@@ -14,7 +14,7 @@ from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import is_workspace
 from .rounding import Rounding, terms_of
 from .rounding_error import SUSPECT, LocalError, measure, measure_exact
-from .run_op import RUN_ERRORS, Run, recorded_slots, result_slots, run_call, without
+from .run_op import Run, recorded_slots, result_slots, run_call, said_by, without
 from .shared_memory import check_readable
 
 REPLAY_BYTES: Final = 256 << 20
@@ -106,8 +106,10 @@ def _errors(call: Call, undefined: Undefined) -> dict[str, LocalError] | str:
         if native is None and any(error.ratio > SUSPECT for error in found.values()):  # how far is an honest one?
             native, _ = attempt(call, False, _CPU, undefined)
             found = {error.slot: error for error in measured(call, native, reference, undefined)}
-    except (AtenDumpError, *RUN_ERRORS) as error:
+    except AtenDumpError as error:
         return str(error)
+    except Exception as error:  # noqa: BLE001 - torch, or a library, refuses what the op made: it is not judged
+        return f"its results cannot be compared: {said_by(error)}"
     return {slot: error for slot, error in found.items() if slot in results}
 
 

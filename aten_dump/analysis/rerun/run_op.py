@@ -37,7 +37,6 @@ _REINTERPRET: Final = frozenset(
 )
 _ON_LOW_PRECISION_ONLY: Final = {"aten::_softmax": 2, "aten::_log_softmax": 2}  # op -> position of half_to_float
 SECOND_FILL: Final = 0x5C  # as floats: large numbers, in which no sum loses them; as indices: out of range
-RUN_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,8 @@ def run_call(
         raise ReplayError("it is about the bits of its dtype: it has no float64 form")
     around = Surroundings(cast, device or torch.device("cpu"), known or {})
     values = {value.id: value for _, value in call.input_values()}.values()
+    if _is_view(op) and any(value.undefined and value.numel for value in values):
+        raise ReplayError("it is a view of memory that was undefined (torch.empty), whose contents are not recorded")
     check_given(values, cast=cast)
     first = run_in(op, call, around)
     if not any(value.undefined and value.numel for value in values):
@@ -115,9 +116,17 @@ def _check_same(call: Call, first: Run, second: Run, undefined: Mapping[str, tor
             raise ReplayError("it reads memory that was undefined (torch.empty), whose contents are not recorded")
 
 
+def _is_view(op: Any) -> bool:
+    """Return True if an op reads no element: all that it returns lies in the memory that it is given."""
+    returned = [result.alias_info for result in op._schema.returns]
+    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
+
+
 def without(undefined: torch.Tensor | None, item: Any) -> Any:
-    """Return a tensor with 0 for the elements that are undefined."""
-    return item if undefined is None or not isinstance(item, torch.Tensor) else item.masked_fill(undefined, 0)
+    """Return a tensor with 0 for the elements that are undefined; one of another shape as it is."""
+    if undefined is None or not isinstance(item, torch.Tensor):
+        return item
+    return item.masked_fill(undefined, 0) if undefined.shape in (item.shape, ()) else item
 
 
 def run_in(op: Any, call: Call, around: Surroundings) -> Run:
@@ -165,6 +174,9 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     try:
         args, kwargs = arguments.build()
         check_arguments(op, args, kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise ReplayError(f"its arguments cannot be made again: {said_by(error)}") from error
+    try:
         with torch.no_grad(), torch.sparse.check_sparse_tensor_invariants():
             if is_random and run is op:  # what is composed here draws nothing
                 result, drew = draw(partial(run, *args, **kwargs), _generator_in(args, kwargs), state, around)
@@ -175,14 +187,23 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     except NotImplementedError as error:
         why = "" if run is op else f", and it is not composed of others: {error}"
         raise ReplayError(f"{around.device.type} has no kernel for it{why}") from error
-    except RUN_ERRORS as error:
-        text = str(error).strip().partition("\n")[0]
-        raise ReplayError(f"it raised when replayed: {type(error).__name__}: {text}") from error
+    except Exception as error:
+        raise ReplayError(f"it raised when replayed: {said_by(error)}") from error
     mutated = {}
     for name in call.mutated:
         position = names.index(name) if name in names else len(args)
         mutated[name] = args[position] if position < len(args) else kwargs.get(name)
     return Run(result, mutated, drew)
+
+
+def said_by(error: Exception) -> str:
+    """Return what an error says in a line, its type first; the type alone if its own text raises another."""
+    kind = type(error).__name__
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # noqa: BLE001 - a class of the library's
+        return kind
+    return f"{kind}: {text}" if text else kind
 
 
 def _generator_in(args: list[Any], kwargs: dict[str, Any]) -> torch.Generator | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import torch
 
 from ...dump import Value
@@ -28,6 +29,8 @@ Moment = tuple[int, int]  # a storage at a version
 _CPU: Final = torch.device("cpu")
 _WIDE: Final = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 _REAL: Final = {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}
+_SPARSE_BYTES: Final = 16 << 20
+_PERIOD: Final = 13  # of `_pattern`
 _SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -111,7 +114,7 @@ def tensors_of(
             buffer, base = _fill_buffer(group, around, absolute)
         elif any(value.id in written for value in group):
             buffer = buffer.clone()
-        made = _cast_views(group, buffer, base, written) if around.cast else _views(group, buffer, base)
+        made = _cast_views(group, buffer, base, written, absolute) if around.cast else _views(group, buffer, base)
         tensors.update(_moved(made, around.device))
     return tensors
 
@@ -148,7 +151,7 @@ def _fill_buffer(group: list[Value], around: Surroundings, absolute: bool) -> tu
     end = max(high for _, high in extents)
     if absolute:
         end = max(end, group[0].storage_nbytes)
-    buffer = torch.zeros(_rounded(end - base), dtype=torch.uint8)  # calloc: pages that are not touched cost nothing
+    buffer = _zeros(_rounded(end - base), sum(high - low for low, high in extents))
     unwritten = around.unwritten.get(moment_of(group[0]))
     for value, (low, high) in zip(group, extents, strict=True):
         if value.undefined and around.fill and unwritten is None:
@@ -162,11 +165,21 @@ def _fill_buffer(group: list[Value], around: Surroundings, absolute: bool) -> tu
     return buffer, base
 
 
+def _zeros(nbytes: int, used: int) -> torch.Tensor:
+    """Return so many bytes of 0. Where few of many are used, the others take no memory: pages that nobody touches."""
+    if nbytes < _SPARSE_BYTES or nbytes < 2 * used:
+        return torch.zeros(nbytes, dtype=torch.uint8)
+    memory = np.zeros(nbytes + ALIGNMENT, np.uint8)  # calloc; torch.zeros writes each byte
+    start = -memory.ctypes.data % ALIGNMENT
+    return torch.from_numpy(memory[start : start + nbytes])
+
+
 def _pattern(value: Value, nbytes: int, fill: int) -> torch.Tensor:
     """Return bytes up to `fill`, elements unlike: a row of equal numbers is normalized to what 0 is. 0xFF makes NaN."""
     if value.dtype == torch.bool or fill in (0, 0xFF):
         return torch.full((nbytes,), min(fill, 1) if value.dtype == torch.bool else fill, dtype=torch.uint8)
-    return (fill - torch.arange(nbytes).square() % 13).to(torch.uint8)
+    row = (fill - torch.arange(_PERIOD).square() % _PERIOD).to(torch.uint8)
+    return row.repeat(-(-nbytes // _PERIOD))[:nbytes]
 
 
 def _rounded(nbytes: int) -> int:
@@ -220,9 +233,12 @@ def _views(group: list[Value], buffer: torch.Tensor, base: int) -> dict[int, tor
 
 
 def _cast_views(
-    group: list[Value], buffer: torch.Tensor, base: int, written: frozenset[int]
+    group: list[Value], buffer: torch.Tensor, base: int, written: frozenset[int], absolute: bool
 ) -> dict[int, torch.Tensor]:
-    """Return float64 and complex128 views on one converted buffer; others as they are."""
+    """Return float64 and complex128 views on one converted buffer; others as they are.
+
+    Converted is what the values reach over, or all of the buffer if `absolute`: two ends of a long one take no more.
+    """
     if not any(value.is_floating for value in group):
         return _views(group, buffer, base)
     reals = {_REAL.get(value.dtype, value.dtype) for value in group}
@@ -233,15 +249,23 @@ def _cast_views(
         return {key: view.to(wide(view.dtype)) for key, view in _views(group, buffer, base).items()}
     real = reals.pop()
     usable = buffer[: buffer.numel() // real.itemsize * real.itemsize]
-    converted = usable.view(real).to(torch.float64)
+    elements = usable.view(real)
+    if absolute:
+        converted = elements.to(torch.float64)
+    else:
+        extents = [extent(value) for value in group]
+        converted = _zeros(8 * len(elements), sum(high - low for low, high in extents)).view(torch.float64)
+        for low, high in extents:
+            part = slice((low - base) // real.itemsize, (high - base) // real.itemsize)
+            converted[part] = elements[part]
     made = {}
     for value in group:
         parts = 2 if value.dtype in _REAL else 1
         offset = value.storage_offset - base // (real.itemsize * parts)
-        elements = converted
+        numbers = converted
         if parts == 2:
-            elements = converted[: converted.numel() // 2 * 2].view(torch.complex128)
-        made[value.id] = _with_bits(value, elements.as_strided(value.shape, value.stride, offset))
+            numbers = converted[: converted.numel() // 2 * 2].view(torch.complex128)
+        made[value.id] = _with_bits(value, numbers.as_strided(value.shape, value.stride, offset))
     return made
 
 

@@ -21,6 +21,7 @@ from .shared_memory import Moment, Surroundings
 MAY_DEPEND: Final = 1  # if NaN or Inf lies in that memory
 DEPENDS: Final = 2
 _NAN: Final = 0xFF
+_ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
 
 
 def undefined_elements(call: Call, unwritten: Mapping[Moment, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -50,6 +51,9 @@ def undefined_elements(call: Call, unwritten: Mapping[Moment, torch.Tensor]) -> 
     found = {}
     for slot, recorded in recorded_slots(call):
         if isinstance(recorded, Value) and isinstance(first.get(slot), torch.Tensor):
+            if any(getattr(run.get(slot), "shape", None) != recorded.shape for run in (first, second)):
+                found[slot] = _ALL.expand(recorded.shape)  # how many elements it has depends on that memory
+                continue
             depends, may = (_unlike(first[slot], other[slot]) for other in (second, third))
             depends |= may & _not_finite(recorded)
             found[slot] = (depends * DEPENDS).maximum(may * MAY_DEPEND).to(torch.uint8)

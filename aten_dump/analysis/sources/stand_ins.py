@@ -17,10 +17,9 @@ from typing import Any, Final, Literal
 import torch
 
 from ...dump import RankDump, Value
-from ...errors import AtenDumpError
 from ..evaluation.evaluation import Evaluation
+from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
-from ..rerun.run_op import RUN_ERRORS
 from ..rerun.run_region import start_tensors
 from ..signatures.signature import sign
 
@@ -52,7 +51,7 @@ class Recorded:
         if key not in self._known:
             try:
                 self._known[key] = sign(value.shared_tensor()).contents
-            except (AtenDumpError, *RUN_ERRORS):
+            except UNREADABLE:
                 self._known[key] = None
         return self._known[key]
 
@@ -166,7 +165,7 @@ def _pair(
         match = next((one for one in matches if _is_in_role(places, one, value)), matches[0])
         try:
             found.stand_ins[value.id] = start_tensors([match])[match.id].reshape(value.shape)
-        except (AtenDumpError, *RUN_ERRORS):
+        except UNREADABLE:
             left.append(value)
             continue
         found.pairs.append((match, value, how))
@@ -186,7 +185,7 @@ def _is_cast(one: Value, other: Value) -> bool:
         return False
     try:
         ours, theirs = (value.shared_tensor().to_dense().double() for value in (one, other))
-    except (AtenDumpError, *RUN_ERRORS):
+    except UNREADABLE:
         return False
     return bool((ours - theirs).norm() <= _NEAR * theirs.norm())
 

@@ -27,7 +27,7 @@ from ..naming.call_name import MODULE, NODE, CallName
 from ..step.open_calls import Edge, OpenCall
 from ..step.step import Step
 from ..step.threads import ThreadState
-from ..torch_internals.engine import ACCUMULATE_GRAD, get_sequence_nr, top_saved_hooks
+from ..torch_internals.engine import ACCUMULATE_GRAD, get_sequence_nr, node_of, top_saved_hooks
 from ..torch_internals.packed_tensors import PackedTensor
 from ..torch_internals.saved_tensors import saved_tensors_of
 from ..values.value_ids import ValueIds
@@ -35,6 +35,7 @@ from .node_tags import KEY, NodeTag, NodeTags
 
 COMPILED_NODE: Final = "CompiledFunctionBackward"  # AOTAutograd's: its first run compiles it
 _PYTHON_NODE: Final = BackwardCFunction
+_TENSOR: Final = torch.Tensor
 OUTPUT_BITS: Final = 32  # of an edge's number: which output of its node
 
 SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks.saved_by`
@@ -73,7 +74,7 @@ class GraphLinks:
 
     def track_one(self, call: OpenCall, path: TreePath, tensor: torch.Tensor, thread: ThreadState) -> None:
         """Do what `track` does for one output, which is at `path`."""
-        node = tensor.grad_fn
+        node = tensor.grad_fn if type(tensor) is _TENSOR else node_of(tensor)
         if node is None:
             return
         metadata: Any = node.metadata
@@ -195,7 +196,7 @@ def note_input_edges(call: OpenCall, tensors: Iterable[tuple[TreePath, torch.Ten
     newest = -1
     for path, tensor in tensors:
         if tensor.requires_grad:
-            node = tensor.grad_fn
+            node = tensor.grad_fn if type(tensor) is _TENSOR else node_of(tensor)
             if node is None:
                 edge = -id(tensor)
             else:
@@ -218,7 +219,7 @@ def note_input_edges(call: OpenCall, tensors: Iterable[tuple[TreePath, torch.Ten
 
 def _is_of_several(edge: Edge, tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> bool:
     """Tell whether an edge's number is that of several nodes among those that made some tensors."""
-    nodes = [tensor.grad_fn for _, tensor in tensors if tensor.requires_grad]
+    nodes = [node_of(tensor) for _, tensor in tensors if tensor.requires_grad]
     return len({id(node) for node in nodes if node is not None and node._sequence_nr() == edge >> OUTPUT_BITS}) > 1
 
 

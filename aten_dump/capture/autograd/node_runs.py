@@ -18,6 +18,8 @@ from typing import Any, Final
 from ...config import DumpConfig
 from ...store.records import TREE_TUPLE, Tree
 from ..clock import perf_counter_ns
+from ..memory.storage_table import states_of
+from ..memory.storages import StorageState
 from ..naming.call_name import ATEN, BACKWARD, NODE
 from ..step.open_calls import OpenCall
 from ..step.program_frames import program_frame
@@ -29,6 +31,7 @@ from ..torch_internals.engine import (
     get_sequence_nr,
     is_grad_enabled,
     len_dispatch_stack,
+    node_of,
     pass_makes_graph,
     queue_callback,
     running_node,
@@ -42,6 +45,7 @@ from ..torch_internals.mode_stack import (
     push_function_mode,
     take_only_dispatch_mode_off,
 )
+from ..torch_internals.saved_tensors import TELLS, saved_tensors_of
 from ..values.argument_encoding import encode_all
 from ..values.value_ids import ValueIds
 from .backward_calls import BackwardCall, BackwardTask, GradientSums
@@ -86,6 +90,7 @@ class NodeRuns(Runs):
         self._sums = GradientSums(values, config.data != "structure", self._keep_outputs)
         self._handles: list[Any] = []
         self._tasks: dict[int, BackwardTask] = {}
+        self._compiled: dict[int, tuple[int, list[StorageState] | None]] = {}  # see `_begin_compiled`
         self.closed = False
         self.tags = NodeTags(step.threads)
         self.packs = SavedPacks(step, values, self.tags) if config.saved_tensors == "hooks" else None
@@ -101,6 +106,20 @@ class NodeRuns(Runs):
         tag.is_told_late = handle is not None
         tag.handle = _put(node, tag) if handle is None else handle
         self._handles.append(tag.handle)
+
+    def stand_aside(self) -> None:
+        """Take the hooks off all nodes, and put none on new ones until `come_back`: their passes will be compiled."""
+        self.links.put_hooks = tell_nobody
+        for tag in node_hooks.remove_all(self._handles):
+            tag.is_told_late = False  # nothing would tell that its run has ended
+        self._handles.clear()
+        node_hooks.uninstall()
+
+    def come_back(self) -> None:
+        """Put hooks on new nodes again."""
+        if not self.closed:
+            self.links.put_hooks = self.put_hooks
+            node_hooks.install(NodeTag, self._runs_program)
 
     def _runs_program(self, *gradients: Gradients) -> None:
         """Run by the engine ahead of a hook of the program's before a node's run or after it."""
@@ -201,8 +220,7 @@ class NodeRuns(Runs):
         tag.thread, tag.creates_graph, tag.pushed = thread, task.creates_graph, False
         if tag.runs_python:
             if tag.name.op == COMPILED_NODE:
-                thread.compiled_nodes += 1
-                thread.storages_before = self._values.storages.seen()
+                self._begin_compiled(call, thread)
             else:
                 tag.pushed = push_function_mode(self._modes.function)
         name = tag.name.op
@@ -259,9 +277,9 @@ class NodeRuns(Runs):
             forget_last_run(thread)
         tag.thread = None
         thread.last_run, thread.last_run_pass = tag, call.graph_task
+        received = call.args = encode_all(grad_outputs, self._values, self._keep_inputs)
         if tag.runs_python or tag.pushed or tag.mode_off:
             self._put_modes_back(tag, thread)
-        received = call.args = encode_all(grad_outputs, self._values, self._keep_inputs)
         sent = self._trees_of(call, grad_inputs, thread)
         calls = task.calls
         receives = tag.receives
@@ -280,7 +298,7 @@ class NodeRuns(Runs):
         if call.recorded:
             step.emit_open(thread, call, (TREE_TUPLE, *sent), None, None)
         if tag.creates_graph:
-            made = (g.grad_fn for g in grad_inputs if g is not None)
+            made = (node_of(g) for g in grad_inputs if g is not None)
             self.links.track_nodes(made, thread.stack[-1] if thread.stack else None, thread, call)
         sends = tag.sends
         for at in range(0, len(sends), 3):
@@ -310,9 +328,29 @@ class NodeRuns(Runs):
         if tag.pushed:
             pop_function_mode(self._modes.function)
         tag.mode_off = tag.pushed = False  # the node may run again
-        if tag.name.op == COMPILED_NODE:  # the kernels of the compiler write unseen
-            thread.compiled_nodes -= 1
-            self._values.storages.invalidate_since(thread.storages_before)
+        if tag.name.op == COMPILED_NODE:
+            self._end_compiled(tag, thread)
+
+    def _begin_compiled(self, call: OpenCall, thread: ThreadState) -> None:
+        """The backward of compiled code begins: its kernels write unseen, to memory of its own and to what was saved
+        for it, which they take again for their results.
+        """
+        thread.compiled_nodes += 1
+        storages = self._values.storages
+        saved = states_of(saved_tensors_of(running_node())[0], storages) if TELLS else None
+        self._compiled[call.id] = storages.seen(), saved
+
+    def _end_compiled(self, tag: NodeTag, thread: ThreadState) -> None:
+        """It has run: nothing is known of that memory any more."""
+        thread.compiled_nodes -= 1
+        assert tag.call is not None, "_enter has set it"
+        mark, saved = self._compiled.pop(tag.call.id)
+        storages = self._values.storages
+        if saved is None:
+            storages.invalidate()
+        else:
+            storages.seen_bytes.doubt(saved)
+            storages.invalidate_since(mark)
 
     def _new_task(self, number: int, thread: ThreadState) -> BackwardTask:
         """Begin the record of a backward pass, and have it ended when the engine has run its last node."""

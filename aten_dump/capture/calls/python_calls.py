@@ -20,7 +20,7 @@ from ..step.collectives import Flights
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
 from ..step.threads import ThreadState, output_of
-from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, len_dispatch_stack, running_node
+from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, len_dispatch_stack, node_of, running_node
 from ..torch_internals.tracing import is_traced
 from ..values.argument_encoding import encode, encode_arguments
 from ..values.containers import tensors_in
@@ -78,7 +78,7 @@ class PythonCalls:
                 self._place(call, top, frame, thread, node)
                 self._note_arguments(call, args, kwargs)
                 if name.op in _BACKWARD_APIS:
-                    self._links.track_nodes((t.grad_fn for _, t in _given(call)), top, thread)
+                    self._links.track_nodes((node_of(t) for _, t in _given(call)), top, thread)
                 elif call.recorded and not self._values.finds_unseen_writes:
                     call.raw = args
                 call.sequence_start = get_sequence_nr()

@@ -22,7 +22,7 @@ from ..naming.call_name import BACKWARD, SCOPE, CallName
 from ..step.open_calls import OpenCall
 from ..step.step import Step, text_of
 from ..step.threads import ThreadState
-from ..torch_internals.engine import is_functorch_wrapper
+from ..torch_internals.engine import is_functorch_wrapper, node_of
 from ..values.value_table import ValueTable
 
 
@@ -59,7 +59,7 @@ class Remarks:
     def _watch_gradient(self, call: OpenCall, tensor: torch.Tensor) -> None:
         if not tensor.requires_grad or is_functorch_wrapper(tensor):
             return
-        node = tensor.grad_fn
+        node = node_of(tensor)
         hook = _GradientHook(self, call, None if node is None else tensor.output_nr)
         self._hooks.append(tensor.register_hook(hook) if node is None else node.register_prehook(hook))
 

@@ -13,12 +13,15 @@ import torch
 from ...store.op_names import OUT_ARGUMENTS, WAIT_TENSOR
 from ...store.records import OPEN, Open, Tree
 from ..clock import perf_counter_ns
+from ..memory.storage_table import states_of
+from ..memory.storages import StorageState
 from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
 from ..step.collectives import name_group
 from ..step.threads import ThreadState
 from ..torch_internals.engine import running_node
 from ..values.argument_encoding import encode, encode_all
+from ..values.containers import tensors_in
 from .op_entries import OpEntry
 from .op_writes import note_writes
 from .ops import Ops, PendingOp
@@ -62,7 +65,7 @@ class WatchedOp(PendingOp):
         if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             ops.flights.reading(args, kwargs)
         if thread.aside or thread.compiled_nodes:
-            ops.values.storages.invalidate_since(thread.storages_before)
+            ops.values.storages.seen_bytes.doubt(_storages_of((args, kwargs), ops))
         self.recorded = ops.step.selection.records(ATEN, plan.name, self.fqn, self.phase, self.forward)
         if not self.recorded:
             ops.step.coverage.add("selection")
@@ -104,6 +107,9 @@ class WatchedOp(PendingOp):
             values.storages.undefined(result)
         elif plan.copies and not plan.writes and has_run and isinstance(args[0], _TENSOR):
             values.storages.cloned(result, args[0])
+        if has_run and (self.thread.aside or self.thread.compiled_nodes) and not plan.undefined_output:
+            targets = [args[at] if at < len(args) else kwargs.get(name) for at, name in plan.writes]
+            values.storages.seen_bytes.believe(_storages_of((result, targets), self.ops))
         if self.recorded:
             self._emit(duration_ns, encode(result, values, keep), written, error)
 
@@ -139,3 +145,7 @@ class WatchedOp(PendingOp):
 
         flight.finishers.append(finish)
         return True
+
+
+def _storages_of(item: Any, ops: Ops) -> list[StorageState]:
+    return states_of((tensor for _, tensor in tensors_in(item)), ops.values.storages)

@@ -23,6 +23,7 @@ from .statistics.one_pass import CODES, of_memory
 from .statistics.one_tensor import compute
 from .tensor_bytes import gathered, host_bytes
 
+MOST_BYTES: Final = 1 << 36  # of an expanded tensor whose elements are hashed as often as they are repeated
 _PIECE_BYTES: Final = 1 << 20  # which stay in cache from the copy to the hash: a quarter of the time
 
 
@@ -50,12 +51,21 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
     """Compute and emit the hash of a value's elements in row-major order (conj and neg bits applied)."""
     start = perf_counter()
     with quiet():
+        tensor = repeated_once(tensor)
         digest = _digest_of_apart(tensor, algorithm) if lie_apart(tensor) else None
         if digest is None:
             _owner, data = host_bytes(tensor)
             digest = HASHES[algorithm](data)
     emit(Hash(HASH, value, digest))
     seconds["hash"] += perf_counter() - start
+
+
+def repeated_once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that was expanded beyond all memory with each element once; any other as it is."""
+    if tensor.layout is not torch.strided or tensor.numel() * tensor.element_size() <= MOST_BYTES:
+        return tensor
+    once = [1 if stride == 0 else length for length, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tensor.as_strided(once, tensor.stride())
 
 
 def _digest_of_apart(tensor: torch.Tensor, algorithm: str) -> bytes | None:

@@ -42,7 +42,7 @@ from .byte_copies import copied_to_host
 from .device_batches import BATCH_VALUES as DEVICE_VALUES
 from .device_batches import DeviceBatches
 from .hash_functions import digest_of_elements
-from .hashes import hash_later, hash_of, statistics_later, statistics_of
+from .hashes import MOST_BYTES, hash_later, hash_of, repeated_once, statistics_later, statistics_of
 from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, SMALL_BYTES, Batches
 from .statistics.many_small_tensors import ITEM_BYTES
 from .statistics.one_pass import of_memory
@@ -291,6 +291,8 @@ class Keeper:
 
     def _keep_hash(self, tensor: torch.Tensor, value: int, elements: Elements | None) -> None:
         algorithm = self._wanted.hash
+        if elements is not None and elements[2] > MOST_BYTES:
+            tensor, elements = repeated_once(tensor), None
         if elements is not None:
             start = perf_counter()
             digest = digest_of_elements(algorithm, elements)

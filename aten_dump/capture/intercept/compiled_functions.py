@@ -151,8 +151,7 @@ class CompiledCalls:
         region.call = call
         region.back = self._step_aside(is_call and not compiles_alike_under_modes)
         thread.aside += 1
-        storages = recorder.values.storages
-        thread.storages_before, region.unwritten = storages.seen(), storages.unwritten_contents()
+        region.unwritten = recorder.values.storages.unwritten_contents()
         return region
 
     def _end(self, region: Region, frame: FrameType) -> None:

@@ -11,7 +11,7 @@ Theory of operation
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -21,6 +21,7 @@ from ..collector import HIDES, hide
 from ..devices import HAVE_PRIVATE_FORMATS, private_format
 from ..torch_internals.quiet import quiet
 from .geometry import Geometry, byte_extent
+from .seen_bytes import SeenBytes
 from .sparse_parts import sparse_parts
 from .storages import StorageState, digest_of, storage_of
 from .written_bytes import WrittenRanges
@@ -37,7 +38,7 @@ _types: Final[dict[torch.device, str]] = {}  # to read a device's type makes a s
 class StorageTable:
     """The storages seen in a step."""
 
-    __slots__ = ("_announce", "_count", "_purge_at", "_shared", "states")
+    __slots__ = ("_announce", "_count", "_purge_at", "_shared", "seen_bytes", "states")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class StorageTable:
         self._announce = announce
         self._count = 0
         self._purge_at = _LEAST_PURGE
+        self.seen_bytes = SeenBytes()
 
     # -- storages
 
@@ -127,6 +129,7 @@ class StorageTable:
             if is_expired(state.weak):
                 _free(state.weak)
                 del self.states[address]
+                self.seen_bytes.forget(state)
         self._purge_at = max(_LEAST_PURGE, len(self.states) * 3 // 2)
 
     def clear(self) -> None:
@@ -223,10 +226,23 @@ class StorageTable:
             before: what `unwritten_contents` gave before it did: what has not changed since was not written.
         """
         for state in self.states.values():
+            if self.seen_bytes.are_in(state):
+                continue
             state.bump()
             known = None if before is None else before.get(state.id)
             if state.written is not None and (known is None or known != digest_of(state)):
                 state.written = None
+
+
+def states_of(tensors: Iterable[torch.Tensor], table: StorageTable) -> list[StorageState]:
+    """Return the storages of tensors, each once, but those that a collective is writing."""
+    found = {
+        id(state): state
+        for tensor in tensors
+        for part in sparse_parts(tensor).values() or (tensor,)
+        if (state := table.state_of(part)) is not None and state.nbytes
+    }
+    return [state for state in found.values() if state.written is None or not state.written.in_flight]
 
 
 class SharedMemory:

@@ -44,7 +44,6 @@ class ThreadState:
         "output_id",
         "own",
         "stack",
-        "storages_before",
         "training",
         "unpacked",
     )
@@ -55,7 +54,6 @@ class ThreadState:
         self.own = OwnCode()  # entered where the recorder works on this thread
         self.aside = 0  # compiled calls, and backwards of such, that run compiled
         self.compiled_nodes = 0  # runs of the backward of compiled code under way
-        self.storages_before = 0  # the mark of the values when the last of those began
         self.delegated: Any = None  # op that was handed on to a tensor subclass and is about to come back
         self.first = claimed  # autograd sequence number of this thread when it was first seen in the step
         self.claimed = claimed  # autograd sequence numbers below this were given to calls

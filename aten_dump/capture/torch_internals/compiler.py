@@ -26,6 +26,8 @@ _WRAPPERS: Final = ("compile_wrapper", "_fn")
 _OPERATORS: Final = "torch._higher_order_ops."
 UNTOLD: Final = "not told: what a compiled function returns is not seen with this version of torch"
 _ATTENTION: Final = "torch.nn.attention.flex_attention"
+# What has the methods that run a model which AOTInductor compiled: torch's classes of C++.
+PACKAGED_MODELS: Final[Any] = getattr(torch._C, "_aoti", None)
 _frames: Final[Any] = getattr(torch._C._dynamo, "eval_frame", None)
 _set_strategy: Final[Any] = getattr(_frames, "set_code_exec_strategy", None)
 _skip: Final[Any] = getattr(_frames, "skip_code", None)

@@ -22,6 +22,16 @@ top_saved_hooks: Final[Callable[[bool], Any]] = getattr(
 )
 ACCUMULATE_GRAD: Final = 2**64 - 1  # the sequence number of nodes that accumulate into a leaf
 
+
+def node_of(tensor: torch.Tensor) -> Any:
+    """Return the autograd node that made a tensor; None if its class answers with something that is no node."""
+    try:
+        node: Any = tensor.grad_fn
+        return node if node is None or isinstance(node.metadata, dict) else None
+    except Exception:  # noqa: BLE001 - a class of the program's, with a property of that name
+        return None
+
+
 # -- modes and tracing
 len_dispatch_stack: Final[Callable[[], int]] = torch._C._len_torch_dispatch_stack
 dispatch_mode_at: Final[Callable[[int], Any]] = torch._C._get_dispatch_stack_at

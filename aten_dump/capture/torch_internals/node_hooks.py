@@ -141,20 +141,22 @@ def let_others_first(handle: Any) -> bool:
     return True
 
 
-def remove_all(handles: Iterable[Any]) -> None:
-    """Take our hooks away."""
+def remove_all(handles: Iterable[Any]) -> list[Any]:
+    """Take our hooks away; return those that were still there."""
+    removed: list[Any] = []
     for handle in handles:
         if type(handle) is weakref.ref:
             before = handle()
             if before is not None:
                 for hooks in (before, before.after or before):
-                    hooks.pop(_KEY, None)
+                    removed.append(hooks.pop(_KEY, None))
                     hooks.pop(_OPENER, None)
             continue
         for one in handle:
             hooks, key = _found(one)
             if hooks is not None:
-                hooks.pop(key, None)
+                removed.append(hooks.pop(key, None))
+    return [hook for hook in removed if hook is not None]
 
 
 def _found(handle: Any) -> tuple[Any, Any]:

@@ -36,7 +36,10 @@ def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor],
     packed: list[PackedTensor] = []
     is_hooked = False
     for name in names:
-        saved = getattr(node, name)
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:  # a pass has freed it; of torch's own nodes there is nothing to read then
+            continue
         several: tuple[Any, ...] = tuple(saved) if isinstance(saved, (tuple, list)) else (saved,)
         for one in several:
             hook, data = getattr(one, "unpack_hook", None), getattr(one, "data", None)

@@ -46,13 +46,13 @@ def group_named(name: Any) -> Tree:
 def mesh_of(mesh: Any) -> dict[str, Any]:
     """Return a DeviceMesh as plain values: names of its dimensions, shape, and ranks in row-major order."""
     names = mesh.mesh_dim_names
+    told = {"device": mesh.device_type, "dim_names": None if names is None else list(names)}
+    rank_map = getattr(mesh, "_rank_map", None)
+    if isinstance(rank_map, torch.Tensor) and type(rank_map) is not torch.Tensor:
+        # Simulated ranks (LocalTensorMode): it computes under the program's mode alone, which ours is not in.
+        return {**told, "shape": list(mesh.shape), "ranks": []}
     ranks = mesh.mesh
-    return {
-        "device": mesh.device_type,
-        "dim_names": None if names is None else list(names),
-        "shape": list(ranks.shape),
-        "ranks": ranks.flatten().tolist(),
-    }
+    return {**told, "shape": list(ranks.shape), "ranks": ranks.flatten().tolist()}
 
 
 def _script_object(item: Any) -> Tree:

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, get_args
 
 import click
 
-from ...config import DataKind, DumpConfig, Level
+from ...config import Compile, DataKind, DumpConfig, Level
 from ...config_files import VARIABLES
 from ...errors import ConfigError
 from ...launch.environment import environment_of
@@ -26,6 +26,11 @@ _DEFAULT_PATH: Final = "dump"
 @click.option("--ranks", help="Ranks that record: 0, '0|4-7', all.")
 @click.option("--level", type=click.Choice(get_args(Level)), help="Which kinds of call.")
 @click.option("--data", type=click.Choice(get_args(DataKind)), help="What is kept of a tensor.")
+@click.option(
+    "--compile",
+    type=click.Choice(get_args(Compile)),
+    help="Run functions of torch.compile as written (eager), or compiled, as one call (opaque).  [default: eager]",
+)
 @click.option("--overwrite", is_flag=True, default=None, help="Replace a dump that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoReturn:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import StoreError
-from ..records import FRAME, NOTE, OP, STACK, TEXT, Header, Note
+from ..records import FRAME, MODE, NOTE, OP, STACK, TEXT, Header, Note
 from .arena import Chunk
 from .existing import prepare_root
 from .packed_records import kind_of, packed
@@ -18,7 +18,7 @@ from .step_files import HandedOn, Piece, StepEnd, StepFiles
 
 TELL_SECONDS: Final = 0.25
 RELUCTANT_SECONDS: Final = 0.25
-_TABLES: Final = frozenset((TEXT, OP, FRAME, STACK))  # they say nothing by themselves
+_TABLES: Final = frozenset((TEXT, OP, FRAME, STACK, MODE))  # they say nothing by themselves
 
 
 class Steps:
@@ -61,7 +61,7 @@ class Steps:
         return len(self._early) + (files.waiting_records if files is not None else 0)
 
     def begin(self, header: Header) -> None:
-        """Begin a step; its files are made with its end, or what comes first of it beside texts, ops and stacks."""
+        """Begin a step; its files are made at its end, or with its first record that is no text, op, stack or mode."""
         self._header = header
 
     def records(self, batch: list[bytes]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, compare
-from aten_dump.analysis.evidence.run_settings import set_otherwise
+from aten_dump.analysis.evidence.run_settings import ran_as_written, set_otherwise
 
 RUN = {
     "packages": {"torch": "2.13.0", "numpy": "2.0"},
@@ -57,3 +57,28 @@ def test_the_answer_tells_it(tmp_path: Path) -> None:
     note = "Note: the runs were set otherwise: float32_matmul_precision high, in the baseline highest"
     assert note in compare(run("off", "high", 2.0), base).answer() and note in compare(high, base).answer()
     assert "set otherwise" not in compare(run("off too", "high", 2.0), high).answer()
+
+
+def _recorded(path: Path, how: str) -> str:
+    compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+    with DumpMode(DumpConfig(path=str(path), compile=how)):
+        compiled(torch.ones(1, 2))
+    return str(path)
+
+
+@pytest.mark.filterwarnings("ignore:aten_dump. the compiled function")
+def test_it_is_said_where_the_compiler_was_left_out(tmp_path: Path) -> None:
+    written, compiled = _recorded(tmp_path / "written", "eager"), _recorded(tmp_path / "compiled", "opaque")
+    text = "compiled functions ran as written in {}, so a bug of the compiler cannot show here"
+    for target, baseline, where in (
+        (written, compiled, "the target"),
+        (compiled, written, "the baseline"),
+        (written, written, "both dumps"),
+    ):
+        assert text.format(where) in compare(target, baseline).answer()
+    assert "as written" not in compare(compiled, compiled).answer()
+
+
+@pytest.mark.parametrize("run", [{}, {"coverage": None}, {"coverage": {"notes": []}}], ids=str)
+def test_nothing_is_said_of_runs_that_do_not_tell(run: dict[str, object]) -> None:
+    assert ran_as_written(run, run) == ()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.analysis.flow import undefined_memory
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.flow.undefined_memory import UndefinedMemory
@@ -148,3 +151,29 @@ def test_of_many_buffers_as_many_are_told_as_fit(record: Callable[..., Any], mon
 def test_in_a_recording_without_any_nothing_is_run(told: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UndefinedMemory, "_follow", lambda *_: pytest.fail("followed"))
     assert told(lambda: H.exp()).rows("Aten.exp.0.forward") == []
+
+
+def _dispatched(path: Path, seed: int) -> str:
+    """Record a dispatch of experts on memory that nobody wrote: how many rows each gets depends on what lies there."""
+    torch.manual_seed(0)
+    with DumpMode(DumpConfig(path=str(path), data="tensor")):
+        scores = torch.empty(40, 4)
+        scores.numpy()[...] = np.random.default_rng(seed).random((40, 4))  # by nothing that is seen
+        x, weight = torch.randn(40, 4), torch.randn(4, 4)
+        (scores > 0.5).nonzero()
+        torch.unique((scores * 3).long(), return_counts=True)
+        scores[scores > 0.4].sum()
+        for expert in range(4):
+            (rows,) = torch.where(scores.argmax(1) == expert)
+            x.index_add_(0, rows, x[rows] @ weight)
+        (weight @ weight).sum()
+    return str(path)
+
+
+def test_a_size_that_depends_on_undefined_memory_is_undefined_too(tmp_path: Path) -> None:
+    one, other = (_dispatched(tmp_path / str(seed), seed) for seed in (1, 2))
+    found = compare(one, other)
+    assert found.exit_code in (0, 1, 2)
+    by_call = {row.place.call: row for row in found.rows}
+    assert by_call["Aten.mm.4.forward"].status == "same"
+    assert by_call["Aten.nonzero.0.forward"].status not in ("different", "same")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,3 +249,37 @@ def test_sparse_and_quantized_tensors_share_nothing(record: Callable[..., Any]) 
     value = next(v for v in rank.values if v.dtype == torch.qint8)
     assert made([value], WIDE)[0].is_quantized, "it is not cast"
     assert made([value])[0].dequantize().tolist() == [1.0, 2.0]
+
+
+_BUCKET = """
+import resource, sys, torch
+from aten_dump import DumpConfig, DumpMode, compare, replay
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+torch.set_num_threads(1)
+n, paths = 500_000_000, sys.argv[1:]
+for path in paths:
+    with DumpMode(DumpConfig(path, data="tensor")):
+        bucket = torch.empty(n)
+        parts = [bucket.narrow(0, at, 1000) for at in (0, n // 2, n - 1000)]
+        for part in parts:
+            part.copy_(torch.ones(1000))
+        torch._foreach_mul_(parts, 2.0)
+        torch.cat(parts).sum()
+        bucket.view(-1)[5:10]
+del bucket, parts
+before = peak()
+found = replay(paths[0])
+assert {"Aten.copy_.0.forward", "Aten._foreach_mul_.0.forward", "Aten.cat.0.forward"} <= {op.name for op in found.ops}
+assert not found.suspects
+compare(*paths)
+print(peak() - before)
+"""
+
+
+def test_memory_is_bounded_by_what_ops_read_not_by_the_storage_they_read_it_in(tmp_path: Path) -> None:
+    """DeepSpeed's bucket of gradients: 2 GB that nobody touches but for slices."""
+    command = [sys.executable, "-W", "ignore", "-c", _BUCKET, str(tmp_path / "one"), str(tmp_path / "other")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 300, "MiB"

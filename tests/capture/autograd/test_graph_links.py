@@ -470,3 +470,26 @@ def test_gradients_of_inputs_that_several_threads_made_are_right_or_not_told(tmp
     assert list(calls["Torch.mul.0.backward"].outputs) == [None, None]
     found, _ = calls["Torch.mul.1.backward"].outputs
     assert found.tensor().tolist() == [2.0, 2.0], "this thread's own"
+
+
+class _OwnName(torch.Tensor):
+    @property
+    def grad_fn(self) -> Any:
+        return "made by a class of the program's"
+
+
+class _Raises(torch.Tensor):
+    @property
+    def grad_fn(self) -> Any:
+        raise RuntimeError("not here")
+
+
+@pytest.mark.parametrize("kind", [_OwnName, _Raises])
+def test_a_class_whose_grad_fn_is_no_node(tmp_path: Path, kind: Any) -> None:
+    model = torch.nn.Linear(3, 3)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="full"), model=model):
+        x = torch.randn(2, 3, requires_grad=True).as_subclass(kind)
+        (model(x) * 2).sum().backward()
+    rank = open_dump(tmp_path / "dump").rank(0, 0)
+    assert not [note for note in rank.notes if note.code == "failed"]
+    assert "aten::mm" in {call.op for call in rank.calls if call.phase == "backward"}

@@ -110,14 +110,22 @@ def test_a_failure_of_the_recorder_lets_the_op_run_unrecorded() -> None:
 
 @pytest.mark.parametrize("what", ["aside", "compiled_nodes"])
 def test_memory_that_compiled_code_may_have_written_is_not_trusted(what: str) -> None:
-    recorded, before, x = Recorded(), torch.ones(2), torch.ones(2)
-    old = recorded.values.value_of(before, False)
-    recorded.thread.storages_before = recorded.values.storages.seen()
-    first = recorded.values.value_of(x, False)
+    recorded, x, unread = Recorded(), torch.ones(2), torch.ones(2)
+    first, old = (recorded.values.value_of(tensor, False) for tensor in (x, unread))
     setattr(recorded.thread, what, 1)
     run(recorded, aten.exp.default, x)
-    assert recorded.last().args != [(r.TREE_VALUE, first)]
-    assert recorded.values.value_of(before, False) == old, "it was there before the compiled code"
+    (second,) = recorded.last().args
+    assert second != (r.TREE_VALUE, first), "nobody knows what it held when the compiled code began"
+    run(recorded, aten.exp.default, x)
+    assert recorded.last().args == [second], "it holds the same bytes"
+    x.numpy()[...] = 3
+    run(recorded, aten.exp.default, x)
+    assert recorded.last().args != [second]
+    run(recorded, aten.mul_.Scalar, x, 2)
+    written = recorded.last().outputs
+    run(recorded, aten.exp.default, x)
+    assert recorded.last().args == [written], "an op that was seen wrote it"
+    assert recorded.values.value_of(unread, False) == old
 
 
 @needs_distributed

@@ -16,6 +16,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.data.hashes import hash_later, hash_of, statistics_of
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS as STATISTIC_NAMES
@@ -177,3 +178,14 @@ def test_the_hash_of_a_tensor_on_the_host_is_not_put_off(tensor: Tensor) -> None
     sink = MemorySink()
     assert not hash_later(sink, tensor, 1, "xxh3")
     assert sink.records == []
+
+
+@pytest.mark.parametrize("data", ["hash", "full"])
+def test_a_view_expanded_beyond_all_memory_is_hashed_once(tmp_path: Path, data: str) -> None:
+    x = torch.arange(4.0)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data=data)):
+        x.view(4, 1).expand(4, 2**40).t()
+        x.view(4, 1)[:, :]
+    rank = open_dump(tmp_path / "dump").rank(0, 0)
+    expanded, plain = (rank[f"Aten.{name}.0.forward"].outputs for name in ("expand", "view"))
+    assert expanded.hash == plain.hash is not None

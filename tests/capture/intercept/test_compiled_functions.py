@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 
-from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump import DumpConfig, DumpMode, open_dump, replay
 from aten_dump.capture.intercept.compiled_functions import CompiledCalls, _WhenImported
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
 from aten_dump.capture.torch_internals.mode_stack import push_dispatch_mode, take_dispatch_mode_off
@@ -227,6 +229,99 @@ assert e.__loader__.__class__.__module__.startswith(("_frozen", "importlib")), e
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "compile_eager" in {n.code for n in open_dump(str(tmp_path / "dump")).step(0).rank(0).notes}
+
+
+# -- memory that the compiler's kernels write
+
+
+def _unseen(graph: Any, examples: Any) -> Any:
+    """Compile to code that takes the memory of its matrices again for something else, as inductor's kernels do."""
+
+    def run(*args: Any) -> Any:
+        results = graph(*args)
+        for tensor in args:
+            if isinstance(tensor, Tensor) and tensor.dim() == 2:
+                before = tensor.detach().clone()
+                for scale in (2, 3):
+                    tensor.detach().numpy()[...] = scale * before.numpy() + scale
+                    torch.mm(tensor, tensor.t())
+                tensor.detach().numpy()[...] = before.numpy()
+                torch.mm(tensor, tensor.t())
+        return results
+
+    return make_boxed_func(run)
+
+
+def _assert_products_are_of_their_inputs(rank: Any, phase: str) -> None:
+    products = [call for call in rank.calls if call.op in ("aten::mm", "aten::mm.out") and call.phase == phase]
+    assert len(products) > 2
+    for call in products:
+        (one, other), _ = call.inputs
+        results = [value.tensor() for _, value in call.result_values()]
+        torch.testing.assert_close(one.tensor() @ other.tensor(), results[-1], msg=f"stale bytes in {call.name}")
+
+
+@pytest.mark.parametrize("data", ["full", "tensor"])
+def test_an_extern_kernel_is_recorded_with_the_bytes_that_it_read(tmp_path: Path, data: str) -> None:
+    model = _model()
+    backend = aot_autograd(fw_compiler=_unseen, bw_compiler=_unseen)
+    rank = recorded(tmp_path, trained(model, torch.compile(model, backend=backend)), compile="opaque", data=data)
+    if compiles_alike_under_modes:
+        _assert_products_are_of_their_inputs(rank, "forward")
+    _assert_products_are_of_their_inputs(rank, "backward")
+    assert not replay(rank).suspects
+
+
+def test_memory_that_a_compiled_call_only_reads_is_stored_once(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+
+    def run(graph: Any, examples: Any) -> Any:
+        return make_boxed_func(graph)
+
+    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=run, bw_compiler=run))
+    x = batch().requires_grad_()
+    rank = recorded(tmp_path, lambda: compiled(x).sum().backward(), compile="opaque", data="tensor")
+    if compiles_alike_under_modes:
+        read = {call.inputs[0][2].id for call in rank.calls if call.op == "aten::addmm"}
+        assert len(read) == 1
+
+
+@pytest.mark.slow
+@needs_results_of_compiled
+@pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers")
+def test_inductor_takes_saved_memory_again(tmp_path: Path) -> None:
+    seed_all(3)
+    model = nn.Sequential(nn.Linear(32, 16), nn.SiLU(), nn.Softmax(-1), nn.Linear(16, 4))
+    compiled, x = torch.compile(model), torch.randn(8, 32, requires_grad=True)
+    rank = recorded(tmp_path, lambda: compiled(x).square().mean().backward(), warm=False, compile="opaque")
+    _assert_products_are_of_their_inputs(rank, "backward")
+    assert not replay(rank).suspects
+
+
+def test_a_graph_that_was_freed_within_a_compiled_function(tmp_path: Path) -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0] * ctx.saved_tensors[0]
+
+    model = _model()
+
+    @torch.compile(backend="eager")
+    def train() -> Tensor:
+        loss = Scaled.apply(model(batch())).sum()
+        loss.backward()
+        return loss
+
+    def program() -> Any:
+        model.zero_grad()
+        return train().detach(), [p.grad for p in model.parameters()]
+
+    recorded(tmp_path, program, compile="opaque")
 
 
 # -- by hand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from aten_dump import ReplayError, StoreError
+from aten_dump import ConfigError, ReplayError, StoreError
 from aten_dump.cli.commands.replay import command
 from tests.checkout import ROOT
 from tests.cli.commands.tiny import record
@@ -113,3 +114,60 @@ def test_the_limit_is_of_rows(honest: Path) -> None:
     result = run(honest, "--limit", "1")
     assert "more rows; --limit 0 prints all" in result.stderr
     assert "more rows" not in run(honest, "--limit", "0").stderr
+
+
+_LIBRARY = """
+import torch
+
+@torch.library.custom_op("aten_dump_imported::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+"""
+_PROGRAM = """
+import sys, torch, halves
+from aten_dump import DumpConfig, DumpMode
+with DumpMode(DumpConfig(sys.argv[1], data="tensor")) as dump:
+    for _ in range(2):
+        torch.ops.aten_dump_imported.half(torch.ones(3)).exp()
+        dump.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def of_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "halves.py").write_text(_LIBRARY)
+    (folder / "program.py").write_text(_PROGRAM)
+    subprocess.run([sys.executable, "program.py", "dump"], cwd=folder, env=_environment(), check=True, timeout=100)
+    return folder
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def aten_dump(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as its script does: what lies in the working directory is not on the path."""
+    command = [sys.executable, "-c", "import sys; sys.path.remove(''); from aten_dump.cli.main import main; main()"]
+    given = [*command, *arguments, "--allow-ops", "aten_dump_imported::*"]
+    return subprocess.run(
+        given, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.slow
+def test_a_module_brings_its_ops_here_and_to_workers(of_library: Path) -> None:
+    without = aten_dump(of_library, "replay", "dump")
+    assert "import the module that registers it (on the command line: --import MODULE)" in without.stdout
+    done = aten_dump(of_library, "replay", "dump", "--import", "halves")
+    assert done.returncode == 0 and "Custom.half.0.forward" in done.stdout, done.stderr
+    done = aten_dump(of_library, "replay", "dump", "--import", "./halves.py", "--all", "--jobs", "2")
+    assert done.returncode == 0 and done.stdout.count("0 not replayed") == 2, done.stderr
+    done = aten_dump(of_library, "compare", "dump", "dump", "--import", "halves")
+    assert done.returncode == 0 and "proven for 3 of 3 calls" in done.stdout, done.stdout
+
+
+def test_a_module_that_cannot_be_imported_is_told(honest: Path) -> None:
+    result = run(honest, "--import", "no_such_module")
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception) == "--import no_such_module: ModuleNotFoundError: No module named 'no_such_module'"
