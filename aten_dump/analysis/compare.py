@@ -27,7 +27,6 @@ from .executors import finished, why_unfinished
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
 from .judging.rank_task import RECOMPUTE, Settings, Task
-from .layouts.compare_together import compare_task
 from .layouts.same_layout import layouts_differ
 from .pairing.user_mapping import Mapping
 from .rerun.allowed_ops import allowed_patterns
@@ -49,6 +48,7 @@ def compare(
     data: bool = True,
     together: bool | None = None,
     batch_shard: int | None = None,
+    evaluate: bool = False,
     allow_ops: Sequence[str] = (),
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -68,6 +68,9 @@ def compare(
         data: read tensors; False compares hashes and statistics only.
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
+        evaluate: decide by an evaluation of both whole steps in float64 from the same sources. It takes programs that
+            are written otherwise (ports, merged adapters, other kernels) for what they are. A preview of what is to
+            become the default; it needs ``data="tensor"`` or ``"full"`` of all ops on both sides.
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
@@ -77,15 +80,15 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    settings = Settings(_mapping(mapping), make_rules(rules), replay, data, batch_shard, allowed_patterns(allow_ops))
+    settings = Settings(
+        _mapping(mapping), make_rules(rules), replay, data, batch_shard, evaluate, allowed_patterns(allow_ops)
+    )
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
-    found, unfinished = _run(plan.tasks, executor, progress)
-    notes = dict.fromkeys((*plan.notes, *ran_as_written(one.run, other.run), *set_otherwise(one.run, other.run)))
     lost = _lost(one, other) if step is None and rank is None else ()
-    return Comparison(str(one.path), str(other.path), found, tuple(notes), lost, unfinished)
+    return plan.run(executor, progress, lost)
 
 
 class _Plan:
@@ -117,6 +120,13 @@ class _Plan:
         after = dict(pairwise(dict.fromkeys(task.steps for task in self.tasks)))
         before = {later: earlier for earlier, later in after.items()}
         self.tasks = [replace(t, before=before.get(t.steps), after=after.get(t.steps)) for t in self.tasks]
+
+    def run(self, executor: Executor | None, progress: Progress | None, lost: tuple[str, ...]) -> Comparison:
+        """Compare; `lost` says what is gone from the dumps."""
+        one, other = self._dumps
+        found, unfinished = _run(self.tasks, executor, progress)
+        notes = dict.fromkeys((*self.notes, *ran_as_written(one.run, other.run), *set_otherwise(one.run, other.run)))
+        return Comparison(*self._paths, found, tuple(notes), lost, unfinished)
 
     def add(self, steps: tuple[int, int], ranks: Iterable[tuple[int, int]]) -> None:
         """Compare a step rank by rank."""
@@ -174,7 +184,7 @@ def _run(
     """Run the tasks; return what they found, and a sentence about those whose worker ended."""
     chains: dict[Hashable, list[Task]] = {}
     for task in tasks:
-        chains.setdefault(("together", task.steps) if task.together else task.ranks, []).append(task)
+        chains.setdefault(task.ranks if task.settings.evaluate and not task.together else id(task), []).append(task)
     found: dict[int, RankEvidence] = {}  # by id() of the task
     lost: list[tuple[int, int]] = []
     for chain, evidences in finished(_compare_chain, [_Chain(tuple(c)) for c in chains.values()], executor):
@@ -190,8 +200,6 @@ def _run(
 
 
 def _compare_chain(chain: _Chain) -> list[RankEvidence]:
-    if chain.tasks[0].together:
-        return [compare_task(task) for task in chain.tasks]
     return list(compare_steps(chain.tasks))
 
 

@@ -6,6 +6,7 @@ What has no bytes, or only some of its ops (statistics, hashes, a selection), is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..dump import RankDump, open_dump
@@ -15,7 +16,7 @@ from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
 from .flow.flat_memory import with_parts
 from .judging.cause_facts import explained
 from .judging.precisions import precisions_of
-from .judging.rank_task import RECOMPUTE, Task, incomplete, pair_calls
+from .judging.rank_task import Task, incomplete, pair_calls
 from .judging.sources import records_all_ops
 from .layouts.compare_together import compare_task, of_what_is_whole
 from .meetings.meeting_points import attendance_of
@@ -27,34 +28,15 @@ from .sources.stand_ins import LeftBefore
 from .young_garbage import young_garbage_only
 
 
-def is_evaluated(task: Task) -> bool:
-    """Return True if a task asks for the evaluation, and both dumps hold what it takes."""
-    settings = task.settings
-    if task.together or task.control is not None or settings.rules or not (settings.replay and settings.data):
-        return False
-    return all(_holds_all(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
-
-
-def _sides(task: Task) -> Iterator[tuple[str, int, int]]:
-    yield from zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
-
-
-def _holds_all(rank: RankDump) -> bool:
-    config = rank.config
-    has_bytes = (
-        config.get("data") in ("tensor", "full") and config.get("io", "all") == "all" and not config.get("sample")
-    )
-    return bool(has_bytes) and records_all_ops(rank) and not rank.index_lacks and len(rank.calls) > 0
-
-
 def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     """Compare the steps of one pair of ranks, in order; runs in any process."""
     before: LeftBefore | None = None
     differed = False
     for task in tasks:
-        if task.control == RECOMPUTE or not is_evaluated(task):
+        why_not = _why_not_evaluated(task) if task.settings.evaluate else ""
+        if why_not or not task.settings.evaluate:
             before, differed = None, False
-            yield compare_task(task)
+            yield _with_note(compare_task(task), why_not)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
             found, before = _compared(task, before, differed)
@@ -62,8 +44,41 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
         yield of_what_is_whole(found, tuple(f"a dump is damaged: {one}" for one in damage))
 
 
+def _why_not_evaluated(task: Task) -> str:
+    """Return why a task cannot be evaluated, a clause; "" if it can."""
+    settings = task.settings
+    if task.together or task.control is not None or settings.rules or not (settings.replay and settings.data):
+        return "it is compared by rules, a control, statistics or ranks put together"
+    for side, path, step, rank in _sides(task):
+        lacks = _lacks(open_dump(path).rank(step, rank))
+        if lacks:
+            return f"the {side} {lacks}"
+    return ""
+
+
+def _sides(task: Task) -> Iterator[tuple[str, str, int, int]]:
+    yield from zip(("target", "baseline"), (task.target, task.baseline), task.steps, task.ranks, strict=True)
+
+
+def _lacks(rank: RankDump) -> str:
+    """Return what a recording lacks that an evaluation needs, a clause; "" for nothing."""
+    config = rank.config
+    if config.get("data") not in ("tensor", "full") or config.get("sample"):
+        return 'was recorded without the bytes of its tensors (data="tensor" or "full")'
+    if config.get("io", "all") != "all" or not records_all_ops(rank):
+        return "was recorded with a selection of its ops or values"
+    if rank.lacks:
+        return f"is {rank.lacks}"
+    return "" if len(rank.calls) else "has no calls"
+
+
+def _with_note(found: RankEvidence, why_not: str) -> RankEvidence:
+    """Add why a step was not evaluated, if that was asked for."""
+    return replace(found, notes=(*found.notes, f"not evaluated, as {why_not}")) if why_not else found
+
+
 def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[RankEvidence, LeftBefore]:
-    target, baseline = (with_parts(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
+    target, baseline = (with_parts(open_dump(path).rank(step, rank)) for _, path, step, rank in _sides(task))
     found = evaluate((target, baseline), before, by_role=differed or (before is None and task.steps[0] > 0))
     pairs = pair_calls(target, baseline, task.settings.mapping)
     replays = MeetingReplays(enabled=True)

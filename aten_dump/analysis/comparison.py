@@ -40,7 +40,10 @@ EXIT_CODES: Final[dict[Verdict, int]] = {"same": 0, "within": 0, "different": 1,
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing two dumps."""
+    """What came of comparing two dumps.
+
+    It has more than twenty methods: all that can be asked of an answer, in one place.
+    """
 
     target: str
     baseline: str

@@ -35,18 +35,19 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
     Args:
         evaluation: of the side that is walked.
         other: the numbers that the other side has.
-        starts: values that it does not have.
+        starts: values that differ, even if the other side has their numbers.
     """
     flow, numbers = evaluation.flow, evaluation.numbers
     found = Cone()
     seen: set[int] = set()
     waiting = list(starts)
+    differ = {value.id for value in waiting}
     while waiting:
         value = waiting.pop()
         if value.id in seen:
             continue
         seen.add(value.id)
-        if numbers.get(value.id) in other:
+        if numbers.get(value.id) in other and value.id not in differ:
             found.cut[value.id] = value
             continue
         maker = flow.maker(value)
@@ -61,7 +62,7 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
             (found.sources if maker is None else found.cut)[value.id] = value
             continue
         call, slot, whole = writer
-        if whole.id != value.id and numbers.get(whole.id) in other:
+        if whole.id != value.id and numbers.get(whole.id) in other and value.id not in differ:
             found.cut[whole.id] = whole
             continue
         found.calls[call.id] = call

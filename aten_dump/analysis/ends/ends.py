@@ -10,14 +10,17 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ...dump import Value
 from ..evaluation.evaluation import Evaluation
 from ..flow.data_flow import DataFlow
+from ..flow.leaves import accumulations
 from ..outcomes.left_memory import LeftMemory, LeftPlace
 from ..outcomes.roots import roots_of
+from ..signatures.signature import is_same
 
 Kind = Literal["loss", "gradient", "left", "output"]
 
@@ -30,6 +33,7 @@ class End:
     name: str
     value: Value
     number: int | None
+    buffer: Value | None = None  # of what was left: the whole memory
 
 
 class Left:
@@ -43,11 +47,9 @@ class Left:
         self.buffers: list[tuple[Value, LeftPlace]] = []  # the whole buffer, and who wrote to it last
         for known in places.values():
             if any(_is_state(memory, place) for place in known):
-                seen = [place.last for place in known]
-                whole = max(seen, key=lambda v: v.numel)
-                outer = [v for v in flow.of_moment(known[0].before) if not v.composed]
-                larger = max(outer, key=lambda v: v.numel, default=whole)
-                self.buffers.append((larger if larger.numel > whole.numel else whole, known[-1]))
+                before = known[0].before
+                seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
+                self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
 
 
 def _is_state(memory: LeftMemory, place: LeftPlace) -> bool:
@@ -56,19 +58,28 @@ def _is_state(memory: LeftMemory, place: LeftPlace) -> bool:
 
 def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     """Return the ends of an evaluated step."""
-    flow = evaluation.flow
-    rank = flow.rank
+    rank = evaluation.flow.rank
     roots = roots_of(rank)
     found = [
         End("loss", f"loss {number}" if len(roots) > 1 else "loss", value, number_of(evaluation, value))
         for number, value in enumerate(roots)
     ]
     found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in rank.gradients.items()]
+    found += _gradients_of_leaves(evaluation)
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
         if number is not None and number != evaluation.numbers.get(place.before.id):
-            found.append(End("left", place.writer.module or place.writer.name, place.last, number))
+            found.append(End("left", place.writer.module or place.writer.name, place.last, number, value))
     return found or [*_outputs(evaluation)]
+
+
+def _gradients_of_leaves(evaluation: Evaluation) -> Iterator[End]:
+    """Yield what was accumulated into leaves that have no name: tensors that require grad, and are no parameters."""
+    named = {record.call for record in evaluation.flow.rank.tables.gradients}
+    for call in accumulations(evaluation.flow):
+        if call.id not in named:
+            for slot, value in call.input_values():
+                yield End("gradient", f"{call.name}.{slot}", value, number_of(evaluation, value))
 
 
 def number_of(evaluation: Evaluation, value: Value) -> int | None:
@@ -93,7 +104,7 @@ def _outputs(evaluation: Evaluation) -> list[End]:
         read = {number for call in flow.calls() for _, number in call.input_slots()}
         for call in flow.calls():
             for slot, value in flow.results(call):
-                if value.id not in read and value.id in evaluation.numbers:
+                if value.id not in read and value.id in evaluation.signatures:
                     found.append(End("output", f"{call.name}.{slot}", value, evaluation.numbers[value.id]))
     return found
 
@@ -101,17 +112,53 @@ def _outputs(evaluation: Evaluation) -> list[End]:
 def unmatched(
     target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]
 ) -> tuple[list[End], list[End]]:
-    """Return the ends of either side that the other side does not have."""
+    """Return the ends of either side that the other side does not have.
+
+    Gradients of one name belong together, and so do losses and outputs where both sides have as many, in order. What
+    both sides left in memory that held the same before must have changed by the same.
+    """
     odd: tuple[list[End], list[End]] = ([], [])
+    pairs = _pairs(target, baseline, sides)
+    partners = ({id(one): other for one, other in pairs}, {id(other): one for one, other in pairs})
     for side, ends in enumerate((target, baseline)):
-        other = {end.name: end for end in (baseline, target)[side] if end.kind == "gradient"}
         holders = sides[1 - side].holders
         for end in ends:
+            partner = partners[side].get(id(end))
             if end.number is None:
                 continue
-            if end.kind == "gradient" and end.name in other:
-                if other[end.name].number not in (None, end.number):
+            if partner is None or partner.number is None:
+                if end.number not in holders:
                     odd[side].append(end)
-            elif end.number not in holders:
+            elif end.number != partner.number or not _changed_alike(end, partner, sides if side == 0 else sides[::-1]):
                 odd[side].append(end)
     return odd
+
+
+def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]) -> list[tuple[End, End]]:
+    """Return the ends of both sides that belong together."""
+    found = []
+    theirs = {end.name: end for end in baseline if end.kind == "gradient"}
+    found += [(end, theirs[end.name]) for end in target if end.kind == "gradient" and end.name in theirs]
+    for kind in ("loss", "output"):
+        ours, others = ([end for end in ends if end.kind == kind] for ends in (target, baseline))
+        if len(ours) == len(others):
+            found += zip(ours, others, strict=True)
+    before: dict[int, list[End]] = {}
+    for end in baseline:
+        if end.kind == "left" and (number := sides[1].began(end.buffer)) is not None:
+            before.setdefault(number, []).append(end)
+    for end in target:
+        same = before.get(sides[0].began(end.buffer) or 0, []) if end.kind == "left" else []
+        match = next((other for other in same if other.number == end.number), None)
+        if match is not None:
+            same.remove(match)
+            found.append((end, match))
+    return found
+
+
+def _changed_alike(end: End, other: End, sides: Sequence[Evaluation]) -> bool:
+    """Return True if memory that both sides left as good as equal changed by the same: an update may be tiny."""
+    if end.kind != "left" or end.buffer is None or other.buffer is None:
+        return True
+    changes = sides[0].changes.get(end.buffer.id), sides[1].changes.get(other.buffer.id)
+    return None in changes or is_same(*changes)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ import torch
 
 from ...dump import Value
 from ...errors import AtenDumpError, ReplayError
-from ...store.op_names import is_workspace
+from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
 from ..flow.data_flow import DataFlow
 from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
@@ -31,6 +31,8 @@ from .memory import UNREADABLE, Group, Memory, group_of
 from .plan import CallPlan, plan_of
 
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
+_ROUNDING: Final = 1e-14  # relative; of float64, after some sums
+_UPDATES_SCALE: Final = "_amp_update_scale_"
 _SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
 
 
@@ -41,12 +43,29 @@ class EvaluatedStep:
         flow: its data flow.
         plans: its calls.
         left: buffers of which the contents at the end of the step count.
+        loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
+            precision, and is no part of the function.
     """
 
     def __init__(self, flow: DataFlow, left: Sequence[Value]) -> None:
         self.flow = flow
         self.plans = plan_of(flow)
         self.left = tuple(left)
+        self.loss_scales = frozenset(_loss_scales(flow))
+
+
+def _loss_scales(flow: DataFlow) -> Iterator[int]:
+    """Yield the storages that scales of the loss lie in: a scaler updates them, or unscales by their inverse."""
+    for call in flow.calls():
+        name = read_op_name(call.op).name
+        if name == _UPDATES_SCALE:
+            yield from (value.storage for slot, value in call.input_values() if slot == "input.0")
+        elif call.op.startswith(UNSCALE_GRADIENTS):
+            value = next((value for slot, value in call.input_values() if slot == "input.2"), None)
+            while value is not None and (maker := flow.maker(value)) is not None and len(flow.reads(maker)) == 1:
+                value = flow.reads(maker)[0][1]
+            if value is not None and value.numel == 1:
+                yield value.storage
 
 
 @dataclass(slots=True)
@@ -61,6 +80,9 @@ class Shared:
 
 class Evaluation:
     """One side of a step, evaluated.
+
+    It has more than twenty methods and more than fifteen attributes: the tensors and the numbers of one run belong
+    together.
 
     Attributes:
         numbers: of values, by id.
@@ -95,6 +117,7 @@ class Evaluation:
         self.unproven: dict[int, str] = {}
         self.holders: dict[int, list[int]] = {}
         self.at_end: dict[int, int] = {}  # numbers of the buffers that the step left, by value id
+        self.changes: dict[int, Signature] = {}  # of what the step left minus what was there before, by value id
         self._step = step
         self._shared = shared
         self._stand_ins = stand_ins or {}
@@ -122,8 +145,23 @@ class Evaluation:
             tensor = self._memory.known(value)
             if tensor is not None:
                 self._left.append((value, sign(tensor)))
+                self._sign_change(value, tensor)
         self._memory = Memory(self._load)
         self._number_left()
+
+    def _sign_change(self, value: Value, tensor: torch.Tensor) -> None:
+        """Sign by how much memory changed: beside what stood there, an update may be too small to be seen."""
+        start = self._stand_ins.get(value.id)
+        start = _recorded(value) if start is None else start
+        if start is None or not tensor.is_floating_point() or start.shape != tensor.shape:
+            return
+        if start.layout is tensor.layout is torch.strided:
+            noise = _ROUNDING * float(start.double().norm())
+            self.changes[value.id] = sign(tensor - start.to(tensor.dtype))._replace(noise=noise)
+
+    def began(self, value: Value | None) -> int | None:
+        """Return the number of what memory held before the step."""
+        return None if value is None else self.numbers.get(value.id)
 
     def _sign_wholes(self, freed: Sequence[Group]) -> None:
         """Sign memory that was written in part last: the other side may have made it whole."""
@@ -148,6 +186,10 @@ class Evaluation:
             else:
                 apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
                 found[number] = _SAFETY * max(apart)
+        for number, one in self.changes.items():
+            other = moved.changes.get(number, one)
+            apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
+            self.changes[number] = one._replace(noise=one.noise + _SAFETY * max(apart))
         return found
 
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
@@ -201,6 +243,8 @@ class Evaluation:
                 continue
             if slot in plan.results:
                 tensor = self._chosen(plan, item, tensor)
+                if item.storage in self._step.loss_scales and item.numel == 1:
+                    tensor.fill_(1)
                 if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:
                     _move(tensor, self._jitter, generator)
             tensors[slot] = tensor
@@ -326,6 +370,8 @@ class Evaluation:
         for one in sorted((v for v in group if v.id in tensors), key=lambda v: -v.numel):
             if one.id in self._stand_ins:
                 tensors[one.id] = laid(self._stand_ins[one.id].to(tensors[one.id].dtype), tensors[one.id])
+            if one.storage in self._step.loss_scales and one.numel == 1:
+                tensors[one.id].fill_(1)
             self._memory.keep(one, tensors[one.id])
         if self.flow.maker(value) is None:
             self.sources[value.id] = value

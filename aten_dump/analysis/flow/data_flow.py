@@ -26,7 +26,10 @@ Moment = tuple[int, int]  # a storage at a version
 
 
 class DataFlow:
-    """The calls of one kind in one recording, and what they read and make."""
+    """The calls of one kind in one recording, and what they read and make.
+
+    It has more than twenty methods, one for each question about who made what.
+    """
 
     def __init__(self, rank: RankDump, kind: str, *, wrapped: bool = True) -> None:
         """Follow a recording; `wrapped` takes ops on DTensors for the program's, not what they run on local tensors."""

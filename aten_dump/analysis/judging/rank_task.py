@@ -55,6 +55,7 @@ class Settings:
     replay: bool = True
     data: bool = True
     batch_dim: int | None = None  # ranks hold consecutive slices of the batch along it
+    evaluate: bool = False  # by a float64 evaluation of both sides from the same sources (`compare_steps`)
     allow_ops: tuple[str, ...] = ()  # patterns of ops to run beside those of torch
 
 
@@ -204,29 +205,42 @@ def evidence_of(
     pairs = list(kept.values())
     rows = [*knows.evidence.rows, *(unmatched_rows(walk, pairs) if whole else ())]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
-    casts, notes = precisions_of(
-        (target, baseline),
-        cast_sources=bool(knows.sources.precisions),
-        in_target_order=partial(_in_target_order, knows),
-    )
-    findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
-    rows, findings = without_scales((target, baseline), rows, findings) if whole else (rows, findings)
-    findings, told = explained((target, baseline), pairs, rows, findings, whole=whole)
-    levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
-    best: Level = next((level for level in _LEVELS if levels[level]), "none")
+    rows, findings, notes = _told(knows, pairs, rows, whole=whole)
+    best, levels = levels_of(rows)
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
     proofs, estimated = knows.proofs, sorted(knows.proofs.estimated - knows.proofs.proven)
     return RankEvidence(
         task.target, task.baseline, task.steps, task.ranks, best,
-        {str(level): count for level, count in levels.items()},
+        levels,
         (len(target.calls), len(baseline.calls)),
         {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         tuple(rows), tuple(findings), found_modules(modules),
         {p.target.name: p.baseline.name for p in pairs},
-        (*incomplete(target, baseline), *notes, *told),
+        (*incomplete(target, baseline), *notes),
         proven=len(proofs.proven), judged=len(proofs.proven | proofs.estimated),
         unproven=tuple(target.call(number).name for number in estimated), unknown_ends=tuple(ends),
     )  # fmt: skip
+
+
+def _told(
+    knows: Knowledge, pairs: Sequence[Pair], rows: list[Row], *, whole: bool
+) -> tuple[list[Row], list[Finding], list[str]]:
+    """Return the rows, the findings in order, and notes."""
+    sides = knows.target, knows.baseline
+    casts, notes = precisions_of(
+        sides, cast_sources=bool(knows.sources.precisions), in_target_order=partial(_in_target_order, knows)
+    )
+    findings = named_at_the_cut(knows, sorted([*knows.evidence.findings, *casts], key=lambda finding: finding.order))
+    rows, findings = without_scales(sides, rows, findings) if whole else (rows, findings)
+    findings, told = explained(sides, pairs, rows, findings, whole=whole)
+    return rows, findings, [*notes, *told]
+
+
+def levels_of(rows: Iterable[Row]) -> tuple[Level, dict[str, int]]:
+    """Return the best data level of some rows, and how many were compared by each."""
+    levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
+    best: Level = next((level for level in _LEVELS if levels[level]), "none")
+    return best, {str(level): count for level, count in levels.items()}
 
 
 def _in_target_order(knows: Knowledge, call: Call) -> int:

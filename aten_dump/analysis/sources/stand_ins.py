@@ -25,7 +25,6 @@ from ..signatures.signature import sign
 
 How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
-Criterion = Callable[[Value, Value], bool]  # of a value of the target's and one of the baseline's
 _NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
 
 
@@ -115,68 +114,92 @@ def match_sources(
         by_role: those that differ stand for each other where they are read in the same role.
         recorded: contents.
     """
-    found = Sources()
-    ours, theirs = list(target.sources.values()), sources_in(flow)
-    known = {value.id: recorded.contents(value) for value in ours}
-    others = {value.id: recorded.contents(value) for value in theirs}
-    places = roles(target.flow), roles(flow)
-    criteria: list[tuple[How, Criterion]] = [
-        ("left", lambda one, other: _is_left(before, one.numel, known[one.id], others[other.id])),
-        ("equal", lambda one, other: known[one.id] is not None and known[one.id] == others[other.id]),
-        ("cast", _is_cast),
-        ("role", lambda one, other: by_role and one.shape == other.shape and _is_in_role(places, one, other)),
-    ]
-    for how, criterion in criteria:
-        theirs = _pair(found, ours, theirs, how, criterion, places, known, others)
-    paired = {one.id for one, _, _ in found.pairs}
-    equal = {known[one.id] for one, _, _ in found.pairs} - {None}
-    found.target = [one for one in ours if one.id not in paired and known[one.id] not in equal]
-    found.baseline = theirs
-    return found
+    matching = _Matching(target, flow, before, recorded)
+    matching.pair("left", matching.left)
+    matching.pair("equal", matching.equal)
+    matching.pair("cast", matching.cast)
+    if by_role:
+        matching.pair("role", matching.in_role)
+    return matching.result()
 
 
-def _pair(
-    found: Sources,
-    ours: list[Value],
-    theirs: list[Value],
-    how: How,
-    criterion: Criterion,
-    places: tuple[dict[int, Hashable], dict[int, Hashable]],
-    known: dict[int, Contents | None],
-    others: dict[int, Contents | None],
-) -> list[Value]:
-    """Pair the baseline's sources by one criterion; return those that are left.
+class _Matching:
+    """Finds, for each source of the baseline, the target's that stands for it."""
 
-    Of several of the target's that one may stand for, it is one with equal elements, else one in the same role.
-    """
-    by_size: dict[int, list[Value]] = defaultdict(list)
-    for value in ours:
-        by_size[value.numel].append(value)
-    left = []
-    for value in theirs:
-        matches = [one for one in by_size.get(value.numel, ()) if criterion(one, value)]
-        if not matches:
-            left.append(value)
-            continue
-        equal = [one for one in matches if known[one.id] is not None and known[one.id] == others[value.id]]
-        if equal:
-            found.pairs.append((equal[0], value, "equal"))
-            continue
-        match = next((one for one in matches if _is_in_role(places, one, value)), matches[0])
+    def __init__(self, target: Evaluation, flow: DataFlow, before: LeftBefore | None, recorded: Recorded) -> None:
+        self._found = Sources()
+        self._before = before
+        self._ours, self._theirs = list(target.sources.values()), sources_in(flow)
+        self._known = {value.id: recorded.contents(value) for value in self._ours}
+        self._others = {value.id: recorded.contents(value) for value in self._theirs}
+        self._places = roles(target.flow), roles(flow)
+        self._by_contents: dict[Contents | None, list[Value]] = defaultdict(list)
+        self._by_size: dict[int, list[Value]] = defaultdict(list)
+        self._by_role: dict[Hashable, Value] = {}
+        for value in self._ours:
+            self._by_contents[self._known[value.id]].append(value)
+            self._by_size[value.numel].append(value)
+            self._by_role.setdefault(self._places[0].get(value.id), value)
+
+    def pair(self, how: How, candidates: Callable[[Value], list[Value]]) -> None:
+        """Pair what is left of the baseline's sources: with equal elements first, then in the same role."""
+        left = []
+        for value in self._theirs:
+            matches = candidates(value)
+            contents = self._others[value.id]
+            equal = [one for one in matches if contents is not None and self._known[one.id] == contents]
+            if equal:
+                self._found.pairs.append((equal[0], value, "equal"))
+            elif not (matches and self._stands_in(matches, value, how)):
+                left.append(value)
+        self._theirs = left
+
+    def _stands_in(self, matches: list[Value], value: Value, how: How) -> bool:
+        role = self._places[1].get(value.id)
+        match = next((one for one in matches if self._places[0].get(one.id) == role), matches[0])
         try:
-            found.stand_ins[value.id] = start_tensors([match])[match.id].reshape(value.shape)
+            self._found.stand_ins[value.id] = start_tensors([match])[match.id].reshape(value.shape)
         except UNREADABLE:
-            left.append(value)
-            continue
-        found.pairs.append((match, value, how))
-    return left
+            return False
+        self._found.pairs.append((match, value, how))
+        return True
 
+    def left(self, value: Value) -> list[Value]:
+        """Return what the step before left, and there was the same as what this was."""
+        contents = self._others[value.id]
+        if self._before is None or contents is None:
+            return []
+        numbers = self._before.numbers(1, value.numel, contents)
+        found = []
+        for one in self._by_size.get(value.numel, ()) if numbers else ():
+            ours = self._known[one.id]
+            if ours is not None and self._before.numbers(0, one.numel, ours) & numbers:
+                found.append(one)
+                if ours == contents:
+                    return [one]
+        return found
 
-def _is_left(before: LeftBefore | None, numel: int, ours: Contents | None, theirs: Contents | None) -> bool:
-    """Return True if the step before left both, and there they were the same."""
-    if before is None or ours is None or theirs is None:
-        return False
-    return bool(before.numbers(0, numel, ours) & before.numbers(1, numel, theirs))
+    def equal(self, value: Value) -> list[Value]:
+        """Return what holds the same elements."""
+        contents = self._others[value.id]
+        return [] if contents is None else self._by_contents.get(contents, [])
+
+    def cast(self, value: Value) -> list[Value]:
+        """Return what is this in another floating dtype."""
+        return [one for one in self._by_size.get(value.numel, ()) if _is_cast(one, value)]
+
+    def in_role(self, value: Value) -> list[Value]:
+        """Return what is read where this is read."""
+        one = self._by_role.get(self._places[1].get(value.id))
+        return [] if one is None or one.shape != value.shape else [one]
+
+    def result(self) -> Sources:
+        """Return what was found, and what stands for nothing."""
+        paired = {one.id for one, _, _ in self._found.pairs}
+        equal = {self._known[one.id] for one, _, _ in self._found.pairs} - {None}
+        self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
+        self._found.baseline = self._theirs
+        return self._found
 
 
 def _is_cast(one: Value, other: Value) -> bool:
@@ -188,11 +211,6 @@ def _is_cast(one: Value, other: Value) -> bool:
     except UNREADABLE:
         return False
     return bool((ours - theirs).norm() <= _NEAR * theirs.norm())
-
-
-def _is_in_role(places: tuple[dict[int, Hashable], dict[int, Hashable]], one: Value, other: Value) -> bool:
-    role = places[0].get(one.id)
-    return role is not None and role == places[1].get(other.id)
 
 
 def roles(flow: DataFlow) -> dict[int, Hashable]:
