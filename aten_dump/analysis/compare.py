@@ -68,9 +68,8 @@ def compare(
         data: read tensors; False compares hashes and statistics only.
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
-        evaluate: decide by an evaluation of both whole steps in float64 from the same sources. It takes programs that
-            are written otherwise (ports, merged adapters, other kernels) for what they are. A preview of what is to
-            become the default; it needs ``data="tensor"`` or ``"full"`` of all ops on both sides.
+        evaluate: decide by running both whole steps in float64 from the same sources, however they are written. A
+            preview of what is to become the default; it needs the bytes of all ops (``data="tensor"``).
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.

@@ -17,7 +17,7 @@ from ...dump import Call, RankDump, open_dump
 from ...store.records import CALL_KINDS
 from ..distance.value_distance import Level, closeness
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import RankEvidence, Row
+from ..evidence.findings import Finding, RankEvidence, Row
 from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
 from ..evidence.row_summary import NOT_COMPARED
