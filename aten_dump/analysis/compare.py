@@ -68,8 +68,7 @@ def compare(
         data: read tensors; False compares hashes and statistics only.
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
-        evaluate: decide by running both whole steps in float64 from the same sources, however they are written. A
-            preview of what is to become the default; it needs the bytes of all ops (``data="tensor"``).
+        evaluate: preview: decide by running both steps in float64 from the same sources (needs ``data="tensor"``).
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
@@ -79,15 +78,13 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    settings = Settings(
-        _mapping(mapping), make_rules(rules), replay, data, batch_shard, evaluate, allowed_patterns(allow_ops)
-    )
+    options = replay, data, batch_shard, evaluate
+    settings = Settings(_mapping(mapping), make_rules(rules), *options, allowed_patterns(allow_ops))
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
     plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
-    lost = _lost(one, other) if step is None and rank is None else ()
-    return plan.run(executor, progress, lost)
+    return plan.run(executor, progress, _lost(one, other) if step is None and rank is None else ())
 
 
 class _Plan:
