@@ -54,10 +54,10 @@ def command(
     if name is not None:
         print_lines([shown.line, *shown.other_steps(name), *_details(opened, name)], line_limit(limit))
         return
-    echo(shown.line)
     if not len(opened.calls):
         echo(opened.why_no_calls or f"{opened.where} has no calls")
         return
+    echo(shown.line)
     matched = selected(
         opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
     )

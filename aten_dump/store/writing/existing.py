@@ -81,7 +81,7 @@ def _clear(root: Path, rank: int, recording: Sequence[int], overwrite: bool) -> 
         )
     if is_first:
         for folder in (root, *attempts):
-            _refuse_live(folder, recording if folder is root else ())
+            _refuse_live(folder, (rank, *recording) if folder is root else ())
     _remove(found, root / RUN_FILE if overwrite and is_first else None)
     for attempt in attempts:
         _remove_attempt(attempt)
@@ -100,7 +100,12 @@ def _recorded_now(root: Path, rank: int) -> StoreError:
 
 
 def _refuse_live(folder: Path, recording: Sequence[int]) -> None:
-    """Refuse to remove what a process records now, of ranks that are not of this run."""
+    """Refuse to remove what a process records now, of ranks that are not of this run.
+
+    Args:
+        folder: of a dump.
+        recording: the ranks of this run, this one among them.
+    """
     for name in os.listdir(folder):
         match = _LOCK_NAME.fullmatch(name)
         if match is None or int(match[1]) in recording:
