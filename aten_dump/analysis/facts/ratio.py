@@ -8,7 +8,11 @@ from typing import Final
 
 import torch
 
+from ...dump import Value
 from ...torch_names import DTYPES_WITHOUT_NUMBERS
+from ..distance.element_chunks import common_order, pairs
+
+Elements = torch.Tensor | Value
 
 _MOST: Final = 1 << 24  # of a whole number, or one over it
 _MOST_PARTS: Final = 64  # the greatest denominator of another fraction
@@ -17,36 +21,47 @@ _APART: Final = 0.25  # of the distance to the next such number, that rounding m
 _ROUNDINGS: Final = 2  # of the coarser dtype, that an element may be off
 
 
-def simple_ratio(target: torch.Tensor, baseline: torch.Tensor) -> str:
+def simple_ratio(target: Elements, baseline: Elements) -> str:
     """Return how many times the baseline the target is, element by element; "" if by no simple number, or once.
+
+    Args:
+        target: a tensor, or a value, which is read a chunk at a time.
+        baseline: the same.
 
     Returns:
         ``"2"``, ``"-1"``, ``"1/8"``, ``"3/2"``, ``"sqrt(1/32)"``.
     """
-    if target.shape != baseline.shape or not _has_numbers(target) or not _has_numbers(baseline):
+    if tuple(target.shape) != tuple(baseline.shape) or not _has_numbers(target) or not _has_numbers(baseline):
         return ""
     eps = max(torch.finfo(one.dtype).eps for one in (target, baseline))
-    one, other = (tensor.reshape(-1).double() for tensor in (target, baseline))
-    norm = float(other.dot(other))
-    if not math.isfinite(norm) or norm == 0 or int((other != 0).sum()) < min(2, other.numel()):
+    order = common_order(target, baseline)
+    product = norm = nonzero = 0.0
+    for _, ours, theirs in pairs(target, baseline, order):
+        one, other = ours.double(), theirs.double()
+        product += float(one.dot(other))
+        norm += float(other.dot(other))
+        nonzero += int((other != 0).sum())
+    if not math.isfinite(norm) or norm == 0 or nonzero < min(2, math.prod(target.shape)):
         return ""
-    measured = float(one.dot(other)) / norm
-    for number, text in _simple(measured, eps):
-        allowed = _ROUNDINGS * eps * number * other.abs() if number > 0 else -_ROUNDINGS * eps * number * other.abs()
-        if bool(((one - number * other).abs() <= allowed).all()):
+    for number, text in _simple(product / norm, eps):
+        allowed = _ROUNDINGS * eps * abs(number)
+        chunks = ((ours.double(), theirs.double()) for _, ours, theirs in pairs(target, baseline, order))
+        if all(bool(((one - number * other).abs() <= allowed * other.abs()).all()) for one, other in chunks):
             return text
     return ""
 
 
-def ratio_sentence(target: torch.Tensor, baseline: torch.Tensor) -> str:
+def ratio_sentence(target: Elements, baseline: Elements) -> str:
     """Return the sentence that says so, "" for nothing to say."""
     ratio = simple_ratio(target, baseline)
     return f"The target is exactly {ratio} times the baseline" if ratio else ""
 
 
-def _has_numbers(tensor: torch.Tensor) -> bool:
-    is_plain = tensor.layout is torch.strided and tensor.is_floating_point() and tensor.numel() > 0
-    return is_plain and tensor.dtype not in DTYPES_WITHOUT_NUMBERS
+def _has_numbers(source: Elements) -> bool:
+    count = source.numel if isinstance(source, Value) else source.numel()
+    dtype = source.dtype
+    is_plain = source.layout is torch.strided and dtype.is_floating_point and count > 0
+    return is_plain and dtype not in DTYPES_WITHOUT_NUMBERS
 
 
 def _simple(measured: float, eps: float) -> list[tuple[float, str]]:

@@ -93,7 +93,7 @@ def _facts(target: Call, baseline: Call, slot: str) -> Iterator[str]:
     values = _value(target, slot), _value(baseline, slot)
     if values[0] is not None and values[1] is not None and values[0].has_data and values[1].has_data:
         try:
-            sentence = ratio_sentence(values[0].tensor(), values[1].tensor())
+            sentence = ratio_sentence(*values)
         except AtenDumpError:  # damaged bytes: the comparison says so itself
             sentence = ""
         if sentence:

@@ -446,8 +446,9 @@ def test_nan_in_a_loss_is_a_finding_though_each_op_was_right(tmp_path: Path) -> 
             (X.clone().requires_grad_() - torch.tensor([0.0, 0.0, 0.0, 4.0])).sqrt().sum().backward()
     found = compare(tmp_path / "target", tmp_path / "baseline")
     assert found.verdict == "different"
-    assert {finding.kind for finding in found.ranks[0].findings} == {"loss"}
-    assert "NaN or Inf stand at other places, as they first do at Aten.sqrt.0.forward" in found.answer()
+    assert [finding.kind for finding in found.ranks[0].findings] == ["nonfinite", "loss"]
+    assert found.cause is not None and found.cause.row.place.op == "aten::sqrt"
+    assert "First cause: Aten.sqrt.0.forward" in found.answer() and "the target made 1 NaN" in found.answer()
 
 
 def called_back(memory: torch.Tensor, *, unseen: bool, factor: float = 2.0) -> Body:

@@ -28,6 +28,7 @@ from aten_dump.analysis.judging.rank_task import (
     sources_of,
     walked_kind,
 )
+from aten_dump.analysis.layouts.compare_together import compare_task
 from aten_dump.analysis.pairing.user_mapping import Mapping
 from aten_dump.dump import RankDump
 from tests.analysis.judging.steps import record as record_steps
@@ -280,9 +281,9 @@ def test_an_interrupted_side_is_noted(tmp_path: Path) -> None:
     Builder(cut).finish(commit=False)
     whole, part = open_dump(done).rank(0, 0), open_dump(cut).rank(0, 0)
     for pair, side in (((whole, part), "baseline"), ((part, whole), "target")):
-        (note,) = compare_rank(task(*pair)).notes
-        assert note.startswith(f"the {side} ") and "was interrupted" in note
-    assert compare_rank(task(whole, whole)).notes == ()
+        (text,) = compare_task(task(*pair)).not_whole
+        assert text.startswith(f"the {side} is interrupted")
+    assert compare_task(task(whole, whole)).not_whole == ()
 
 
 def test_renamed_modules_are_found(record: Callable[..., Any]) -> None:
