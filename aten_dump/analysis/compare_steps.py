@@ -90,7 +90,13 @@ def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[Ra
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
     judged = [call for call in side.flow.calls() if side.flow.results(call)]
-    unproven = [call.name for call in judged if call.id in side.unproven]
+    drawn, known = target.tables.random, found.sides[1].holders
+    unproven = [
+        call.name
+        for call in judged
+        if call.id in side.unproven
+        and not (call.id in drawn and all(side.numbers.get(v.id) in known for _, v in side.flow.results(call)))
+    ]
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
     parts: dict[str, Any] = evidence_parts(verdict, pairs)
     evidence = RankEvidence(

@@ -65,7 +65,8 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
         for number, value in enumerate(roots)
     ]
     found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in rank.gradients.items()]
-    found += _gradients_of_leaves(evaluation)
+    leaves = _leaf_gradients(evaluation.flow)
+    found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in leaves]
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
         if number is not None and number != evaluation.numbers.get(place.before.id):
@@ -73,13 +74,28 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     return found or [*_outputs(evaluation)]
 
 
-def _gradients_of_leaves(evaluation: Evaluation) -> Iterator[End]:
+def wanted_of(flow: DataFlow) -> set[int]:
+    """Return the ids of the values that may be ends: losses, gradients, what the outermost modules returned."""
+    found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
+    found += [value for _, value in (*_leaf_gradients(flow), *_returned(flow))]
+    return {value.id for value in found}
+
+
+def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
     """Yield what was accumulated into leaves that have no name: tensors that require grad, and are no parameters."""
-    named = {record.call for record in evaluation.flow.rank.tables.gradients}
-    for call in accumulations(evaluation.flow):
+    named = {record.call for record in flow.rank.tables.gradients}
+    for call in accumulations(flow):
         if call.id not in named:
-            for slot, value in call.input_values():
-                yield End("gradient", f"{call.name}.{slot}", value, number_of(evaluation, value))
+            yield from ((f"{call.name}.{slot}", value) for slot, value in call.input_values())
+
+
+def _returned(flow: DataFlow) -> Iterator[tuple[str, Value]]:
+    """Yield what the outermost modules returned."""
+    for call in flow.rank.calls.filter(kind="module"):
+        if call.parent is None or call.parent.kind != "module":
+            for slot, value in call.output_values():
+                if not (value.undefined or value.opaque):
+                    yield f"{call.name}.{slot}", value
 
 
 def number_of(evaluation: Evaluation, value: Value) -> int | None:
@@ -94,12 +110,7 @@ def number_of(evaluation: Evaluation, value: Value) -> int | None:
 def _outputs(evaluation: Evaluation) -> list[End]:
     """Return what the outermost modules returned; without modules, what calls made and nothing read."""
     flow = evaluation.flow
-    found = []
-    for call in flow.rank.calls.filter(kind="module"):
-        if call.parent is None or call.parent.kind != "module":
-            for slot, value in call.output_values():
-                if not (value.undefined or value.opaque):
-                    found.append(End("output", f"{call.name}.{slot}", value, number_of(evaluation, value)))
+    found = [End("output", name, value, number_of(evaluation, value)) for name, value in _returned(flow)]
     if not found:
         read = {number for call in flow.calls() for _, number in call.input_slots()}
         for call in flow.calls():
@@ -114,8 +125,9 @@ def unmatched(
 ) -> tuple[list[End], list[End]]:
     """Return the ends of either side that the other side does not have.
 
-    Gradients of one name belong together, and so do losses and outputs where both sides have as many, in order. What
-    both sides left in memory that held the same before must have changed by the same.
+    Gradients of one name belong together, and so do losses where both sides have as many, in order. Outputs that both
+    sides return must be in the same order. What both sides left in memory that held the same before must have changed
+    by the same.
     """
     odd: tuple[list[End], list[End]] = ([], [])
     pairs = _pairs(target, baseline, sides)
@@ -126,7 +138,11 @@ def unmatched(
             partner = partners[side].get(id(end))
             if end.number is None:
                 continue
-            if partner is None or partner.number is None:
+            if (
+                partner is None
+                or partner.number is None
+                or (end.kind == "output" and not _is_crossed(end, partner, ends))
+            ):
                 if end.number not in holders:
                     odd[side].append(end)
             elif end.number != partner.number or not _changed_alike(end, partner, sides if side == 0 else sides[::-1]):
@@ -154,6 +170,11 @@ def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Eval
             same.remove(match)
             found.append((end, match))
     return found
+
+
+def _is_crossed(end: End, partner: End, ends: Sequence[End]) -> bool:
+    """Return True if the output at the place of one is another output of its own side."""
+    return end.number != partner.number and any(one.number == partner.number for one in ends if one.kind == "output")
 
 
 def _changed_alike(end: End, other: End, sides: Sequence[Evaluation]) -> bool:

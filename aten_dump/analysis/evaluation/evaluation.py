@@ -13,7 +13,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,14 +43,16 @@ class EvaluatedStep:
         flow: its data flow.
         plans: its calls.
         left: buffers of which the contents at the end of the step count.
+        wanted: ids of values that are to have a signature of their own, views among them.
         loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
             precision, and is no part of the function.
     """
 
-    def __init__(self, flow: DataFlow, left: Sequence[Value]) -> None:
+    def __init__(self, flow: DataFlow, left: Sequence[Value], wanted: Container[int] = ()) -> None:
         self.flow = flow
         self.plans = plan_of(flow)
         self.left = tuple(left)
+        self.wanted = wanted
         self.loss_scales = frozenset(_loss_scales(flow))
 
 
@@ -249,6 +251,8 @@ class Evaluation:
                     _move(tensor, self._jitter, generator)
             tensors[slot] = tensor
             self._memory.keep(item, tensor)
+            if item.id in self._step.wanted and slot not in plan.results:
+                self._sign(item, tensor)
             if slot.startswith("mutated") and item.storage:
                 larger = item.numel * item.dtype.itemsize < item.storage_nbytes
                 (self._partly.add if larger else self._partly.discard)(item.storage)

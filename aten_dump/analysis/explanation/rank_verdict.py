@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness, Level, closeness
-from ..ends.ends import End, Left, ends_of, unmatched
+from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
@@ -56,7 +56,10 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     """
     flows = DataFlow(ranks[0], "aten"), DataFlow(ranks[1], "aten")
     left = Left(flows[0]), Left(flows[1])
-    steps = [EvaluatedStep(flow, [value for value, _ in one.buffers]) for flow, one in zip(flows, left, strict=True)]
+    steps = [
+        EvaluatedStep(flow, [value for value, _ in one.buffers], wanted_of(flow))
+        for flow, one in zip(flows, left, strict=True)
+    ]
     shared = Shared()
     target = Evaluation(steps[0], shared, leads=True)
     target.run()
