@@ -138,11 +138,9 @@ def unmatched(
             partner = partners[side].get(id(end))
             if end.number is None:
                 continue
-            if (
-                partner is None
-                or partner.number is None
-                or (end.kind == "output" and not _is_crossed(end, partner, ends))
-            ):
+            if end.kind == "output" and partner is not None and not _is_crossed(end, partner, ends):
+                partner = None
+            if partner is None or partner.number is None:
                 if end.number not in holders:
                     odd[side].append(end)
             elif end.number != partner.number or not _changed_alike(end, partner, sides if side == 0 else sides[::-1]):

@@ -90,10 +90,10 @@ def _told(place: Place | None, call: Call | None) -> Place | None:
 
 
 def _facts(target: Call, baseline: Call, slot: str) -> Iterator[str]:
-    values = _value(target, slot), _value(baseline, slot)
-    if values[0] is not None and values[1] is not None and values[0].has_data and values[1].has_data:
+    one, other = _value(target, slot), _value(baseline, slot)
+    if one is not None and other is not None and one.has_data and other.has_data:
         try:
-            sentence = ratio_sentence(*values)
+            sentence = ratio_sentence(one, other)
         except AtenDumpError:  # damaged bytes: the comparison says so itself
             sentence = ""
         if sentence:
