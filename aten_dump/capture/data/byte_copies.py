@@ -13,6 +13,7 @@ from ...store.writing.host_bytes import HostBytes
 from ...torch_names import without_bits
 from ..memory.geometry import byte_extent
 from ..team_threads import TEAM_BYTES, team_threads
+from ..torch_internals.addresses import address_of_storage
 from ..torch_internals.quiet import quiet
 from . import gather, hash_functions
 from .device_copies import Copier, Wait, copier_of
@@ -43,7 +44,7 @@ def copy_bytes(tensor: torch.Tensor, first: int, seconds: dict[str, float]) -> F
     """Return a `fill` for the sink that copies the bytes of the storage of `tensor` from byte `first` on."""
     storage = tensor.untyped_storage()
     if tensor.device.type == "cpu":
-        return BytesInARow(storage.data_ptr() + first, storage, seconds)
+        return BytesInARow(address_of_storage(tensor) + first, storage, seconds)
 
     copier = copier_of(tensor.device)
 

@@ -17,6 +17,7 @@ import torch
 from ...store.records import NOTE, STATISTICS, Note, Statistics
 from ...store.sink import Sink
 from ..devices import has_triton, saturates
+from ..torch_internals.addresses import is_copy_on_write
 from ..torch_internals.quiet import quiet
 from .device_copies import copier_of, on_stream
 from .flushing import Flushable
@@ -117,6 +118,8 @@ class DeviceBatches(Flushable):
         """Reduce a tensor in one pass; False where it cannot be."""
         kind = device.type
         if kind in _triton_failed or not has_triton(kind) or (not is_dense and tensor.is_neg()):
+            return False
+        if is_copy_on_write(tensor):  # Triton would end it
             return False
         try:
             index = device.index or 0

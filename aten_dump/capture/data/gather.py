@@ -18,6 +18,7 @@ from ...store.writing.host_bytes import HostBytes, bytes_at
 from ..memory.geometry import Elements, byte_extent, has_no_gaps
 from ..memory.scratch import KEPT_BYTES, give_back, take_scratch
 from ..team_threads import team_threads
+from ..torch_internals.addresses import address_of, is_copy_on_write
 from .tensor_bytes import as_integers
 
 try:
@@ -67,7 +68,7 @@ class GatheredBytes(HostBytes):
             tensor: whose elements.
             seconds: to whose "copy" the time of copying is added.
         """
-        super().__init__(tensor.data_ptr(), tensor, seconds)
+        super().__init__(address_of(tensor), tensor, seconds)
         self._item = tensor.element_size()
         self._shape = tuple(tensor.shape)
         self._strides = tensor.stride()
@@ -132,6 +133,8 @@ def transposed(tensor: torch.Tensor) -> torch.Tensor | None:
     """
     shape, strides = tensor.shape, tensor.stride()
     if strides[-1] == 1 or tensor.element_size() != 4 or not tensor.numel() or not has_no_gaps(shape, strides):
+        return None
+    if is_copy_on_write(tensor):  # that op would end it
         return None
     wanted = [i for i, size in enumerate(shape) if size != 1]
     stored = sorted(wanted, key=lambda i: -strides[i])

@@ -13,6 +13,7 @@ from ...store.sink import Emit, Sink
 from ...store.writing.checksums import HASHERS, HASHES
 from ...store.writing.host_bytes import memory_at
 from ..memory.geometry import byte_extent
+from ..torch_internals.addresses import address_of
 from ..torch_internals.quiet import quiet
 from . import gather
 from .byte_copies import elements_on_host
@@ -74,11 +75,11 @@ def _digest_of_apart(tensor: torch.Tensor, algorithm: str) -> bytes | None:
     if not gather.IS_COMPILED:
         in_a_row = transposed(tensor)
         if in_a_row is not None:
-            return HASHES[algorithm](memory_at(in_a_row.data_ptr(), nbytes))
+            return HASHES[algorithm](memory_at(address_of(in_a_row), nbytes))
         at_once = read_at_once(tensor, lambda address: HASHES[algorithm](memory_at(address, nbytes)))
         return at_once if at_once is not None else _digest_in_pieces(tensor, algorithm, nbytes)
     layout = tuple(tensor.shape), tensor.stride()
-    at_once = digest_of_elements(algorithm, (tensor.dtype, 0, nbytes, tensor.data_ptr(), layout))
+    at_once = digest_of_elements(algorithm, (tensor.dtype, 0, nbytes, address_of(tensor), layout))
     if at_once is not None:
         return at_once
     hasher = HASHERS[algorithm]()
@@ -99,7 +100,7 @@ def _digest_in_pieces(tensor: torch.Tensor, algorithm: str, nbytes: int) -> byte
     for first in range(0, count, step):
         piece = gathered(tensor, first, min(first + step, count), False)
         assert piece is not None, "the elements lie in a row"
-        hasher.update(memory_at(piece.data_ptr(), piece.numel()))
+        hasher.update(memory_at(address_of(piece), piece.numel()))
     return hasher.digest()
 
 

@@ -36,6 +36,7 @@ from ..devices import in_plain_format, private_memory
 from ..memory.dtypes import dtype_name
 from ..memory.geometry import Elements, Row, byte_extent, bytes_spanned, covers, has_no_gaps
 from ..memory.storages import StorageState
+from ..torch_internals.addresses import address_of
 from ..torch_internals.quiet import quiet
 from . import gather
 from .byte_copies import copied_to_host
@@ -345,5 +346,5 @@ def _elements_in_a_row(tensor: torch.Tensor, row: Row | None) -> Elements | None
         if item_bytes is None or not tensor.is_contiguous():
             return None
         row = dtype, int(tensor.storage_offset()) * item_bytes, tensor.numel() * item_bytes
-    address = tensor.data_ptr() if row[2] else 0
+    address = address_of(tensor) if row[2] else 0
     return (*row, address if tensor.is_cpu else None, None) if address else None

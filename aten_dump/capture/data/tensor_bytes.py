@@ -9,6 +9,7 @@ import torch
 
 from ...store.writing.host_bytes import memory_at
 from ...torch_names import without_bits
+from ..torch_internals.addresses import address_of
 
 _INTS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 
@@ -95,7 +96,7 @@ def host_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, memoryview]:
     nbytes = flat.numel() * flat.element_size()
     if nbytes == 0:
         return flat, memoryview(b"")
-    return flat, memory_at(flat.data_ptr(), nbytes)
+    return flat, memory_at(address_of(flat), nbytes)
 
 
 def copied_bytes(tensor: torch.Tensor) -> bytes:

@@ -19,6 +19,7 @@ import torch
 from ...torch_names import free_weak_ref, is_expired
 from ..collector import HIDES, hide
 from ..devices import HAVE_PRIVATE_FORMATS, private_format
+from ..torch_internals.addresses import address_of_storage, is_copy_on_write
 from ..torch_internals.quiet import quiet
 from .geometry import Geometry, byte_extent
 from .seen_bytes import SeenBytes
@@ -80,7 +81,8 @@ class StorageTable:
             with quiet():
                 state.format = private_format(on)
         self._announce(state, device)
-        self._shared.add(state, storage.data_ptr(), device)
+        if not (isinstance(on, torch.Tensor) and is_copy_on_write(on)):  # in that nobody sees what others write
+            self._shared.add(state, storage.data_ptr(), device)
         return state
 
     def add_plain(self, storage: torch.UntypedStorage, address: int, nbytes: int, device: torch.device) -> StorageState:
@@ -184,7 +186,7 @@ class StorageTable:
         """Note that an op gave the storage of `tensor` the memory of another."""
         state = self.state_of(tensor)
         if state is not None:
-            self._shared.add(state, tensor.untyped_storage().data_ptr(), tensor.device)
+            self._shared.add(state, address_of_storage(tensor), tensor.device)
 
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that the program resized `storage` itself, from so many bytes."""
@@ -193,7 +195,7 @@ class StorageTable:
     def take_size(self, state: StorageState, storage: torch.UntypedStorage, before: int) -> None:
         """Take in a new size, and where the memory now lies: FSDP gives it back for a while, and others get it."""
         state.resize(before, storage.nbytes())
-        if storage.device.type in HAVE_PRIVATE_FORMATS:
+        if storage.device.type in HAVE_PRIVATE_FORMATS:  # to be resized, it got memory of its own
             self._shared.add(state, storage.data_ptr(), storage.device)
 
     # -- writes that nobody sees

@@ -15,6 +15,7 @@ from ...store.records import Tree
 from ...store.writing.host_bytes import memory_at
 from ...torch_names import referred_storage
 from ..collector import HIDES, hide
+from ..torch_internals.addresses import address_in
 from .geometry import Geometry
 from .written_bytes import WrittenRanges
 
@@ -163,7 +164,7 @@ def digest_of(state: StorageState) -> int | None:
     storage = referred_storage(state.weak)
     if storage is None or storage.device.type != "cpu" or not state.nbytes or storage.nbytes() != state.nbytes:
         return None
-    found = xxhash.xxh3_64_intdigest(memory_at(storage.data_ptr(), state.nbytes))
+    found = xxhash.xxh3_64_intdigest(memory_at(address_in(storage), state.nbytes))
     # Asked last: compiled, a variable lets go of its memory after its last use.
     return found if storage.nbytes() == state.nbytes else None
 

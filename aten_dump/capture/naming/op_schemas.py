@@ -28,7 +28,7 @@ _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
 }
 
 _MOVES: Final = frozenset(("npu::npu_change_data_ptr",))
-_COPIES: Final = frozenset(("aten::copy_", "aten::clone", "aten::_to_copy"))
+_COPIES: Final = frozenset(("aten::copy_", "aten::clone", "aten::_lazy_clone", "aten::_to_copy"))
 _AHEAD_OF_OPS_IN_PLACE: Final = frozenset(("aten::clone", "aten::detach"))  # by autograd, of what they are to overwrite
 
 # Ops that draw random numbers where they are asked to drop some, and do not say so.

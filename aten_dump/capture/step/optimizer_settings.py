@@ -14,6 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from ...store.records import OPTIMIZER_GROUPS, TREE_LIST, TREE_TUPLE, OptimizerGroups, Tree
+from ..torch_internals.addresses import address_of
 from .step import Step
 from .threads import ThreadState
 
@@ -80,7 +81,7 @@ def _number_in(tensor: torch.Tensor) -> tuple[bool, Tree]:
     if number is None or tensor.numel() != 1 or tensor.device.type != "cpu":
         return False, None
     try:
-        address = tensor.data_ptr()
+        address = address_of(tensor)
     except RuntimeError:  # a stand-in: it has no memory
         return False, None
     return (True, number.from_address(address).value) if address else (False, None)

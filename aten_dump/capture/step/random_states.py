@@ -18,6 +18,7 @@ from ...store.records import RANDOM, Random
 from ...store.sink import Sink
 from ...store.writing.host_bytes import HostBytes, bytes_at
 from ..naming.interned_tables import Interner
+from ..torch_internals.addresses import address_of
 from ..torch_internals.quiet import quiet
 from ..values.containers import tensors_in
 
@@ -45,7 +46,7 @@ class RandomStates:
         self._sink.emit(Random(RANDOM, call, self._interner.text(str(device)), blob))
 
     def _store(self, state: torch.Tensor) -> int:
-        raw = bytes_at(state.data_ptr(), state.numel())
+        raw = bytes_at(address_of(state), state.numel())
         digest = xxhash.xxh3_128_digest(raw)
         blob = self._blobs.get(digest)
         if blob is None:

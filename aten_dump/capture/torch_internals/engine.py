@@ -10,6 +10,8 @@ from typing import Any, Final
 import torch
 from torch._ops import OpOverload
 
+from .addresses import address_of_storage, is_copy_on_write
+
 # -- autograd
 is_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 get_sequence_nr: Final[Callable[[], int]] = torch._C._autograd._get_sequence_nr  # of the next node made here
@@ -47,10 +49,14 @@ negative_view: Final[Callable[[torch.Tensor], torch.Tensor]] = torch._neg_view
 DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a class without a dispatch of its own
 
 
-def parts_of(tensor: torch.Tensor) -> tuple[int, int, int, int]:
-    """Return the addresses of a tensor's TensorImpl and StorageImpl, its set of dispatch keys, its storage's bytes."""
+def parts_of(tensor: torch.Tensor) -> tuple[bool, int, int, int, int, int]:
+    """Return whether a tensor is copy-on-write, the addresses of its TensorImpl and StorageImpl, its set of dispatch
+    keys, its storage's bytes and their address.
+    """
     storage = tensor.untyped_storage()
-    return tensor._cdata, storage._cdata, torch._C._dispatch_keys(tensor).raw_repr(), storage.nbytes()
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    parts = tensor._cdata, storage._cdata, keys, storage.nbytes(), address_of_storage(tensor)
+    return is_copy_on_write(tensor), *parts
 
 
 _TORCHS_CALL: Final[Any] = OpOverload.__call__

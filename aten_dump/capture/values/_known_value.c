@@ -7,6 +7,8 @@
  *     values that torch tells of samples: where that is not one word, the same in all samples, nothing is read and all
  *     is asked. What the set of keys decides, as the device and the negative bit, is asked once for each set.
  *     Address, shape, strides and dtype come through DLPack (https://dmlc.github.io/dlpack/latest/c_api.html).
+ *     DLPack would give a copy-on-write tensor memory of its own. Samples of such storages have words in common that
+ *     others lack (one is torch's function that frees them); of their tensors Python is asked, and the key is the same.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -39,7 +41,7 @@ typedef struct {
 /* Where a tensor lies, as bytes. */
 typedef struct {
     int64_t storage_nbytes;
-    void *data;
+    int64_t start; /* the first byte in the storage, whose memory may become another */
     uint8_t code, bits;
     uint16_t lanes;
     int32_t ndim;
@@ -59,13 +61,16 @@ typedef struct {
 #define MOST_KEY_SETS 32
 
 static FromPyObject from;
-/* Functions of torch; one that tells the device of tensors that have keys, and the dtypes of those; what a class has
- * for three attributes of its storages' states.
+/* Functions of torch; one that tells the device of tensors that have keys, and one how their elements lie; the dtypes of
+ * those; what a class has for three attributes of its storages' states.
  */
-static PyObject *untyped_storage, *storage_offset, *keyed_device, *keyed_dtypes, *place_of, *value_of, *others_of;
+static PyObject *untyped_storage, *storage_offset, *keyed_device, *layout_of, *keyed_dtypes, *place_of, *value_of,
+    *others_of;
 static PyTypeObject *tensor_type;
 static PyObject *DTYPE; /* a name */
-static int at_impl, at_storage, at_keys, at_nbytes; /* bytes from the beginning of what has them */
+static int at_impl, at_storage, at_keys, at_nbytes, at_data; /* bytes from the beginning of what has them */
+static uint64_t cow_words[STORAGE_WORDS]; /* what a copy-on-write storage begins with */
+static uint64_t cow_mask;                 /* a bit for each of these words that all such storages have, and no others */
 static struct {
     uint64_t keys;
     int device;
@@ -108,18 +113,35 @@ static int is_one_word(uint64_t words, int *byte)
     return words == 1;
 }
 
-/* Find where torch has what it has, by samples: each a tensor, the addresses of its TensorImpl and StorageImpl, its
- * dispatch keys, and the bytes of the storage. Return 1 where all was found, else 0; -1 with an error set.
+/* Compare one more sample, to find the words that copy-on-write storages alone have. The first is such a storage. */
+static void compare_words(int number, int is_cow, const void *storage)
+{
+    if (number == 0)
+        cow_mask = is_cow ? ((uint64_t)1 << STORAGE_WORDS) - 1 : 0;
+    for (int i = 0; i < STORAGE_WORDS; i++) {
+        const uint64_t word = word_at(storage, i * 8);
+        if (number == 0)
+            cow_words[i] = word;
+        else if ((word == cow_words[i]) != is_cow)
+            cow_mask &= ~((uint64_t)1 << i);
+    }
+}
+
+/* Find where torch has what it has, by samples: each a tensor, whether it is copy-on-write, the addresses of its
+ * TensorImpl and StorageImpl, its dispatch keys, the bytes of the storage and their address. Return 1 where all was
+ * found, else 0; -1 with an error set.
  */
 static int find_parts(PyObject *samples)
 {
-    uint64_t impl = ~(uint64_t)0, storage = impl, keys = impl, nbytes = impl;
+    uint64_t impl = ~(uint64_t)0, storage = impl, keys = impl, nbytes = impl, data = impl;
     if (sizeof(void *) != 8)
         return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(samples); i++) {
         PyObject *tensor;
-        unsigned long long told[4];
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(samples, i), "OKKKK", &tensor, &told[0], &told[1], &told[2], &told[3]))
+        int is_cow;
+        unsigned long long told[5];
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(samples, i), "OpKKKKK", &tensor, &is_cow, &told[0], &told[1], &told[2],
+                              &told[3], &told[4]))
             return -1;
         const void *tensor_impl = (const void *)(uintptr_t)told[0], *storage_impl = (const void *)(uintptr_t)told[1];
         if (i == 0)
@@ -128,17 +150,19 @@ static int find_parts(PyObject *samples)
         storage &= words_with(tensor_impl, TENSOR_WORDS, told[1]);
         keys &= words_with(tensor_impl, TENSOR_WORDS, told[2]);
         nbytes &= words_with(storage_impl, STORAGE_WORDS, told[3]);
+        data &= words_with(storage_impl, STORAGE_WORDS, told[4]);
+        compare_words((int)i, is_cow, storage_impl);
     }
     return is_one_word(impl, &at_impl) && is_one_word(storage, &at_storage) && is_one_word(keys, &at_keys) &&
-        is_one_word(nbytes, &at_nbytes);
+        is_one_word(nbytes, &at_nbytes) && is_one_word(data, &at_data) && cow_mask;
 }
 
 static PyObject *use(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *samples, *of[7];
+    PyObject *capsule, *samples, *of[8];
     (void)module;
-    if (!PyArg_ParseTuple(args, "OO!OOOO(OOO)", &capsule, &PyTuple_Type, &samples, &of[0], &of[1], &of[2], &of[3],
-                          &of[4], &of[5], &of[6]))
+    if (!PyArg_ParseTuple(args, "OO!OOOOO(OOO)", &capsule, &PyTuple_Type, &samples, &of[0], &of[1], &of[2], &of[3],
+                          &of[4], &of[5], &of[6], &of[7]))
         return NULL;
     ExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (api == NULL)
@@ -146,19 +170,20 @@ static PyObject *use(PyObject *module, PyObject *args)
     int is_found = api->major != MAJOR || api->from == NULL ? 0 : find_parts(samples);
     if (is_found <= 0)
         return is_found < 0 ? NULL : PyBool_FromLong(0);
-    for (int i = 4; i < 7; i++)
+    for (int i = 5; i < 8; i++)
         if (Py_TYPE(of[i])->tp_descr_get == NULL)
             return PyErr_Format(PyExc_TypeError, "%R is no attribute of a class", of[i]);
     Py_INCREF(tensor_type);
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         Py_INCREF(of[i]);
     untyped_storage = of[0];
     storage_offset = of[1];
     keyed_device = of[2];
-    keyed_dtypes = of[3];
-    place_of = of[4];
-    value_of = of[5];
-    others_of = of[6];
+    layout_of = of[3];
+    keyed_dtypes = of[4];
+    place_of = of[5];
+    value_of = of[6];
+    others_of = of[7];
     from = api->from;
     return PyBool_FromLong(1);
 }
@@ -192,16 +217,56 @@ static int device_of(PyObject *tensor, uint64_t keys)
     return device;
 }
 
+static int has_cow_word(const char *storage)
+{
+    for (int i = 0; i < STORAGE_WORDS; i++)
+        if ((cow_mask >> i & 1) && word_at(storage, i * 8) == cow_words[i])
+            return 1;
+    return 0;
+}
+
+static Py_ssize_t key_bytes(const Key *key)
+{
+    return (Py_ssize_t)(offsetof(Key, lengths) + 2 * (size_t)key->ndim * sizeof(int64_t));
+}
+
+/* Fill `key` as `fill` does, by asking Python. */
+static Py_ssize_t fill_by_asking(Key *key, PyObject *tensor)
+{
+    long long start;
+    PyObject *halves[2]; /* shape, strides */
+    Py_ssize_t size = 0;
+    PyObject *told = PyObject_CallOneArg(layout_of, tensor);
+    if (told != NULL && PyArg_ParseTuple(told, "LbbO!O!", &start, &key->code, &key->bits, &PyTuple_Type, &halves[0],
+                                         &PyTuple_Type, &halves[1])) {
+        const Py_ssize_t ndim = PyTuple_GET_SIZE(halves[0]);
+        key->start = start;
+        key->lanes = 1;
+        key->ndim = (int32_t)ndim;
+        if (ndim <= MOST_DIMS && PyTuple_GET_SIZE(halves[1]) == ndim)
+            size = key_bytes(key);
+        for (Py_ssize_t i = 0; size && i < 2 * ndim; i++) {
+            key->lengths[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(halves[i / ndim], i % ndim));
+            if (i < ndim && key->lengths[i] == 0) /* without elements it has no key */
+                size = 0;
+        }
+    }
+    Py_XDECREF(told);
+    return PyErr_Occurred() ? -1 : size;
+}
+
 /* Fill `key`; return its bytes, 0 where there is none, -1 with an error set. */
 static Py_ssize_t fill(Key *key, PyObject *tensor, const Parts *parts)
 {
     DLTensor found;
+    key->storage_nbytes = parts->storage_nbytes;
+    if (has_cow_word(parts->storage))
+        return fill_by_asking(key, tensor);
     if (from(tensor, &found) != 0)
         return -1;
-    key->storage_nbytes = parts->storage_nbytes;
     if (found.data == NULL || found.ndim > MOST_DIMS)
         return 0;
-    key->data = (char *)found.data + found.byte_offset;
+    key->start = (const char *)found.data + found.byte_offset - (const char *)pointer_at(parts->storage, at_data);
     key->code = found.code;
     key->bits = found.bits;
     key->lanes = found.lanes;
@@ -211,7 +276,7 @@ static Py_ssize_t fill(Key *key, PyObject *tensor, const Parts *parts)
         memcpy(key->lengths, found.shape, half);
         memcpy(key->lengths + found.ndim, found.strides, half);
     }
-    return (Py_ssize_t)(offsetof(Key, lengths) + 2 * half);
+    return key_bytes(key);
 }
 
 /* Read an attribute, by what the class has for it: not looked for each time. */
@@ -279,9 +344,9 @@ static int lie_in_a_row(const Key *key, int64_t *count)
 
 /* Return dtype, first byte in the storage and bytes of elements, the address of those in host memory, and None where
  * they lie in a row, else shape and strides; None where there are none. `geometry` begins with offset, shape and
- * strides.
+ * strides; `data` is the memory of the storage, NULL where that is of a device.
  */
-static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key *key, int is_cpu)
+static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key *key, const char *data)
 {
     int64_t count;
     const int is_row = lie_in_a_row(key, &count), item = key->bits / 8 * key->lanes;
@@ -294,19 +359,20 @@ static PyObject *elements(PyObject *dtype, PyObject *const *geometry, const Key 
     if (!is_row && geometry[1] != NULL && geometry[2] != NULL)
         layout = PyTuple_Pack(2, geometry[1], geometry[2]);
     PyObject *items[] = {Py_NewRef(dtype), PyLong_FromLongLong(start * item), PyLong_FromLongLong(count * item),
-                         is_cpu ? PyLong_FromVoidPtr(key->data) : none(), layout};
+                         data ? PyLong_FromVoidPtr((void *)(data + key->start)) : none(), layout};
     return tuple_of(5, items);
 }
 
 /* Return storage, its address, its bytes, geometry, key, whether it is in host memory, where the elements are. */
-static PyObject *description(PyObject *tensor, PyObject *address, PyObject *dtype, const Key *key, Py_ssize_t size, int is_cpu)
+static PyObject *description(PyObject *tensor, const Parts *parts, PyObject *address, PyObject *dtype, const Key *key,
+                             Py_ssize_t size, int is_cpu)
 {
     PyObject *offset = PyObject_CallOneArg(storage_offset, tensor);
     if (offset == NULL)
         return NULL;
     PyObject *geometry[] = {offset, lengths(key->lengths, key->ndim), lengths(key->lengths + key->ndim, key->ndim),
                             Py_NewRef(dtype), Py_NewRef(Py_False), Py_NewRef(Py_False)};
-    PyObject *found = elements(dtype, geometry, key, is_cpu);
+    PyObject *found = elements(dtype, geometry, key, is_cpu ? pointer_at(parts->storage, at_data) : NULL);
     PyObject *items[] = {PyObject_CallOneArg(untyped_storage, tensor), Py_NewRef(address),
                          PyLong_FromLongLong(key->storage_nbytes), tuple_of(6, geometry),
                          PyBytes_FromStringAndSize((const char *)key, size), PyBool_FromLong(is_cpu), found};
@@ -343,7 +409,7 @@ static PyObject *value_or_description(PyObject *tensor, const Parts *parts, PyOb
         if (size > 0 && state != NULL)
             found = other_at(state, &key, size);
         if (size > 0 && found == NULL && !PyErr_Occurred())
-            found = description(tensor, address, dtype, &key, size, is_cpu);
+            found = description(tensor, parts, address, dtype, &key, size, is_cpu);
     }
     Py_XDECREF(dtype);
     return found;

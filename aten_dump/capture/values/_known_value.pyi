@@ -13,6 +13,7 @@ def use(
     untyped_storage: Any,
     storage_offset: Any,
     keyed_device: Callable[[torch.Tensor], int],
+    layout_of: Callable[[torch.Tensor], tuple[int, int, int, tuple[int, ...], tuple[int, ...]]],
     keyed_dtypes: frozenset[torch.dtype],
     place_value_others: tuple[Any, ...],
     /,

@@ -21,6 +21,7 @@ from ...store.writing.host_bytes import memory_at
 from ..data.byte_copies import copy_bytes
 from ..memory.geometry import byte_extent
 from ..memory.storages import StorageState
+from ..torch_internals.addresses import address_of_storage
 
 _Extents = dict[tuple[int, int], bytes]  # first byte, past the last byte -> digest
 
@@ -64,7 +65,7 @@ class UnseenWrites:
     def _digest(tensor: torch.Tensor, low: int, high: int) -> bytes:
         """Hash bytes [low, high) of the storage of `tensor`."""
         if tensor.device.type == "cpu":
-            return xxhash.xxh3_64_digest(memory_at(tensor.untyped_storage().data_ptr() + low, high - low))
+            return xxhash.xxh3_64_digest(memory_at(address_of_storage(tensor) + low, high - low))
         host = (ctypes.c_char * (high - low))()
         wait = copy_bytes(tensor, low, {"copy": 0.0})(0, ctypes.addressof(host), high - low)
         if wait is not None:

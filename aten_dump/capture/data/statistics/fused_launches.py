@@ -19,6 +19,7 @@ from triton.runtime import driver  # type: ignore[import-not-found,unused-ignore
 
 from ...devices import made_current
 from ...memory.geometry import covers
+from ...torch_internals.addresses import address_of
 from ...torch_internals.quiet import quiet
 from . import triton_kernel
 from .rows import rows_and_columns
@@ -63,7 +64,7 @@ def current_stream(device: int) -> int:
 
 def address_together(tensor: torch.Tensor, is_dense: bool) -> int:
     """Return the address of a tensor that `reduce_many` takes, `is_dense` if that covers its memory; else 0."""
-    address: int = tensor.data_ptr()
+    address = address_of(tensor)
     return address if address % _ALIGNED == 0 and (is_dense or covers(tensor)) else 0
 
 
@@ -148,7 +149,7 @@ def _launch(
     which: tuple[Any, Any, bool], programs: int, tensor: torch.Tensor, into: torch.Tensor, numbers: tuple[Any, ...]
 ) -> None:
     """Launch a kernel; `which` is that, and what decides, beside dtype and alignment, what Triton compiles of it."""
-    device, address = tensor.get_device(), tensor.data_ptr()
+    device, address = tensor.get_device(), address_of(tensor)
     kernel, layout, signs = which
     key = layout, signs, tensor.dtype, address % _ALIGNED == 0, device
     compiled = _compiled.get(key)

@@ -40,6 +40,7 @@ from ....config import SIGNS, STATISTICS
 from ....torch_names import DTYPES_WITHOUT_NUMBERS
 from ...memory.geometry import covers
 from ...memory.scratch import Scratch, give_back, take_scratch
+from ...torch_internals.addresses import address_of
 from .one_pass import CODES, IS_COMPILED, of_memory
 from .repeated_elements import of_repeated, seen_once
 
@@ -120,7 +121,7 @@ def of_elements(flat: torch.Tensor, names: tuple[str, ...] = STATISTICS) -> list
     if not IS_COMPILED or flat.dtype not in CODES or not flat.is_cpu:  # else a copy would be for nothing
         return None
     flat = flat.contiguous()
-    return of_memory(flat.dtype, flat.data_ptr(), flat.numel(), names)
+    return of_memory(flat.dtype, address_of(flat), flat.numel(), names)
 
 
 def _chunks(flat: torch.Tensor, longest: int) -> Sequence[torch.Tensor]:
