@@ -80,7 +80,9 @@ def import_modules(names: Iterable[str]) -> None:
                 runpy.run_path(name, run_name=os.path.basename(name).removesuffix(".py"))
             else:
                 importlib.import_module(name)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: it would end the command as if all were well
             raise ConfigError(f"--import {name}: {type(error).__name__}: {error}") from error
         _imported.append(name)
 

@@ -182,12 +182,12 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
                 result, drew = draw(partial(run, *args, **kwargs), _generator_in(args, kwargs), state, around)
             else:
                 result, drew = run(*args, **kwargs), False
-    except AtenDumpError:
+    except (AtenDumpError, KeyboardInterrupt):
         raise
     except NotImplementedError as error:
         why = "" if run is op else f", and it is not composed of others: {error}"
         raise ReplayError(f"{around.device.type} has no kernel for it{why}") from error
-    except Exception as error:
+    except BaseException as error:  # an op of a library may raise what is no Exception: SystemExit, a panic of Rust
         raise ReplayError(f"it raised when replayed: {said_by(error)}") from error
     mutated = {}
     for name in call.mutated:
@@ -196,7 +196,7 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     return Run(result, mutated, drew)
 
 
-def said_by(error: Exception) -> str:
+def said_by(error: BaseException) -> str:
     """Return what an error says in a line, its type first; the type alone if its own text raises another."""
     kind = type(error).__name__
     try:

@@ -52,7 +52,7 @@ def hash_of(emit: Emit, tensor: torch.Tensor, value: int, algorithm: str, second
     """Compute and emit the hash of a value's elements in row-major order (conj and neg bits applied)."""
     start = perf_counter()
     with quiet():
-        tensor = repeated_once(tensor)
+        tensor = _with_bits_applied(repeated_once(tensor))
         digest = _digest_of_apart(tensor, algorithm) if lie_apart(tensor) else None
         if digest is None:
             _owner, data = host_bytes(tensor)
@@ -65,6 +65,17 @@ def repeated_once(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor that was expanded beyond all memory with each element once; any other as it is."""
     if tensor.layout is not torch.strided or tensor.numel() * tensor.element_size() <= MOST_BYTES:
         return tensor
+    return _once(tensor)
+
+
+def _with_bits_applied(tensor: torch.Tensor) -> torch.Tensor:
+    """Apply the conj and neg bits of an expanded tensor to each of its elements once: torch does so to all of them."""
+    if tensor.is_contiguous() or not (tensor.is_neg() or tensor.is_conj()):
+        return tensor
+    return _once(tensor).resolve_conj().resolve_neg().expand(tensor.shape)
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
     once = [1 if stride == 0 else length for length, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return tensor.as_strided(once, tensor.stride())
 

@@ -20,7 +20,11 @@ class Silent(Exception):
         raise ValueError
 
 
-RAISED: dict[str, Exception] = {
+class Panic(BaseException):
+    """What a library of Rust raises."""
+
+
+RAISED: dict[str, BaseException] = {
     "assertion": AssertionError("only float32"),
     "key": KeyError("scale"),
     "attribute": AttributeError("no such thing"),
@@ -28,6 +32,8 @@ RAISED: dict[str, Exception] = {
     "os": OSError(2, "no kernel file"),
     "memory": MemoryError("too much"),
     "silent": Silent(),
+    "no exception": Panic("index out of bounds"),
+    "exit": SystemExit(0),
 }
 _raises: list[str] = []  # which of them the op raises; none while a program records it
 

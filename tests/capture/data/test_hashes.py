@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import resource
 import sys
 import zlib
 from collections.abc import Callable
@@ -46,6 +47,8 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
     "bool": lambda: torch.rand(77) > 0.5,
     "complex128": lambda: torch.randn(7, dtype=torch.complex128),
     "conjugate": lambda: torch.randn(7, dtype=torch.complex64).conj(),
+    "conjugate, expanded": lambda: torch.randn(5, 1, 2, dtype=torch.complex64).conj().transpose(0, 2).expand(2, 9, 5),
+    "negative, expanded": lambda: torch.randn(5, 1, dtype=torch.complex64).conj().imag.expand(5, 9),
     "float8": lambda: torch.randn(9).to(torch.float8_e4m3fn),
     "empty": lambda: torch.empty(0, 3),
     "scalar": lambda: torch.tensor(5),
@@ -189,3 +192,12 @@ def test_a_view_expanded_beyond_all_memory_is_hashed_once(tmp_path: Path, data: 
     rank = open_dump(tmp_path / "dump").rank(0, 0)
     expanded, plain = (rank[f"Aten.{name}.0.forward"].outputs for name in ("expand", "view"))
     assert expanded.hash == plain.hash is not None
+
+
+def test_a_conjugate_that_is_expanded_costs_the_memory_of_its_elements_once(tmp_path: Path) -> None:
+    x = torch.ones(4, dtype=torch.complex64)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="hash")):
+        x.conj().view(4, 1).expand(4, 2**25)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10, "of 1 GiB of elements"
+    assert open_dump(tmp_path / "dump").rank(0, 0)["Aten.expand.0.forward"].outputs.hash is not None

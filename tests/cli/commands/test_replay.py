@@ -171,3 +171,10 @@ def test_a_module_that_cannot_be_imported_is_told(honest: Path) -> None:
     result = run(honest, "--import", "no_such_module")
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception) == "--import no_such_module: ModuleNotFoundError: No module named 'no_such_module'"
+
+
+def test_a_module_that_exits_does_not_end_the_command_well(honest: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("raise SystemExit(0)\n")
+    result = run(honest, "--import", str(tmp_path / "script.py"))
+    assert isinstance(result.exception, ConfigError)
+    assert "script.py: SystemExit: 0" in str(result.exception)

@@ -97,7 +97,9 @@ def _made_bytes(op: Any, args: Sequence[Hashable], kwargs: Sequence[tuple[str, H
     try:
         with torch.no_grad(), without_compiler():
             made = op(*(_on_meta(item) for item in args), **{name: _on_meta(item) for name, item in kwargs})
-    except Exception:  # noqa: BLE001 - no kernel for shapes alone, or arguments that the op itself will refuse
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - no kernel for shapes alone, or arguments that the op itself will refuse
         return 0
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))
 
