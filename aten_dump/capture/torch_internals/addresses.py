@@ -16,8 +16,8 @@ import torch
 
 from .quiet import quiet
 
-is_copy_on_write: Final[Callable[[torch.Tensor], bool]] = torch._C._is_cow_tensor
-address_of_storage: Final[Callable[[torch.Tensor], int]] = torch._C._data_address  # of that which a tensor stands on
+is_copy_on_write: Final[Callable[[torch.Tensor], bool]] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
+address_of_storage: Final[Callable[[torch.Tensor], int]] = torch._C._data_address  # type: ignore[attr-defined]  # of its storage
 lazy_clone: Final[Callable[[torch.Tensor], torch.Tensor]] = torch._lazy_clone
 
 
