@@ -17,7 +17,8 @@ import torch
 from .quiet import quiet
 
 is_copy_on_write: Final[Callable[[torch.Tensor], bool]] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
-address_of_storage: Final[Callable[[torch.Tensor], int]] = torch._C._data_address  # type: ignore[attr-defined]  # of its storage
+# Of the storage that a tensor stands on.
+address_of_storage: Final[Callable[[torch.Tensor], int]] = torch._C._data_address  # type: ignore[attr-defined]
 lazy_clone: Final[Callable[[torch.Tensor], torch.Tensor]] = torch._lazy_clone
 
 
@@ -33,4 +34,4 @@ address_of: Final[Callable[[torch.Tensor], int]] = getattr(torch.Tensor, "const_
 def address_in(storage: torch.UntypedStorage) -> int:
     """Return the address of a storage's first byte, of one in host memory."""
     with quiet():
-        return address_of_storage(torch.empty(0, dtype=torch.uint8).set_(storage))
+        return address_of_storage(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
