@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -363,7 +362,10 @@ def state_of(session: Session) -> str:
 
 def _began_in_recorder(error: BaseException) -> bool:
     """Return True if most of the frames that Python has room for were entered below the recorder's own."""
-    return len(traceback.extract_tb(error.__traceback__)) > sys.getrecursionlimit() // 2
+    frames, link = 0, error.__traceback__
+    while link is not None:  # no function that needs frames of its own: there may be none left
+        frames, link = frames + 1, link.tb_next
+    return frames > sys.getrecursionlimit() // 2
 
 
 def _check_thread(session: Session, what: str) -> None:

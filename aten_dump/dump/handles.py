@@ -350,7 +350,7 @@ class Recording:
             FormatError: the index has none of that id.
         """
         found = self._handles.get(id)
-        if found is None:
+        if found is None or found._tables is not self.tables:
             record = self.tables.values.find(id)
             if record is None:
                 text = f"{self.where} names value {id}, which its index does not hold; run `aten-dump verify`"

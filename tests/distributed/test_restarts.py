@@ -78,10 +78,11 @@ def test_the_attempt_that_crashed_is_kept(tmp_path: Path) -> None:
     assert sums(tmp_path / "dump", 1, 0) == 3.0
     assert sums(tmp_path / "dump" / "restart1", 1, 0) == 23.0
     listed = CliRunner().invoke(main, ["ls", str(tmp_path / "dump")])
-    assert listed.exit_code == 0 and "restart 1: 4 steps, 2 ranks" in listed.output.replace("\n", " ")
+    assert listed.exit_code == 2 and "restart 1: 4 steps, 2 ranks" in listed.output.replace("\n", " ")
     assert CliRunner().invoke(main, ["recover", str(tmp_path / "dump")]).exit_code == 0
     whole = CliRunner().invoke(main, ["verify", str(tmp_path / "dump")])
-    assert whole.exit_code == 0 and len(whole.output.splitlines()) == 1, whole.output
+    assert whole.exit_code == 1 and "restart1 step" not in whole.output, whole.output
+    assert "interrupted (recovered" in whole.output
     shard = next((tmp_path / "dump" / "restart1" / "step2" / "rank1").glob("shard-*"))
     shard.write_bytes(shard.read_bytes()[:-1])
     told = CliRunner().invoke(main, ["verify", str(tmp_path / "dump")])

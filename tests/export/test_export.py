@@ -363,16 +363,16 @@ def test_parquet(rank: RankDump, recorded: Path, tmp_path: Path) -> None:
 
     export_dump(recorded, "parquet", tmp_path / "out")
     calls = pandas.read_parquet(tmp_path / "out" / "calls")
-    assert list(calls[calls.step.astype(int) == 0].name) == [call.name for call in rank.calls]
+    assert list(calls[calls.step.astype(int) == 0].call) == [call.name for call in rank.calls]
     table = "read_parquet('{}/*/*/*.parquet', hive_partitioning=true)"
     calls, uses, values, statistics = (
         table.format(tmp_path / "out" / name) for name in ("calls", "uses", "values", "statistics")
     )
     query = f"""
-        select c.name, u.slot, v.dtype, v.shape, s.max from {calls} c
+        select c.call, u.slot, v.dtype, v.shape, s.max from {calls} c
         join {uses} u using (step, rank, call_id) join {values} v using (step, rank, value_id)
         join {statistics} s using (step, rank, value_id)
-        where c.name = 'Functional.gelu.0.forward' and u.slot = 'output.0' order by step
+        where c.call = 'Functional.gelu.0.forward' and u.slot = 'output.0' order by step
     """
     found = duckdb.sql(query).fetchall()
     assert len(found) == 2

@@ -84,7 +84,8 @@ def interrupted(root: Path) -> Path:
         store(sink, noise(1000), "U8")
         sink.emit(call(1))
         deadline = time.monotonic() + 60
-        while not (root / RANK / "index.msgpack").exists() and time.monotonic() < deadline:
+        wanted = [root / RANK / name for name in ("index.msgpack", "shard-00000.safetensors.partial")]
+        while not all(path.exists() for path in wanted) and time.monotonic() < deadline:
             time.sleep(0.01)
         os._exit(0)
     os.waitpid(pid, 0)

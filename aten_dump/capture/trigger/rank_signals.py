@@ -29,7 +29,7 @@ from typing import Final
 
 from ...errors import FormatError, StoreError
 from ...store.control.control_files import read_message
-from ...store.regular_files import open_subfolder, replace_inside
+from ...store.regular_files import let_go, open_subfolder, replace_inside
 
 FOLDER: Final = "triggers"
 _NAME: Final = re.compile(r"step\d+-rank(\d+)-(\d+)\.json")  # the last is when it was written
@@ -109,7 +109,7 @@ class RankSignals:
         try:
             yield folder
         finally:
-            os.close(folder)
+            let_go(folder)
 
 
 def _names(folder: int) -> set[str]:
