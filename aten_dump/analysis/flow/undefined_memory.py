@@ -10,6 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,6 +23,7 @@ from ...dump import Call, Value
 from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...errors import AtenDumpError
 from ...store import records
+from ..rerun.allowed_ops import registered_op
 from ..rerun.shared_memory import extent, moment_of
 from ..rerun.undefined_elements import DEPENDS, undefined_elements
 from .data_flow import DataFlow
@@ -84,6 +86,8 @@ class UndefinedMemory:
             self._look(value, found)
         read = [v for _, v in self._flow.reads(call) if v.numel and (v.undefined or v.id in found)]
         unlike = self._unlike(call, given, read) if read and not self._flow.is_view(call) else {}
+        for slot, undefined in _of_elements(call, read, found).items() if unlike else ():
+            unlike[slot] = unlike[slot].maximum(undefined) if slot in unlike else undefined
         guessed = unlike is None or any(value.id in self._guessed for value in read)
         results = sorted(self._flow.results(call), key=lambda made: not made[1].undefined)  # then what lies in them
         for slot, value in results:
@@ -167,6 +171,27 @@ class UndefinedMemory:
         """Tell whether the memory of one more storage may be told byte by byte."""
         told = sum(len(known.bytes) for known in self._memory.values() if known.bytes is not None)
         return told + _size(value) <= _MOST_BYTES
+
+
+def _of_elements(call: Call, read: list[Value], found: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return by slot which elements of masks and counts are made of undefined ones, element by element.
+
+    Few numbers equal a given one: that they are compared with it shows in no run.
+    """
+    made = {slot: value for slot, value in call.result_values() if not value.is_floating}
+    op = registered_op(call.op) if made else None
+    if op is None or torch.Tag.pointwise not in op.tags:
+        return {}
+    undefined = [found.get(value.id, _ALL) for value in read]
+    return {slot: _over(undefined, value) for slot, value in made.items()}
+
+
+def _over(undefined: list[torch.Tensor], value: Value) -> torch.Tensor:
+    """Return which elements of a value are made of an undefined one of any of these; all where shapes do not fit."""
+    try:
+        return torch.stack([each.broadcast_to(value.shape) for each in undefined]).amax(0)
+    except RuntimeError:
+        return _ALL.expand(value.shape)
 
 
 def _size(value: Value) -> int:

@@ -91,7 +91,7 @@ class ResultJudge:
         """Judge what needs no floor: workspaces, shapes, bits, memory that nobody wrote."""
         if is_workspace(call.op, slot):
             return Judgement("same", floor_from="exact", note="a workspace: only what reads it counts")
-        if inputs.undefined:
+        if inputs.undefined or close.undefined:
             return Judgement("unknown", note=close.reason or "it reads memory that nothing had written")
         if close.shape is not None:
             return Judgement("different", inputs.agree and inputs.same_shapes, floor_from="exact")

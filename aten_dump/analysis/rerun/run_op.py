@@ -95,7 +95,7 @@ def run_call(
         raise ReplayError("it is about the bits of its dtype: it has no float64 form")
     around = Surroundings(cast, device or torch.device("cpu"), known or {})
     values = {value.id: value for _, value in call.input_values()}.values()
-    if _is_view(op) and any(value.undefined and value.numel for value in values):
+    if is_view_op(op) and any(value.undefined and value.numel for value in values):
         raise ReplayError("it is a view of memory that was undefined (torch.empty), whose contents are not recorded")
     check_given(values, cast=cast)
     first = run_in(op, call, around)
@@ -116,8 +116,8 @@ def _check_same(call: Call, first: Run, second: Run, undefined: Mapping[str, tor
             raise ReplayError("it reads memory that was undefined (torch.empty), whose contents are not recorded")
 
 
-def _is_view(op: Any) -> bool:
-    """Return True if an op reads no element: all that it returns lies in the memory that it is given."""
+def is_view_op(op: Any) -> bool:
+    """True if all that an op returns lies in the memory that it is given: it reads no element of it."""
     returned = [result.alias_info for result in op._schema.returns]
     return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
 

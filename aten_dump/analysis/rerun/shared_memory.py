@@ -31,6 +31,8 @@ _WIDE: Final = {torch.complex64: torch.complex128, torch.complex32: torch.comple
 _REAL: Final = {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}
 _SPARSE_BYTES: Final = 16 << 20
 _PERIOD: Final = 13  # of `_pattern`
+RISING, FALLING, LOWEST, HIGHEST = range(0x100, 0x104)  # fills of numbers, for what only looks at their order
+_RAMP: Final = 61  # elements that rise, or fall, in a row
 _SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -76,7 +78,7 @@ class Surroundings:
     cast: bool = False  # floating values become float64, complex ones complex128
     device: torch.device = _CPU
     known: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # whole storages, in place of the recorded
-    fill: int = 0  # the greatest of the bytes that undefined memory is filled with
+    fill: int = 0  # the greatest of the bytes that undefined memory is filled with; or RISING, ...
     unwritten: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # which bytes of storages are undefined
 
 
@@ -176,10 +178,24 @@ def _zeros(nbytes: int, used: int) -> torch.Tensor:
 
 def _pattern(value: Value, nbytes: int, fill: int) -> torch.Tensor:
     """Return bytes up to `fill`, elements unlike: a row of equal numbers is normalized to what 0 is. 0xFF makes NaN."""
+    if fill > 0xFF:
+        return _numbers(value.dtype, -(-nbytes // value.dtype.itemsize), fill).view(torch.uint8)[:nbytes]
     if value.dtype == torch.bool or fill in (0, 0xFF):
         return torch.full((nbytes,), min(fill, 1) if value.dtype == torch.bool else fill, dtype=torch.uint8)
     row = (fill - torch.arange(_PERIOD).square() % _PERIOD).to(torch.uint8)
     return row.repeat(-(-nbytes // _PERIOD))[:nbytes]
+
+
+def _numbers(dtype: torch.dtype, count: int, fill: int) -> torch.Tensor:
+    """Return numbers whose order is that of `fill`: whatever picks, sorts or counts them says so of one of the four."""
+    if dtype.is_complex:
+        return torch.view_as_complex(_numbers(_REAL[dtype], 2 * count, fill).view(count, 2))
+    greatest = torch.finfo(dtype).max / 2 if dtype.is_floating_point else _RAMP
+    ramp = torch.arange(count, dtype=torch.float64) % _RAMP / _RAMP
+    part = {RISING: ramp, FALLING: 1 - ramp, LOWEST: torch.zeros(count), HIGHEST: torch.ones(count)}[fill]
+    if dtype == torch.bool:
+        return part >= 0.5
+    return ((2 * part - 1) * greatest if dtype.is_floating_point else part * greatest).to(dtype)
 
 
 def _rounded(nbytes: int) -> int:

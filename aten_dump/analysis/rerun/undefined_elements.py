@@ -2,21 +2,24 @@
 
 Theory of operation
     An element *depends* on such memory if it comes out otherwise with other finite numbers there. One that does not may
-    still, if what lies there is NaN or Inf: 0 times it. Then it depends on it where NaN or Inf was recorded.
+    still, if what lies there is NaN or Inf: 0 times it. Then it depends on it where NaN or Inf was recorded. An op that
+    picks, sorts or compares numbers may make the same of two sets of them by chance: it is run with more, of other
+    orders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError
 from .arguments.memory_need import check_given
-from .run_op import SECOND_FILL, Run, bits, find_op, recorded_slots, result_slots, run_in, same_bits
-from .shared_memory import Moment, Surroundings
+from .run_op import SECOND_FILL, bits, find_op, is_view_op, recorded_slots, result_slots, run_in, same_bits
+from .shared_memory import FALLING, HIGHEST, LOWEST, RISING, Moment, Surroundings, moment_of
 
 MAY_DEPEND: Final = 1  # if NaN or Inf lies in that memory
 DEPENDS: Final = 2
@@ -38,25 +41,36 @@ def undefined_elements(call: Call, unwritten: Mapping[Moment, torch.Tensor]) -> 
         ReplayError, MissingDataError: it cannot be run; the message says why.
     """
     op = find_op(call)
+    blank = any(v.undefined and v.numel and moment_of(v) not in unwritten for _, v in call.input_values())
+    if blank and is_view_op(op):  # it is not run: a view of a few elements may lie in a buffer of gigabytes
+        return {slot: _ALL.expand(made.shape) for slot, made in recorded_slots(call) if isinstance(made, Value)}
     check_given({value.id: value for _, value in call.input_values()}.values(), cast=False)
 
-    def run(fill: int, least: int) -> Run:
-        return run_in(op, call, Surroundings(fill=fill, unwritten={m: u >= least for m, u in unwritten.items()}))
+    def run(fill: int, least: int = DEPENDS) -> dict[str, Any]:
+        told = {moment: undefined >= least for moment, undefined in unwritten.items()}
+        return dict(result_slots(run_in(op, call, Surroundings(fill=fill, unwritten=told))))
 
-    first, second = (dict(result_slots(run(fill, DEPENDS))) for fill in (0, SECOND_FILL))
-    try:
-        third = dict(result_slots(run(_NAN, MAY_DEPEND)))
-    except AtenDumpError:
-        third = second
+    first, second = run(0), run(SECOND_FILL)
+    others, third = [second], second
+    with suppress(AtenDumpError):
+        third = run(_NAN, MAY_DEPEND)
+    recorded = {slot: value for slot, value in recorded_slots(call) if isinstance(value, Value)}
+    if not all(value.is_floating for value in recorded.values()):
+        for fill in (RISING, FALLING, LOWEST, HIGHEST):
+            with suppress(AtenDumpError):  # as indices they may be out of range
+                others.append(run(fill))
     found = {}
-    for slot, recorded in recorded_slots(call):
-        if isinstance(recorded, Value) and isinstance(first.get(slot), torch.Tensor):
-            if any(getattr(run.get(slot), "shape", None) != recorded.shape for run in (first, second)):
-                found[slot] = _ALL.expand(recorded.shape)  # how many elements it has depends on that memory
-                continue
-            depends, may = (_unlike(first[slot], other[slot]) for other in (second, third))
-            depends |= may & _not_finite(recorded)
-            found[slot] = (depends * DEPENDS).maximum(may * MAY_DEPEND).to(torch.uint8)
+    for slot, value in recorded.items():
+        if not isinstance(first.get(slot), torch.Tensor):
+            continue
+        if any(getattr(made.get(slot), "shape", None) != value.shape for made in (first, *others)):
+            found[slot] = _ALL.expand(value.shape)  # how many elements it has depends on that memory
+            continue
+        may = _unlike(first[slot], third[slot])
+        depends = may & _not_finite(value)
+        for made in others:
+            depends = depends | _unlike(first[slot], made[slot])
+        found[slot] = (depends * DEPENDS).maximum(may * MAY_DEPEND).to(torch.uint8)
     return found
 
 
