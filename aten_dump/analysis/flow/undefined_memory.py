@@ -86,8 +86,9 @@ class UndefinedMemory:
             self._look(value, found)
         read = [v for _, v in self._flow.reads(call) if v.numel and (v.undefined or v.id in found)]
         unlike = self._unlike(call, given, read) if read and not self._flow.is_view(call) else {}
-        for slot, undefined in _of_elements(call, read, found).items() if unlike else ():
-            unlike[slot] = unlike[slot].maximum(undefined) if slot in unlike else undefined
+        if unlike:
+            for slot, undefined in _of_elements(call, read, found).items():
+                unlike[slot] = unlike[slot].maximum(undefined) if slot in unlike else undefined
         guessed = unlike is None or any(value.id in self._guessed for value in read)
         results = sorted(self._flow.results(call), key=lambda made: not made[1].undefined)  # then what lies in them
         for slot, value in results:
