@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
@@ -28,6 +28,14 @@ _COUNTS: Final = ("nan", "posinf", "neginf")
 _COMPOSED: Final = 1e-6  # statistics of parts put together, or by another tool, are rounded otherwise
 
 
+class Factor(NamedTuple):
+    """How many times the baseline's statistics the target's are."""
+
+    number: float
+    left: float  # the greatest difference, over the rms, when the target is divided by it
+    count: int  # elements
+
+
 @dataclass(frozen=True, slots=True)
 class Closeness:
     """What was found about a pair of values; dtype, shape and layout are ``(target, baseline)`` where unequal."""
@@ -42,6 +50,7 @@ class Closeness:
     layout: tuple[str, str] | None = None
     reason: str = ""  # why there is nothing to say, or less than the data level promises
     undefined: bool = False  # as all of it may depend on memory that nothing had written
+    factor: Factor | None = None  # of statistics that differ
 
     @property
     def known(self) -> bool:
@@ -185,24 +194,35 @@ def _statistics(target: Value, baseline: Value, t: Statistics, b: Statistics) ->
     if all(_equal(t[name], b[name]) for name in common):
         return Closeness("statistic", bitwise=False, error=0.0, reason="equal statistics")
     nonfinite = any(name in common and t[name] != b[name] for name in _COUNTS)
+    pairs = {name: (t[name], b[name]) for name in common if name not in SIGNS and name not in _COUNTS}
+    finite = {name: both for name, both in pairs.items() if all(math.isfinite(abs(one)) for one in both)}
+    nonfinite = nonfinite or any(not _equal(*both) for name, both in pairs.items() if name not in finite)
     scale = _scale(b, baseline.numel)
-    errors = []
-    for name in common:
-        one, other = t[name], b[name]
-        if one is None or other is None or name in SIGNS or name in _COUNTS:
-            continue
-        size = scale * math.sqrt(max(baseline.numel, 1)) if name == "l2norm" else scale
-        if not (math.isfinite(abs(one)) and math.isfinite(abs(other))):
-            nonfinite = nonfinite or not _equal(one, other)
-            continue
-        if name in ("min", "max"):
-            size = max(size, abs(other))
-        errors.append(0.0 if one == other else abs(one - other) / size if size else math.inf)
-    error = max(errors, default=0.0)
+    error = _apart(finite, scale, baseline.numel)
     of_bytes = target.stats is None or baseline.stats is None
     if error <= _COMPOSED and (of_bytes or target.composed or baseline.composed or _recorders_differ(target, baseline)):
         error = 0.0
-    return Closeness("statistic", error=error, nonfinite=nonfinite)
+    return Closeness("statistic", error=error, nonfinite=nonfinite, factor=_factor(t, finite, scale, baseline.numel))
+
+
+def _apart(pairs: Mapping[str, tuple[Any, Any]], scale: float, count: int, factor: float = 1.0) -> float:
+    """Return the greatest difference of some statistics, over the rms of the baseline's values."""
+    errors = [0.0]
+    for name, (one, other) in pairs.items():
+        size = scale * math.sqrt(max(count, 1)) if name == "l2norm" else scale
+        size = max(size, abs(other)) if name in ("min", "max") else size
+        apart = abs(one / factor - other)
+        errors.append(apart / size if size else math.inf if apart else 0.0)
+    return max(errors)
+
+
+def _factor(stats: Statistics, pairs: Mapping[str, tuple[Any, Any]], scale: float, count: int) -> Factor | None:
+    """Return how many times the baseline's values the target's are, as far as statistics tell; None where neither is."""
+    ours = _scale(stats, count)
+    if not ours or not scale:
+        return None
+    number = ours / scale
+    return Factor(number, _apart(pairs, scale, count, number), count)
 
 
 def has_equal_statistics(close: Closeness) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...dump import RankDump
+from ..distance.value_distance import Factor
 
 _HALF: Final = ("float16", "bfloat16")
 _ROUNDING: Final = {True: (4e-3, 1e-4), False: (1e-5, 1e-9)}  # half or not: of an error, and of a cosine
@@ -41,8 +42,17 @@ class ScaleRatio:
         if error is None or cosine is None:
             return False
         rounding, angle = _ROUNDING[self.half]
-        ratios = (self.number, 1 / self.number) if one_element else (self.number,)
+        ratios = self._ratios(one_element=one_element)
         return 1 - cosine <= angle and any(math.isclose(error, abs(one - 1), rel_tol=rounding) for one in ratios)
+
+    def explains_statistics(self, factor: Factor) -> bool:
+        """True if statistics that differ are those of the baseline times the scales' ratio."""
+        rounding, _ = _ROUNDING[self.half]
+        ratios = self._ratios(one_element=factor.count == 1)
+        return factor.left <= rounding and any(math.isclose(factor.number, one, rel_tol=rounding) for one in ratios)
+
+    def _ratios(self, *, one_element: bool) -> tuple[float, ...]:
+        return (self.number, 1 / self.number) if one_element else (self.number,)
 
     def explains_unscaled(self, error: float | None) -> bool:
         """True if unscaled gradients, or what comes of them, are as near as the coarser precision lets them be."""

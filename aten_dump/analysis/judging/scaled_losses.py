@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...dump import RankDump
 from ...store.op_names import UNSCALE_GRADIENTS
+from ..distance.value_distance import Factor
 from ..evidence.findings import Finding, Place, Row
 from ..facts.loss_scales import ScaleRatio, scale_ratio
 
@@ -41,13 +42,19 @@ class _Scaled:
     def explains(self, row: Row) -> bool:
         """True where the difference is that of the scales, or an unscaled gradient's that is rounded otherwise."""
         close = row.closeness
-        if close is None or close.shape is not None or close.nonfinite or close.metrics is None:
+        if close is None or close.shape is not None or close.nonfinite:
             return False
         if row.place.op.startswith(UNSCALE_GRADIENTS) and self._ratio.explains_unscaled(close.error):
             return True
-        one_element = close.metrics.count == 1
-        is_scaled = one_element or all(map(self._is_before, (row.target, row.baseline), self._unscaled, (row, row)))
-        return is_scaled and self._ratio.explains(close.error, close.metrics.cosine, one_element=one_element)
+        measured = close.metrics or close.factor
+        if measured is None:
+            return False
+        one_element = measured.count == 1
+        if not (one_element or all(map(self._is_before, (row.target, row.baseline), self._unscaled, (row, row)))):
+            return False
+        if isinstance(measured, Factor):
+            return self._ratio.explains_statistics(measured)
+        return self._ratio.explains(close.error, measured.cosine, one_element=one_element)
 
     def _is_applied(self, row: Row) -> bool:
         close = row.closeness

@@ -11,16 +11,25 @@ from torch import nn
 from torch.nn import functional as F
 
 from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump.analysis.distance.value_distance import Factor
 from aten_dump.analysis.facts.loss_scales import ScaleRatio
 
 
-def record(path: Path, *, scale: float | None = None, half: bool = False, optimizer: str = "SGD", **bug: Any) -> Path:
+def record(
+    path: Path,
+    *,
+    scale: float | None = None,
+    half: bool = False,
+    optimizer: str = "SGD",
+    data: Any = "tensor",
+    **bug: Any,
+) -> Path:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
     stepped = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
     generator = torch.Generator().manual_seed(1)
-    with DumpMode(DumpConfig(path=path, data="tensor"), model=model) as dump:
+    with DumpMode(DumpConfig(path=path, data=data), model=model) as dump:
         for _ in range(2):
             x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
             stepped.zero_grad()
@@ -50,10 +59,11 @@ HONEST: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("data", ["tensor", "statistic"])
 @pytest.mark.parametrize("case", HONEST)
-def test_runs_of_other_scales_agree_with_a_note(tmp_path: Path, case: str) -> None:
+def test_runs_of_other_scales_agree_with_a_note(tmp_path: Path, case: str, data: str) -> None:
     one, other = HONEST[case]
-    paths = record(tmp_path / "t", **one), record(tmp_path / "b", **other)
+    paths = record(tmp_path / "t", data=data, **one), record(tmp_path / "b", data=data, **other)
     for pair in (paths, paths[::-1]):
         found = compare(*pair)
         assert found.verdict == "within", found.answer()
@@ -73,6 +83,13 @@ def test_a_bug_beside_another_scale_is_the_headline(tmp_path: Path, bug: dict[st
         assert "Aten.mul.0.forward, Aten._log_softmax.0" in found.cause.text, "the temperature, not the scale"
 
 
+def test_a_bug_beside_another_scale_is_the_headline_of_statistics_too(tmp_path: Path) -> None:
+    target = record(tmp_path / "t", scale=1024.0, temperature=1.5, data="statistic")
+    found = compare(target, record(tmp_path / "b", data="statistic"))
+    assert found.verdict == "different" and found.cause is not None
+    assert found.cause.row.place.op == "aten::mul.Tensor" and "Aten.full.0" not in found.cause.text
+
+
 def test_only_the_ratio_itself_is_explained() -> None:
     ratio = ScaleRatio(1024.0, None, half=False)
     assert ratio.explains(1023.0, 1.0) and ratio.explains(1 - 1 / 1024, 1.0, one_element=True)
@@ -81,3 +98,12 @@ def test_only_the_ratio_itself_is_explained() -> None:
     assert not ratio.explains(1023.0, 0.999)
     assert not ratio.explains(None, 1.0) and not ratio.explains(1023.0, None)
     assert ScaleRatio(1024.0, None, half=True).explains(1021.0, 0.99999)
+
+
+def test_statistics_are_explained_by_the_ratio_itself_alone() -> None:
+    ratio = ScaleRatio(1024.0, None, half=False)
+    assert ratio.explains_statistics(Factor(1024.0, 0.0, 8))
+    assert ratio.explains_statistics(Factor(1 / 1024, 0.0, 1))
+    assert not ratio.explains_statistics(Factor(1 / 1024, 0.0, 8))
+    assert not ratio.explains_statistics(Factor(1024.0 * 1.02, 0.0, 8))
+    assert not ratio.explains_statistics(Factor(1024.0, 0.01, 8)), "one statistic is not the baseline's times 1024"
