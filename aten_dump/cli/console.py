@@ -10,7 +10,15 @@ from typing import Final, Protocol, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from ..errors import AtenDumpError
 from ..plain_text import visible_lines
@@ -19,6 +27,8 @@ from ..report.table import Table
 _TERMINAL_LINES: Final = 200
 _USUAL_WIDTH: Final = 80
 _ASCII: Final = str.maketrans("…─", "~-")
+
+_bars: Final[list[Progress]] = []  # that are shown, or were until something was printed
 
 Item = TypeVar("Item")
 
@@ -30,7 +40,13 @@ class Update(Protocol):
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
-    """Print a line of ours, which may hold text of a dump; all that goes to a terminal passes through here."""
+    """Print a line of ours, which may hold text of a dump; all that goes to a terminal passes through here.
+
+    A bar makes way for it, and is back when the next thing is done.
+    """
+    for bar in _bars:
+        if bar.live.is_started:
+            bar.stop()
     click.echo(visible_lines(text), err=err)
 
 
@@ -98,34 +114,49 @@ def say_left_out(count: int, what: str) -> None:
 @contextmanager
 def byte_progress(title: str) -> Iterator[Update]:
     """Show a bar of bytes on stderr while a block runs, if stderr is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(title, total=None)
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield update
+    with _bar(DownloadColumn(binary_units=True)) as bar:
+        yield _updates(bar, title)
 
 
 @contextmanager
 def count_progress(title: str) -> Iterator[Update]:
     """Show a bar of things done on stderr while a block runs, if stderr is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(title, total=None)
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield update
+    with _bar(MofNCompleteColumn()) as bar:
+        yield _updates(bar, title)
 
 
 def with_progress(title: str, items: Sequence[Item]) -> Iterator[Item]:
     """Yield items with a bar on stderr, if that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        yield from bar.track(items, description=title)
+    with count_progress(title) as update:
+        update(0, len(items))
+        for done, item in enumerate(items, 1):
+            yield item
+            update(done, len(items))
+
+
+@contextmanager
+def _bar(counts: ProgressColumn) -> Iterator[Progress]:
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), counts, TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+        redirect_stdout=False, redirect_stderr=False,  # `echo` takes the bar away
+    ) as bar:  # fmt: skip
+        _bars.append(bar)
+        try:
+            yield bar
+        finally:
+            _bars.remove(bar)
+
+
+def _updates(bar: Progress, title: str) -> Update:
+    task = bar.add_task(title, total=None)
+
+    def update(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started:
+            bar.start()
+
+    return update
 
 
 def warn(error: AtenDumpError) -> None:

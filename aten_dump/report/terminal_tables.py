@@ -15,8 +15,9 @@ from ..store.records import CALL_KINDS, Note
 from .table import Table, names, numbers, words
 from .units import counted, format_bytes, format_number, tensor_type
 
-# How well a statistic can be spared where a terminal is narrow.
-_SPARE: Final = {"count": 4, "zero": 3, "negative": 3, "positive": 3, "std": 2, "mean": 1, "l2norm": 1}
+# How well a statistic can be spared where a terminal is narrow; with the shapes at 1, NaN stay the longest.
+_SPARE: Final = {"nan": -1, "min": 0, "max": 0, "posinf": 2, "neginf": 2, "mean": 3, "l2norm": 3, "std": 4}
+_LEAST_TELLING: Final = 5
 UNCHECKED: Final = "unchecked"  # state of an index that ends with its commit record, and was not read whole
 
 
@@ -114,7 +115,10 @@ def statistics_table(calls: Iterable[Call], statistics: list[str], limit: int | 
         limit: most rows; None is all.
     """
     table = Table(
-        names("call"), words("slot"), words("tensor"), *(numbers(key, _SPARE.get(key, 0)) for key in statistics)
+        names("call"),
+        words("slot"),
+        words("tensor", spare=1),
+        *(numbers(key, _SPARE.get(key, _LEAST_TELLING)) for key in statistics),
     )
     rows = ((call.name, slot, value) for call in calls for slot, value in call.all_values())
     for name, slot, value in islice(rows, limit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Any
 
@@ -83,6 +84,21 @@ def test_a_bar_is_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str], bar: Any
         update(2, 2)
     assert list(console.with_progress("reading", [3, 4])) == [3, 4]
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_makes_way_for_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for number in console.with_progress("searching", [1, 2, 3]):
+        if number > 1:
+            console.echo(f"found {number}")
+    written = terminal.getvalue()
+    assert "searching" in written and "1/3" in written
+    left = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", line.rpartition("\x1b[2K")[2]) for line in written.splitlines()]
+    assert [line for line in left if "found" in line] == ["found 2", "found 3"]
+    assert left[-1] == "", "no bar stays"
 
 
 def test_text_that_is_no_text_of_this_encoding_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

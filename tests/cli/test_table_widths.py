@@ -112,6 +112,11 @@ def test_a_terminal_shows_the_numbers_of_the_pipe(name: str, width: int, dumps: 
     assert not named
 
 
+def test_the_statistics_that_tell_most_stay_on_the_narrowest_terminal(dumps: Path) -> None:
+    (shown,) = tables(on_terminal(60, "stats", dumps / "A", "--limit", "0"), ("call",))
+    assert shown[0][:2] == ["call", "slot"] and shown[0][-1] == "nan"
+
+
 def test_every_command_that_prints_a_table_is_here() -> None:
     printing = {
         file.stem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,15 @@ def check_files(rank: ForeignRank) -> list[str]:
             rank.source.read(tables, blob, 0, 0)
         except (AtenDumpError, OSError) as error:
             problems.append(str(error))
-    return problems
+    return [*problems, *_absent(rank)]
+
+
+def _absent(rank: ForeignRank) -> Iterator[str]:
+    assert isinstance(rank.source, ForeignSource)
+    names = rank.source.made.absent
+    if names:
+        some = ", ".join(f"{name!r:.80}" for name in names[:3]) + (", ..." if len(names) > 3 else "")
+        yield f"tensor files that the table of {rank.directory} names are not there, {len(names)} in all: {some}"
 
 
 class ForeignRank(RankDump):

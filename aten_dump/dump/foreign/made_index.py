@@ -72,6 +72,7 @@ class MadeIndex:
         self._frames: dict[tuple[int, int, int, bool], int] = {}
         self._stacks: dict[tuple[int, int], int] = {}  # by the caller's stack and the frame
         self.loads: dict[int, Load] = {}  # by blob id
+        self.absent: list[str] = []  # files that a table names and that are not there
         self.blob_bytes = 0
         self._values = 0
         self.calls = 0

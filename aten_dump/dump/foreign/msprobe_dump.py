@@ -213,6 +213,8 @@ class _Reader:
         name = item.get("data_name")
         folder = self._directory / "dump_tensor_data"
         has_file = isinstance(name, str) and (folder / Path(name).name).is_file()
+        if isinstance(name, str) and not has_file:
+            self._made.absent.append(name)
         checksum = item.get("md5")
         numbers = {ours: _number(item.get(theirs)) for ours, theirs in _STATISTICS.items()}
         return MadeTensor(

@@ -306,6 +306,14 @@ def test_what_other_tools_dumped_is_verified_as_far_as_it_can_be(jobs: str, tmp_
     assert result.exit_code == 1 and file.name in result.output and "1 problems" in result.output, result.output
 
 
+def test_a_tensor_file_that_is_gone_is_a_problem(tmp_path: Path) -> None:
+    dump = shutil.copytree(GOLDEN / "msprobe" / "mix-tensor", tmp_path / "dump")
+    file = min(dump.rglob("*.pt"))
+    file.unlink()
+    result = CliRunner().invoke(main, ["verify", str(dump)])
+    assert result.exit_code == 1 and file.name in result.output and "1 problems" in result.output, result.output
+
+
 @pytest.mark.parametrize("path", ["msprobe/mix-tensor", "mindspore"])
 def test_times_that_nobody_recorded_are_blank(path: str) -> None:
     rank = open_dump(GOLDEN / path).all_ranks()[0]
