@@ -33,7 +33,7 @@ class Factor(NamedTuple):
 
     number: float
     left: float  # the greatest difference, over the rms, when the target is divided by it
-    count: int  # elements
+    numel: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,9 @@ def _statistics(target: Value, baseline: Value, t: Statistics, b: Statistics) ->
     if all(_equal(t[name], b[name]) for name in common):
         return Closeness("statistic", bitwise=False, error=0.0, reason="equal statistics")
     nonfinite = any(name in common and t[name] != b[name] for name in _COUNTS)
-    pairs = {name: (t[name], b[name]) for name in common if name not in SIGNS and name not in _COUNTS}
+    pairs: dict[str, tuple[Any, Any]] = {
+        name: (t[name], b[name]) for name in common if name not in SIGNS and name not in _COUNTS
+    }
     finite = {name: both for name, both in pairs.items() if all(math.isfinite(abs(one)) for one in both)}
     nonfinite = nonfinite or any(not _equal(*both) for name, both in pairs.items() if name not in finite)
     scale = _scale(b, baseline.numel)
@@ -217,7 +219,7 @@ def _apart(pairs: Mapping[str, tuple[Any, Any]], scale: float, count: int, facto
 
 
 def _factor(stats: Statistics, pairs: Mapping[str, tuple[Any, Any]], scale: float, count: int) -> Factor | None:
-    """Return how many times the baseline's values the target's are, as far as statistics tell; None where neither is."""
+    """Return how many times the baseline's values the target's are, as far as statistics tell; None if one is zero."""
     ours = _scale(stats, count)
     if not ours or not scale:
         return None
