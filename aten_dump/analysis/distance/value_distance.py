@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import torch
 
@@ -28,12 +28,13 @@ _COUNTS: Final = ("nan", "posinf", "neginf")
 _COMPOSED: Final = 1e-6  # statistics of parts put together, or by another tool, are rounded otherwise
 
 
-class Factor(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Factor:
     """How many times the baseline's statistics the target's are."""
 
     number: float
     left: float  # the greatest difference, over the rms, when the target is divided by it
-    numel: int
+    count: int  # elements
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class ScaleRatio:
     def explains_statistics(self, factor: Factor) -> bool:
         """True if statistics that differ are those of the baseline times the scales' ratio."""
         rounding, _ = _ROUNDING[self.half]
-        ratios = self._ratios(one_element=factor.numel == 1)
+        ratios = self._ratios(one_element=factor.count == 1)
         return factor.left <= rounding and any(math.isclose(factor.number, one, rel_tol=rounding) for one in ratios)
 
     def _ratios(self, *, one_element: bool) -> tuple[float, ...]:
