@@ -48,7 +48,7 @@ def compare(
     data: bool = True,
     together: bool | None = None,
     batch_shard: int | None = None,
-    evaluate: bool = False,
+    evaluate: bool = True,
     allow_ops: Sequence[str] = (),
     executor: Executor | None = None,
     progress: Progress | None = None,
