@@ -11,7 +11,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...dump import Value
@@ -130,6 +130,8 @@ def unmatched(
     by the same.
     """
     odd: tuple[list[End], list[End]] = ([], [])
+    if len({sum(end.kind == "loss" for end in ends) for ends in (target, baseline)}) > 1:
+        target, baseline = (_summed(ends, side) for ends, side in zip((target, baseline), sides, strict=True))
     pairs = _pairs(target, baseline, sides)
     partners = ({id(one): other for one, other in pairs}, {id(other): one for one, other in pairs})
     for side, ends in enumerate((target, baseline)):
@@ -146,6 +148,15 @@ def unmatched(
             elif end.number != partner.number or not _changed_alike(end, partner, sides if side == 0 else sides[::-1]):
                 odd[side].append(end)
     return odd
+
+
+def _summed(ends: list[End], evaluation: Evaluation) -> list[End]:
+    """Return the ends with the number of their sum in place of each loss's: a batch may have been taken in parts."""
+    losses = [end for end in ends if end.kind == "loss"]
+    number = evaluation.number_of_sum([end.value for end in losses])
+    if number is None:
+        return ends
+    return [replace(end, name="sum of losses", number=number) if end.kind == "loss" else end for end in ends]
 
 
 def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]) -> list[tuple[End, End]]:

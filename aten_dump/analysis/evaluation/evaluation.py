@@ -26,7 +26,7 @@ from ..flow.data_flow import DataFlow
 from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..signatures.numbering import Numbering
-from ..signatures.signature import Signature, sign
+from ..signatures.signature import Signature, sign, sum_of_scalars
 from .memory import UNREADABLE, Group, Memory, group_of
 from .plan import CallPlan, plan_of
 
@@ -393,6 +393,18 @@ class Evaluation:
             except UNREADABLE:
                 found = self._give(value, self._shared.numbering.new())
         return found
+
+    def number_of_sum(self, values: Sequence[Value]) -> int | None:
+        """Return the number of the sum of some scalars, or None if one of them was not made."""
+        found = [self.signatures.get(value.id) for value in values]
+        signatures = [one for one in found if one is not None and one.numel == 1]
+        if not signatures or len(signatures) < len(found):
+            return None
+        noise = math.sqrt(sum(one.noise**2 for one in signatures))
+        total = sum_of_scalars(signatures)._replace(noise=noise)
+        number = self._shared.numbering.number(total)
+        self.holders.setdefault(number, [])
+        return number
 
     def _sign(self, value: Value, tensor: torch.Tensor, same: int | None = None) -> int:
         known = self.numbers.get(value.id)

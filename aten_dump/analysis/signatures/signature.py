@@ -15,6 +15,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -100,6 +101,11 @@ def _project(flat: np.ndarray) -> tuple[float, float]:
     parts = (square @ _COLUMNS.T) * rows[:-1]
     first, second = parts.sum(0) + (_COLUMNS[:, : count - whole] @ flat[whole:]) * rows[-1]
     return float(first), float(second)
+
+
+def sum_of_scalars(signatures: Sequence[Signature]) -> Signature:
+    """Return the signature of the sum of tensors of one element, by their signatures."""
+    return sign(torch.tensor([sum(one.first for one in signatures) / float(_COLUMNS[0, 0])], dtype=torch.float64))
 
 
 def is_same(one: Signature, other: Signature) -> bool:
