@@ -26,7 +26,7 @@ from ..flow.data_flow import DataFlow
 from ..pairing.alignment import HOW_TEXTS
 from ..rerun.op_errors import Replays
 from ..rerun.rounding_error import SUSPECT, LocalError
-from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources
+from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from .causes import Cause, Causes
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
@@ -70,11 +70,17 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     found = Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
     if not found.differs:
         return found
-    moved = Evaluation(steps[0], Shared(), leads=True, jitter=JITTER)
+    rounded = [rounded_sources(values) for values in (sources.target, sources.baseline)]
+    moved = Evaluation(steps[0], Shared(), rounded[0], leads=True, jitter=JITTER)
     moved.run()
     again = Shared()
     target.renumber(again, target.noise_beside(moved))
-    baseline.renumber(again)
+    noise = {}
+    if rounded[1]:
+        other = Evaluation(steps[1], Shared(), {**sources.stand_ins, **rounded[1]}, jitter=JITTER)
+        other.run()
+        noise = baseline.noise_beside(other)
+    baseline.renumber(again, noise)
     ends = ends_of(target, left[0]), ends_of(baseline, left[1])
     return Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
 

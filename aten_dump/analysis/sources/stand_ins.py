@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -25,6 +25,7 @@ from ..signatures.signature import sign
 
 How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
+_DIGITS_BYTES: Final = 4  # of a dtype with digits enough that a rounding is no difference
 _NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
 
 
@@ -200,6 +201,26 @@ class _Matching:
         self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
         self._found.baseline = self._theirs
         return self._found
+
+
+def rounded_sources(values: Iterable[Value]) -> dict[int, torch.Tensor]:
+    """Return other contents, by id, for sources of few digits that stand for nothing: each a rounding away.
+
+    The other side may compute, with all digits, what was stored here rounded, such as weights that adapters were merged
+    into. An evaluation with these contents says how far that moves each value.
+    """
+    generator = torch.Generator().manual_seed(11)
+    found = {}
+    for value in values:
+        if value.is_floating and not value.dtype.is_complex and value.dtype.itemsize < _DIGITS_BYTES:
+            try:
+                tensor = start_tensors([value])[value.id]
+            except UNREADABLE:
+                continue
+            if tensor.layout is torch.strided:
+                drawn = torch.rand(tensor.shape, dtype=torch.float64, generator=generator) - 0.5
+                found[value.id] = tensor + tensor * drawn * torch.finfo(value.dtype).eps
+    return found
 
 
 def _is_cast(one: Value, other: Value) -> bool:
