@@ -12,7 +12,9 @@ from typing import Any
 from ..dump import RankDump, open_dump
 from ..store.damage_seen import damage_seen
 from .evidence.findings import RankEvidence
-from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
+from .explanation.equal_step import is_equal_step, rows_of_equal
+from .explanation.rank_verdict import RankVerdict, counts_of, evaluate
+from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
 from .judging.cause_facts import explained
 from .judging.precisions import precisions_of
@@ -32,20 +34,26 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     """Compare the steps of one pair of ranks, in order; runs in any process."""
     before: LeftBefore | None = None
     differed = False
+    unknown = bool(tasks) and tasks[0].steps[0] > 0  # what the step before left
     for task in tasks:
         why_not = _why_not_evaluated(task) if task.settings.evaluate else ""
         if why_not or not task.settings.evaluate:
-            before, differed = None, False
+            before, differed, unknown = None, False, True
             yield _with_note(compare_task(task), why_not)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
-            found, before = _compared(task, before, differed)
+            target, baseline = (with_parts(open_dump(path).rank(step, rank)) for _, path, step, rank in _sides(task))
+            if is_equal_step(target, baseline):
+                before, unknown = None, False  # the next step begins with equal bytes
+                yield of_what_is_whole(_equal(task, target, baseline), tuple(f"a dump is damaged: {one}" for one in damage))
+                continue
+            found, before = _compared(task, (target, baseline), before, by_role=differed or (before is None and unknown))
         import os
         if os.environ.get("EVAL_MODE", "hybrid") == "hybrid" and found.findings:
             old = compare_task(task)
             if not old.findings:
                 found = old
-        differed = differed or bool(found.findings)
+        differed, unknown = differed or bool(found.findings), False
         yield of_what_is_whole(found, tuple(f"a dump is damaged: {one}" for one in damage))
 
 
@@ -82,9 +90,26 @@ def _with_note(found: RankEvidence, why_not: str) -> RankEvidence:
     return replace(found, notes=(*found.notes, f"not evaluated, as {why_not}")) if why_not else found
 
 
-def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[RankEvidence, LeftBefore]:
-    target, baseline = (with_parts(open_dump(path).rank(step, rank)) for _, path, step, rank in _sides(task))
-    found = evaluate((target, baseline), before, by_role=differed or (before is None and task.steps[0] > 0))
+def _equal(task: Task, target: RankDump, baseline: RankDump) -> RankEvidence:
+    """Return the evidence of steps that are the same to the bit."""
+    pairs = pair_calls(target, baseline, task.settings.mapping)
+    found = rows_of_equal(DataFlow(target, "aten"), pairs)
+    notes = (*incomplete(target, baseline), *precisions_of((target, baseline), cast_sources=False, in_target_order=id)[1])
+    return RankEvidence(
+        task.target, task.baseline, task.steps, task.ranks,
+        calls=(len(target.calls), len(baseline.calls)), rows=tuple(found.rows), findings=(),
+        modules=found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]),
+        notes=notes, proven=found.judged, judged=found.judged, meets=tuple(attendance_of(target).parts),
+        **counts_of(found.rows, pairs),
+    )  # fmt: skip
+
+
+def _compared(
+    task: Task, ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool
+) -> tuple[RankEvidence, LeftBefore]:
+    """Evaluate a step; return what was found, and what the step leaves to the next one."""
+    target, baseline = ranks
+    found = evaluate(ranks, before, by_role=by_role)
     pairs = pair_calls(target, baseline, task.settings.mapping)
     replays = MeetingReplays(enabled=True)
     verdict = RankVerdict(found, pairs, replays)
@@ -103,7 +128,7 @@ def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[Ra
         and not (call.id in drawn and all(side.numbers.get(v.id) in known for _, v in side.flow.results(call)))
     ]
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
-    parts: dict[str, Any] = evidence_parts(verdict, pairs)
+    parts: dict[str, Any] = counts_of(verdict.rows, pairs)
     evidence = RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness, Level, closeness
@@ -303,9 +303,9 @@ def _number(evaluation: Evaluation, value: Value) -> int | None:
     return found
 
 
-def evidence_parts(verdict: RankVerdict, pairs: Sequence[Pair]) -> dict[str, object]:
-    """Return the counts of a verdict, as fields of `RankEvidence`."""
-    levels = Counter(row.closeness.level for row in verdict.rows if row.closeness is not None)
+def counts_of(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return the counts of rows and pairs, as fields of `RankEvidence`."""
+    levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     return {
         "level": next((level for level in _LEVELS if levels[level]), "none"),
         "levels": {str(level): count for level, count in levels.items()},
