@@ -13,7 +13,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -102,6 +102,7 @@ class Evaluation:
         *,
         leads: bool = False,
         jitter: float = 0.0,
+        watch: Callable[[Value, torch.Tensor], None] | None = None,
     ) -> None:
         """Prepare to evaluate.
 
@@ -111,6 +112,7 @@ class Evaluation:
             stand_ins: contents that take the place of sources, by value id.
             leads: this is the target: its choices and outcomes count.
             jitter: relative size of what every result is moved by.
+            watch: is shown each result as it was made.
         """
         self.flow = step.flow
         self.numbers: dict[int, int] = {}
@@ -125,6 +127,7 @@ class Evaluation:
         self._stand_ins = stand_ins or {}
         self._leads = leads
         self._jitter = jitter
+        self._watch = watch
         self._memory = Memory(self._load)
         self._literals: dict[float, float] = {}
         self._left: list[tuple[Value, Signature]] = []
@@ -245,6 +248,8 @@ class Evaluation:
                 continue
             if slot in plan.results:
                 tensor = self._chosen(plan, item, tensor)
+                if self._watch is not None:
+                    self._watch(item, tensor)
                 if item.storage in self._step.loss_scales and item.numel == 1:
                     tensor.fill_(1)
                 if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:

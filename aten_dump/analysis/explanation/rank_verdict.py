@@ -24,6 +24,7 @@ from ..evidence.findings import Finding, Place, Row, Status
 from ..evidence.place_of_call import place_of
 from ..flow.data_flow import DataFlow
 from ..pairing.alignment import HOW_TEXTS
+from ..precision.lost_precision import BUDGET, PrecisionSearch
 from ..rerun.op_errors import Replays
 from ..rerun.rounding_error import SUSPECT, LocalError
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
@@ -40,6 +41,7 @@ class Evaluated:
     sources: Sources
     ends: tuple[list[End], list[End]]
     odd: tuple[list[End], list[End]]  # ends that the other side does not have
+    steps: tuple[EvaluatedStep, EvaluatedStep]
 
     @property
     def differs(self) -> bool:
@@ -56,10 +58,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     """
     flows = DataFlow(ranks[0], "aten"), DataFlow(ranks[1], "aten")
     left = Left(flows[0]), Left(flows[1])
-    steps = [
-        EvaluatedStep(flow, [value for value, _ in one.buffers], wanted_of(flow))
-        for flow, one in zip(flows, left, strict=True)
-    ]
+    steps = _step(flows[0], left[0]), _step(flows[1], left[1])
     shared = Shared()
     target = Evaluation(steps[0], shared, leads=True)
     target.run()
@@ -67,7 +66,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
     ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    found = Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    found = Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)), steps)
     if not found.differs:
         return found
     rounded = [rounded_sources(values) for values in (sources.target, sources.baseline)]
@@ -82,7 +81,11 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         noise = baseline.noise_beside(other)
     baseline.renumber(again, noise)
     ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    return Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    return Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)), steps)
+
+
+def _step(flow: DataFlow, left: Left) -> EvaluatedStep:
+    return EvaluatedStep(flow, [value for value, _ in left.buffers], wanted_of(flow))
 
 
 class RankVerdict:
@@ -107,6 +110,8 @@ class RankVerdict:
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
         self._check_baseline()
+        if not self.findings and self._is_far_apart():
+            self._find_lost_precision()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)
 
@@ -259,6 +264,36 @@ class RankVerdict:
     @cached_property
     def _order(self) -> list[tuple[int, int]]:
         return sorted((pair.baseline.id, pair.target.id) for pair in self._pairs)
+
+    # -- precision ---------------------------------------------------------------------------------------------------
+
+    def _is_far_apart(self) -> bool:
+        """Return True if two recorded ends of the same function are so far apart that one may be far from its meaning."""
+        theirs = {end.number: end for end in self._found.ends[1]}
+        for end in self._found.ends[0]:
+            other = theirs.get(end.number)
+            if other is not None and other.number is not None:
+                error = self._close(end.value, other.value).error
+                if error is not None and error > BUDGET / 2:
+                    return True
+        return False
+
+    def _find_lost_precision(self) -> None:
+        lost = PrecisionSearch(self._found.sides, self._found.steps, self._found.sources, BUDGET).find(self._found.ends)
+        if lost is None:
+            return
+        partner = None if lost.partner is None else self._place(lost.partner[0])
+        close = None if lost.partner is None else self._close(lost.value, lost.partner[1])
+        row = Row(
+            self._place(lost.call), partner, "flow" if partner else "", lost.slot, "different", close,
+            floor_from="semantics", own_error=lost.made,
+        )  # fmt: skip
+        text = (
+            f"precision is lost here: its result is {lost.made:.2g} from its meaning in float64, its inputs "
+            f"{lost.given:.2g}, the baseline's result {lost.kept:.2g}; {lost.end} is {lost.end_distance:.2g} from its "
+            f"meaning, in the baseline {lost.baseline_end:.2g}"
+        )
+        self.findings.append(Finding("precision", row, text, "", (lost.call.id, 1)))
 
     # -- findings ----------------------------------------------------------------------------------------------------
 
