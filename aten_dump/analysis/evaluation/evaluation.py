@@ -23,8 +23,10 @@ from ...dump import Value
 from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
 from ..flow.data_flow import DataFlow
+from ..flow.undefined_memory import UndefinedMemory
 from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
+from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
 from ..signatures.signature import Signature, sign
 from .memory import UNREADABLE, Group, Memory, group_of
@@ -33,6 +35,8 @@ from .plan import CallPlan, plan_of
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
 _UPDATES_SCALE: Final = "_amp_update_scale_"
+_ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
+_UNDEFINED: Final = 1.618  # times the rms of the other elements: what stands for those that are undefined
 _SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
 
 
@@ -43,6 +47,7 @@ class EvaluatedStep:
         flow: its data flow.
         plans: its calls.
         left: buffers of which the contents at the end of the step count.
+        undefined: which elements depend on memory that nothing wrote.
         wanted: ids of values that are to have a signature of their own, views among them.
         loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
             precision, and is no part of the function.
@@ -54,6 +59,23 @@ class EvaluatedStep:
         self.left = tuple(left)
         self.wanted = wanted
         self.loss_scales = frozenset(_loss_scales(flow))
+        self.undefined = UndefinedMemory(flow, runs=True)
+
+    def defined(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what stands for a value, with one number for all elements that depend on memory that nothing wrote."""
+        elements = _ALL.expand(value.shape) if value.undefined else self.undefined.elements(value)
+        if elements is None or elements.shape != tensor.shape or tensor.layout is not torch.strided:
+            return tensor
+        depends = elements == DEPENDS
+        found = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64, copy=True)
+        known = found[~depends & found.isfinite()]
+        found[depends] = _UNDEFINED * (float(known.abs().square().mean().sqrt()) if known.any() else 1.0)
+        return found
+
+    def depends(self, value: Value) -> bool:
+        """Return True if something of a value depends on memory that nothing wrote."""
+        elements = self.undefined.elements(value)
+        return value.undefined or (elements is not None and bool((elements == DEPENDS).any()))
 
 
 def _loss_scales(flow: DataFlow) -> Iterator[int]:
@@ -125,7 +147,7 @@ class Evaluation:
         self._stand_ins = stand_ins or {}
         self._leads = leads
         self._jitter = jitter
-        self._memory = Memory(self._load)
+        self._memory = Memory(self._load, seed=int(leads))
         self._literals: dict[float, float] = {}
         self._left: list[tuple[Value, Signature]] = []
         self._partly: set[int] = set()  # storages that were written in part last
@@ -161,6 +183,15 @@ class Evaluation:
             noise = _ROUNDING * float(start.double().norm())
             self.changes[value.id] = sign(tensor - start.to(tensor.dtype))._replace(noise=noise)
 
+    def depends(self, value: Value) -> bool:
+        """Return True if something of a value depends on memory that nothing wrote."""
+        return self._step.depends(value)
+
+    @property
+    def undefined(self) -> UndefinedMemory:
+        """Which elements depend on memory that nothing wrote."""
+        return self._step.undefined
+
     def began(self, value: Value | None) -> int | None:
         """Return the number of what memory held before the step."""
         return None if value is None else self.numbers.get(value.id)
@@ -169,7 +200,7 @@ class Evaluation:
         """Sign memory that was written in part last: the other side may have made it whole."""
         for storage, _ in freed:
             if storage in self._partly and (whole := self._memory.largest(storage)) is not None:
-                self._wholes.append(sign(whole))
+                self._wholes.append(sign(self._step.defined(*whole)))
 
     def _number_left(self) -> None:
         for signature in self._wholes:
@@ -398,7 +429,7 @@ class Evaluation:
         known = self.numbers.get(value.id)
         if known is not None:
             return known
-        signature = self.signatures[value.id] = sign(_unexpanded(tensor))
+        signature = self.signatures[value.id] = sign(_unexpanded(self._step.defined(value, tensor)))
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 
     def _give(self, value: Value, number: int) -> int:

@@ -16,16 +16,18 @@ from functools import cached_property
 from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
-from ..distance.value_distance import Closeness, Level, closeness
+from ..distance.value_distance import Closeness, Level
 from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
 from ..evidence.place_of_call import place_of
+from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
 from ..pairing.alignment import HOW_TEXTS
-from ..rerun.op_errors import Replays
+from ..rerun.op_errors import Replays, Undefined
 from ..rerun.rounding_error import SUSPECT, LocalError
+from ..rerun.undefined_elements import DEPENDS
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources
 from .causes import Cause, Causes
 
@@ -86,9 +88,11 @@ class RankVerdict:
         self._found = found
         self._pairs = pairs
         self._replays = replays
+        replays.undefined = self._undefined_in
         self._partners = {pair.target.id: pair for pair in pairs}
         self._places: dict[tuple[int, int], Place] = {}
-        self._known: dict[tuple[int, int], Closeness] = {}
+        undefined = found.sides[0].undefined, found.sides[1].undefined
+        self._known = Counterparts(read_data=True, undefined=undefined)
         self._equal: set[int] = set()  # values of the baseline that hold the same bits as their counterpart
         self._cones: tuple[set[int], ...] = (set(), set())
         self.rows: list[Row] = []
@@ -103,6 +107,22 @@ class RankVerdict:
         self._check_baseline()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)
+
+    @property
+    def unknown_ends(self) -> tuple[str, ...]:
+        """The names of the ends that depend on memory that nothing wrote, on both sides."""
+        target, _ = self._found.sides
+        known = [end for end in self._found.ends[0] if end.kind != "output"]
+        found = [end.name for end in known if target.depends(end.value)]
+        return tuple(dict.fromkeys(found))
+
+    def _undefined_in(self, call: Call) -> Undefined:
+        """Return which elements of a call's results depend on memory that nothing wrote."""
+        for side in self._found.sides:
+            if call.rank is side.flow.rank:
+                found = {slot: side.undefined.elements(value) for slot, value in call.result_values()}
+                return {slot: elements == DEPENDS for slot, elements in found.items() if elements is not None}
+        return {}  # another rank's, as part of a collective
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
@@ -238,12 +258,9 @@ class RankVerdict:
 
     def _close(self, target: Value, baseline: Value) -> Closeness:
         """Return how close two recorded values are; each pair is read once."""
-        key = target.id, baseline.id
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = closeness(target, baseline)
-            if found.bitwise:
-                self._equal.add(baseline.id)
+        found = self._known.close(target, baseline)
+        if found.bitwise:
+            self._equal.add(baseline.id)
         return found
 
     def in_target_order(self, call: Call) -> int:
@@ -305,4 +322,5 @@ def evidence_parts(verdict: RankVerdict, pairs: Sequence[Pair]) -> dict[str, obj
         "levels": {str(level): count for level, count in levels.items()},
         "pairs": {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         "paired": {pair.target.name: pair.baseline.name for pair in pairs},
+        "unknown_ends": verdict.unknown_ends,
     }
