@@ -35,7 +35,6 @@ from .plan import CallPlan, plan_of
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
 _UPDATES_SCALE: Final = "_amp_update_scale_"
-_ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
 _UNDEFINED: Final = 1.618  # times the rms of the other elements: what stands for those that are undefined
 _SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
 
@@ -63,7 +62,7 @@ class EvaluatedStep:
 
     def defined(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for a value, with one number for all elements that depend on memory that nothing wrote."""
-        elements = _ALL.expand(value.shape) if value.undefined else self.undefined.elements(value)
+        elements = self.undefined.blank_elements(value)
         if elements is None or elements.shape != tensor.shape or tensor.layout is not torch.strided:
             return tensor
         depends = elements == DEPENDS
@@ -74,8 +73,8 @@ class EvaluatedStep:
 
     def depends(self, value: Value) -> bool:
         """Return True if something of a value depends on memory that nothing wrote."""
-        elements = self.undefined.elements(value)
-        return value.undefined or (elements is not None and bool((elements == DEPENDS).any()))
+        elements = self.undefined.blank_elements(value)
+        return elements is not None and bool((elements == DEPENDS).any())
 
 
 def _loss_scales(flow: DataFlow) -> Iterator[int]:

@@ -25,7 +25,7 @@ from ..evidence.place_of_call import place_of
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
 from ..pairing.alignment import HOW_TEXTS
-from ..rerun.op_errors import Replays, Undefined
+from ..rerun.op_errors import Replays, Storages, Undefined
 from ..rerun.rounding_error import SUSPECT, LocalError
 from ..rerun.undefined_elements import DEPENDS
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources
@@ -88,7 +88,7 @@ class RankVerdict:
         self._found = found
         self._pairs = pairs
         self._replays = replays
-        replays.undefined = self._undefined_in
+        replays.undefined, replays.storages = self._undefined_in, self._storages_of
         self._partners = {pair.target.id: pair for pair in pairs}
         self._places: dict[tuple[int, int], Place] = {}
         undefined = found.sides[0].undefined, found.sides[1].undefined
@@ -123,6 +123,11 @@ class RankVerdict:
                 found = {slot: side.undefined.elements(value) for slot, value in call.result_values()}
                 return {slot: elements == DEPENDS for slot, elements in found.items() if elements is not None}
         return {}  # another rank's, as part of a collective
+
+    def _storages_of(self, call: Call) -> Storages:
+        """Return what is known of memory that a call was given when it had been written in part."""
+        found = (side.undefined.storages(call) for side in self._found.sides if call.rank is side.flow.rank)
+        return next(found, {})
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
