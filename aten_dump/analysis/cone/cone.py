@@ -74,5 +74,7 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
 
 def _covers(whole: Value, part: Value) -> bool:
     """Return True if a write to one value leaves nothing of what another one saw."""
+    if any(value.layout_name != "strided" for value in (whole, part)):
+        return False
     (low, high), (start, end) = extent(whole), extent(part)
     return low <= start and end <= high

@@ -288,6 +288,8 @@ class Evaluation:
                 (self._partly.add if larger else self._partly.discard)(item.storage)
             for name, part in item.parts.items():
                 self._memory.keep(part, _part(tensor, name))
+        if plan.copies is not None:
+            self._memory.carry(*plan.copies)
         numbers = []
         for place, (slot, value) in enumerate(plan.results.items()):
             same = known[place] if known is not None and place < len(known) else None
@@ -428,6 +430,8 @@ class Evaluation:
         known = self.numbers.get(value.id)
         if known is not None:
             return known
+        if (meant := self._memory.meant(value)) is not None:
+            tensor = meant
         signature = self.signatures[value.id] = sign(_unexpanded(self._step.defined(value, tensor)))
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 

@@ -19,7 +19,7 @@ from ...dump import Value
 from ...dump.tensors.tensor_reading import tensor_of_parts
 from ...errors import AtenDumpError, ReplayError
 from ...geometry import reach
-from ..rerun.shared_memory import wide
+from ..rerun.shared_memory import extent, wide
 
 UNREADABLE: Final = (AtenDumpError, RuntimeError, TypeError, ValueError)  # what torch and the reader raise of bytes
 _BLANK: Final = (0.5, 1.5)  # what lies in memory that nothing wrote
@@ -67,7 +67,26 @@ class Memory:
     def largest(self, storage: int) -> tuple[Value, torch.Tensor] | None:
         """Return the tensor that shows most of a storage, and its newest value, or None."""
         known = max(self._by_storage.get(storage, ()), key=lambda one: one[1].numel(), default=None)
-        return None if known is None else (self._newest[known[0].record.place], known[1])
+        return None if known is None else (self._newest.get(known[0].record.place, known[0]), known[1])
+
+    def meant(self, value: Value) -> torch.Tensor | None:
+        """Return the floating numbers that a value is the bytes of, if that is what it is."""
+        if value.dtype_name != "uint8" or not value.storage:
+            return None
+        for other, tensor in reversed(self._by_storage.get(value.storage, ())):
+            if other.is_floating and extent(other) == extent(value) and other.numel * other.dtype.itemsize == value.numel:
+                return tensor
+        return None
+
+    def carry(self, source: Value, target: Value) -> None:
+        """Take along what other dtypes see of bytes that were copied to another storage, all of them."""
+        if source.storage_offset or target.storage_offset:
+            return
+        nbytes = source.numel * source.dtype.itemsize
+        for value, tensor in tuple(self._by_storage.get(source.storage, ())):
+            fits = reach(value.shape, value.stride) + value.storage_offset <= nbytes // value.dtype.itemsize
+            if value.is_floating and fits and target.storage != source.storage:
+                self._by_storage.setdefault(target.storage, []).append((value, tensor.clone()))
 
     def free(self, groups: Iterable[Group]) -> None:
         """Forget the tensors of some memory."""
