@@ -20,7 +20,6 @@ from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations
 from ..outcomes.left_memory import LeftMemory, LeftPlace
 from ..outcomes.roots import roots_of
-from ..signatures.signature import is_same
 
 Kind = Literal["loss", "gradient", "left", "output"]
 
@@ -34,6 +33,9 @@ class End:
     value: Value
     number: int | None
     buffer: Value | None = None  # of what was left: the whole memory
+    is_changed: bool = True  # of what was left: it is not what it was
+    is_read: bool = False  # of what was left: the step goes on to read it
+    is_alone: bool = False  # of what was left: the other side writes to no memory that began the same
 
 
 class Left:
@@ -45,15 +47,15 @@ class Left:
         for place in memory.places:
             places.setdefault(place.last.storage, []).append(place)
         self.buffers: list[tuple[Value, LeftPlace]] = []  # the whole buffer, and who wrote to it last
-        for known in places.values():
-            if any(_is_state(memory, place) for place in known):
-                before = known[0].before
-                seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
-                self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
-
-
-def _is_state(memory: LeftMemory, place: LeftPlace) -> bool:
-    return memory.outlives(place)
+        self.read: set[int] = set()  # storages of those that the step goes on to read
+        for storage, known in places.items():
+            if not any(memory.outlives(place) for place in known):
+                if all(memory.serves_step(place) for place in known):
+                    continue
+                self.read.add(storage)
+            before = known[0].before
+            seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
+            self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
 
 
 def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
@@ -69,9 +71,12 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in leaves]
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
-        if number is not None and number != evaluation.numbers.get(place.before.id):
-            found.append(End("left", place.writer.module or place.writer.name, place.last, number, value))
-    return found or [*_outputs(evaluation)]
+        if number is not None:
+            name, is_read = place.writer.module or place.writer.name, value.storage in left.read
+            is_changed = evaluation.is_changed(value)
+            found.append(End("left", name, place.last, number, value, is_changed=is_changed, is_read=is_read))
+    is_enough = any(end.is_changed and not end.is_read for end in found)
+    return found if is_enough else [*found, *_outputs(evaluation)]
 
 
 def wanted_of(flow: DataFlow) -> set[int]:
@@ -126,29 +131,28 @@ def unmatched(
     """Return the ends of either side that the other side does not have.
 
     Gradients of one name belong together, and so do losses where both sides have as many, in order. Outputs that both
-    sides return must be in the same order. What both sides left in memory that held the same before must have changed
-    by the same.
+    sides return must be in the same order. What was left in memory is compared by `LeftEnds`.
     """
     odd: tuple[list[End], list[End]] = ([], [])
-    pairs = _pairs(target, baseline, sides)
+    pairs = _pairs(target, baseline)
     partners = ({id(one): other for one, other in pairs}, {id(other): one for one, other in pairs})
     for side, ends in enumerate((target, baseline)):
         holders = sides[1 - side].holders
         for end in ends:
             partner = partners[side].get(id(end))
-            if end.number is None:
+            if end.number is None or end.kind == "left":
                 continue
             if end.kind == "output" and partner is not None and not _is_crossed(end, partner, ends):
                 partner = None
             if partner is None or partner.number is None:
                 if end.number not in holders:
                     odd[side].append(end)
-            elif end.number != partner.number or not _changed_alike(end, partner, sides if side == 0 else sides[::-1]):
+            elif end.number != partner.number:
                 odd[side].append(end)
     return odd
 
 
-def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]) -> list[tuple[End, End]]:
+def _pairs(target: list[End], baseline: list[End]) -> list[tuple[End, End]]:
     """Return the ends of both sides that belong together."""
     found = []
     theirs = {end.name: end for end in baseline if end.kind == "gradient"}
@@ -157,27 +161,9 @@ def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Eval
         ours, others = ([end for end in ends if end.kind == kind] for ends in (target, baseline))
         if len(ours) == len(others):
             found += zip(ours, others, strict=True)
-    before: dict[int, list[End]] = {}
-    for end in baseline:
-        if end.kind == "left" and (number := sides[1].began(end.buffer)) is not None:
-            before.setdefault(number, []).append(end)
-    for end in target:
-        same = before.get(sides[0].began(end.buffer) or 0, []) if end.kind == "left" else []
-        match = next((other for other in same if other.number == end.number), None)
-        if match is not None:
-            same.remove(match)
-            found.append((end, match))
     return found
 
 
 def _is_crossed(end: End, partner: End, ends: Sequence[End]) -> bool:
     """Return True if the output at the place of one is another output of its own side."""
     return end.number != partner.number and any(one.number == partner.number for one in ends if one.kind == "output")
-
-
-def _changed_alike(end: End, other: End, sides: Sequence[Evaluation]) -> bool:
-    """Return True if memory that both sides left as good as equal changed by the same: an update may be tiny."""
-    if end.kind != "left" or end.buffer is None or other.buffer is None:
-        return True
-    changes = sides[0].changes.get(end.buffer.id), sides[1].changes.get(other.buffer.id)
-    return None in changes or is_same(*changes)  # type: ignore[arg-type]

@@ -149,6 +149,7 @@ class Evaluation:
         self._memory = Memory(self._load, seed=int(leads))
         self._literals: dict[float, float] = {}
         self._left: list[tuple[Value, Signature]] = []
+        self._began: dict[int, int] = {}
         self._partly: set[int] = set()  # storages that were written in part last
         self._wholes: list[Signature] = []  # of these, as they were when nothing looked at them any more
 
@@ -193,7 +194,21 @@ class Evaluation:
 
     def began(self, value: Value | None) -> int | None:
         """Return the number of what memory held before the step."""
-        return None if value is None else self.numbers.get(value.id)
+        if value is None:
+            return None
+        found = self.numbers.get(value.id, self._began.get(value.id))
+        if found is None and (start := _recorded(value)) is not None:
+            found = self._began[value.id] = self._shared.numbering.number(sign(start))
+        return found
+
+    def is_changed(self, value: Value) -> bool:
+        """Return True if the step left memory otherwise than it began, be it by next to nothing."""
+        change = self.changes.get(value.id)
+        return self.at_end.get(value.id) != self.began(value) or (change is not None and change.norm > change.noise)
+
+    def left_as(self, value: Value) -> Signature | None:
+        """Return the signature of what the step left in memory."""
+        return next((signature for one, signature in self._left if one.id == value.id), None)
 
     def _sign_wholes(self, freed: Sequence[Group]) -> None:
         """Sign memory that was written in part last: the other side may have made it whole."""
@@ -227,7 +242,7 @@ class Evaluation:
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
         """Give numbers anew, from the signatures and keys alone; `noise` is how far rounding moves values, by id."""
         signatures, noise = self.signatures, noise or {}
-        self.numbers, self.holders, self._shared = {}, {}, shared
+        self.numbers, self.holders, self._began, self._shared = {}, {}, {}, shared
         if noise:
             self.signatures = {number: one._replace(noise=noise.get(number, 0.0)) for number, one in signatures.items()}
         for value in self.sources.values():

@@ -14,6 +14,7 @@ from ..evaluation.evaluation import Evaluation
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
+from .left_alone import left_alone
 
 _MOST_NAMED: Final = 3
 _DETACH: Final = "aten::detach"
@@ -53,6 +54,8 @@ class Causes:
     def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
         """Return the cause of some ends that one side lacks."""
         target, baseline = self._sides
+        if (alone := left_alone(odd, (target.flow, baseline.flow))) is not None:
+            return _at("left", *alone)
         cones = self.cones = (
             cone_of(target, baseline.holders, [end.value for end in odd[0]]),
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),

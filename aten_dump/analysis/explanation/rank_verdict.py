@@ -18,6 +18,7 @@ from typing import Final, Literal
 from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness, Level
 from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
+from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
@@ -42,6 +43,7 @@ class Evaluated:
     sources: Sources
     ends: tuple[list[End], list[End]]
     odd: tuple[list[End], list[End]]  # ends that the other side does not have
+    unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
 
     @property
     def differs(self) -> bool:
@@ -68,8 +70,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    found = Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    found = _evaluated((target, baseline), sources, left, before)
     if not found.differs:
         return found
     moved = Evaluation(steps[0], Shared(), leads=True, jitter=JITTER)
@@ -77,8 +78,18 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     again = Shared()
     target.renumber(again, target.noise_beside(moved))
     baseline.renumber(again)
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    return Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    return _evaluated((target, baseline), sources, left, before)
+
+
+def _evaluated(
+    sides: tuple[Evaluation, Evaluation], sources: Sources, left: tuple[Left, Left], before: LeftBefore | None
+) -> Evaluated:
+    ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
+    in_memory = LeftEnds(ends, sides, before)
+    odd = unmatched(*ends, sides)
+    return Evaluated(
+        sides, sources, ends, ([*odd[0], *in_memory.odd[0]], [*odd[1], *in_memory.odd[1]]), tuple(in_memory.unknown)
+    )
 
 
 class RankVerdict:
@@ -110,11 +121,11 @@ class RankVerdict:
 
     @property
     def unknown_ends(self) -> tuple[str, ...]:
-        """The names of the ends that depend on memory that nothing wrote, on both sides."""
+        """The names of the ends that depend on memory that nothing wrote, or that may have been kept."""
         target, _ = self._found.sides
         known = [end for end in self._found.ends[0] if end.kind != "output"]
         found = [end.name for end in known if target.depends(end.value)]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys([*found, *self._found.unknown]))
 
     def _undefined_in(self, call: Call) -> Undefined:
         """Return which elements of a call's results depend on memory that nothing wrote."""

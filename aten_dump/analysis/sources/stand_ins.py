@@ -76,6 +76,12 @@ class LeftBefore:
             self._by_size[key] = found
         return self._by_size[key].get(contents, set())
 
+    def made(self, side: int, numel: int, contents: Contents) -> bool:
+        """Return True if the step before of a side made a tensor of these contents, in memory of its own."""
+        values = _last_values(self._sides[side].flow.rank, numel)
+        own = (value for value in values if value.producer is not None and not value.from_outside)
+        return any(self._recorded.contents(value) == contents for value in own)
+
 
 def _last_values(rank: RankDump, numel: int) -> Iterator[Value]:
     """Yield the values of a size in memory that nothing wrote to after."""
