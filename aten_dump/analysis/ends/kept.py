@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from ...dump import RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
-from ..outcomes.taken_results import TakenResults
+from ..outcomes.last_reads import LastReads
 from ..signatures.signature import Signature, is_same, sign
 
 _NEAR: Final = 1e-5  # relative; of what was recorded to what float64 makes
@@ -45,7 +45,7 @@ class Kept:
         Args:
             number: of what the other side left.
             made: its signature.
-            old: what the memory held when the step began, on either side.
+            old: the memory as it was when the step began, if this side has it.
         """
         rank = self._evaluation.flow.rank
         values = [rank.value_by_id(held) for held in self._evaluation.holders.get(number, ())]
@@ -62,12 +62,13 @@ class Kept:
         if then is not None and _tells(then) and self._before is not None:
             if self._before.made(self._side, then.numel, then.contents):
                 return True
-        return None if not values or any(value.id in self._taken for value in values) else False
+        if any(value.storage and value.version and _by_optimizer(value) for value in values):
+            return True  # the parameter, or its state, was moved there
+        return None if not values or not all(self._reads.is_read(value) for value in values) else False
 
     @cached_property
-    def _taken(self) -> set[int]:
-        """Ids of what nothing in the step reads."""
-        return {value.id for value in TakenResults(self._evaluation.flow).all()}
+    def _reads(self) -> LastReads:
+        return LastReads(self._evaluation.flow)
 
     @cached_property
     def _after(self) -> list[Signature] | None:
@@ -90,6 +91,10 @@ def _contents(value: Value) -> Signature | None:
         return sign(value.shared_tensor())
     except UNREADABLE:
         return None
+
+
+def _by_optimizer(value: Value) -> bool:
+    return value.producer is not None and value.producer[0].phase == "optimizer" and not value.from_outside
 
 
 def _tells(signature: Signature) -> bool:

@@ -77,8 +77,8 @@ class LeftEnds:
         if end.buffer is None:
             return False
         began = evaluation.began(end.buffer)
-        held = next((value for value in other.sources.values() if other.numbers.get(value.id) == began), end.buffer)
+        held = next((value for value in other.sources.values() if other.numbers.get(value.id) == began), None)
         kept = self._kept[1 - side].keeps(end.number, evaluation.left_as(end.buffer), held)
-        if kept is None:
+        if kept is None and held is not None:
             self.unknown.append(f"left behind ({end.name})")
         return kept is False

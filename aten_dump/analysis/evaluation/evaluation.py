@@ -113,6 +113,7 @@ class Evaluation:
         sources: the values that no call made and that calls read, by id.
         unproven: why calls were not evaluated, by id.
         holders: the ids of the values that have a number.
+        wholes: what memory was that had been written in part last, when nothing looked at it any more.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Evaluation:
         self._left: list[tuple[Value, Signature]] = []
         self._began: dict[int, int] = {}
         self._partly: set[int] = set()  # storages that were written in part last
-        self._wholes: list[Signature] = []  # of these, as they were when nothing looked at them any more
+        self.wholes: list[Signature] = []
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -214,10 +215,10 @@ class Evaluation:
         """Sign memory that was written in part last: the other side may have made it whole."""
         for storage, _ in freed:
             if storage in self._partly and (whole := self._memory.largest(storage)) is not None:
-                self._wholes.append(sign(self._step.defined(*whole)))
+                self.wholes.append(sign(self._step.defined(*whole)))
 
     def _number_left(self) -> None:
-        for signature in self._wholes:
+        for signature in self.wholes:
             self.holders.setdefault(self._shared.numbering.number(signature), [])
         for value, signature in self._left:
             self.at_end[value.id] = number = self._shared.numbering.number(signature)

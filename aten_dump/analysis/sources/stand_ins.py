@@ -21,10 +21,11 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..rerun.run_region import start_tensors
-from ..signatures.signature import sign
+from ..signatures.signature import Signature, is_same, sign
 
 How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
+_ROUNDED: Final = 1e-5  # relative L2 of what was recorded to what float64 makes
 _NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
 
 
@@ -80,7 +81,9 @@ class LeftBefore:
         """Return True if the step before of a side made a tensor of these contents, in memory of its own."""
         values = _last_values(self._sides[side].flow.rank, numel)
         own = (value for value in values if value.producer is not None and not value.from_outside)
-        return any(self._recorded.contents(value) == contents for value in own)
+        near = Signature(*contents, noise=_ROUNDED * contents[1])  # float64 tells of what was written in part
+        wholes = self._sides[side].wholes
+        return any(self._recorded.contents(value) == contents for value in own) or any(is_same(one, near) for one in wholes)
 
 
 def _last_values(rank: RankDump, numel: int) -> Iterator[Value]:
