@@ -11,6 +11,7 @@ from ...dump import Call, Value
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
+from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
@@ -45,18 +46,25 @@ class Cause:
 class Causes:
     """Finds the cause of ends that differ."""
 
-    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources) -> None:
+    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources, pairs: Sequence[Pair] = ()) -> None:
+        """Prepare to look.
+
+        Args:
+            sides: evaluated.
+            sources: how those of both sides were matched.
+            pairs: of calls that stand at the same place in both programs.
+        """
         self._sides = sides
+        self._pairs = {pair.target.id: pair for pair in pairs}, {pair.baseline.id: pair for pair in pairs}
         self._sources = sources
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
         """Return the cause of some ends that one side lacks."""
-        target, baseline = self._sides
-        cones = self.cones = (
-            cone_of(target, baseline.holders, [end.value for end in odd[0]]),
-            cone_of(baseline, target.holders, [end.value for end in odd[1]]),
-        )
+        cones = self.cones = self._behind(odd)
+        earliest = self._behind(self._earliest(odd))
+        if any(cone.calls for cone in earliest):
+            cones = earliest
         first, other = cones[0].first, cones[1].first
         begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
         if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
@@ -64,6 +72,39 @@ class Causes:
         if first is None and other is None:
             return self._at_an_end(odd)
         return self._behind_the_cut(cones, first, other)
+
+    def _behind(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
+        target, baseline = self._sides
+        return (
+            cone_of(target, baseline.holders, [end.value for end in odd[0]]),
+            cone_of(baseline, target.holders, [end.value for end in odd[1]]),
+        )
+
+    def _earliest(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Sequence[End], Sequence[End]]:
+        """Return the ends to ask first: those of the forward, else the first gradient that both sides have.
+
+        Later ends rest on more that is written otherwise and makes no difference: what a fused attention keeps for its
+        backward has no counterpart in one that is written out.
+        """
+        forward = [end for end in odd[0] if self._phase(0, end) == "forward"], [
+            end for end in odd[1] if self._phase(1, end) == "forward"
+        ]
+        if any(forward):
+            return forward
+        theirs = {end.name: end for end in odd[1] if end.kind == "gradient"}
+        both = [end for end in odd[0] if end.kind == "gradient" and end.name in theirs]
+        if not both:
+            return odd
+        first = min(both, key=lambda end: self._made_at(0, end))
+        return [first], [theirs[first.name]]
+
+    def _phase(self, side: int, end: End) -> str:
+        writer = self._sides[side].flow.writer(end.value)
+        return "" if writer is None else writer[0].phase
+
+    def _made_at(self, side: int, end: End) -> int:
+        writer = self._sides[side].flow.writer(end.value)
+        return 0 if writer is None else writer[0].id
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
@@ -73,6 +114,9 @@ class Causes:
             return self._one_sided(first, other, calls)
         if first.op == other.op:
             return self._same_op(cones, first, other)
+        for pair in (self._pairs[0].get(first.id), self._pairs[1].get(other.id)):
+            if pair is not None and self._is_asked_otherwise(pair):
+                return self._same_op(cones, pair.target, pair.baseline)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
@@ -88,6 +132,21 @@ class Causes:
             assert other is not None
             return Cause("region", None, other, f"the target has no such call: {_op(other)}", calls=calls)
         return Cause("region", first, None, f"the baseline has no such call: {_op(first)}", calls=calls)
+
+    def _is_asked_otherwise(self, pair: Pair) -> bool:
+        """Return True if two calls do the same op on the same values with other arguments.
+
+        Only one of them lies behind the cut if the side of the other makes its value elsewhere too: a mask, a table.
+        """
+        read = [
+            [side.numbers.get(value.id) for _, value in side.flow.reads(call)]
+            for side, call in zip(self._sides, (pair.target, pair.baseline), strict=True)
+        ]
+        return (
+            pair.target.op == pair.baseline.op
+            and read[0] == read[1]
+            and any(found.dtypes is None for found in argument_differences(pair.target, pair.baseline))
+        )
 
     def _where(self, call: Call) -> str:
         return f"; from there on it computes {_op(call)} ({_line(call)})"

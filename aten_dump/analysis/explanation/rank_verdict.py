@@ -96,7 +96,7 @@ class RankVerdict:
 
     def run(self) -> None:
         if self._found.differs:
-            causes = Causes(self._found.sides, self._found.sources)
+            causes = Causes(self._found.sides, self._found.sources, self._pairs)
             self.findings.append(self._finding(causes.find(self._found.odd)))
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
