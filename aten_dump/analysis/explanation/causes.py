@@ -34,6 +34,7 @@ class Cause:
     inputs: str = ""  # what is known of the inputs, a clause
     slot: str = "output"
     calls: tuple[str, ...] = ()  # of both regions
+    takes_another: bool = False  # of the results of one call, each side goes on with another
 
     @property
     def named(self) -> Call:
@@ -168,8 +169,21 @@ class Causes:
         rewired = [*self._rewired(first, other)]
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
+        taken = [self._taken(side, call) for side, call in enumerate((first, other))]
+        if taken[0] and taken[1] and taken[0] != taken[1]:
+            text = f"the target goes on with {taken[0]} of it, the baseline with {taken[1]}"
+            same = self._same_inputs(0, first, other)
+            return Cause("rewired", first, other, text, same, taken[0], takes_another=True)
         text = "from the same inputs it computes something else"
         return Cause("op", first, other, text, self._same_inputs(0, first, other))
+
+    def _taken(self, side: int, call: Call) -> str:
+        """Return the slots of a view that what differs was made of; "" of another call."""
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        if not evaluation.flow.is_view(call):
+            return ""
+        slots = call.output_values()
+        return ", ".join(s for s, v in slots if evaluation.numbers.get(v.id, 0) not in (0, *other.holders))
 
     def _is_odd_source(self, side: int, value: Value) -> bool:
         evaluation, other = self._sides[side], self._sides[1 - side]

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
+from ...store.op_names import is_collective
 from ..distance.value_distance import Closeness, Level, closeness
 from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
@@ -90,6 +91,7 @@ class RankVerdict:
         self._places: dict[tuple[int, int], Place] = {}
         self._known: dict[tuple[int, int], Closeness] = {}
         self._equal: set[int] = set()  # values of the baseline that hold the same bits as their counterpart
+        self._leant: set[int] = set()  # collectives that were asked on whom they rest
         self._cones: tuple[set[int], ...] = (set(), set())
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
@@ -165,6 +167,8 @@ class RankVerdict:
             status: Status = "same" if close.bitwise else "unknown"
             self.rows.append(Row(*places, how, slot, status, close, note=close.reason, floor_from="exact"))
             return
+        if is_collective(call.op):
+            self._lean(call, maker)
         own = self._own_error(call, slot)
         if own is None:
             self.rows.append(Row(*places, how, slot, "within", close, note=close.reason, floor_from="semantics"))
@@ -178,6 +182,20 @@ class RankVerdict:
         if ratio > 1:
             text = "its result is wrong for its inputs"
             self.findings.append(Finding("nonfinite" if close.nonfinite else "op", row, text, "", (call.id, 1)))
+
+    def _lean(self, call: Call, maker: Call) -> None:
+        """Note which other ranks sent something else to a collective: what it brought rests on them."""
+        if call.id not in self._leant and is_collective(maker.op):
+            self._leant.add(call.id)
+            self._replays.local_errors(call, maker)
+
+    def is_met(self, call: Call) -> bool:
+        """Return True if a collective brought what must come of what all ranks gave, or the same on both sides."""
+        if not is_collective(call.op):
+            return False
+        statuses = {row.status for row in self.rows if row.target is not None and row.target.id == call.id}
+        errors = {} if statuses == {"same"} else self._replays.errors(call)
+        return not isinstance(errors, str) and all(error.ratio <= SUSPECT for error in errors.values())
 
     def _own_error(self, call: Call, slot: str) -> LocalError | None:
         errors = self._replays.errors(call)
@@ -277,8 +295,8 @@ class RankVerdict:
 
 
 def _compared(cause: Cause) -> tuple[str, tuple[Value, Value]] | None:
-    """Return a slot that both calls of a cause have, and its values."""
-    if cause.target is None or cause.baseline is None:
+    """Return a slot that both calls of a cause have, and its values; None where another slot of each counts."""
+    if cause.target is None or cause.baseline is None or cause.takes_another:
         return None
     ours, theirs = dict(cause.target.all_values()), dict(cause.baseline.all_values())
     slots = [
