@@ -6,6 +6,8 @@ Theory of operation
     in place what the other makes anew. Gradients are compared by name, so the memory that they lie in is no end of its
     own; neither is what the step itself goes on to read (a bucket, a staging buffer), the scale of the loss and the
     count of an optimizer's steps: these show in what is computed with them.
+    An inference returns what its outermost modules return. What the program makes of that is only asked where both
+    sides make something of one size and neither has the other's: logging on one side is its own affair.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations
 from ..outcomes.left_memory import LeftMemory, LeftPlace
 from ..outcomes.roots import roots_of
+from ..outcomes.taken_results import TakenResults
 from ..signatures.signature import is_same
 
 Kind = Literal["loss", "gradient", "left", "output"]
@@ -168,6 +171,34 @@ def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Eval
             same.remove(match)
             found.append((end, match))
     return found
+
+
+def taken_besides(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+    """Return what each side made of what its modules returned, that nothing reads and the other side does not have."""
+    one, other = (
+        [end for end in _besides(side) if end.number is not None and end.number not in theirs.holders]
+        for side, theirs in (sides, sides[::-1])
+    )
+    return one, other
+
+
+def of_sizes(ends: Sequence[End], others: Sequence[End]) -> list[End]:
+    """Return the ends of which others have the size and type: they may be meant to be the same."""
+    known = {_size(end.value) for end in others}
+    return [end for end in ends if _size(end.value) in known]
+
+
+def _size(value: Value) -> tuple[int, bool]:
+    return value.numel, value.is_floating
+
+
+def _besides(evaluation: Evaluation) -> Iterator[End]:
+    """Yield what the program made outside of its modules, and no call reads."""
+    returned = {value.id for _, value in _returned(evaluation.flow)}
+    for value in TakenResults(evaluation.flow).all() if returned else ():
+        maker = evaluation.flow.maker(value)
+        if maker is not None and value.id not in returned:
+            yield End("output", maker.name, value, number_of(evaluation, value))
 
 
 def _is_crossed(end: End, partner: End, ends: Sequence[End]) -> bool:

@@ -17,8 +17,9 @@ from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
 from ...store.op_names import is_collective
+from ..cone.cone import cone_of
 from ..distance.value_distance import Closeness, Level, closeness
-from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
+from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, wanted_of
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
@@ -41,6 +42,7 @@ class Evaluated:
     sources: Sources
     ends: tuple[list[End], list[End]]
     odd: tuple[list[End], list[End]]  # ends that the other side does not have
+    unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
 
     @property
     def differs(self) -> bool:
@@ -67,8 +69,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    found = Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    found = _with_ends((target, baseline), sources, left)
     if not found.differs:
         return found
     moved = Evaluation(steps[0], Shared(), leads=True, jitter=JITTER)
@@ -76,8 +77,26 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     again = Shared()
     target.renumber(again, target.noise_beside(moved))
     baseline.renumber(again)
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    return Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    return _with_ends((target, baseline), sources, left)
+
+
+def _with_ends(sides: tuple[Evaluation, Evaluation], sources: Sources, left: tuple[Left, Left]) -> Evaluated:
+    """Compare the ends of both sides; of an inference that agrees, also what was made of its results."""
+    ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
+    odd = unmatched(*ends, sides)
+    if any(odd) or any(end.kind != "output" for side in ends for end in side):
+        return Evaluated(sides, sources, ends, odd, [])
+    more = taken_besides(sides)
+    odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
+    unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
+    return Evaluated(sides, sources, ends, odd, [] if any(odd) else unclear)
+
+
+def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: list[End]) -> bool:
+    """Return True if a side makes something of what the other ends with, and of its size."""
+    cut = cone_of(sides[side], sides[1 - side].holders, [end.value]).cut.values()
+    behind = {sides[side].numbers.get(value.id) for value in cut}
+    return any(other.number in behind for other in of_sizes(others, [end]))
 
 
 class RankVerdict:
@@ -95,6 +114,10 @@ class RankVerdict:
         self._cones: tuple[set[int], ...] = (set(), set())
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
+
+    @property
+    def unclear(self) -> list[End]:
+        return self._found.unclear
 
     def run(self) -> None:
         if self._found.differs:
@@ -318,7 +341,9 @@ def _number(evaluation: Evaluation, value: Value) -> int | None:
 def evidence_parts(verdict: RankVerdict, pairs: Sequence[Pair]) -> dict[str, object]:
     """Return the counts of a verdict, as fields of `RankEvidence`."""
     levels = Counter(row.closeness.level for row in verdict.rows if row.closeness is not None)
+    unclear = [] if verdict.findings else verdict.unclear
     return {
+        "unknown_ends": tuple(f"result ({end.name})" for end in unclear),
         "level": next((level for level in _LEVELS if levels[level]), "none"),
         "levels": {str(level): count for level, count in levels.items()},
         "pairs": {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
