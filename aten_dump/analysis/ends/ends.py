@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...dump import Value
+from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations
@@ -37,6 +37,7 @@ class End:
     value: Value
     number: int | None
     buffer: Value | None = None  # of what was left: the whole memory
+    call: int = 0  # id of the module's call that returned it
 
 
 class Left:
@@ -80,7 +81,8 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
 def wanted_of(flow: DataFlow) -> set[int]:
     """Return the ids of the values that may be ends: losses, gradients, what the outermost modules returned."""
     found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
-    found += [value for _, value in (*_leaf_gradients(flow), *_returned(flow))]
+    found += [value for _, _, value in _returned(flow)]
+    found += [value for _, value in _leaf_gradients(flow)]
     return {value.id for value in found}
 
 
@@ -92,13 +94,13 @@ def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
             yield from ((f"{call.name}.{slot}", value) for slot, value in call.input_values())
 
 
-def _returned(flow: DataFlow) -> Iterator[tuple[str, Value]]:
-    """Yield what the outermost modules returned."""
+def _returned(flow: DataFlow) -> Iterator[tuple[Call, str, Value]]:
+    """Yield what the outermost modules returned, with its slot."""
     for call in flow.rank.calls.filter(kind="module"):
         if call.parent is None or call.parent.kind != "module":
             for slot, value in call.output_values():
                 if not (value.undefined or value.opaque):
-                    yield f"{call.name}.{slot}", value
+                    yield call, slot, value
 
 
 def number_of(evaluation: Evaluation, value: Value) -> int | None:
@@ -113,7 +115,10 @@ def number_of(evaluation: Evaluation, value: Value) -> int | None:
 def _outputs(evaluation: Evaluation) -> list[End]:
     """Return what the outermost modules returned; without modules, what calls made and nothing read."""
     flow = evaluation.flow
-    found = [End("output", name, value, number_of(evaluation, value)) for name, value in _returned(flow)]
+    found = [
+        End("output", f"{call.name}.{slot}", value, number_of(evaluation, value), call=call.id)
+        for call, slot, value in _returned(flow)
+    ]
     if not found:
         read = {number for call in flow.calls() for _, number in call.input_slots()}
         for call in flow.calls():
@@ -129,7 +134,7 @@ def unmatched(
     """Return the ends of either side that the other side does not have.
 
     Gradients of one name belong together, and so do losses where both sides have as many, in order. Outputs that both
-    sides return must be in the same order. What both sides left in memory that held the same before must have changed
+    sides return of one call must be in the same order. What both sides left in memory that held the same before must have changed
     by the same.
     """
     odd: tuple[list[End], list[End]] = ([], [])
@@ -194,7 +199,7 @@ def _size(value: Value) -> tuple[int, bool]:
 
 def _besides(evaluation: Evaluation) -> Iterator[End]:
     """Yield what the program made outside of its modules, and no call reads."""
-    returned = {value.id for _, value in _returned(evaluation.flow)}
+    returned = {value.id for _, _, value in _returned(evaluation.flow)}
     for value in TakenResults(evaluation.flow).all() if returned else ():
         maker = evaluation.flow.maker(value)
         if maker is not None and value.id not in returned:
@@ -202,8 +207,9 @@ def _besides(evaluation: Evaluation) -> Iterator[End]:
 
 
 def _is_crossed(end: End, partner: End, ends: Sequence[End]) -> bool:
-    """Return True if the output at the place of one is another output of its own side."""
-    return end.number != partner.number and any(one.number == partner.number for one in ends if one.kind == "output")
+    """Return True if the output at the place of one is another output of its own call: calls may come in any order."""
+    own = [one for one in ends if one.kind == "output" and one.call == end.call]
+    return end.number != partner.number and any(one.number == partner.number for one in own)
 
 
 def _changed_alike(end: End, other: End, sides: Sequence[Evaluation]) -> bool:
