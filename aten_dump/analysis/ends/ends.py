@@ -134,8 +134,8 @@ def unmatched(
     """Return the ends of either side that the other side does not have.
 
     Gradients of one name belong together, and so do losses where both sides have as many, in order. Outputs that both
-    sides return of one call must be in the same order. What both sides left in memory that held the same before must have changed
-    by the same.
+    sides return of one call must be in the same order. What both sides left in memory that held the same before must
+    have changed by the same.
     """
     odd: tuple[list[End], list[End]] = ([], [])
     pairs = _pairs(target, baseline, sides)

@@ -87,9 +87,10 @@ class Causes:
         Later ends rest on more that is written otherwise and makes no difference: what a fused attention keeps for its
         backward has no counterpart in one that is written out.
         """
-        forward = [end for end in odd[0] if self._phase(0, end) == "forward"], [
-            end for end in odd[1] if self._phase(1, end) == "forward"
-        ]
+        forward = (
+            [end for end in odd[0] if self._phase(0, end) == "forward"],
+            [end for end in odd[1] if self._phase(1, end) == "forward"],
+        )
         if any(forward):
             return forward
         theirs = {end.name: end for end in odd[1] if end.kind == "gradient"}
