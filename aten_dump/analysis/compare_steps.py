@@ -100,6 +100,7 @@ def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[Ra
         call.name
         for call in judged
         if call.id in side.unproven
+        and not verdict.is_met(call)
         and not (call.id in drawn and all(side.numbers.get(v.id) in known for _, v in side.flow.results(call)))
     ]
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]

@@ -6,6 +6,8 @@ Theory of operation
     in place what the other makes anew. Gradients are compared by name, so the memory that they lie in is no end of its
     own; neither is what the step itself goes on to read (a bucket, a staging buffer), the scale of the loss and the
     count of an optimizer's steps: these show in what is computed with them.
+    An inference returns what its outermost modules return. What the program makes of that is only asked where both
+    sides make something of one size and neither has the other's: logging on one side is its own affair.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...dump import Value
+from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations
 from ..outcomes.left_memory import LeftMemory, LeftPlace
 from ..outcomes.roots import roots_of
+from ..outcomes.taken_results import TakenResults
 
 Kind = Literal["loss", "gradient", "left", "output"]
 
@@ -36,6 +39,7 @@ class End:
     is_changed: bool = True  # of what was left: it is not what it was
     is_read: bool = False  # of what was left: the step goes on to read it
     is_alone: bool = False  # of what was left: the other side writes to no memory that began the same
+    call: int = 0  # id of the module's call that returned it
 
 
 class Left:
@@ -82,7 +86,8 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
 def wanted_of(flow: DataFlow) -> set[int]:
     """Return the ids of the values that may be ends: losses, gradients, what the outermost modules returned."""
     found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
-    found += [value for _, value in (*_leaf_gradients(flow), *_returned(flow))]
+    found += [value for _, _, value in _returned(flow)]
+    found += [value for _, value in _leaf_gradients(flow)]
     return {value.id for value in found}
 
 
@@ -94,13 +99,13 @@ def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
             yield from ((f"{call.name}.{slot}", value) for slot, value in call.input_values())
 
 
-def _returned(flow: DataFlow) -> Iterator[tuple[str, Value]]:
-    """Yield what the outermost modules returned."""
+def _returned(flow: DataFlow) -> Iterator[tuple[Call, str, Value]]:
+    """Yield what the outermost modules returned, with its slot."""
     for call in flow.rank.calls.filter(kind="module"):
         if call.parent is None or call.parent.kind != "module":
             for slot, value in call.output_values():
                 if not (value.undefined or value.opaque):
-                    yield f"{call.name}.{slot}", value
+                    yield call, slot, value
 
 
 def number_of(evaluation: Evaluation, value: Value) -> int | None:
@@ -115,7 +120,10 @@ def number_of(evaluation: Evaluation, value: Value) -> int | None:
 def _outputs(evaluation: Evaluation) -> list[End]:
     """Return what the outermost modules returned; without modules, what calls made and nothing read."""
     flow = evaluation.flow
-    found = [End("output", name, value, number_of(evaluation, value)) for name, value in _returned(flow)]
+    found = [
+        End("output", f"{call.name}.{slot}", value, number_of(evaluation, value), call=call.id)
+        for call, slot, value in _returned(flow)
+    ]
     if not found:
         read = {number for call in flow.calls() for _, number in call.input_slots()}
         for call in flow.calls():
@@ -131,7 +139,7 @@ def unmatched(
     """Return the ends of either side that the other side does not have.
 
     Gradients of one name belong together, and so do losses where both sides have as many, in order. Outputs that both
-    sides return must be in the same order. What was left in memory is compared by `LeftEnds`.
+    sides return of one call must be in the same order. What was left in memory is compared by `LeftEnds`.
     """
     odd: tuple[list[End], list[End]] = ([], [])
     pairs = _pairs(target, baseline)
@@ -164,6 +172,35 @@ def _pairs(target: list[End], baseline: list[End]) -> list[tuple[End, End]]:
     return found
 
 
+def taken_besides(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+    """Return what each side made of what its modules returned, that nothing reads and the other side does not have."""
+    one, other = (
+        [end for end in _besides(side) if end.number is not None and end.number not in theirs.holders]
+        for side, theirs in (sides, sides[::-1])
+    )
+    return one, other
+
+
+def of_sizes(ends: Sequence[End], others: Sequence[End]) -> list[End]:
+    """Return the ends of which others have the size and type: they may be meant to be the same."""
+    known = {_size(end.value) for end in others}
+    return [end for end in ends if _size(end.value) in known]
+
+
+def _size(value: Value) -> tuple[int, bool]:
+    return value.numel, value.is_floating
+
+
+def _besides(evaluation: Evaluation) -> Iterator[End]:
+    """Yield what the program made outside of its modules, and no call reads."""
+    returned = {value.id for _, _, value in _returned(evaluation.flow)}
+    for value in TakenResults(evaluation.flow).all() if returned else ():
+        maker = evaluation.flow.maker(value)
+        if maker is not None and value.id not in returned:
+            yield End("output", maker.name, value, number_of(evaluation, value))
+
+
 def _is_crossed(end: End, partner: End, ends: Sequence[End]) -> bool:
-    """Return True if the output at the place of one is another output of its own side."""
-    return end.number != partner.number and any(one.number == partner.number for one in ends if one.kind == "output")
+    """Return True if the output at the place of one is another output of its own call: calls may come in any order."""
+    own = [one for one in ends if one.kind == "output" and one.call == end.call]
+    return end.number != partner.number and any(one.number == partner.number for one in own)

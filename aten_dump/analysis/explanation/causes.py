@@ -11,6 +11,7 @@ from ...dump import Call, Value
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
+from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
@@ -34,6 +35,7 @@ class Cause:
     inputs: str = ""  # what is known of the inputs, a clause
     slot: str = "output"
     calls: tuple[str, ...] = ()  # of both regions
+    takes_another: bool = False  # of the results of one call, each side goes on with another
 
     @property
     def named(self) -> Call:
@@ -46,20 +48,27 @@ class Cause:
 class Causes:
     """Finds the cause of ends that differ."""
 
-    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources) -> None:
+    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources, pairs: Sequence[Pair] = ()) -> None:
+        """Prepare to look.
+
+        Args:
+            sides: evaluated.
+            sources: how those of both sides were matched.
+            pairs: of calls that stand at the same place in both programs.
+        """
         self._sides = sides
+        self._pairs = {pair.target.id: pair for pair in pairs}, {pair.baseline.id: pair for pair in pairs}
         self._sources = sources
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
         """Return the cause of some ends that one side lacks."""
-        target, baseline = self._sides
-        if (alone := left_alone(odd, (target.flow, baseline.flow))) is not None:
+        if (alone := left_alone(odd, (self._sides[0].flow, self._sides[1].flow))) is not None:
             return _at("left", *alone)
-        cones = self.cones = (
-            cone_of(target, baseline.holders, [end.value for end in odd[0]]),
-            cone_of(baseline, target.holders, [end.value for end in odd[1]]),
-        )
+        cones = self.cones = self._behind(odd)
+        earliest = self._behind(self._earliest(odd))
+        if any(cone.calls for cone in earliest):
+            cones = earliest
         first, other = cones[0].first, cones[1].first
         begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
         if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
@@ -67,6 +76,40 @@ class Causes:
         if first is None and other is None:
             return self._at_an_end(odd)
         return self._behind_the_cut(cones, first, other)
+
+    def _behind(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
+        target, baseline = self._sides
+        return (
+            cone_of(target, baseline.holders, [end.value for end in odd[0]]),
+            cone_of(baseline, target.holders, [end.value for end in odd[1]]),
+        )
+
+    def _earliest(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Sequence[End], Sequence[End]]:
+        """Return the ends to ask first: those of the forward, else the first gradient that both sides have.
+
+        Later ends rest on more that is written otherwise and makes no difference: what a fused attention keeps for its
+        backward has no counterpart in one that is written out.
+        """
+        forward = (
+            [end for end in odd[0] if self._phase(0, end) == "forward"],
+            [end for end in odd[1] if self._phase(1, end) == "forward"],
+        )
+        if any(forward):
+            return forward
+        theirs = {end.name: end for end in odd[1] if end.kind == "gradient"}
+        both = [end for end in odd[0] if end.kind == "gradient" and end.name in theirs]
+        if not both:
+            return odd
+        first = min(both, key=lambda end: self._made_at(0, end))
+        return [first], [theirs[first.name]]
+
+    def _phase(self, side: int, end: End) -> str:
+        writer = self._sides[side].flow.writer(end.value)
+        return "" if writer is None else writer[0].phase
+
+    def _made_at(self, side: int, end: End) -> int:
+        writer = self._sides[side].flow.writer(end.value)
+        return 0 if writer is None else writer[0].id
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
@@ -76,6 +119,9 @@ class Causes:
             return self._one_sided(first, other, calls)
         if first.op == other.op:
             return self._same_op(cones, first, other)
+        for pair in (self._pairs[0].get(first.id), self._pairs[1].get(other.id)):
+            if pair is not None and self._is_asked_otherwise(pair):
+                return self._same_op(cones, pair.target, pair.baseline)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
@@ -91,6 +137,21 @@ class Causes:
             assert other is not None
             return Cause("region", None, other, f"the target has no such call: {_op(other)}", calls=calls)
         return Cause("region", first, None, f"the baseline has no such call: {_op(first)}", calls=calls)
+
+    def _is_asked_otherwise(self, pair: Pair) -> bool:
+        """Return True if two calls do the same op on the same values with other arguments.
+
+        Only one of them lies behind the cut if the side of the other makes its value elsewhere too: a mask, a table.
+        """
+        read = [
+            [side.numbers.get(value.id) for _, value in side.flow.reads(call)]
+            for side, call in zip(self._sides, (pair.target, pair.baseline), strict=True)
+        ]
+        return (
+            pair.target.op == pair.baseline.op
+            and read[0] == read[1]
+            and any(found.dtypes is None for found in argument_differences(pair.target, pair.baseline))
+        )
 
     def _where(self, call: Call) -> str:
         return f"; from there on it computes {_op(call)} ({_line(call)})"
@@ -112,8 +173,21 @@ class Causes:
         rewired = [*self._rewired(first, other)]
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
+        taken = [self._taken(side, call) for side, call in enumerate((first, other))]
+        if taken[0] and taken[1] and taken[0] != taken[1]:
+            text = f"the target goes on with {taken[0]} of it, the baseline with {taken[1]}"
+            same = self._same_inputs(0, first, other)
+            return Cause("rewired", first, other, text, same, taken[0], takes_another=True)
         text = "from the same inputs it computes something else"
         return Cause("op", first, other, text, self._same_inputs(0, first, other))
+
+    def _taken(self, side: int, call: Call) -> str:
+        """Return the slots of a view that what differs was made of; "" of another call."""
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        if not evaluation.flow.is_view(call):
+            return ""
+        slots = call.output_values()
+        return ", ".join(s for s, v in slots if evaluation.numbers.get(v.id, 0) not in (0, *other.holders))
 
     def _is_odd_source(self, side: int, value: Value) -> bool:
         evaluation, other = self._sides[side], self._sides[1 - side]

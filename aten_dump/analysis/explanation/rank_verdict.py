@@ -16,8 +16,10 @@ from functools import cached_property
 from typing import Final, Literal
 
 from ...dump import Call, RankDump, Value
+from ...store.op_names import is_collective
+from ..cone.cone import cone_of
 from ..distance.value_distance import Closeness, Level
-from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
+from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, wanted_of
 from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
@@ -43,6 +45,7 @@ class Evaluated:
     sources: Sources
     ends: tuple[list[End], list[End]]
     odd: tuple[list[End], list[End]]  # ends that the other side does not have
+    unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
     unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
 
     @property
@@ -70,7 +73,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
-    found = _evaluated((target, baseline), sources, left, before)
+    found = _with_ends((target, baseline), sources, left, before)
     if not found.differs:
         return found
     moved = Evaluation(steps[0], Shared(), leads=True, jitter=JITTER)
@@ -78,18 +81,31 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     again = Shared()
     target.renumber(again, target.noise_beside(moved))
     baseline.renumber(again)
-    return _evaluated((target, baseline), sources, left, before)
+    return _with_ends((target, baseline), sources, left, before)
 
 
-def _evaluated(
+def _with_ends(
     sides: tuple[Evaluation, Evaluation], sources: Sources, left: tuple[Left, Left], before: LeftBefore | None
 ) -> Evaluated:
+    """Compare the ends of both sides; of an inference that agrees, also what was made of its results."""
     ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
-    in_memory = LeftEnds(ends, sides, before)
-    odd = unmatched(*ends, sides)
-    return Evaluated(
-        sides, sources, ends, ([*odd[0], *in_memory.odd[0]], [*odd[1], *in_memory.odd[1]]), tuple(in_memory.unknown)
-    )
+    in_memory, others = LeftEnds(ends, sides, before), unmatched(*ends, sides)
+    odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
+    unknown = tuple(in_memory.unknown)
+    is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
+    if any(odd) or is_trained:
+        return Evaluated(sides, sources, ends, odd, [], unknown)
+    more = taken_besides(sides)
+    odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
+    unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
+    return Evaluated(sides, sources, ends, odd, [] if any(odd) else unclear, unknown)
+
+
+def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: list[End]) -> bool:
+    """Return True if a side makes something of what the other ends with, and of its size."""
+    cut = cone_of(sides[side], sides[1 - side].holders, [end.value]).cut.values()
+    behind = {sides[side].numbers.get(value.id) for value in cut}
+    return any(other.number in behind for other in of_sizes(others, [end]))
 
 
 class RankVerdict:
@@ -105,13 +121,14 @@ class RankVerdict:
         undefined = found.sides[0].undefined, found.sides[1].undefined
         self._known = Counterparts(read_data=True, undefined=undefined)
         self._equal: set[int] = set()  # values of the baseline that hold the same bits as their counterpart
+        self._leant: set[int] = set()  # collectives that were asked on whom they rest
         self._cones: tuple[set[int], ...] = (set(), set())
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
 
     def run(self) -> None:
         if self._found.differs:
-            causes = Causes(self._found.sides, self._found.sources)
+            causes = Causes(self._found.sides, self._found.sources, self._pairs)
             self.findings.append(self._finding(causes.find(self._found.odd)))
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
@@ -125,7 +142,8 @@ class RankVerdict:
         target, _ = self._found.sides
         known = [end for end in self._found.ends[0] if end.kind != "output"]
         found = [end.name for end in known if target.depends(end.value)]
-        return tuple(dict.fromkeys([*found, *self._found.unknown]))
+        unclear = [] if self.findings else [f"result ({end.name})" for end in self._found.unclear]
+        return tuple(dict.fromkeys([*found, *self._found.unknown, *unclear]))
 
     def _undefined_in(self, call: Call) -> Undefined:
         """Return which elements of a call's results depend on memory that nothing wrote."""
@@ -201,6 +219,8 @@ class RankVerdict:
             status: Status = "same" if close.bitwise else "unknown"
             self.rows.append(Row(*places, how, slot, status, close, note=close.reason, floor_from="exact"))
             return
+        if is_collective(call.op):
+            self._lean(call, maker)
         own = self._own_error(call, slot)
         if own is None:
             self.rows.append(Row(*places, how, slot, "within", close, note=close.reason, floor_from="semantics"))
@@ -214,6 +234,20 @@ class RankVerdict:
         if ratio > 1:
             text = "its result is wrong for its inputs"
             self.findings.append(Finding("nonfinite" if close.nonfinite else "op", row, text, "", (call.id, 1)))
+
+    def _lean(self, call: Call, maker: Call) -> None:
+        """Note which other ranks sent something else to a collective: what it brought rests on them."""
+        if call.id not in self._leant and is_collective(maker.op):
+            self._leant.add(call.id)
+            self._replays.local_errors(call, maker)
+
+    def is_met(self, call: Call) -> bool:
+        """Return True if a collective brought what must come of what all ranks gave, or the same on both sides."""
+        if not is_collective(call.op):
+            return False
+        statuses = {row.status for row in self.rows if row.target is not None and row.target.id == call.id}
+        errors = {} if statuses == {"same"} else self._replays.errors(call)
+        return not isinstance(errors, str) and all(error.ratio <= SUSPECT for error in errors.values())
 
     def _own_error(self, call: Call, slot: str) -> LocalError | None:
         errors = self._replays.errors(call)
@@ -310,8 +344,8 @@ class RankVerdict:
 
 
 def _compared(cause: Cause) -> tuple[str, tuple[Value, Value]] | None:
-    """Return a slot that both calls of a cause have, and its values."""
-    if cause.target is None or cause.baseline is None:
+    """Return a slot that both calls of a cause have, and its values; None where another slot of each counts."""
+    if cause.target is None or cause.baseline is None or cause.takes_another:
         return None
     ours, theirs = dict(cause.target.all_values()), dict(cause.baseline.all_values())
     slots = [
