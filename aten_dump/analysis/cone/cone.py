@@ -50,6 +50,9 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
         if numbers.get(value.id) in other and value.id not in differ:
             found.cut[value.id] = value
             continue
+        if value.undefined and evaluation.depends(value):
+            found.cut[value.id] = value  # memory that nothing wrote: what reads it is to be asked
+            continue
         maker = flow.maker(value)
         if maker is not None and flow.is_view(maker):
             found.calls[maker.id] = maker

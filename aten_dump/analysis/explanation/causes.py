@@ -16,6 +16,7 @@ from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
 from .left_alone import left_alone
+from .unwritten import unwritten
 
 _MOST_NAMED: Final = 3
 _DETACH: Final = "aten::detach"
@@ -69,6 +70,8 @@ class Causes:
         earliest = self._behind(self._earliest(odd))
         if any(cone.calls for cone in earliest):
             cones = earliest
+        if (found := unwritten(self._sides, cones)) is not None:
+            return Cause("rewired", found[0], found[1], found[2], "", found[3])
         first, other = cones[0].first, cones[1].first
         begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
         if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
