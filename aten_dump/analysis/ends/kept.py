@@ -18,7 +18,7 @@ from ...dump import RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..outcomes.last_reads import LastReads
-from ..signatures.signature import Signature, is_same, sign
+from ..signatures.signature import Signature, is_same, sign_value
 
 _NEAR: Final = 1e-5  # relative; of what was recorded to what float64 makes
 
@@ -88,7 +88,7 @@ def _read(rank: RankDump) -> Iterator[Signature]:
 
 def _contents(value: Value) -> Signature | None:
     try:
-        return sign(value.shared_tensor())
+        return sign_value(value)
     except UNREADABLE:
         return None
 

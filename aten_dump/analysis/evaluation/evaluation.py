@@ -28,7 +28,7 @@ from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
-from ..signatures.signature import Signature, sign
+from ..signatures.signature import Signature, sign, sign_value
 from .memory import UNREADABLE, Group, Memory, group_of
 from .plan import CallPlan, plan_of
 
@@ -74,7 +74,15 @@ class EvaluatedStep:
     def depends(self, value: Value) -> bool:
         """Return True if something of a value depends on memory that nothing wrote."""
         elements = self.undefined.blank_elements(value)
-        return elements is not None and bool((elements == DEPENDS).any())
+        return elements is not None and (self.is_blank(value) or bool((elements == DEPENDS).any()))
+
+    def is_blank(self, value: Value) -> bool:
+        """Return True if all of a value depends on memory that nothing wrote."""
+        elements = self.undefined.blank_elements(value)
+        if elements is None or not value.numel:
+            return False
+        kept = elements[tuple(slice(0, 1) if step == 0 else slice(None) for step in elements.stride())]
+        return bool((kept == DEPENDS).all())
 
 
 def _loss_scales(flow: DataFlow) -> Iterator[int]:
@@ -97,7 +105,7 @@ class Shared:
 
     numbering: Numbering = field(default_factory=Numbering)
     choices: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)  # of the target, by float64 contents
-    outcomes: dict[Hashable, dict[str, torch.Tensor]] = field(default_factory=dict)  # of the target's unrun calls
+    outcomes: dict[Hashable, dict[str, Value]] = field(default_factory=dict)  # of the target's unrun calls
     read_numbers: dict[tuple[int, ...], list[float]] = field(default_factory=dict)  # by number of what was read
 
 
@@ -214,7 +222,8 @@ class Evaluation:
     def _sign_wholes(self, freed: Sequence[Group]) -> None:
         """Sign memory that was written in part last: the other side may have made it whole."""
         for storage, _ in freed:
-            if storage in self._partly and (whole := self._memory.largest(storage)) is not None:
+            whole = self._memory.largest(storage) if storage in self._partly else None
+            if whole is not None and not self._step.is_blank(whole[0]):
                 self.wholes.append(sign(self._step.defined(*whole)))
 
     def _number_left(self) -> None:
@@ -342,16 +351,18 @@ class Evaluation:
         numbering = self._shared.numbering
         outcomes = {} if plan.draws else self._shared.outcomes.get(key, {})
         numbers = []
-        kept: dict[str, torch.Tensor] = {}
+        kept = dict(plan.results) if self._leads and not plan.draws else {}
         for place, (slot, value) in enumerate(plan.results.items()):
+            same = known[place] if known is not None and place < len(known) else None
+            if group_of(value.storage, value.id) in plan.frees:  # nothing reads it
+                numbers.append(self._sign_recorded(outcomes.get(slot, value), value, same))
+                continue
             tensor = _recorded(value)
             if tensor is not None:
                 if slot in outcomes and outcomes[slot].shape == tensor.shape:
-                    tensor = laid(outcomes[slot], tensor)
-                elif self._leads and not plan.draws:
-                    kept[slot] = tensor.clone()
+                    outcome = _recorded(outcomes[slot])
+                    tensor = tensor if outcome is None else laid(outcome, tensor)
                 self._written(value, tensor)
-            same = known[place] if known is not None and place < len(known) else None
             if tensor is not None:
                 numbers.append(self._sign(value, tensor, same))
             else:
@@ -359,6 +370,17 @@ class Evaluation:
         if not plan.draws:
             numbering.keep(key, tuple(numbers))
             self._shared.outcomes.setdefault(key, kept)
+
+    def _sign_recorded(self, outcome: Value, value: Value, same: int | None) -> int:
+        """Number a result that was not run and that nothing reads: it is not taken to memory."""
+        known = self.numbers.get(value.id)
+        if known is not None:
+            return known
+        try:
+            signature = self.signatures[value.id] = sign_value(outcome)
+        except UNREADABLE:
+            return self._give(value, self._shared.numbering.new() if same is None else same)
+        return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 
     def _written(self, value: Value, tensor: torch.Tensor) -> None:
         """Keep the recorded contents of a value in the memory that it lies in, if that is known."""
@@ -448,7 +470,11 @@ class Evaluation:
             return known
         if (meant := self._memory.meant(value)) is not None:
             tensor = meant
-        signature = self.signatures[value.id] = sign(_unexpanded(self._step.defined(value, tensor)))
+        if self._step.is_blank(value):
+            signature = Signature(value.numel, 0.0, 0.0, 0.0, value.numel)
+        else:
+            signature = sign(_unexpanded(self._step.defined(value, tensor)))
+        self.signatures[value.id] = signature
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 
     def _give(self, value: Value, number: int) -> int:

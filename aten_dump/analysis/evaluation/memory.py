@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+import numpy as np
 import torch
 
 from ...dump import Value
@@ -23,6 +24,7 @@ from ..rerun.shared_memory import extent, wide
 
 UNREADABLE: Final = (AtenDumpError, RuntimeError, TypeError, ValueError)  # what torch and the reader raise of bytes
 _BLANK: Final = (0.5, 1.5)  # what lies in memory that nothing wrote
+_LARGE: Final = 1 << 22  # elements; more may be a buffer of which only slices are used
 Group = tuple[int, int]  # (storage, 0), or (0, value) of what has no storage
 
 
@@ -129,6 +131,11 @@ class Memory:
         found = self.known(value)
         if found is None:
             dtype = wide(value.dtype)
+            if value.numel > _LARGE and 0 not in value.stride:
+                memory = np.zeros(reach(value.shape, value.stride) * dtype.itemsize, np.uint8)  # pages nobody touches yet
+                found = torch.from_numpy(memory).view(dtype).as_strided(value.shape, value.stride)
+                self.keep(value, found)
+                return found
             found = torch.empty_strided(value.shape, value.stride, dtype=dtype)
             kept = found[tuple(slice(0, 1) if step == 0 else slice(None) for step in found.stride())]
             if dtype.is_floating_point:

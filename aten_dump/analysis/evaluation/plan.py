@@ -50,11 +50,8 @@ class CallPlan:
                     return tree
                 number = number_of.get(tree[1])
                 value = rank.value_by_id(tree[1])
-                return (
-                    "value",
-                    number,
-                    value.record.shape if number is not None else (*value.record.shape, value.dtype_name),
-                )
+                kind = "" if number is not None and value.is_floating else value.dtype_name  # integers wrap around
+                return ("value", number, (*value.record.shape, kind))
             return (type(tree).__name__, literals.get(tree, tree) if type(tree) is float else tree)
 
         record = self.call.record

@@ -9,6 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,17 +24,19 @@ from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, 
 from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
+from ..evidence.noise_floors import limits_of
 from ..evidence.findings import Finding, Place, Row, Status
 from ..evidence.place_of_call import place_of
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
-from ..pairing.alignment import HOW_TEXTS
+from ..pairing.alignment import HOW_TEXTS, How
 from ..rerun.op_errors import Replays, Storages, Undefined
 from ..rerun.rounding_error import SUSPECT, LocalError
 from ..rerun.undefined_elements import DEPENDS
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources
 from .causes import Cause, Causes
 
+_MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: what kernels that nobody can run again may differ by
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 
 
@@ -223,7 +226,7 @@ class RankVerdict:
             self._lean(call, maker)
         own = self._own_error(call, slot)
         if own is None:
-            self.rows.append(Row(*places, how, slot, "within", close, note=close.reason, floor_from="semantics"))
+            self._estimate(call, maker, slot, values, how)
             return
         ratio = own.ratio / SUSPECT
         row = Row(
@@ -234,6 +237,26 @@ class RankVerdict:
         if ratio > 1:
             text = "its result is wrong for its inputs"
             self.findings.append(Finding("nonfinite" if close.nonfinite else "op", row, text, "", (call.id, 1)))
+
+    def _estimate(self, call: Call, maker: Call, slot: str, values: tuple[Value, Value], how: How) -> None:
+        """Add the row of a result that no replay judges: from bitwise equal inputs it may differ by rounding alone."""
+        close, floor = self._close(*values), _MOST_ROUNDING * limits_of(*values).rel_l2
+        ratio = (math.inf if close.nonfinite else close.error or 0.0) / floor if floor else 0.0
+        theirs = dict(maker.input_values())
+        are_equal = call.op == maker.op and all(
+            name in theirs and self._close(value, theirs[name]).bitwise
+            for name, value in self._found.sides[0].flow.reads(call)
+        )
+        is_asked = are_equal and not is_collective(call.op) and call.id not in call.rank.tables.random
+        status: Status = "different" if ratio > 1 and is_asked and not close.undefined else "within"
+        row = Row(
+            self._place(call), self._place(maker), how, slot, status, close, floor if is_asked else None,
+            "semantics", ratio if is_asked else None, note=close.reason,
+        )  # fmt: skip
+        self.rows.append(row)
+        if status == "different":
+            text = "from bitwise equal inputs it makes something else; it cannot be replayed, so either side may be wrong"
+            self.findings.append(Finding("op", row, text, "", (call.id, 1)))
 
     def _lean(self, call: Call, maker: Call) -> None:
         """Note which other ranks sent something else to a collective: what it brought rests on them."""

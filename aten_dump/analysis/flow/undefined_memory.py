@@ -78,7 +78,8 @@ class UndefinedMemory:
         """Return the bytes of memory that a call was given when it had been written in part, as far as recorded."""
         found: dict[Moment, torch.Tensor] = {}
         for _, value in call.input_values():
-            if value.undefined and value.numel and value.storage and not self._is_whole:
+            is_small = value.storage_nbytes <= _MOST_BYTES and not self._is_whole
+            if value.undefined and value.numel and value.storage and is_small:
                 parts = [v for v in self._by_storage[value.storage] if v.version <= value.version]
                 if parts:
                     found[moment_of(value)] = storage_bytes([*parts, value])

@@ -21,7 +21,7 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..rerun.run_region import start_tensors
-from ..signatures.signature import Signature, is_same, sign
+from ..signatures.signature import Signature, is_same, sign_value
 
 How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
@@ -50,7 +50,7 @@ class Recorded:
         key = id(value.rank), value.id
         if key not in self._known:
             try:
-                self._known[key] = sign(value.shared_tensor()).contents
+                self._known[key] = sign_value(value).contents
             except UNREADABLE:
                 self._known[key] = None
         return self._known[key]
