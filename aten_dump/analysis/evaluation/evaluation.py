@@ -201,6 +201,11 @@ class Evaluation:
         """Which elements depend on memory that nothing wrote."""
         return self._step.undefined
 
+    @property
+    def left(self) -> tuple[Value, ...]:
+        """The buffers of which the contents at the end of the step count."""
+        return self._step.left
+
     def began(self, value: Value | None) -> int | None:
         """Return the number of what memory held before the step."""
         if value is None:

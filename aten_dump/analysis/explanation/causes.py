@@ -16,6 +16,7 @@ from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
 from .left_alone import left_alone
+from .other_sources import computing, other_source
 from .unwritten import unwritten
 
 _MOST_NAMED: Final = 3
@@ -72,6 +73,8 @@ class Causes:
             cones = earliest
         if (found := unwritten(self._sides, cones)) is not None:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
+        if (calls := self._reading_others(cones)) is not None:
+            return calls
         first, other = cones[0].first, cones[1].first
         begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
         if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
@@ -135,6 +138,15 @@ class Causes:
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
 
+    def _reading_others(self, cones: tuple[Cone, Cone]) -> Cause | None:
+        """Return the cause where the first calls that compute something are alike, and read other memory from outside."""
+        found = [computing(side.flow, cone) for side, cone in zip(self._sides, cones, strict=True)]
+        first, other = found
+        if first is None or other is None or first.op != other.op or argument_differences(first, other):
+            return None
+        source = other_source(self._sides, self._sources, first, other)
+        return None if source is None else Cause("source", first, other, source[1], "", source[0])
+
     def _one_sided(self, first: Call | None, other: Call | None, calls: tuple[str, ...]) -> Cause:
         if first is None:
             assert other is not None
@@ -167,6 +179,8 @@ class Causes:
             text = "; ".join(map(str, numbers[:_MOST_NAMED]))
             name = numbers[0].name
             return Cause("argument", first, other, f"other arguments: {text}", self._same_inputs(0, first, other), name)
+        if (source := other_source(self._sides, self._sources, first, other)) is not None:
+            return Cause("source", first, other, source[1], "", source[0])
         odd = [(slot, value) for slot, value in self._sides[0].flow.reads(first) if self._is_odd_source(0, value)]
         if odd:
             slot, value = odd[0]

@@ -21,7 +21,7 @@ def left_alone(odd: tuple[Sequence[End], Sequence[End]], flows: tuple[DataFlow, 
         return None
     call, side, value = min(written, key=lambda one: one[0].id)
     more = sum(one.id == call.id and at == side for one, at, _ in written) - 1
-    name = f"{_name(flows[side], value)} and {more} more" if more else _name(flows[side], value)
+    name = f"{name_of(flows[side], value)} and {more} more" if more else name_of(flows[side], value)
     text = f"only the {_SIDES[side]} changes {name}, there before the step; the {_SIDES[1 - side]} has no such write"
     return side, call, text
 
@@ -31,7 +31,7 @@ def _writer(flow: DataFlow, end: End) -> Call | None:
     return None if writer is None else writer[0]
 
 
-def _name(flow: DataFlow, value: Value) -> str:
+def name_of(flow: DataFlow, value: Value) -> str:
     """Return what to call memory: a parameter by its name, other memory by how it looks."""
     leaves = named_leaves(flow, leaf_gradients(flow))
     found = next((name for name, leaf in leaves.items() if leaf.record.place == value.record.place), None)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
+
+import torch
 
 from ...dump import Call, RankDump, Value
 from ...store.op_names import is_collective
@@ -34,6 +36,7 @@ from ..rerun.op_errors import Replays, Storages, Undefined
 from ..rerun.rounding_error import SUSPECT, LocalError
 from ..rerun.undefined_elements import DEPENDS
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources
+from ..sources.told_apart import reads_the_same, told_apart
 from .causes import Cause, Causes
 
 _MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: what kernels that nobody can run again may differ by
@@ -76,15 +79,43 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
-    found = _with_ends((target, baseline), sources, left, before)
+    found = _settled((target, baseline), steps[0], {}, lambda sides: _with_ends(sides, sources, left, before))
+    apart = None if found.differs else told_apart(target, baseline, sources.stand_ins)
+    if apart is None:
+        return found
+    shared = Shared()
+    sides = Evaluation(steps[0], shared, apart[0], leads=True), Evaluation(steps[1], shared, apart[1])
+    for side, one in zip(sides, (target, baseline), strict=True):
+        side.run()
+        if not reads_the_same(one, side):
+            return found
+    again = _settled(sides, steps[0], apart[0], lambda sides: _with_ends(sides, sources, left, before))
+    return again if again.differs and not shared.choices else found
+
+
+def _settled(
+    sides: tuple[Evaluation, Evaluation],
+    step: EvaluatedStep,
+    contents: Mapping[int, torch.Tensor],
+    ask: Callable[[tuple[Evaluation, Evaluation]], Evaluated],
+) -> Evaluated:
+    """Compare the ends of both sides; where they differ, once more by what rounding leaves of the target's values.
+
+    Args:
+        sides: evaluated.
+        step: the target's.
+        contents: of the target's sources, by id.
+        ask: compares the ends.
+    """
+    found = ask(sides)
     if not found.differs:
         return found
-    moved = Evaluation(steps[0], Shared(), leads=True, jitter=JITTER)
+    moved = Evaluation(step, Shared(), contents, leads=True, jitter=JITTER)
     moved.run()
-    again = Shared()
-    target.renumber(again, target.noise_beside(moved))
-    baseline.renumber(again)
-    return _with_ends((target, baseline), sources, left, before)
+    shared = Shared()
+    sides[0].renumber(shared, sides[0].noise_beside(moved))
+    sides[1].renumber(shared)
+    return ask(sides)
 
 
 def _with_ends(

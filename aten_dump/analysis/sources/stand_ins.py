@@ -37,6 +37,17 @@ class Sources:
     pairs: list[tuple[Value, Value, How]] = field(default_factory=list)
     target: list[Value] = field(default_factory=list)  # that stand for nothing
     baseline: list[Value] = field(default_factory=list)
+    before: LeftBefore | None = None
+
+    def were_left(self, target: Value, baseline: Value) -> bool:
+        """Return True if the step before left both, each on its side."""
+        if self.before is None:
+            return False
+        known = [Recorded().contents(value) for value in (target, baseline)]
+        return all(
+            contents is not None and bool(self.before.numbers(side, value.numel, contents))
+            for side, (contents, value) in enumerate(zip(known, (target, baseline), strict=True))
+        )
 
 
 class Recorded:
@@ -136,7 +147,7 @@ class _Matching:
     """Finds, for each source of the baseline, the target's that stands for it."""
 
     def __init__(self, target: Evaluation, flow: DataFlow, before: LeftBefore | None, recorded: Recorded) -> None:
-        self._found = Sources()
+        self._found = Sources(before=before)
         self._before = before
         self._ours, self._theirs = list(target.sources.values()), sources_in(flow)
         self._known = {value.id: recorded.contents(value) for value in self._ours}
