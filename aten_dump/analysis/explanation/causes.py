@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ...dump import Call, Value
@@ -15,7 +15,7 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
-from .left_alone import left_alone
+from .left_alone import left_alone, name_of
 from .other_sources import computing, other_source
 from .unwritten import unwritten
 
@@ -81,7 +81,12 @@ class Causes:
             return cut
         if first is None and other is None:
             return self._at_an_end(odd)
-        return self._behind_the_cut(cones, first, other)
+        cause = self._behind_the_cut(cones, first, other)
+        if all(end.kind == "left" for ends in odd for end in ends):
+            side = 0 if odd[0] else 1
+            name = name_of(self._sides[side].flow, odd[side][0].value)
+            cause = replace(cause, text=f"{cause.text}; {name} is left behind otherwise")
+        return cause
 
     def _behind(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         target, baseline = self._sides
