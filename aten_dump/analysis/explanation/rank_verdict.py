@@ -151,6 +151,7 @@ class RankVerdict:
         self._replays = replays
         replays.undefined, replays.storages = self._undefined_in, self._storages_of
         self._partners = {pair.target.id: pair for pair in pairs}
+        self._taken = {pair.baseline.id for pair in pairs}
         self._places: dict[tuple[int, int], Place] = {}
         undefined = found.sides[0].undefined, found.sides[1].undefined
         self._known = Counterparts(read_data=True, undefined=undefined)
@@ -221,6 +222,9 @@ class RankVerdict:
             number = target.numbers.get(value.id)
             other, maker = self._counterpart(number, slot, theirs, pair)
             if other is not None and maker is not None:
+                if pair is None and maker.id in self._taken and self._close(value, other).bitwise:
+                    self._alone(call, 0)  # it makes once more what a call made that has its counterpart
+                    break
                 met.add(maker.id)
                 self._of_values(call, maker, slot, (value, other), pair)
             elif pair is not None and slot in theirs and call.id in self._cones[0]:
