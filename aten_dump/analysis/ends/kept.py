@@ -1,7 +1,7 @@
 """Whether a side keeps what it made where the other side wrote it to memory: the steps after and before tell.
 
 Theory of operation
-    ``self.hidden.copy_(h)`` and ``self.hidden = h`` leave the same, and a program that only computes ``h`` does not. The
+    ``self.hidden.copy_(h)`` and ``self.hidden = h`` leave the same; a program that only computes ``h`` does not. The
     step after reads the one or the other: what was made, or what the memory held before. Where it reads neither, or
     there is none, the program does as it did in the step before: what it began with was made there, or was not. If
     that does not tell either, what nothing in the step reads may have been kept, and nobody knows; what the step goes
@@ -59,9 +59,9 @@ class Kept:
                 return True
             if then is not None and _tells(then) and any(one.contents == then.contents for one in after):
                 return False
-        if then is not None and _tells(then) and self._before is not None:
-            if self._before.made(self._side, then.numel, then.contents):
-                return True
+        habit = then is not None and _tells(then) and self._before is not None
+        if habit and then and self._before and self._before.made(self._side, then.numel, then.contents):
+            return True
         if any(value.storage and value.version and _by_optimizer(value) for value in values):
             return True  # the parameter, or its state, was moved there
         return None if not values or not all(self._reads.is_read(value) for value in values) else False

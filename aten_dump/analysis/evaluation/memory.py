@@ -76,7 +76,11 @@ class Memory:
         if value.dtype_name != "uint8" or not value.storage:
             return None
         for other, tensor in reversed(self._by_storage.get(value.storage, ())):
-            if other.is_floating and extent(other) == extent(value) and other.numel * other.dtype.itemsize == value.numel:
+            if (
+                other.is_floating
+                and extent(other) == extent(value)
+                and other.numel * other.dtype.itemsize == value.numel
+            ):
                 return tensor
         return None
 
@@ -132,7 +136,9 @@ class Memory:
         if found is None:
             dtype = wide(value.dtype)
             if value.numel > _LARGE and 0 not in value.stride:
-                memory = np.zeros(reach(value.shape, value.stride) * dtype.itemsize, np.uint8)  # pages nobody touches yet
+                memory = np.zeros(
+                    reach(value.shape, value.stride) * dtype.itemsize, np.uint8
+                )  # pages nobody touches yet
                 found = torch.from_numpy(memory).view(dtype).as_strided(value.shape, value.stride)
                 self.keep(value, found)
                 return found

@@ -12,7 +12,9 @@ from ..flow.leaves import leaf_gradients, named_leaves
 _SIDES = ("target", "baseline")
 
 
-def left_alone(odd: tuple[Sequence[End], Sequence[End]], flows: tuple[DataFlow, DataFlow]) -> tuple[int, Call, str] | None:
+def left_alone(
+    odd: tuple[Sequence[End], Sequence[End]], flows: tuple[DataFlow, DataFlow]
+) -> tuple[int, Call, str] | None:
     """Return the side and the call that changes memory alone, and a sentence; None if another end differs as well."""
     if not all(end.is_alone for ends in odd for end in ends):
         return None

@@ -26,8 +26,8 @@ from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, 
 from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
-from ..evidence.noise_floors import limits_of
 from ..evidence.findings import Finding, Place, Row, Status
+from ..evidence.noise_floors import limits_of
 from ..evidence.place_of_call import place_of
 from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
@@ -290,7 +290,7 @@ class RankVerdict:
         )  # fmt: skip
         self.rows.append(row)
         if status == "different":
-            text = "from bitwise equal inputs it makes something else; it cannot be replayed, so either side may be wrong"
+            text = "from bitwise equal inputs it makes something else; no replay tells which side is wrong"
             self.findings.append(Finding("op", row, text, "", (call.id, 1)))
 
     def _lean(self, call: Call, maker: Call) -> None:

@@ -64,8 +64,8 @@ _COLUMNS: Final = np.random.default_rng(17).standard_normal((2, _WIDTH))
 def sign(tensor: torch.Tensor) -> Signature:
     """Return the signature of a tensor of any dtype and layout on any device."""
     if tensor.numel() > _CHUNK and tensor.layout is torch.strided and tensor.is_contiguous():
-        flat = tensor.detach().view(-1)
-        return _sign_in_chunks(lambda start, stop: flat[start:stop], flat.numel(), tensor.is_complex())
+        row = tensor.detach().view(-1)
+        return _sign_in_chunks(lambda start, stop: row[start:stop], row.numel(), tensor.is_complex())
     flat = _flat(tensor)
     count = flat.size
     if count == 0:

@@ -92,9 +92,10 @@ class LeftBefore:
         """Return True if the step before of a side made a tensor of these contents, in memory of its own."""
         values = _last_values(self._sides[side].flow.rank, numel)
         own = (value for value in values if value.producer is not None and not value.from_outside)
-        near = Signature(*contents, noise=_ROUNDED * contents[1])  # float64 tells of what was written in part
-        wholes = self._sides[side].wholes
-        return any(self._recorded.contents(value) == contents for value in own) or any(is_same(one, near) for one in wholes)
+        if any(self._recorded.contents(value) == contents for value in own):
+            return True
+        near = Signature(*contents)._replace(noise=_ROUNDED * contents[1])  # float64 tells of what was written in part
+        return any(is_same(one, near) for one in self._sides[side].wholes)
 
 
 def _last_values(rank: RankDump, numel: int) -> Iterator[Value]:
