@@ -45,9 +45,13 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
             target, baseline = (with_parts(open_dump(path).rank(step, rank)) for _, path, step, rank in _sides(task))
             if is_equal_step(target, baseline):
                 before, unknown = None, False  # the next step begins with equal bytes
-                yield of_what_is_whole(_equal(task, target, baseline), tuple(f"a dump is damaged: {one}" for one in damage))
+                yield of_what_is_whole(
+                    _equal(task, target, baseline), tuple(f"a dump is damaged: {one}" for one in damage)
+                )
                 continue
-            found, before = _compared(task, (target, baseline), before, by_role=differed or (before is None and unknown))
+            found, before = _compared(
+                task, (target, baseline), before, by_role=differed or (before is None and unknown)
+            )
         if any(finding.kind != "precision" for finding in found.findings):
             old = compare_task(task)
             if not old.findings:
@@ -93,7 +97,10 @@ def _equal(task: Task, target: RankDump, baseline: RankDump) -> RankEvidence:
     """Return the evidence of steps that are the same to the bit."""
     pairs = pair_calls(target, baseline, task.settings.mapping)
     found = rows_of_equal(DataFlow(target, "aten"), pairs)
-    notes = (*incomplete(target, baseline), *precisions_of((target, baseline), cast_sources=False, in_target_order=id)[1])
+    notes = (
+        *incomplete(target, baseline),
+        *precisions_of((target, baseline), cast_sources=False, in_target_order=id)[1],
+    )
     return RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(found.rows), findings=(),
@@ -124,10 +131,11 @@ def _compared(
         call.name
         for call in judged
         if call.id in side.unproven
+        and not verdict.is_met(call)
         and not (call.id in drawn and all(side.numbers.get(v.id) in known for _, v in side.flow.results(call)))
     ]
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
-    parts: dict[str, Any] = counts_of(verdict.rows, pairs)
+    parts: dict[str, Any] = {**counts_of(verdict.rows, pairs), "unknown_ends": verdict.unknown_ends}
     evidence = RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),

@@ -50,6 +50,9 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
         if numbers.get(value.id) in other and value.id not in differ:
             found.cut[value.id] = value
             continue
+        if value.undefined and evaluation.depends(value):
+            found.cut[value.id] = value  # memory that nothing wrote: what reads it is to be asked
+            continue
         maker = flow.maker(value)
         if maker is not None and flow.is_view(maker):
             found.calls[maker.id] = maker
@@ -74,5 +77,7 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
 
 def _covers(whole: Value, part: Value) -> bool:
     """Return True if a write to one value leaves nothing of what another one saw."""
+    if any(value.layout_name != "strided" for value in (whole, part)):
+        return False
     (low, high), (start, end) = extent(whole), extent(part)
     return low <= start and end <= high

@@ -6,6 +6,8 @@ Theory of operation
     in place what the other makes anew. Gradients are compared by name, so the memory that they lie in is no end of its
     own; neither is what the step itself goes on to read (a bucket, a staging buffer), the scale of the loss and the
     count of an optimizer's steps: these show in what is computed with them.
+    An inference returns what its outermost modules return. What the program makes of that is only asked where both
+    sides make something of one size and neither has the other's: logging on one side is its own affair.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...dump import Value
+from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations
 from ..outcomes.left_memory import LeftMemory, LeftPlace
 from ..outcomes.roots import roots_of
-from ..signatures.signature import is_same
+from ..outcomes.taken_results import TakenResults
 
 Kind = Literal["loss", "gradient", "left", "output"]
 
@@ -34,6 +36,10 @@ class End:
     value: Value
     number: int | None
     buffer: Value | None = None  # of what was left: the whole memory
+    is_changed: bool = True  # of what was left: it is not what it was
+    is_read: bool = False  # of what was left: the step goes on to read it
+    is_alone: bool = False  # of what was left: the other side writes to no memory that began the same
+    call: int = 0  # id of the module's call that returned it
 
 
 class Left:
@@ -45,15 +51,15 @@ class Left:
         for place in memory.places:
             places.setdefault(place.last.storage, []).append(place)
         self.buffers: list[tuple[Value, LeftPlace]] = []  # the whole buffer, and who wrote to it last
-        for known in places.values():
-            if any(_is_state(memory, place) for place in known):
-                before = known[0].before
-                seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
-                self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
-
-
-def _is_state(memory: LeftMemory, place: LeftPlace) -> bool:
-    return memory.outlives(place)
+        self.read: set[int] = set()  # storages of those that the step goes on to read
+        for storage, known in places.items():
+            if not any(memory.outlives(place) for place in known):
+                if all(memory.serves_step(place) for place in known):
+                    continue
+                self.read.add(storage)
+            before = known[0].before
+            seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
+            self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
 
 
 def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
@@ -69,15 +75,19 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in leaves]
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
-        if number is not None and number != evaluation.numbers.get(place.before.id):
-            found.append(End("left", place.writer.module or place.writer.name, place.last, number, value))
-    return found or [*_outputs(evaluation)]
+        if number is not None:
+            name, is_read = place.writer.module or place.writer.name, value.storage in left.read
+            is_changed = evaluation.is_changed(value)
+            found.append(End("left", name, place.last, number, value, is_changed=is_changed, is_read=is_read))
+    is_enough = any(end.is_changed and not end.is_read for end in found)
+    return found if is_enough else [*found, *_outputs(evaluation)]
 
 
 def wanted_of(flow: DataFlow) -> set[int]:
     """Return the ids of the values that may be ends: losses, gradients, what the outermost modules returned."""
     found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
-    found += [value for _, value in (*_leaf_gradients(flow), *_returned(flow))]
+    found += [value for _, _, value in _returned(flow)]
+    found += [value for _, value in _leaf_gradients(flow)]
     return {value.id for value in found}
 
 
@@ -89,13 +99,13 @@ def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
             yield from ((f"{call.name}.{slot}", value) for slot, value in call.input_values())
 
 
-def _returned(flow: DataFlow) -> Iterator[tuple[str, Value]]:
-    """Yield what the outermost modules returned."""
+def _returned(flow: DataFlow) -> Iterator[tuple[Call, str, Value]]:
+    """Yield what the outermost modules returned, with its slot."""
     for call in flow.rank.calls.filter(kind="module"):
         if call.parent is None or call.parent.kind != "module":
             for slot, value in call.output_values():
                 if not (value.undefined or value.opaque):
-                    yield f"{call.name}.{slot}", value
+                    yield call, slot, value
 
 
 def number_of(evaluation: Evaluation, value: Value) -> int | None:
@@ -110,7 +120,10 @@ def number_of(evaluation: Evaluation, value: Value) -> int | None:
 def _outputs(evaluation: Evaluation) -> list[End]:
     """Return what the outermost modules returned; without modules, what calls made and nothing read."""
     flow = evaluation.flow
-    found = [End("output", name, value, number_of(evaluation, value)) for name, value in _returned(flow)]
+    found = [
+        End("output", f"{call.name}.{slot}", value, number_of(evaluation, value), call=call.id)
+        for call, slot, value in _returned(flow)
+    ]
     if not found:
         read = {number for call in flow.calls() for _, number in call.input_slots()}
         for call in flow.calls():
@@ -126,26 +139,25 @@ def unmatched(
     """Return the ends of either side that the other side does not have.
 
     Gradients of one name belong together, and so do losses where both sides have as many, in order. Outputs that both
-    sides return must be in the same order. What both sides left in memory that held the same before must have changed
-    by the same.
+    sides return of one call must be in the same order. What was left in memory is compared by `LeftEnds`.
     """
     odd: tuple[list[End], list[End]] = ([], [])
     if len({sum(end.kind == "loss" for end in ends) for ends in (target, baseline)}) > 1:
         target, baseline = (_summed(ends, side) for ends, side in zip((target, baseline), sides, strict=True))
-    pairs = _pairs(target, baseline, sides)
+    pairs = _pairs(target, baseline)
     partners = ({id(one): other for one, other in pairs}, {id(other): one for one, other in pairs})
     for side, ends in enumerate((target, baseline)):
         holders = sides[1 - side].holders
         for end in ends:
             partner = partners[side].get(id(end))
-            if end.number is None:
+            if end.number is None or end.kind == "left":
                 continue
             if end.kind == "output" and partner is not None and not _is_crossed(end, partner, ends):
                 partner = None
             if partner is None or partner.number is None:
                 if end.number not in holders:
                     odd[side].append(end)
-            elif end.number != partner.number or not _changed_alike(end, partner, sides if side == 0 else sides[::-1]):
+            elif end.number != partner.number:
                 odd[side].append(end)
     return odd
 
@@ -159,7 +171,7 @@ def _summed(ends: list[End], evaluation: Evaluation) -> list[End]:
     return [replace(end, name="sum of losses", number=number) if end.kind == "loss" else end for end in ends]
 
 
-def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]) -> list[tuple[End, End]]:
+def _pairs(target: list[End], baseline: list[End]) -> list[tuple[End, End]]:
     """Return the ends of both sides that belong together."""
     found = []
     theirs = {end.name: end for end in baseline if end.kind == "gradient"}
@@ -168,27 +180,38 @@ def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Eval
         ours, others = ([end for end in ends if end.kind == kind] for ends in (target, baseline))
         if len(ours) == len(others):
             found += zip(ours, others, strict=True)
-    before: dict[int, list[End]] = {}
-    for end in baseline:
-        if end.kind == "left" and (number := sides[1].began(end.buffer)) is not None:
-            before.setdefault(number, []).append(end)
-    for end in target:
-        same = before.get(sides[0].began(end.buffer) or 0, []) if end.kind == "left" else []
-        match = next((other for other in same if other.number == end.number), None)
-        if match is not None:
-            same.remove(match)
-            found.append((end, match))
     return found
 
 
+def taken_besides(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+    """Return what each side made of what its modules returned, that nothing reads and the other side does not have."""
+    one, other = (
+        [end for end in _besides(side) if end.number is not None and end.number not in theirs.holders]
+        for side, theirs in (sides, sides[::-1])
+    )
+    return one, other
+
+
+def of_sizes(ends: Sequence[End], others: Sequence[End]) -> list[End]:
+    """Return the ends of which others have the size and type: they may be meant to be the same."""
+    known = {_size(end.value) for end in others}
+    return [end for end in ends if _size(end.value) in known]
+
+
+def _size(value: Value) -> tuple[int, bool]:
+    return value.numel, value.is_floating
+
+
+def _besides(evaluation: Evaluation) -> Iterator[End]:
+    """Yield what the program made outside of its modules, and no call reads."""
+    returned = {value.id for _, _, value in _returned(evaluation.flow)}
+    for value in TakenResults(evaluation.flow).all() if returned else ():
+        maker = evaluation.flow.maker(value)
+        if maker is not None and value.id not in returned:
+            yield End("output", maker.name, value, number_of(evaluation, value))
+
+
 def _is_crossed(end: End, partner: End, ends: Sequence[End]) -> bool:
-    """Return True if the output at the place of one is another output of its own side."""
-    return end.number != partner.number and any(one.number == partner.number for one in ends if one.kind == "output")
-
-
-def _changed_alike(end: End, other: End, sides: Sequence[Evaluation]) -> bool:
-    """Return True if memory that both sides left as good as equal changed by the same: an update may be tiny."""
-    if end.kind != "left" or end.buffer is None or other.buffer is None:
-        return True
-    changes = sides[0].changes.get(end.buffer.id), sides[1].changes.get(other.buffer.id)
-    return None in changes or is_same(*changes)  # type: ignore[arg-type]
+    """Return True if the output at the place of one is another output of its own call: calls may come in any order."""
+    own = [one for one in ends if one.kind == "output" and one.call == end.call]
+    return end.number != partner.number and any(one.number == partner.number for one in own)

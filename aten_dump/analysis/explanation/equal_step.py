@@ -59,7 +59,7 @@ def _values(tables: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _same_bytes(target: RankDump, baseline: RankDump) -> bool:
-    """Return True if all values hold the same bytes: by checksums, or read where small ones were put together otherwise."""
+    """Return True if all values hold the same bytes; those of blobs that were put together otherwise are read."""
     if set(target.tables.data) != set(baseline.tables.data):
         return False
     for id in target.tables.data:

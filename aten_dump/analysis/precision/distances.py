@@ -11,6 +11,7 @@ from ...dump import Call, Value
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
 from ..evaluation.memory import UNREADABLE
 from ..rerun.run_region import start_tensors
+from ..sources.stand_ins import How
 
 
 class Distances:
@@ -51,11 +52,11 @@ class Distances:
         return max((self.of(value) for _, value in self.evaluation.flow.reads(call)), default=0.0)
 
 
-def exact_sources(pairs: Sequence[tuple[Value, Value, str]], side: int) -> dict[int, torch.Tensor]:
+def exact_sources(pairs: Sequence[tuple[Value, Value, How]], side: int) -> dict[int, torch.Tensor]:
     """Return the contents of the sources of a side that the other side holds with more digits, by value id."""
     found = {}
     for pair in pairs:
-        mine, other = pair[side], pair[1 - side]
+        mine, other = pair[:2] if side == 0 else pair[1::-1]
         if pair[2] == "cast" and torch.finfo(other.dtype).eps < torch.finfo(mine.dtype).eps:
             found[mine.id] = start_tensors([other])[other.id].reshape(mine.shape)
     return found

@@ -69,7 +69,7 @@ class PrecisionSearch:
     def _far_ends(self, ours: Sequence[End], theirs: Sequence[End]) -> Iterator[tuple[End, float, float]]:
         partners = {end.number: end for end in theirs if end.number is not None}
         for end in ours:
-            partner = partners.get(end.number)
+            partner = None if end.number is None else partners.get(end.number)
             if partner is not None:
                 far, near = self._own[0].of(end.value), self._own[1].of(partner.value)
                 if far > self._budget and far > _END_FACTOR * near * self._coarser():

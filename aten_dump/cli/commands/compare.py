@@ -46,7 +46,8 @@ _path = click.Path(path_type=Path)
 )
 @click.option(
     "--evaluate",
-    is_flag=True, default=True,
+    is_flag=True,
+    default=True,
     help="Preview: run both steps in float64 from the same sources; programs may be written otherwise.",
 )
 @click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from aten_dump import compare as compare_dumps
+from tests.analysis.judging.steps import record as record_steps
 
 compare = partial(compare_dumps, evaluate=True)
 X = torch.linspace(-2, 2, 48).view(4, 12)
@@ -126,8 +128,14 @@ class Rewritten(Net):
         return e / e.sum(-1, keepdim=True)
 
 
-def test_a_rewriting_agrees_and_a_slip_in_it_is_named(record: Callable[..., Any]) -> None:
-    honest = compared(record, Rewritten(), Net())
+def in_steps(path: Path, net: nn.Module) -> Path:
+    """Record two steps: the second reads what the first kept."""
+    run = step(net)
+    return record_steps(path, lambda number: run(), net, steps=2)
+
+
+def test_a_rewriting_agrees_and_a_slip_in_it_is_named(record: Callable[..., Any], tmp_path: Path) -> None:
+    honest = compare(in_steps(tmp_path / "rewritten", Rewritten()), in_steps(tmp_path / "plain", Net()))
     assert honest.exit_code == 0 and honest.verdict == "within", honest.answer()
     slipped = compared(record, Rewritten(), Net("gelu"))
     assert slipped.exit_code == 1 and slipped.cause is not None
