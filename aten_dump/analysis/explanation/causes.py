@@ -9,7 +9,7 @@ from typing import Final
 
 from ...dump import Call, Value
 from ..cone.cone import Cone, cone_of
-from ..ends.ends import End
+from ..ends.ends import End, earliest
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
@@ -63,9 +63,9 @@ class Causes:
     def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
         """Return the cause of some ends that one side lacks."""
         cones = self.cones = self._behind(odd)
-        earliest = self._behind(self._earliest(odd))
-        if any(cone.calls for cone in earliest):
-            cones = earliest
+        behind_first = self._behind(earliest(odd, (self._sides[0].flow, self._sides[1].flow)))
+        if any(cone.calls for cone in behind_first):
+            cones = behind_first
         first, other = cones[0].first, cones[1].first
         begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
         if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
@@ -80,33 +80,6 @@ class Causes:
             cone_of(target, baseline.holders, [end.value for end in odd[0]]),
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
-
-    def _earliest(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Sequence[End], Sequence[End]]:
-        """Return the ends to ask first: those of the forward, else the first gradient that both sides have.
-
-        Later ends rest on more that is written otherwise and makes no difference: what a fused attention keeps for its
-        backward has no counterpart in one that is written out.
-        """
-        forward = (
-            [end for end in odd[0] if self._phase(0, end) == "forward"],
-            [end for end in odd[1] if self._phase(1, end) == "forward"],
-        )
-        if any(forward):
-            return forward
-        theirs = {end.name: end for end in odd[1] if end.kind == "gradient"}
-        both = [end for end in odd[0] if end.kind == "gradient" and end.name in theirs]
-        if not both:
-            return odd
-        first = min(both, key=lambda end: self._made_at(0, end))
-        return [first], [theirs[first.name]]
-
-    def _phase(self, side: int, end: End) -> str:
-        writer = self._sides[side].flow.writer(end.value)
-        return "" if writer is None else writer[0].phase
-
-    def _made_at(self, side: int, end: End) -> int:
-        writer = self._sides[side].flow.writer(end.value)
-        return 0 if writer is None else writer[0].id
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
