@@ -85,7 +85,7 @@ def _lacks(rank: RankDump) -> str:
         return "was recorded with a selection of its ops or values"
     if rank.lacks:
         return f"is {rank.lacks}"
-    return "" if len(rank.calls) else "has no calls"
+    return "" if any(call.kind == "aten" for call in rank.calls) else "has no ops"
 
 
 def _with_note(found: RankEvidence, why_not: str) -> RankEvidence:

@@ -183,6 +183,31 @@ def _pairs(target: list[End], baseline: list[End]) -> list[tuple[End, End]]:
     return found
 
 
+def earliest(
+    odd: tuple[Sequence[End], Sequence[End]], flows: tuple[DataFlow, DataFlow]
+) -> tuple[Sequence[End], Sequence[End]]:
+    """Return the ends to ask first: those of the forward, else the first gradient that both sides have.
+
+    Later ends rest on more that is written otherwise and makes no difference: what a fused attention keeps for its
+    backward has no counterpart in one that is written out.
+    """
+    one, other = ([end for end in odd[side] if _made_in(flows[side], end)[1] == "forward"] for side in (0, 1))
+    if one or other:
+        return one, other
+    theirs = {end.name: end for end in odd[1] if end.kind == "gradient"}
+    both = [end for end in odd[0] if end.kind == "gradient" and end.name in theirs]
+    if not both:
+        return odd
+    first = min(both, key=lambda end: _made_in(flows[0], end))
+    return [first], [theirs[first.name]]
+
+
+def _made_in(flow: DataFlow, end: End) -> tuple[int, str]:
+    """Return the id and the phase of the call that made an end."""
+    writer = flow.writer(end.value)
+    return (0, "") if writer is None else (writer[0].id, writer[0].phase)
+
+
 def taken_besides(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
     """Return what each side made of what its modules returned, that nothing reads and the other side does not have."""
     one, other = (

@@ -9,7 +9,7 @@ from typing import Final
 
 from ...dump import Call, Value
 from ..cone.cone import Cone, cone_of
-from ..ends.ends import End
+from ..ends.ends import End, earliest
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
@@ -68,9 +68,9 @@ class Causes:
         if (alone := left_alone(odd, (self._sides[0].flow, self._sides[1].flow))) is not None:
             return _at("left", *alone)
         cones = self.cones = self._behind(odd)
-        earliest = self._behind(self._earliest(odd))
-        if any(cone.calls for cone in earliest):
-            cones = earliest
+        behind_first = self._behind(earliest(odd, (self._sides[0].flow, self._sides[1].flow)))
+        if any(cone.calls for cone in behind_first):
+            cones = behind_first
         if (found := unwritten(self._sides, cones)) is not None:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
         if (calls := self._reading_others(cones)) is not None:
@@ -95,33 +95,6 @@ class Causes:
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
 
-    def _earliest(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Sequence[End], Sequence[End]]:
-        """Return the ends to ask first: those of the forward, else the first gradient that both sides have.
-
-        Later ends rest on more that is written otherwise and makes no difference: what a fused attention keeps for its
-        backward has no counterpart in one that is written out.
-        """
-        forward = (
-            [end for end in odd[0] if self._phase(0, end) == "forward"],
-            [end for end in odd[1] if self._phase(1, end) == "forward"],
-        )
-        if any(forward):
-            return forward
-        theirs = {end.name: end for end in odd[1] if end.kind == "gradient"}
-        both = [end for end in odd[0] if end.kind == "gradient" and end.name in theirs]
-        if not both:
-            return odd
-        first = min(both, key=lambda end: self._made_at(0, end))
-        return [first], [theirs[first.name]]
-
-    def _phase(self, side: int, end: End) -> str:
-        writer = self._sides[side].flow.writer(end.value)
-        return "" if writer is None else writer[0].phase
-
-    def _made_at(self, side: int, end: End) -> int:
-        writer = self._sides[side].flow.writer(end.value)
-        return 0 if writer is None else writer[0].id
-
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
@@ -144,7 +117,7 @@ class Causes:
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
 
     def _reading_others(self, cones: tuple[Cone, Cone]) -> Cause | None:
-        """Return the cause where the first calls that compute something are alike, and read other memory from outside."""
+        """Return the cause where the first calls that compute something are alike, and read other memory."""
         found = [computing(side.flow, cone) for side, cone in zip(self._sides, cones, strict=True)]
         first, other = found
         if first is None or other is None or first.op != other.op or argument_differences(first, other):

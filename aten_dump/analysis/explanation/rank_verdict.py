@@ -39,6 +39,7 @@ from ..rerun.undefined_elements import DEPENDS
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import reads_the_same, told_apart
 from .causes import Cause, Causes
+from .spread import Spread, spread
 
 _MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: what kernels that nobody can run again may differ by
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
@@ -186,6 +187,7 @@ class RankVerdict:
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
         self._check_baseline()
+        self._spread()
         if not self.findings and self._is_far_apart():
             self._find_lost_precision()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
@@ -383,6 +385,18 @@ class RankVerdict:
                     )  # fmt: skip
                     text = "the baseline's result is wrong for its inputs"
                     self.findings.append(Finding("op", row, text, "", (self.in_target_order(call), 1)))
+
+    def _spread(self) -> None:
+        """Have rows say what the results of wrong kernels make different."""
+        wrong: tuple[set[int], set[int]] = set(), set()
+        for finding in self.findings:
+            row = finding.row
+            if row.floor_from == "replay":
+                side, place = (0, row.target) if row.target is not None else (1, row.baseline)
+                wrong[side].update([] if place is None else [place.id])
+        if any(wrong):
+            flows = self._found.sides[0].flow, self._found.sides[1].flow
+            self.rows = spread(self.rows, (Spread(flows[0], wrong[0]), Spread(flows[1], wrong[1])))
 
     def _close(self, target: Value, baseline: Value) -> Closeness:
         """Return how close two recorded values are; each pair is read once."""
