@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,12 +11,14 @@ from ...dump import Call, Value
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
+from ..evaluation.numbers_in_python import NearCall
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
+from .cut_gradients import CutGradients
 
 _MOST_NAMED: Final = 3
-_DETACH: Final = "aten::detach"
+_FORWARD: Final = ("loss", "output", "read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +47,56 @@ class Cause:
 class Causes:
     """Finds the cause of ends that differ."""
 
-    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources) -> None:
+    def __init__(
+        self, sides: tuple[Evaluation, Evaluation], sources: Sources, ends: tuple[list[End], list[End]]
+    ) -> None:
         self._sides = sides
         self._sources = sources
+        self._ends = ends
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
-    def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
-        """Return the cause of some ends that one side lacks."""
+    def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
+        """Return the cause of some ends that one side lacks, or of calls that were given another number."""
+        if not (odd[0] or odd[1]):
+            return self._same_op(near[0].target, near[0].baseline)
+        self.cones = self._cones_of(odd)
+        kinds, first_odd = _first_group(odd)
+        cones = self._cones_of(first_odd)
+        if kinds != _FORWARD:
+            cut = CutGradients(self._sides, self._ends).find(cones, first_odd)
+            if cut is not None:
+                return _at("gradient", cut.side, cut.call, cut.text)
+        firsts = [self._first(side, cones[side], kinds) for side in (0, 1)]
+        if firsts[0] is None and firsts[1] is None:
+            return self._at_an_end(first_odd)
+        return self._behind_the_cut(cones, firsts[0], firsts[1])
+
+    def _cones_of(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         target, baseline = self._sides
-        cones = self.cones = (
+        return (
             cone_of(target, baseline.holders, [end.value for end in odd[0]]),
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
-        first, other = cones[0].first, cones[1].first
-        begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
-        if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
-            return cut
-        if first is None and other is None:
-            return self._at_an_end(odd)
-        return self._behind_the_cut(cones, first, other)
+
+    def _first(self, side: int, cone: Cone, kinds: Container[str]) -> Call | None:
+        """Return the first call of a cone that may be the cause: not one of a forward of which all came out right."""
+        if kinds == _FORWARD:
+            return cone.first
+        right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
+        behind = cone_of(self._sides[side], (), right).calls
+        return next((call for number, call in sorted(cone.calls.items()) if number not in behind), cone.first)
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
+        pair = self._with_other_arguments(first, other)
+        if pair is not None:
+            return self._same_op(*pair)
         if first is None or other is None:
             return self._one_sided(first, other, calls)
         if first.op == other.op:
-            return self._same_op(cones, first, other)
+            return self._same_op(first, other)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
@@ -83,6 +107,23 @@ class Causes:
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
 
+    def _with_other_arguments(self, first: Call | None, other: Call | None) -> tuple[Call, Call] | None:
+        """Return the first call of one of both sides and its like on the other: given the same, but for arguments."""
+        for side, call in ((0, first), (1, other)):
+            if call is None or not self._sides[side].flow.reads(call):
+                continue
+            wanted = self._given(side, call)
+            for like in self._sides[1 - side].flow.calls():
+                if like.op == call.op and self._given(1 - side, like) == wanted:
+                    pair = (like, call) if side else (call, like)
+                    if not [one for one in argument_differences(*pair) if one.dtypes is None]:
+                        break  # the other side has this very call
+                    return pair
+        return None
+
+    def _given(self, side: int, call: Call) -> list[tuple[str, int | None]]:
+        return [(slot, self._sides[side].numbers.get(value.id)) for slot, value in self._sides[side].flow.reads(call)]
+
     def _one_sided(self, first: Call | None, other: Call | None, calls: tuple[str, ...]) -> Cause:
         if first is None:
             assert other is not None
@@ -92,7 +133,7 @@ class Causes:
     def _where(self, call: Call) -> str:
         return f"; from there on it computes {_op(call)} ({_line(call)})"
 
-    def _same_op(self, cones: tuple[Cone, Cone], first: Call, other: Call) -> Cause:
+    def _same_op(self, first: Call, other: Call) -> Cause:
         """Return what tells two calls of one op apart: arguments, sources, draws, wiring, dtype."""
         differences = argument_differences(first, other)
         numbers = [difference for difference in differences if difference.dtypes is None]
@@ -137,67 +178,6 @@ class Causes:
             return "its inputs are the same"
         return "its inputs are the same as values of the baseline" if ours else ""
 
-    # -- gradients ---------------------------------------------------------------------------------------------------
-
-    def _cut_gradient(self, cones: tuple[Cone, Cone]) -> Cause | None:
-        """Return where one side cuts off a gradient that the other has: a detach, or a value that needs none."""
-        texts = (
-            "it cuts off the gradient that the baseline has here",
-            "it cuts off the gradient that the target has here",
-        )
-        found: list[tuple[int, Cause]] = []
-        for side, text in enumerate(texts):
-            cut = self._detach(side, cones[1 - side]) or self._first_cut(side)
-            first = cones[1 - side].first
-            if cut is not None and (
-                first is None or first.forward is None or cut.id <= max(first.id, first.forward.id)
-            ):
-                found.append((cut.id, _at("gradient", side, cut, text)))
-        return min(found, key=lambda pair: pair[0])[1] if found else None
-
-    def _detach(self, side: int, other: Cone) -> Call | None:
-        """Return the detach, on one side alone, of what a call made or read whose backward only the other side has."""
-        theirs = self._sides[1 - side]
-        detached = self._detached(side)
-        for number in self._detached(1 - side):
-            detached.pop(number, None)
-        for _, lost in sorted(other.calls.items()) if detached else ():
-            forward = lost.forward if lost.phase == "backward" else None
-            if forward is not None:
-                for _, value in (*theirs.flow.results(forward), *theirs.flow.reads(forward)):
-                    found = detached.get(theirs.numbers.get(value.id, 0))
-                    if found is not None:
-                        return found
-        return None
-
-    def _detached(self, side: int) -> dict[int, Call]:
-        """Return what the forward of a side detaches: the first call for each number."""
-        evaluation = self._sides[side]
-        found: dict[int, Call] = {}
-        for call in evaluation.flow.calls():
-            if call.op == _DETACH and call.phase == "forward":
-                for _, value in call.input_values():
-                    found.setdefault(evaluation.numbers.get(value.id, 0), call)
-        found.pop(0, None)
-        return found
-
-    def _first_cut(self, side: int) -> Call | None:
-        evaluation, other = self._sides[side], self._sides[1 - side]
-        flow, theirs = evaluation.flow, other.flow.rank
-        for call in flow.calls():
-            if call.phase != "forward":
-                continue
-            for _, value in call.output_values():
-                if not value.is_floating or value.requires_grad or value.undefined:
-                    continue
-                if not any(v.requires_grad for _, v in call.input_values()):
-                    continue
-                number = evaluation.numbers.get(value.id)
-                held = [theirs.value_by_id(i) for i in other.holders.get(number, ())] if number else []
-                if held and all(v.requires_grad for v in held):
-                    return call
-        return None
-
     def _at_an_end(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
         """Return the cause where every value has a counterpart, and an end has another one."""
         side = 0 if odd[0] else 1
@@ -205,9 +185,18 @@ class Causes:
         flow = self._sides[side].flow
         writer = flow.writer(end.value)
         call = writer[0] if writer else next(iter(flow.calls()))
-        kind: FindingKind = {"loss": "loss", "gradient": "gradient", "left": "left", "output": "result"}[end.kind]  # type: ignore[assignment]
+        kind: FindingKind = {"loss": "loss", "gradient": "gradient", "left": "left", "output": "result", "read": "result"}[end.kind]  # type: ignore[assignment]
         text = f"{end.name} is another one of the values that both sides have"
         return _at(kind, side, call, text)
+
+
+def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[str], tuple[list[End], list[End]]]:
+    """Return the ends that are computed first, of those that differ, and their kinds: what comes later follows."""
+    for kinds in (_FORWARD, ("gradient",), ("left",)):
+        found = tuple([end for end in ends if end.kind in kinds] for ends in odd)
+        if found[0] or found[1]:
+            return kinds, (found[0], found[1])
+    return (), ([], [])
 
 
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:

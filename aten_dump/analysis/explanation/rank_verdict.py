@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
 
@@ -19,6 +19,7 @@ from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness, Level, closeness
 from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
+from ..evaluation.numbers_in_python import NearCall, is_near
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
 from ..evidence.place_of_call import place_of
@@ -40,10 +41,11 @@ class Evaluated:
     sources: Sources
     ends: tuple[list[End], list[End]]
     odd: tuple[list[End], list[End]]  # ends that the other side does not have
+    near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
 
     @property
     def differs(self) -> bool:
-        return bool(self.odd[0] or self.odd[1])
+        return bool(self.odd[0] or self.odd[1] or self.near)
 
 
 def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool) -> Evaluated:
@@ -61,13 +63,13 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         for flow, one in zip(flows, left, strict=True)
     ]
     shared = Shared()
+    shared.in_python.apart = 0.0 if before is None else before.apart
     target = Evaluation(steps[0], shared, leads=True)
     target.run()
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    found = Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    found = _evaluated((target, baseline), sources, left)
     if not found.differs:
         return found
     moved = Evaluation(steps[0], Shared(), leads=True, jitter=JITTER)
@@ -75,8 +77,13 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     again = Shared()
     target.renumber(again, target.noise_beside(moved))
     baseline.renumber(again)
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    return Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    return _evaluated((target, baseline), sources, left)
+
+
+def _evaluated(sides: tuple[Evaluation, Evaluation], sources: Sources, left: tuple[Left, Left]) -> Evaluated:
+    ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
+    near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
+    return Evaluated(sides, sources, ends, unmatched(*ends, sides), near)
 
 
 class RankVerdict:
@@ -96,8 +103,8 @@ class RankVerdict:
 
     def run(self) -> None:
         if self._found.differs:
-            causes = Causes(self._found.sides, self._found.sources)
-            self.findings.append(self._finding(causes.find(self._found.odd)))
+            causes = Causes(self._found.sides, self._found.sources, self._found.ends)
+            self.findings.append(self._finding(causes.find(self._found.odd, self._found.near)))
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
         self._check_baseline()
