@@ -4,8 +4,9 @@ Theory of operation
     Data flows through Python too: a norm is read, a factor is computed of it, a call is given the factor. Numbers that
     both sides read of the same value stand for each other. What Python computed of them is not recorded. A number
     counts as computed if the same call of the other side is given one that is at most so many times further from it as
-    rounding has put numbers apart that were read before, in this step or the one before; but not if somebody wrote it
-    down, which few digits tell. That is an estimate, and counted as one.
+    rounding has put numbers apart that were read before, in this step or the one before; or if one number alone of the
+    other side's calls is as close. But not if somebody wrote it down, which few digits tell. That is an estimate, and
+    counted as one.
     A number that somebody wrote is an argument. The same call with another one is another function, even where the
     result hardly shows it (an epsilon): such calls are noted.
 """
@@ -39,11 +40,18 @@ class NearCall:
 
 @dataclass(slots=True)
 class NumbersInPython:
-    """The numbers that the target read and gave to calls, as far as the baseline's evaluation has come."""
+    """The numbers that the target read and gave to calls.
 
-    apart: float = 0.0  # the furthest that rounding has put numbers apart which both sides read, over the larger one
+    Attributes:
+        apart: the furthest that rounding has put numbers apart which both sides read, over the larger one.
+        unknown: ids of the target's calls that were given a number of which it is not known how it was computed.
+    """
+
+    apart: float = 0.0
+    unknown: set[int] = field(default_factory=set)
     _read: dict[tuple[int, ...], list[float]] = field(default_factory=dict)  # by numbers of what was read
     _given: dict[Hashable, list[tuple[tuple[float, ...], Call, dict[int, Signature]]]] = field(default_factory=dict)
+    _users: dict[float, list[int]] = field(default_factory=dict)  # of numbers that nobody wrote: the target's calls
 
     def read(self, of: tuple[int, ...], number: float) -> None:
         """Take a number that the target read of some values."""
@@ -62,14 +70,28 @@ class NumbersInPython:
     def note(self, masked: Hashable, floats: tuple[float, ...], call: Call, results: dict[int, Signature]) -> None:
         """Take the numbers that a call of the target was given, by its key without them."""
         self._given.setdefault(masked, []).append((floats, call, results))
+        for number in floats:
+            if not _is_written(number):
+                self._users.setdefault(number, []).append(call.id)
 
     def computed(self, masked: Hashable, floats: tuple[float, ...]) -> dict[float, float]:
         """Return the target's numbers for those of a call of the baseline that were computed of numbers read."""
-        for ours, _, _ in self._given.get(masked, ()) if self.apart else ():
+        for ours, call, _ in self._given.get(masked, ()) if self.apart else ():
             others = [(one, other) for one, other in zip(ours, floats, strict=True) if one != other]
             if others and all(self._is_computed(*pair) for pair in others):
+                self.unknown.add(call.id)
                 return {other: one for one, other in others}
-        return {}
+        return self._alike(floats) if self.apart else {}
+
+    def _alike(self, floats: tuple[float, ...]) -> dict[float, float]:
+        """Return the target's numbers for those that only one of the target's is next to, whatever the call."""
+        found = {}
+        for number in floats:
+            alike = [one for one in self._users if self._is_computed(one, number)] if number not in self._users else []
+            if len(alike) == 1:
+                found[number] = alike[0]
+                self.unknown.update(self._users[alike[0]])
+        return found
 
     def _is_computed(self, target: float, baseline: float) -> bool:
         if _is_written(target) or _is_written(baseline):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...dump import Call, Value
-from ..cone.cone import Cone, cone_of
+from ..cone.cone import Cone, cone_of, made_of_nothing
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.numbers_in_python import NearCall
@@ -66,7 +66,7 @@ class Causes:
             cut = CutGradients(self._sides, self._ends).find(cones, first_odd)
             if cut is not None:
                 return _at("gradient", cut.side, cut.call, cut.text)
-        firsts = [self._first(side, cones[side], kinds) for side in (0, 1)]
+        firsts = self._firsts(cones, kinds)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(first_odd)
         return self._behind_the_cut(cones, firsts[0], firsts[1])
@@ -78,13 +78,21 @@ class Causes:
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
 
-    def _first(self, side: int, cone: Cone, kinds: Container[str]) -> Call | None:
-        """Return the first call of a cone that may be the cause: not one of a forward of which all came out right."""
-        if kinds == _FORWARD:
-            return cone.first
-        right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
-        behind = cone_of(self._sides[side], (), right).calls
-        return next((call for number, call in sorted(cone.calls.items()) if number not in behind), cone.first)
+    def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
+        """Return the first call of either cone that may be the cause.
+
+        A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
+        distances) is none either: what is done with it is.
+        """
+        made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
+        found: list[Call | None] = []
+        for side, cone in enumerate(cones):
+            left_out: set[int] = set() if made[1 - side] else made[side]
+            if kinds != _FORWARD:
+                right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
+                left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
+            found.append(next((call for number, call in sorted(cone.calls.items()) if number not in left_out), cone.first))
+        return found
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
@@ -150,8 +158,45 @@ class Causes:
         rewired = [*self._rewired(first, other)]
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
+        special = self._shaped(first, other) or self._in_other_dtype(first, other)
+        if special is not None:
+            return special
         text = "from the same inputs it computes something else"
         return Cause("op", first, other, text, self._same_inputs(0, first, other))
+
+    def _shaped(self, first: Call, other: Call) -> Cause | None:
+        """Return the view that gives the same elements another shape, if two calls read them in other shapes."""
+        theirs = dict(self._sides[1].flow.reads(other))
+        for slot, value in self._sides[0].flow.reads(first):
+            if slot not in theirs or theirs[slot].shape == value.shape:
+                continue
+            text = f"{{}} is given the same elements in shape {list(value.shape)}, in the baseline {list(theirs[slot].shape)}"
+            for side, one in ((0, value), (1, theirs[slot])):
+                flow = self._sides[side].flow
+                maker = flow.maker(one)
+                if maker is not None and flow.is_view(maker):
+                    return _at("rewired", side, maker, text.format(first.name))
+            return Cause("rewired", first, other, text.format("it"), "", slot)
+        return None
+
+    def _in_other_dtype(self, first: Call, other: Call) -> Cause | None:
+        """Return where two calls that compute in other dtypes got these from."""
+        if _result_dtypes(first) == _result_dtypes(other):
+            return None
+        while (behind := self._makers_in_other_dtypes(first, other)) is not None:
+            first, other = behind
+        told = [str(one) for one in argument_differences(first, other) if one.dtypes is not None]
+        text = f"other arguments: {told[0]}" if told else "it computes in another dtype than the baseline"
+        return Cause("argument" if told else "op", first, other, text, self._same_inputs(0, first, other))
+
+    def _makers_in_other_dtypes(self, first: Call, other: Call) -> tuple[Call, Call] | None:
+        theirs = dict(self._sides[1].flow.reads(other))
+        for slot, value in self._sides[0].flow.reads(first):
+            if slot in theirs and theirs[slot].dtype != value.dtype:
+                makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
+                if makers[0] is not None and makers[1] is not None and makers[0].op == makers[1].op:
+                    return makers  # type: ignore[return-value]
+        return None
 
     def _is_odd_source(self, side: int, value: Value) -> bool:
         evaluation, other = self._sides[side], self._sides[1 - side]
@@ -202,6 +247,10 @@ def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[st
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:
     """Return a cause at a call of one side."""
     return Cause(kind, None if side else call, call if side else None, text)
+
+
+def _result_dtypes(call: Call) -> list[str]:
+    return [value.dtype_name for _, value in call.result_values()]
 
 
 def _op(call: Call) -> str:

@@ -121,10 +121,11 @@ class CutGradients:
 
     @staticmethod
     def _has_node(evaluation: Evaluation, number: int) -> bool:
-        """Return True if autograd made a node of a call that made a value."""
+        """Return True if autograd made a node of each call that made a value."""
         flow = evaluation.flow
         makers = (flow.maker(flow.rank.value_by_id(held)) for held in evaluation.holders.get(number, ()))
-        return any(maker is not None and maker.sequence_nr is not None for maker in makers)
+        found = [maker.sequence_nr is not None for maker in makers if maker is not None and not flow.is_view(maker)]
+        return bool(found) and all(found)
 
     def _detaches(self, side: int) -> Iterator[tuple[int, Call]]:
         """Yield what a side detaches more often than the other: each op of autograd's keeps its own detached."""

@@ -19,7 +19,7 @@ from ...dump import Call, RankDump, Value
 from ..distance.value_distance import Closeness, Level, closeness
 from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
-from ..evaluation.numbers_in_python import NearCall, is_near
+from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
 from ..evidence.place_of_call import place_of
@@ -69,6 +69,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
+    target.unproven |= dict.fromkeys(shared.in_python.unknown, COMPUTED)
     found = _evaluated((target, baseline), sources, left)
     if not found.differs:
         return found
@@ -168,18 +169,19 @@ class RankVerdict:
         close = self._close(*values)
         how = pair.how if pair is not None and pair.baseline.id == maker.id else "flow"
         places = self._place(call), self._place(maker)
+        note = COMPUTED if self._found.sides[0].unproven.get(call.id) == COMPUTED else close.reason
         if close.bitwise or not close.known:
             status: Status = "same" if close.bitwise else "unknown"
-            self.rows.append(Row(*places, how, slot, status, close, note=close.reason, floor_from="exact"))
+            self.rows.append(Row(*places, how, slot, status, close, note=note, floor_from="exact"))
             return
         own = self._own_error(call, slot)
         if own is None:
-            self.rows.append(Row(*places, how, slot, "within", close, note=close.reason, floor_from="semantics"))
+            self.rows.append(Row(*places, how, slot, "within", close, note=note, floor_from="semantics"))
             return
         ratio = own.ratio / SUSPECT
         row = Row(
             *places, how, slot, "different" if ratio > 1 else "within", close, SUSPECT * own.floor, "replay", ratio,
-            own.error, floor_reason=f"{SUSPECT:g} times {own.reason}" if own.reason else "",
+            own.error, note=note, floor_reason=f"{SUSPECT:g} times {own.reason}" if own.reason else "",
         )  # fmt: skip
         self.rows.append(row)
         if ratio > 1:
