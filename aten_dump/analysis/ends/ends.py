@@ -85,9 +85,9 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
         number, leaf = number_of(evaluation, value), left.leaves.get(name)
         found.append(End("gradient", name, value, number, leaf=leaf, is_named=name in rank.gradients))
     for name, values in left.changed.items():
-        value = next((value for value in reversed(values) if not _is_dropped(evaluation, value)), None)
-        if value is not None:
-            found.append(End("gradient", name + _AS_LEFT, value, evaluation.numbers.get(value.id)))
+        kept = [value for value in values if not _is_dropped(evaluation, value)]
+        if kept:
+            found.append(End("gradient", name + _AS_LEFT, kept[-1], evaluation.numbers.get(kept[-1].id)))
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
         if number is not None and number != evaluation.numbers.get(place.before.id):
@@ -275,7 +275,7 @@ def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Eval
 def _by_leaf(ends: Sequence[End], evaluation: Evaluation) -> dict[int | None, End]:
     """Return the gradients of leaves without names, by the number of the leaf, where that is one leaf's alone."""
     numbers = _of_leaves(ends, evaluation)
-    found = {}
+    found: dict[int | None, End] = {}
     for end in ends:
         number = evaluation.numbers.get(end.leaf.id) if end.leaf is not None and not end.is_named else None
         if number is not None and numbers[number] == 1:

@@ -18,6 +18,13 @@ from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 
 _MOST_NAMED: Final = 3
+_KINDS: Final[dict[str, FindingKind]] = {
+    "loss": "loss",
+    "gradient": "gradient",
+    "left": "left",
+    "output": "result",
+    "read": "result",
+}
 _FORWARD: Final = ("loss", "output", "read")
 
 
@@ -91,7 +98,8 @@ class Causes:
             if kinds != _FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
                 left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
-            found.append(next((call for number, call in sorted(cone.calls.items()) if number not in left_out), cone.first))
+            calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out)
+            found.append(next(calls, cone.first))
         return found
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
@@ -170,7 +178,8 @@ class Causes:
         for slot, value in self._sides[0].flow.reads(first):
             if slot not in theirs or theirs[slot].shape == value.shape:
                 continue
-            text = f"{{}} is given the same elements in shape {list(value.shape)}, in the baseline {list(theirs[slot].shape)}"
+            shapes = list(value.shape), list(theirs[slot].shape)
+            text = f"{{}} is given the same elements in shape {shapes[0]}, in the baseline {shapes[1]}"
             for side, one in ((0, value), (1, theirs[slot])):
                 flow = self._sides[side].flow
                 maker = flow.maker(one)
@@ -230,7 +239,7 @@ class Causes:
         flow = self._sides[side].flow
         writer = flow.writer(end.value)
         call = writer[0] if writer else next(iter(flow.calls()))
-        kind: FindingKind = {"loss": "loss", "gradient": "gradient", "left": "left", "output": "result", "read": "result"}[end.kind]  # type: ignore[assignment]
+        kind = _KINDS[end.kind]
         text = f"{end.name} is another one of the values that both sides have"
         return _at(kind, side, call, text)
 

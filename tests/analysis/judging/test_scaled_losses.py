@@ -80,7 +80,9 @@ def test_a_bug_beside_another_scale_is_the_headline(tmp_path: Path, bug: dict[st
     assert found.verdict == "different" and found.cause is not None
     if op:
         assert found.cause.row.place.op == op
-        assert found.cause.text == "other arguments: other is 1.5, in the baseline 1.0", "the temperature, not the scale"
+        assert found.cause.text == "other arguments: other is 1.5, in the baseline 1.0", (
+            "the temperature, not the scale"
+        )
 
 
 def test_a_bug_beside_another_scale_is_the_headline_of_statistics_too(tmp_path: Path) -> None:
