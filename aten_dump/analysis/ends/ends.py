@@ -106,7 +106,10 @@ def _leaves(flow: DataFlow) -> dict[str, Value]:
 
 
 def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
-    """Return what calls other than the optimizer's made of gradients after the backward, by name, in order."""
+    """Return what calls other than the optimizer's made of gradients after the backward, by name, in order.
+
+    What the optimizer reads is among it, and what nobody reads. What else the program computes with shows there.
+    """
     names = {value.record.place: (name, value) for name, value in flow.rank.gradients.items() if value.storage}
     found: dict[str, list[Value]] = {}
     for record in flow.rank.tables.values.records() if names else ():
@@ -116,7 +119,25 @@ def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
             writer = flow.writer(value)
             if writer is not None and writer[0].phase != "optimizer":
                 found.setdefault(name, []).append(value)
-    return {name: sorted(values, key=lambda value: value.version) for name, values in found.items()}
+    readers = _phases_of_readers(flow) if found else {}
+    is_end = {
+        value.id: "optimizer" in phases or not phases
+        for values in found.values()
+        for value in values
+        for phases in [readers.get((value.storage, value.version), set())]
+    }
+    kept = {name: [value for value in values if is_end[value.id]] for name, values in found.items()}
+    return {name: sorted(values, key=lambda value: value.version) for name, values in kept.items()}
+
+
+def _phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
+    """Return in which phases calls compute with the memory of each moment."""
+    found: dict[tuple[int, int], set[str]] = {}
+    for call in flow.calls():
+        if flow.results(call):
+            for _, value in flow.reads(call):
+                found.setdefault((value.storage, value.version), set()).add(call.phase)
+    return found
 
 
 def _is_dropped(evaluation: Evaluation, value: Value) -> bool:
