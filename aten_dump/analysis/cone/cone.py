@@ -87,6 +87,8 @@ def made_of_nothing(evaluation: Evaluation, cone: Cone, other: Container[int]) -
 
 
 def _covers(whole: Value, part: Value) -> bool:
-    """Return True if a write to one value leaves nothing of what another one saw."""
+    """Return True if a write to one value leaves nothing of what another one saw; of what has no strides, False."""
+    if {whole.layout_name, part.layout_name} != {"strided"}:
+        return False
     (low, high), (start, end) = extent(whole), extent(part)
     return low <= start and end <= high
