@@ -30,7 +30,8 @@ from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
 from ..signatures.signature import Signature, sign, sign_value, sum_of_scalars
 from .memory import UNREADABLE, Group, Memory, group_of
-from .plan import CallPlan, plan_of
+from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
+from .plan import CallPlan, plan_of, without_floats
 
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
@@ -106,7 +107,7 @@ class Shared:
     numbering: Numbering = field(default_factory=Numbering)
     choices: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)  # of the target, by float64 contents
     outcomes: dict[Hashable, dict[str, Value]] = field(default_factory=dict)  # of the target's unrun calls
-    read_numbers: dict[tuple[int, ...], list[float]] = field(default_factory=dict)  # by number of what was read
+    in_python: NumbersInPython = field(default_factory=NumbersInPython)
 
 
 class Evaluation:
@@ -119,7 +120,7 @@ class Evaluation:
         numbers: of values, by id.
         signatures: of the values that were looked at, by id.
         sources: the values that no call made and that calls read, by id.
-        unproven: why calls were not evaluated, by id.
+        unproven: why calls were not evaluated, or not on numbers of their own, by id.
         holders: the ids of the values that have a number.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
     """
@@ -159,6 +160,8 @@ class Evaluation:
         self._jitter = jitter
         self._watch = watch
         self._memory = Memory(self._load, seed=int(leads))
+        self.in_python = shared.in_python
+        self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
         self._literals: dict[float, float] = {}
         self._left: list[tuple[Value, Signature]] = []
         self._began: dict[int, int] = {}
@@ -293,7 +296,7 @@ class Evaluation:
         call = plan.call
         for _, value in plan.reads:
             self.number_of(value)
-        key = plan.key(self._numbers_read(plan), self._literals)
+        key = self._key(plan)
         known = None if plan.draws else self._shared.numbering.by_key(key)
         try:
             made = self._run(plan)
@@ -334,6 +337,30 @@ class Evaluation:
                 numbers.append(self._give(value, self._shared.numbering.new() if same is None else same))
         if known is None and not plan.draws:
             self._shared.numbering.keep(key, tuple(numbers))
+            self._note(plan, key)
+
+    def _key(self, plan: CallPlan) -> Hashable:
+        """Return the key of a call, with the target's numbers for those that were computed of numbers read."""
+        key = plan.key(self._numbers_read(plan), self._literals)
+        if not self._leads and (plan.draws or self._shared.numbering.by_key(key) is None):
+            stand_ins = self.in_python.computed(*without_floats(key))
+            if stand_ins:
+                self._literals |= stand_ins
+                self.unproven[plan.call.id] = COMPUTED
+                return plan.key(self._numbers_read(plan), self._literals)
+        return key
+
+    def _note(self, plan: CallPlan, key: Hashable) -> None:
+        """Note what numbers a call of the target was given, or that a call of the baseline was given others."""
+        masked, floats = without_floats(key)
+        if not floats:
+            return
+        results = [value.id for value in plan.results.values()]
+        if self._leads:
+            signatures = {number: self.signatures[number] for number in results if number in self.signatures}
+            self.in_python.note(masked, floats, plan.call, signatures)
+        else:
+            self.near += self.in_python.near(masked, floats, plan.call, self.signatures)
 
     def _numbers_read(self, plan: CallPlan) -> dict[int, int]:
         numbers = self.numbers
@@ -428,9 +455,9 @@ class Evaluation:
             return
         read = tuple(self.numbers.get(value.id, 0) for _, value in plan.reads)
         if self._leads:
-            self._shared.read_numbers.setdefault(read, []).append(item)
-        elif (found := self._shared.read_numbers.get(read)) is not None:
-            self._literals[item] = found[0]
+            self.in_python.read(read, item)
+        elif (found := self.in_python.read_alike(read, item, plan.call)) is not None:
+            self._literals[item] = found
 
     # -- sources -----------------------------------------------------------------------------------------------------
 

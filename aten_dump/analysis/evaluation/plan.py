@@ -71,6 +71,21 @@ def _copied(call: Call) -> tuple[Value, Value] | None:
     return (found[0], found[1]) if is_of_bytes and found[0].numel == found[1].numel else None
 
 
+def without_floats(key: Hashable) -> tuple[Hashable, tuple[float, ...]]:
+    """Return the key of a call without the floating numbers among its arguments, and these numbers."""
+    floats: list[float] = []
+
+    def masked(part: Any) -> Hashable:
+        if not isinstance(part, tuple):
+            return part  # type: ignore[no-any-return]
+        if len(part) == 2 and part[0] == "float":
+            floats.append(part[1])
+            return "float"
+        return tuple(masked(one) for one in part)
+
+    return masked(key), tuple(floats)
+
+
 def plan_of(flow: DataFlow) -> list[CallPlan]:
     """Return the calls of a step, as evaluations need them."""
     random = flow.rank.tables.random

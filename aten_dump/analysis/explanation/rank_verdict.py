@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -25,6 +25,7 @@ from ..distance.value_distance import Closeness, Level
 from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, wanted_of
 from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
+from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
 from ..evidence.noise_floors import limits_of
@@ -56,10 +57,11 @@ class Evaluated:
     steps: tuple[EvaluatedStep, EvaluatedStep]
     unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
     unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
+    near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
 
     @property
     def differs(self) -> bool:
-        return bool(self.odd[0] or self.odd[1])
+        return bool(self.odd[0] or self.odd[1] or self.near)
 
 
 def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool) -> Evaluated:
@@ -74,11 +76,13 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     left = Left(flows[0]), Left(flows[1])
     steps = _step(flows[0], left[0]), _step(flows[1], left[1])
     shared = Shared()
+    shared.in_python.apart = 0.0 if before is None else before.apart
     target = Evaluation(steps[0], shared, leads=True)
     target.run()
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
+    target.unproven |= dict.fromkeys(shared.in_python.unknown, COMPUTED)
     found = _settled(
         (target, baseline),
         steps,
@@ -141,13 +145,14 @@ def _with_ends(
     in_memory, others = LeftEnds(ends, sides, before), unmatched(*ends, sides)
     odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
     unknown = tuple(in_memory.unknown)
+    near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
     is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
-    if any(odd) or is_trained:
-        return Evaluated(sides, sources, ends, odd, steps, [], unknown)
+    if any(odd) or near or is_trained:
+        return Evaluated(sides, sources, ends, odd, steps, [], unknown, near)
     more = taken_besides(sides)
     odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
     unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
-    return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown)
+    return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near)
 
 
 def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: list[End]) -> bool:
@@ -182,8 +187,8 @@ class RankVerdict:
 
     def run(self) -> None:
         if self._found.differs:
-            causes = Causes(self._found.sides, self._found.sources, self._pairs)
-            self.findings.append(self._finding(causes.find(self._found.odd)))
+            causes = Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs)
+            self.findings.append(self._finding(causes.find(self._found.odd, self._found.near)))
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
         self._check_baseline()
@@ -275,9 +280,10 @@ class RankVerdict:
         close = self._close(*values)
         how = pair.how if pair is not None and pair.baseline.id == maker.id else "flow"
         places = self._place(call), self._place(maker)
+        note = COMPUTED if self._found.sides[0].unproven.get(call.id) == COMPUTED else close.reason
         if close.bitwise or not close.known:
             status: Status = "same" if close.bitwise else "unknown"
-            self.rows.append(Row(*places, how, slot, status, close, note=close.reason, floor_from="exact"))
+            self.rows.append(Row(*places, how, slot, status, close, note=note, floor_from="exact"))
             return
         if is_collective(call.op):
             self._lean(call, maker)
@@ -288,7 +294,7 @@ class RankVerdict:
         ratio = own.ratio / SUSPECT
         row = Row(
             *places, how, slot, "different" if ratio > 1 else "within", close, SUSPECT * own.floor, "replay", ratio,
-            own.error, floor_reason=f"{SUSPECT:g} times {own.reason}" if own.reason else "",
+            own.error, note=note, floor_reason=f"{SUSPECT:g} times {own.reason}" if own.reason else "",
         )  # fmt: skip
         self.rows.append(row)
         if ratio > 1:

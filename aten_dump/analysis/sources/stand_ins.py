@@ -76,6 +76,11 @@ class LeftBefore:
         self._recorded = Recorded()
         self._by_size: dict[tuple[int, int], dict[Contents, set[int]]] = {}
 
+    @property
+    def apart(self) -> float:
+        """How far rounding put numbers apart that both sides read of tensors."""
+        return self._sides[0].in_python.apart
+
     def numbers(self, side: int, numel: int, contents: Contents) -> set[int]:
         """Return the numbers of the values of a side that the step before left with some contents."""
         key = side, numel
