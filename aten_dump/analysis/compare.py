@@ -17,6 +17,7 @@ from itertools import pairwise
 from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
 from ..store.run_json import ranges_of
+from .compare_steps import is_evaluated
 from .comparison import Comparison
 from .evidence.findings import RankEvidence
 from .evidence.row_summary import MOST_WHOLE, PackedRows
@@ -48,7 +49,6 @@ def compare(
     data: bool = True,
     together: bool | None = None,
     batch_shard: int | None = None,
-    evaluate: bool = True,
     allow_ops: Sequence[str] = (),
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -68,7 +68,6 @@ def compare(
         data: read tensors; False compares hashes and statistics only.
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
-        evaluate: preview: decide by running both steps in float64 from the same sources (needs ``data="tensor"``).
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
@@ -78,7 +77,7 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    options = replay, data, batch_shard, evaluate
+    options = replay, data, batch_shard
     settings = Settings(_mapping(mapping), make_rules(rules), *options, allowed_patterns(allow_ops))
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
@@ -165,7 +164,7 @@ def _run(
     """Run the tasks; return what they found, and a sentence about those whose worker ended."""
     chains: dict[Hashable, list[Task]] = {}
     for task in tasks:
-        chains.setdefault(task.ranks if task.settings.evaluate and not task.together else id(task), []).append(task)
+        chains.setdefault(task.ranks if is_evaluated(task) else id(task), []).append(task)
     found: dict[int, RankEvidence] = {}  # by id() of the task
     lost: list[tuple[int, int]] = []
     packs = len(tasks) > MOST_WHOLE

@@ -6,7 +6,6 @@ What has no bytes, or only some of its ops (statistics, hashes, a selection), is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..dump import RankDump, open_dump
@@ -36,13 +35,12 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     differed = False
     unknown = bool(tasks) and tasks[0].steps[0] > 0  # what the step before left
     for task in tasks:
-        why_not = _why_not_evaluated(task) if task.settings.evaluate else ""
-        if why_not or not task.settings.evaluate:
+        if not _can_be_evaluated(task):
             before, differed, unknown = None, False, True
-            yield _with_note(compare_task(task), why_not)
+            yield compare_task(task)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
-            target, baseline = (with_parts(open_dump(path).rank(step, rank)) for _, path, step, rank in _sides(task))
+            target, baseline = (with_parts(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
             if is_equal_step(target, baseline):
                 before, unknown = None, False  # the next step begins with equal bytes
                 yield of_what_is_whole(
@@ -60,37 +58,30 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
         yield of_what_is_whole(found, tuple(f"a dump is damaged: {one}" for one in damage))
 
 
-def _why_not_evaluated(task: Task) -> str:
-    """Return why a task cannot be evaluated, a clause; "" if it can."""
+def is_evaluated(task: Task) -> bool:
+    """Return True if a task is evaluated, as far as its settings tell: then it needs what the step before left."""
     settings = task.settings
-    if task.together or task.control is not None or settings.rules or not (settings.replay and settings.data):
-        return "it is compared by rules, a control, statistics or ranks put together"
-    for side, path, step, rank in _sides(task):
-        lacks = _lacks(open_dump(path).rank(step, rank))
-        if lacks:
-            return f"the {side} {lacks}"
-    return ""
+    is_plain = not task.together and task.control is None and not settings.rules
+    return is_plain and settings.replay and settings.data
 
 
-def _sides(task: Task) -> Iterator[tuple[str, str, int, int]]:
-    yield from zip(("target", "baseline"), (task.target, task.baseline), task.steps, task.ranks, strict=True)
+def _can_be_evaluated(task: Task) -> bool:
+    """Return True if all that an evaluation needs was recorded, and nothing else was asked for."""
+    return is_evaluated(task) and all(_has_all(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
 
 
-def _lacks(rank: RankDump) -> str:
-    """Return what a recording lacks that an evaluation needs, a clause; "" for nothing."""
+def _sides(task: Task) -> Iterator[tuple[str, int, int]]:
+    yield from zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
+
+
+def _has_all(rank: RankDump) -> bool:
+    """Return True if a recording has all that an evaluation needs: the bytes of all ops."""
     config = rank.config
     if config.get("data") not in ("tensor", "full") or config.get("sample"):
-        return 'was recorded without the bytes of its tensors (data="tensor" or "full")'
-    if config.get("io", "all") != "all" or not records_all_ops(rank):
-        return "was recorded with a selection of its ops or values"
-    if rank.lacks:
-        return f"is {rank.lacks}"
-    return "" if any(call.kind == "aten" for call in rank.calls) else "has no ops"
-
-
-def _with_note(found: RankEvidence, why_not: str) -> RankEvidence:
-    """Add why a step was not evaluated, if that was asked for."""
-    return replace(found, notes=(*found.notes, f"not evaluated, as {why_not}")) if why_not else found
+        return False
+    if config.get("io", "all") != "all" or not records_all_ops(rank) or rank.lacks:
+        return False
+    return any(call.kind == "aten" for call in rank.calls)
 
 
 def _equal(task: Task, target: RankDump, baseline: RankDump) -> RankEvidence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump import compare as compare_dumps
+from aten_dump import compare
 from tests.analysis.judging.steps import record as record_steps
 
-compare = partial(compare_dumps, evaluate=True)
 X = torch.linspace(-2, 2, 48).view(4, 12)
 
 
