@@ -143,7 +143,10 @@ def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: 
 
 
 class RankVerdict:
-    """Makes the rows and findings of one evaluated step."""
+    """Makes the rows and findings of one evaluated step.
+
+    It has more than twenty methods: rows and findings are made of the same numbers.
+    """
 
     def __init__(self, found: Evaluated, pairs: Sequence[Pair], replays: Replays) -> None:
         self._found = found
