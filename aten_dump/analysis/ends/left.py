@@ -40,6 +40,9 @@ class LeftEnds:
                     groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
         for ours, theirs in groups.values():
             self._compare(ours, theirs)
+        if self.odd[0] and self.odd[1]:  # they may be the same memory, which began otherwise
+            one, other = ([replace(end, is_alone=False) for end in side] for side in self.odd)
+            self.odd = one, other
 
     def _compare(self, ours: list[End], theirs: list[End]) -> None:
         """Compare memory that began the same."""
