@@ -56,9 +56,19 @@ class LeftEnds:
             for place, end in enumerate(rest):
                 twin = others[place] if place < len(others) else None
                 if end.is_changed and (is_paired or not end.is_read) and self._is_odd(side, end, twin):
-                    self._add(side, replace(end, is_alone=True) if twin is None else end)
+                    is_alone = twin is None and not self._is_written(1 - side, end)
+                    self._add(side, replace(end, is_alone=is_alone))
                     if twin is not None:
                         self._add(1 - side, twin)
+
+    def _is_written(self, side: int, end: End) -> bool:
+        """Tell whether a side writes, within larger memory, to some that began as the other's did."""
+        evaluation = self._sides[side]
+        began = self._sides[1 - side].began(end.buffer)
+        storages = {v.storage for v in evaluation.sources.values() if evaluation.numbers.get(v.id) == began}
+        storages -= {0, *(value.storage for value in evaluation.left)}
+        records = evaluation.flow.rank.tables.values.records() if storages else ()
+        return any(record.version and record.storage in storages for record in records)
 
     def _add(self, side: int, end: End) -> None:
         if end not in self.odd[side]:
