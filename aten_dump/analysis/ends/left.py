@@ -87,8 +87,8 @@ class LeftEnds:
         evaluation, other = self._sides[side], self._sides[1 - side]
         if end.number is None or end.number not in other.holders:
             return end.number is not None
-        if end.buffer is None:
-            return False
+        if end.buffer is None or (twin is not None and twin.number == end.number):
+            return end.buffer is not None  # as good as equal, and changed otherwise: an update may be tiny
         began = evaluation.began(end.buffer)
         held = next((value for value in other.sources.values() if other.numbers.get(value.id) == began), None)
         kept = self._kept[1 - side].keeps(end.number, evaluation.left_as(end.buffer), held)
