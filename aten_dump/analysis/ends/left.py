@@ -40,6 +40,9 @@ class LeftEnds:
                     groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
         for ours, theirs in groups.values():
             self._compare(ours, theirs)
+        if self.odd[0] and self.odd[1]:  # they may be the same memory, which began otherwise
+            one, other = ([replace(end, is_alone=False) for end in side] for side in self.odd)
+            self.odd = one, other
 
     def _compare(self, ours: list[End], theirs: list[End]) -> None:
         """Compare memory that began the same."""
@@ -53,9 +56,19 @@ class LeftEnds:
             for place, end in enumerate(rest):
                 twin = others[place] if place < len(others) else None
                 if end.is_changed and (is_paired or not end.is_read) and self._is_odd(side, end, twin):
-                    self._add(side, replace(end, is_alone=True) if twin is None else end)
+                    is_alone = twin is None and not self._is_written(1 - side, end)
+                    self._add(side, replace(end, is_alone=is_alone))
                     if twin is not None:
                         self._add(1 - side, twin)
+
+    def _is_written(self, side: int, end: End) -> bool:
+        """Tell whether a side writes, within larger memory, to some that began as the other's did."""
+        evaluation = self._sides[side]
+        began = self._sides[1 - side].began(end.buffer)
+        storages = {v.storage for v in evaluation.sources.values() if evaluation.numbers.get(v.id) == began}
+        storages -= {0, *(value.storage for value in evaluation.left)}
+        records = evaluation.flow.rank.tables.values.records() if storages else ()
+        return any(record.version and record.storage in storages for record in records)
 
     def _add(self, side: int, end: End) -> None:
         if end not in self.odd[side]:
@@ -74,8 +87,8 @@ class LeftEnds:
         evaluation, other = self._sides[side], self._sides[1 - side]
         if end.number is None or end.number not in other.holders:
             return end.number is not None
-        if end.buffer is None:
-            return False
+        if end.buffer is None or (twin is not None and twin.number == end.number):
+            return end.buffer is not None  # as good as equal, and changed otherwise: an update may be tiny
         began = evaluation.began(end.buffer)
         held = next((value for value in other.sources.values() if other.numbers.get(value.id) == began), None)
         kept = self._kept[1 - side].keeps(end.number, evaluation.left_as(end.buffer), held)

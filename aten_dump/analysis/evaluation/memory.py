@@ -3,8 +3,8 @@
 Theory of operation
     Views run as they did and share memory, so that a write through one is seen through the others: after it, the same
     memory, seen with the same geometry, is the next version's value. A value that no call showed with its geometry is
-    laid over a tensor of its storage. Memory that nothing wrote holds random numbers, others
-    on each side: what depends on them has no counterpart.
+    laid over a tensor of its storage. Memory that nothing wrote holds random numbers, others on each side: what depends
+    on them has no counterpart.
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ class Cause:
 
 
 class Causes:
-    """Finds the cause of ends that differ."""
+    """Finds the cause of ends that differ.
+
+    It has more than twenty methods, one for each thing that may tell two calls apart.
+    """
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class Causes:
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
 
     def _reading_others(self, cones: tuple[Cone, Cone]) -> Cause | None:
-        """Return the cause where the first calls that compute something are alike, and read other memory."""
+        """Return the cause where the first calls that compute are alike, and read other memory from outside."""
         found = [computing(side.flow, cone) for side, cone in zip(self._sides, cones, strict=True)]
         first, other = found
         if first is None or other is None or first.op != other.op or argument_differences(first, other):
