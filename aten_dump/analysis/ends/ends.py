@@ -63,12 +63,13 @@ def _is_state(memory: LeftMemory, place: LeftPlace) -> bool:
 def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     """Return the ends of an evaluated step."""
     rank = evaluation.flow.rank
-    roots = roots_of(rank)
+    roots = [_held(value) for value in roots_of(rank)]
     found = [
         End("loss", f"loss {number}" if len(roots) > 1 else "loss", value, number_of(evaluation, value))
         for number, value in enumerate(roots)
     ]
-    found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in rank.gradients.items()]
+    gradients = [(name, _held(value)) for name, value in rank.gradients.items()]
+    found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in gradients]
     leaves = _leaf_gradients(evaluation.flow)
     found += [End("gradient", name, value, number_of(evaluation, value)) for name, value in leaves]
     for value, place in left.buffers:
@@ -83,7 +84,13 @@ def wanted_of(flow: DataFlow) -> set[int]:
     found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
     found += [value for _, _, value in _returned(flow)]
     found += [value for _, value in _leaf_gradients(flow)]
-    return {value.id for value in found}
+    return {_held(value).id for value in found}
+
+
+def _held(value: Value) -> Value:
+    """Return the tensor that a rank holds of a distributed one."""
+    local = (value.extra or {}).get("local") if value.opaque else None
+    return value if local is None else value.rank.value_by_id(local)
 
 
 def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
