@@ -82,12 +82,13 @@ class Left:
 def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     """Return the ends of an evaluated step."""
     rank = evaluation.flow.rank
-    roots = roots_of(rank)
+    roots = [_held(value) for value in roots_of(rank)]
     found = [
         End("loss", f"loss {number}" if len(roots) > 1 else "loss", value, number_of(evaluation, value))
         for number, value in enumerate(roots)
     ]
-    for name, value in (*rank.gradients.items(), *_leaf_gradients(evaluation.flow)):
+    gradients = [(name, _held(value)) for name, value in rank.gradients.items()]
+    for name, value in (*gradients, *_leaf_gradients(evaluation.flow)):
         number, leaf = number_of(evaluation, value), left.leaves.get(name)
         found.append(End("gradient", name, value, number, leaf=leaf, is_named=name in rank.gradients))
     for name, values in left.changed.items():
@@ -160,7 +161,13 @@ def wanted_of(flow: DataFlow) -> set[int]:
     found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
     found += [value for _, _, value in _returned(flow)]
     found += [value for _, value in _leaf_gradients(flow)]
-    return {value.id for value in found}
+    return {_held(value).id for value in found}
+
+
+def _held(value: Value) -> Value:
+    """Return the tensor that a rank holds of a distributed one."""
+    local = (value.extra or {}).get("local") if value.opaque else None
+    return value if local is None else value.rank.value_by_id(local)
 
 
 def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
