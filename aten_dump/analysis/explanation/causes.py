@@ -134,7 +134,12 @@ class Causes:
             if kinds != _FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
                 left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
-            calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out)
+            asked = {
+                number
+                for number in left_out & self._pairs[side].keys()
+                if self._is_asked_otherwise(self._pairs[side][number])
+            }
+            calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
             found.append(next(calls, cone.first))
         return found
 

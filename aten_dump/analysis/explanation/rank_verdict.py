@@ -119,7 +119,8 @@ def _settled(
     found = ask(sides)
     if not found.differs:
         return found
-    rounded = rounded_sources(found.sources.target), rounded_sources(found.sources.baseline)
+    flows = sides[0].flow, sides[1].flow
+    rounded = rounded_sources(flows, found.sources, 0), rounded_sources(flows, found.sources, 1)
     moved = Evaluation(steps[0], Shared(), {**contents[0], **rounded[0]}, leads=True, jitter=JITTER)
     moved.run()
     shared = Shared()

@@ -25,6 +25,7 @@ class Distances:
     def __init__(self, step: EvaluatedStep, exact: Mapping[int, torch.Tensor]) -> None:
         """Evaluate a step; `exact` has the contents of sources that it holds with fewer digits, by value id."""
         self.by_value: dict[int, float] = {}
+        self._is_scaled = bool(step.loss_scales)
         for number, contents in exact.items():
             self._watch(step.flow.rank.value_by_id(number), contents)
         self.evaluation = Evaluation(step, Shared(), exact, leads=True, watch=self._watch)
@@ -37,7 +38,7 @@ class Distances:
             except UNREADABLE:
                 return
             if recorded.shape == meaning.shape:
-                self.by_value[value.id] = distance(recorded, meaning)
+                self.by_value[value.id] = distance(recorded, meaning, scaled=self._is_scaled)
 
     def of(self, value: Value) -> float:
         """Return the distance of a value, of the one that its writer left for a view; 0 for a source."""
@@ -62,12 +63,17 @@ def exact_sources(pairs: Sequence[tuple[Value, Value, How]], side: int) -> dict[
     return found
 
 
-def distance(recorded: torch.Tensor, meaning: torch.Tensor) -> float:
-    """Return the L2 norm of the difference over that of the meaning, of the elements that are finite in both."""
+def distance(recorded: torch.Tensor, meaning: torch.Tensor, *, scaled: bool = False) -> float:
+    """Return the L2 norm of the difference over that of the meaning, of the elements that are finite in both.
+
+    With `scaled`, that of the nearest multiple of what was recorded: the loss may be scaled in the recording.
+    """
     if recorded.layout is not torch.strided or meaning.layout is not torch.strided:
         return 0.0
     finite = recorded.isfinite() & meaning.isfinite()
     if not bool(finite.all()):
         recorded, meaning = recorded[finite], meaning[finite]
+    if scaled and (square := float((recorded * recorded).sum())):
+        recorded = recorded * (float((recorded * meaning).sum()) / square)
     off, size = float((recorded - meaning).norm()), float(meaning.norm())
     return off / size if size else (math.inf if off else 0.0)

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -229,16 +229,25 @@ class _Matching:
         return self._found
 
 
-def rounded_sources(values: Iterable[Value]) -> dict[int, torch.Tensor]:
+def rounded_sources(sides: tuple[DataFlow, DataFlow], sources: Sources, side: int) -> dict[int, torch.Tensor]:
     """Return other contents, by id, for sources of few digits that stand for nothing: each a rounding away.
 
     The other side may compute, with all digits, what was stored here rounded, such as weights that adapters were merged
-    into. An evaluation with these contents says how far that moves each value.
+    into. An evaluation with these contents says how far that moves each value. A source in whose role the other side
+    has one that stands for nothing either is that one with other contents.
     """
     generator = torch.Generator().manual_seed(11)
     found = {}
-    for value in values:
-        if value.is_floating and not value.dtype.is_complex and value.dtype.itemsize < _DIGITS_BYTES:
+    odd = (sources.target, sources.baseline)
+    ours, theirs = roles(sides[side]), roles(sides[1 - side])
+    others = {theirs.get(value.id) for value in odd[1 - side]}
+    for value in odd[side]:
+        if (
+            ours.get(value.id) not in others
+            and value.is_floating
+            and not value.dtype.is_complex
+            and value.dtype.itemsize < _DIGITS_BYTES
+        ):
             try:
                 tensor = start_tensors([value])[value.id]
             except UNREADABLE:
