@@ -204,10 +204,15 @@ class RankVerdict:
 
     @property
     def unknown_ends(self) -> tuple[str, ...]:
-        """The names of the ends that depend on memory that nothing wrote, or that may have been kept."""
+        """The names of the ends that depend on memory that nothing wrote, or that may have been kept.
+
+        Beside a loss that is known, one that was made of nothing is none: a pipeline infers its shapes on such memory.
+        """
         target, _ = self._found.sides
         known = [end for end in self._found.ends[0] if end.kind != "output"]
-        found = [end.name for end in known if target.depends(end.value)]
+        odd = [end for end in known if target.depends(end.value)]
+        has_loss = any(end.kind == "loss" and not target.depends(end.value) for end in known)
+        found = [end.name for end in odd if not (has_loss and end.kind == "loss")]
         unclear = [] if self.findings else [f"result ({end.name})" for end in self._found.unclear]
         return tuple(dict.fromkeys([*found, *self._found.unknown, *unclear]))
 
