@@ -11,25 +11,26 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from collections.abc import Mapping as MappingOf
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from ..dump import Dump
 from ..errors import ConfigError, MissingDataError
 from ..store.run_json import ranges_of
-from .compare_steps import compare_steps
+from .compare_steps import is_evaluated
 from .comparison import Comparison
 from .evidence.findings import RankEvidence
 from .evidence.row_summary import MOST_WHOLE, PackedRows
 from .evidence.run_settings import ran_as_written, set_otherwise
 from .evidence.user_rules import Predicate, Rule, make_rules
-from .executors import finished, why_unfinished
+from .executors import why_unfinished
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
 from .judging.rank_task import RECOMPUTE, Settings, Task
 from .layouts.same_layout import layouts_differ
 from .pairing.user_mapping import Mapping
 from .rerun.allowed_ops import allowed_patterns
+from .step_chains import compare_chains
 
 Progress = Callable[[int, int], None]
 
@@ -48,7 +49,6 @@ def compare(
     data: bool = True,
     together: bool | None = None,
     batch_shard: int | None = None,
-    evaluate: bool = False,
     allow_ops: Sequence[str] = (),
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -68,7 +68,6 @@ def compare(
         data: read tensors; False compares hashes and statistics only.
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
-        evaluate: preview: decide by running both steps in float64 from the same sources (needs ``data="tensor"``).
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
@@ -78,7 +77,7 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    options = replay, data, batch_shard, evaluate
+    options = replay, data, batch_shard
     settings = Settings(_mapping(mapping), make_rules(rules), *options, allowed_patterns(allow_ops))
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
@@ -159,44 +158,24 @@ def compare_recompute(
     return Comparison(path, path, found, notes, _lost(opened_dump), unfinished)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
-    """The steps of one pair of ranks, in order, as each begins with what the one before left."""
-
-    tasks: tuple[Task, ...]
-
-    @property
-    def step(self) -> int:
-        return self.tasks[0].step
-
-    @property
-    def rank(self) -> int:
-        return self.tasks[0].rank
-
-
 def _run(
     tasks: Sequence[Task], executor: Executor | None, progress: Progress | None
 ) -> tuple[tuple[RankEvidence, ...], tuple[str, ...]]:
     """Run the tasks; return what they found, and a sentence about those whose worker ended."""
     chains: dict[Hashable, list[Task]] = {}
     for task in tasks:
-        chains.setdefault(task.ranks if task.settings.evaluate and not task.together else id(task), []).append(task)
+        chains.setdefault(task.ranks if is_evaluated(task) else id(task), []).append(task)
     found: dict[int, RankEvidence] = {}  # by id() of the task
     lost: list[tuple[int, int]] = []
-    for chain, evidences in finished(_compare_chain, [_Chain(tuple(c)) for c in chains.values()], executor):
-        if evidences is None:
-            lost += [(task.step, task.rank) for task in chain.tasks]
+    packs = len(tasks) > MOST_WHOLE
+    for task, evidence in compare_chains(chains.values(), executor):
+        if evidence is None:
+            lost.append((task.step, task.rank))
             continue
-        for task, evidence in zip(chain.tasks, evidences, strict=True):
-            packs = len(tasks) > MOST_WHOLE
-            found[id(task)] = replace(evidence, rows=PackedRows(evidence.rows)) if packs else evidence
-            if progress is not None:
-                progress(len(found), len(tasks))
+        found[id(task)] = replace(evidence, rows=PackedRows(evidence.rows)) if packs else evidence
+        if progress is not None:
+            progress(len(found), len(tasks))
     return tuple(found[id(task)] for task in tasks if id(task) in found), (why_unfinished(lost),) if lost else ()
-
-
-def _compare_chain(chain: _Chain) -> list[RankEvidence]:
-    return list(compare_steps(chain.tasks))
 
 
 def _lost(*dumps: Dump) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ What has no bytes, or only some of its ops (statistics, hashes, a selection), is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..dump import RankDump, open_dump
 from ..store.damage_seen import damage_seen
 from .evidence.findings import RankEvidence
-from .explanation.rank_verdict import RankVerdict, evaluate, evidence_parts
+from .explanation.equal_step import is_equal_step, rows_of_equal
+from .explanation.rank_verdict import RankVerdict, counts_of, evaluate
+from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
 from .judging.cause_facts import explained
 from .judging.precisions import precisions_of
@@ -32,54 +33,80 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     """Compare the steps of one pair of ranks, in order; runs in any process."""
     before: LeftBefore | None = None
     differed = False
+    unknown = bool(tasks) and tasks[0].steps[0] > 0  # what the step before left
     for task in tasks:
-        why_not = _why_not_evaluated(task) if task.settings.evaluate else ""
-        if why_not or not task.settings.evaluate:
-            before, differed = None, False
-            yield _with_note(compare_task(task), why_not)
+        if not _can_be_evaluated(task):
+            before, differed, unknown = None, False, True
+            yield compare_task(task)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
-            found, before = _compared(task, before, differed)
-        differed = differed or bool(found.findings)
+            target, baseline = (with_parts(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
+            if is_equal_step(target, baseline):
+                before, unknown = None, False  # the next step begins with equal bytes
+                yield of_what_is_whole(
+                    _equal(task, target, baseline), tuple(f"a dump is damaged: {one}" for one in damage)
+                )
+                continue
+            found, before = _compared(
+                task, (target, baseline), before, by_role=differed or (before is None and unknown)
+            )
+        if any(finding.kind != "precision" for finding in found.findings):
+            old = compare_task(task)
+            if not old.findings and not any(row.status == "different" for row in old.rows):
+                found = old
+        differed, unknown = differed or bool(found.findings), False
         yield of_what_is_whole(found, tuple(f"a dump is damaged: {one}" for one in damage))
 
 
-def _why_not_evaluated(task: Task) -> str:
-    """Return why a task cannot be evaluated, a clause; "" if it can."""
+def is_evaluated(task: Task) -> bool:
+    """Return True if a task is evaluated, as far as its settings tell: then it needs what the step before left."""
     settings = task.settings
-    if task.together or task.control is not None or settings.rules or not (settings.replay and settings.data):
-        return "it is compared by rules, a control, statistics or ranks put together"
-    for side, path, step, rank in _sides(task):
-        lacks = _lacks(open_dump(path).rank(step, rank))
-        if lacks:
-            return f"the {side} {lacks}"
-    return ""
+    is_plain = not task.together and task.control is None and not settings.rules
+    return is_plain and settings.replay and settings.data
 
 
-def _sides(task: Task) -> Iterator[tuple[str, str, int, int]]:
-    yield from zip(("target", "baseline"), (task.target, task.baseline), task.steps, task.ranks, strict=True)
+def _can_be_evaluated(task: Task) -> bool:
+    """Return True if all that an evaluation needs was recorded, and nothing else was asked for."""
+    return is_evaluated(task) and all(_has_all(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
 
 
-def _lacks(rank: RankDump) -> str:
-    """Return what a recording lacks that an evaluation needs, a clause; "" for nothing."""
+def _sides(task: Task) -> Iterator[tuple[str, int, int]]:
+    yield from zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
+
+
+def _has_all(rank: RankDump) -> bool:
+    """Return True if a recording has all that an evaluation needs: the bytes of all ops."""
     config = rank.config
     if config.get("data") not in ("tensor", "full") or config.get("sample"):
-        return 'was recorded without the bytes of its tensors (data="tensor" or "full")'
-    if config.get("io", "all") != "all" or not records_all_ops(rank):
-        return "was recorded with a selection of its ops or values"
-    if rank.lacks:
-        return f"is {rank.lacks}"
-    return "" if len(rank.calls) else "has no calls"
+        return False
+    if config.get("io", "all") != "all" or not records_all_ops(rank) or rank.lacks:
+        return False
+    return any(call.kind == "aten" for call in rank.calls)
 
 
-def _with_note(found: RankEvidence, why_not: str) -> RankEvidence:
-    """Add why a step was not evaluated, if that was asked for."""
-    return replace(found, notes=(*found.notes, f"not evaluated, as {why_not}")) if why_not else found
+def _equal(task: Task, target: RankDump, baseline: RankDump) -> RankEvidence:
+    """Return the evidence of steps that are the same to the bit."""
+    pairs = pair_calls(target, baseline, task.settings.mapping)
+    found = rows_of_equal(DataFlow(target, "aten"), pairs)
+    notes = (
+        *incomplete(target, baseline),
+        *precisions_of((target, baseline), cast_sources=False, in_target_order=id)[1],
+    )
+    return RankEvidence(
+        task.target, task.baseline, task.steps, task.ranks,
+        calls=(len(target.calls), len(baseline.calls)), rows=tuple(found.rows), findings=(),
+        modules=found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]),
+        notes=notes, proven=found.judged, judged=found.judged, meets=tuple(attendance_of(target).parts),
+        **counts_of(found.rows, pairs),
+    )  # fmt: skip
 
 
-def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[RankEvidence, LeftBefore]:
-    target, baseline = (with_parts(open_dump(path).rank(step, rank)) for _, path, step, rank in _sides(task))
-    found = evaluate((target, baseline), before, by_role=differed or (before is None and task.steps[0] > 0))
+def _compared(
+    task: Task, ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool
+) -> tuple[RankEvidence, LeftBefore]:
+    """Evaluate a step; return what was found, and what the step leaves to the next one."""
+    target, baseline = ranks
+    found = evaluate(ranks, before, by_role=by_role)
     pairs = pair_calls(target, baseline, task.settings.mapping)
     replays = MeetingReplays(enabled=True)
     verdict = RankVerdict(found, pairs, replays)
@@ -89,16 +116,18 @@ def _compared(task: Task, before: LeftBefore | None, differed: bool) -> tuple[Ra
     findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
-    judged = [call for call in side.flow.calls() if side.flow.results(call)]
+    # An op on distributed tensors is judged by the ops on what the rank holds of them.
+    judged = [call for call in side.flow.calls() if not all(value.opaque for _, value in side.flow.results(call))]
     drawn, known = target.tables.random, found.sides[1].holders
     unproven = [
         call.name
         for call in judged
         if call.id in side.unproven
+        and not verdict.is_met(call)
         and not (call.id in drawn and all(side.numbers.get(v.id) in known for _, v in side.flow.results(call)))
     ]
     modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
-    parts: dict[str, Any] = evidence_parts(verdict, pairs)
+    parts: dict[str, Any] = {**counts_of(verdict.rows, pairs), "unknown_ends": verdict.unknown_ends}
     evidence = RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),

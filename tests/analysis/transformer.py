@@ -27,7 +27,8 @@ class Options:
     layer: int = 5  # where the bug is
     scale: float = 1.0
     eps: float = 1e-5
-    rope: int = 0
+    rope: int = 0  # the position of the first query
+    rope_of_keys: int = 0  # honest where it is the same as that of the queries
     mask: int = 1
     drop_bias: bool = False
     zero_element: bool = False
@@ -76,9 +77,9 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.options = options
 
-    def rotate(self, x: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, first: int) -> Tensor:
         half = x.shape[-1] // 2
-        at = torch.arange(self.options.rope, LENGTH + self.options.rope).float()
+        at = torch.arange(first, LENGTH + first).float()
         angle = at[:, None] / 100.0 ** (torch.arange(half).float() / half)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         one, two = x[..., :half], x[..., half:]
@@ -86,7 +87,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).view(BATCH, LENGTH, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        q, k = self.rotate(q), self.rotate(k)
+        q, k = self.rotate(q, self.options.rope), self.rotate(k, self.options.rope_of_keys)
         scale = self.options.scale / (WIDTH // HEADS) ** 0.5
         if self.options.manual_attention:
             mask = torch.full((LENGTH, LENGTH), -torch.inf, dtype=x.dtype).triu(self.options.mask)

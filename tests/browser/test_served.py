@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -143,6 +144,8 @@ def test_a_new_step_appears_in_the_open_page(recorded: Path, tmp_path: Path, ser
     path = tmp_path / "growing"
     shutil.copytree(recorded / "trained", path)
     shutil.move(path / "step2", tmp_path / "step2")
+    run = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    (path / "run.json").write_text(json.dumps({**run, "steps": [0, 1]}), encoding="utf-8")  # as it was while it grew
     report = open_report(serve(path).url, "#view=calls")
     options = "select[aria-label='Step and rank'] option"
     assert report.texts(options) == ["step 0 rank 0", "step 1 rank 0"]

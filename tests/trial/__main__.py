@@ -23,7 +23,7 @@ from .ranks import NAMES, run_cases
 ASIDE = (
     "no effect",
     "incomparable",
-)  # neither right nor wrong: nothing was to be found, or docs/comparing.md says that it cannot be
+)  # neither right nor wrong: nothing was to be found, or docs/layouts.md says that it cannot be
 Result = tuple[str, str, str, Said]  # half, group, the case's text, what came of it
 
 

@@ -1,7 +1,7 @@
 """Programs on two ranks: what is said of honest layouts, and of bugs that one rank alone has.
 
 A layout is compared with a second run of itself, and with one process. What cannot be compared across layouts
-(docs/comparing.md) must be said so, and never be a difference.
+(docs/layouts.md) must be said so, and never be a difference.
 """
 
 from __future__ import annotations

@@ -50,6 +50,9 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
         if numbers.get(value.id) in other and value.id not in differ:
             found.cut[value.id] = value
             continue
+        if value.undefined and evaluation.depends(value):
+            found.cut[value.id] = value  # memory that nothing wrote: what reads it is to be asked
+            continue
         maker = flow.maker(value)
         if maker is not None and flow.is_view(maker):
             found.calls[maker.id] = maker
@@ -72,7 +75,23 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
     return found
 
 
+def made_of_nothing(evaluation: Evaluation, cone: Cone, other: Container[int]) -> set[int]:
+    """Return the ids of the calls of a cone that are given nothing but what such calls made: factories and tables."""
+    flow = evaluation.flow
+    found: set[int] = set()
+    for number, call in sorted(cone.calls.items()):
+        makers = []
+        for _, value in flow.reads(call):
+            maker = flow.maker(value)
+            makers.append(None if evaluation.numbers.get(value.id) in other or maker is None else maker.id)
+        if not call.mutated and all(maker in found for maker in makers):
+            found.add(number)
+    return found
+
+
 def _covers(whole: Value, part: Value) -> bool:
-    """Return True if a write to one value leaves nothing of what another one saw."""
+    """Return True if a write to one value leaves nothing of what another one saw; of what has no strides, False."""
+    if {whole.layout_name, part.layout_name} != {"strided"}:
+        return False
     (low, high), (start, end) = extent(whole), extent(part)
     return low <= start and end <= high

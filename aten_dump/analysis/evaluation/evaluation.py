@@ -13,7 +13,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,16 +23,20 @@ from ...dump import Value
 from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
 from ..flow.data_flow import DataFlow
+from ..flow.undefined_memory import UndefinedMemory
 from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
+from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
-from ..signatures.signature import Signature, sign
+from ..signatures.signature import Signature, sign, sign_value, sum_of_scalars
 from .memory import UNREADABLE, Group, Memory, group_of
-from .plan import CallPlan, plan_of
+from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
+from .plan import CallPlan, plan_of, without_floats
 
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
 _UPDATES_SCALE: Final = "_amp_update_scale_"
+_UNDEFINED: Final = 1.618  # times the rms of the other elements: what stands for those that are undefined
 _SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
 
 
@@ -43,6 +47,7 @@ class EvaluatedStep:
         flow: its data flow.
         plans: its calls.
         left: buffers of which the contents at the end of the step count.
+        undefined: which elements depend on memory that nothing wrote.
         wanted: ids of values that are to have a signature of their own, views among them.
         loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
             precision, and is no part of the function.
@@ -54,6 +59,31 @@ class EvaluatedStep:
         self.left = tuple(left)
         self.wanted = wanted
         self.loss_scales = frozenset(_loss_scales(flow))
+        self.undefined = UndefinedMemory(flow, runs=True)
+
+    def defined(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what stands for a value, with one number for all elements that depend on memory that nothing wrote."""
+        elements = self.undefined.blank_elements(value)
+        if elements is None or elements.shape != tensor.shape or tensor.layout is not torch.strided:
+            return tensor
+        depends = elements == DEPENDS
+        found = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64, copy=True)
+        known = found[~depends & found.isfinite()]
+        found[depends] = _UNDEFINED * (float(known.abs().square().mean().sqrt()) if known.any() else 1.0)
+        return found
+
+    def depends(self, value: Value) -> bool:
+        """Return True if something of a value depends on memory that nothing wrote."""
+        elements = self.undefined.blank_elements(value)
+        return elements is not None and (self.is_blank(value) or bool((elements == DEPENDS).any()))
+
+    def is_blank(self, value: Value) -> bool:
+        """Return True if all of a value depends on memory that nothing wrote."""
+        elements = self.undefined.blank_elements(value)
+        if elements is None or not value.numel:
+            return False
+        kept = elements[tuple(slice(0, 1) if step == 0 else slice(None) for step in elements.stride())]
+        return bool((kept == DEPENDS).all())
 
 
 def _loss_scales(flow: DataFlow) -> Iterator[int]:
@@ -76,8 +106,8 @@ class Shared:
 
     numbering: Numbering = field(default_factory=Numbering)
     choices: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)  # of the target, by float64 contents
-    outcomes: dict[Hashable, dict[str, torch.Tensor]] = field(default_factory=dict)  # of the target's unrun calls
-    read_numbers: dict[tuple[int, ...], list[float]] = field(default_factory=dict)  # by number of what was read
+    outcomes: dict[Hashable, dict[str, Value]] = field(default_factory=dict)  # of the target's unrun calls
+    in_python: NumbersInPython = field(default_factory=NumbersInPython)
 
 
 class Evaluation:
@@ -90,8 +120,9 @@ class Evaluation:
         numbers: of values, by id.
         signatures: of the values that were looked at, by id.
         sources: the values that no call made and that calls read, by id.
-        unproven: why calls were not evaluated, by id.
+        unproven: why calls were not evaluated, or not on numbers of their own, by id.
         holders: the ids of the values that have a number.
+        wholes: what memory was that had been written in part last, when nothing looked at it any more.
     """
 
     def __init__(
@@ -102,6 +133,7 @@ class Evaluation:
         *,
         leads: bool = False,
         jitter: float = 0.0,
+        watch: Callable[[Value, torch.Tensor], None] | None = None,
     ) -> None:
         """Prepare to evaluate.
 
@@ -111,6 +143,7 @@ class Evaluation:
             stand_ins: contents that take the place of sources, by value id.
             leads: this is the target: its choices and outcomes count.
             jitter: relative size of what every result is moved by.
+            watch: is shown each result as it was made.
         """
         self.flow = step.flow
         self.numbers: dict[int, int] = {}
@@ -125,11 +158,15 @@ class Evaluation:
         self._stand_ins = stand_ins or {}
         self._leads = leads
         self._jitter = jitter
-        self._memory = Memory(self._load)
+        self._watch = watch
+        self._memory = Memory(self._load, seed=int(leads))
+        self.in_python = shared.in_python
+        self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
         self._literals: dict[float, float] = {}
         self._left: list[tuple[Value, Signature]] = []
+        self._began: dict[int, int] = {}
         self._partly: set[int] = set()  # storages that were written in part last
-        self._wholes: list[Signature] = []  # of these, as they were when nothing looked at them any more
+        self.wholes: list[Signature] = []
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -161,18 +198,47 @@ class Evaluation:
             noise = _ROUNDING * float(start.double().norm())
             self.changes[value.id] = sign(tensor - start.to(tensor.dtype))._replace(noise=noise)
 
+    def depends(self, value: Value) -> bool:
+        """Return True if something of a value depends on memory that nothing wrote."""
+        return self._step.depends(value)
+
+    @property
+    def undefined(self) -> UndefinedMemory:
+        """Which elements depend on memory that nothing wrote."""
+        return self._step.undefined
+
+    @property
+    def left(self) -> tuple[Value, ...]:
+        """The buffers of which the contents at the end of the step count."""
+        return self._step.left
+
     def began(self, value: Value | None) -> int | None:
         """Return the number of what memory held before the step."""
-        return None if value is None else self.numbers.get(value.id)
+        if value is None:
+            return None
+        found = self.numbers.get(value.id, self._began.get(value.id))
+        if found is None and (start := _recorded(value)) is not None:
+            found = self._began[value.id] = self._shared.numbering.number(sign(start))
+        return found
+
+    def is_changed(self, value: Value) -> bool:
+        """Return True if the step left memory otherwise than it began, be it by next to nothing."""
+        change = self.changes.get(value.id)
+        return self.at_end.get(value.id) != self.began(value) or (change is not None and change.norm > change.noise)
+
+    def left_as(self, value: Value) -> Signature | None:
+        """Return the signature of what the step left in memory."""
+        return next((signature for one, signature in self._left if one.id == value.id), None)
 
     def _sign_wholes(self, freed: Sequence[Group]) -> None:
         """Sign memory that was written in part last: the other side may have made it whole."""
         for storage, _ in freed:
-            if storage in self._partly and (whole := self._memory.largest(storage)) is not None:
-                self._wholes.append(sign(whole))
+            whole = self._memory.largest(storage) if storage in self._partly else None
+            if whole is not None and not self._step.is_blank(whole[0]):
+                self.wholes.append(sign(self._step.defined(*whole)))
 
     def _number_left(self) -> None:
-        for signature in self._wholes:
+        for signature in self.wholes:
             self.holders.setdefault(self._shared.numbering.number(signature), [])
         for value, signature in self._left:
             self.at_end[value.id] = number = self._shared.numbering.number(signature)
@@ -197,7 +263,7 @@ class Evaluation:
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
         """Give numbers anew, from the signatures and keys alone; `noise` is how far rounding moves values, by id."""
         signatures, noise = self.signatures, noise or {}
-        self.numbers, self.holders, self._shared = {}, {}, shared
+        self.numbers, self.holders, self._began, self._shared = {}, {}, {}, shared
         if noise:
             self.signatures = {number: one._replace(noise=noise.get(number, 0.0)) for number, one in signatures.items()}
         for value in self.sources.values():
@@ -230,7 +296,7 @@ class Evaluation:
         call = plan.call
         for _, value in plan.reads:
             self.number_of(value)
-        key = plan.key(self._numbers_read(plan), self._literals)
+        key = self._key(plan)
         known = None if plan.draws else self._shared.numbering.by_key(key)
         try:
             made = self._run(plan)
@@ -245,6 +311,8 @@ class Evaluation:
                 continue
             if slot in plan.results:
                 tensor = self._chosen(plan, item, tensor)
+                if self._watch is not None:
+                    self._watch(item, tensor)
                 if item.storage in self._step.loss_scales and item.numel == 1:
                     tensor.fill_(1)
                 if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:
@@ -258,6 +326,8 @@ class Evaluation:
                 (self._partly.add if larger else self._partly.discard)(item.storage)
             for name, part in item.parts.items():
                 self._memory.keep(part, _part(tensor, name))
+        if plan.copies is not None:
+            self._memory.carry(*plan.copies)
         numbers = []
         for place, (slot, value) in enumerate(plan.results.items()):
             same = known[place] if known is not None and place < len(known) else None
@@ -267,6 +337,30 @@ class Evaluation:
                 numbers.append(self._give(value, self._shared.numbering.new() if same is None else same))
         if known is None and not plan.draws:
             self._shared.numbering.keep(key, tuple(numbers))
+            self._note(plan, key)
+
+    def _key(self, plan: CallPlan) -> Hashable:
+        """Return the key of a call, with the target's numbers for those that were computed of numbers read."""
+        key = plan.key(self._numbers_read(plan), self._literals)
+        if not self._leads and (plan.draws or self._shared.numbering.by_key(key) is None):
+            stand_ins = self.in_python.computed(*without_floats(key))
+            if stand_ins:
+                self._literals |= stand_ins
+                self.unproven[plan.call.id] = COMPUTED
+                return plan.key(self._numbers_read(plan), self._literals)
+        return key
+
+    def _note(self, plan: CallPlan, key: Hashable) -> None:
+        """Note what numbers a call of the target was given, or that a call of the baseline was given others."""
+        masked, floats = without_floats(key)
+        if not floats:
+            return
+        results = [value.id for value in plan.results.values()]
+        if self._leads:
+            signatures = {number: self.signatures[number] for number in results if number in self.signatures}
+            self.in_python.note(masked, floats, plan.call, signatures)
+        else:
+            self.near += self.in_python.near(masked, floats, plan.call, self.signatures)
 
     def _numbers_read(self, plan: CallPlan) -> dict[int, int]:
         numbers = self.numbers
@@ -294,16 +388,18 @@ class Evaluation:
         numbering = self._shared.numbering
         outcomes = {} if plan.draws else self._shared.outcomes.get(key, {})
         numbers = []
-        kept: dict[str, torch.Tensor] = {}
+        kept = dict(plan.results) if self._leads and not plan.draws else {}
         for place, (slot, value) in enumerate(plan.results.items()):
+            same = known[place] if known is not None and place < len(known) else None
+            if group_of(value.storage, value.id) in plan.frees:  # nothing reads it
+                numbers.append(self._sign_recorded(outcomes.get(slot, value), value, same))
+                continue
             tensor = _recorded(value)
             if tensor is not None:
                 if slot in outcomes and outcomes[slot].shape == tensor.shape:
-                    tensor = laid(outcomes[slot], tensor)
-                elif self._leads and not plan.draws:
-                    kept[slot] = tensor.clone()
+                    outcome = _recorded(outcomes[slot])
+                    tensor = tensor if outcome is None else laid(outcome, tensor)
                 self._written(value, tensor)
-            same = known[place] if known is not None and place < len(known) else None
             if tensor is not None:
                 numbers.append(self._sign(value, tensor, same))
             else:
@@ -311,6 +407,17 @@ class Evaluation:
         if not plan.draws:
             numbering.keep(key, tuple(numbers))
             self._shared.outcomes.setdefault(key, kept)
+
+    def _sign_recorded(self, outcome: Value, value: Value, same: int | None) -> int:
+        """Number a result that was not run and that nothing reads: it is not taken to memory."""
+        known = self.numbers.get(value.id)
+        if known is not None:
+            return known
+        try:
+            signature = self.signatures[value.id] = sign_value(outcome)
+        except UNREADABLE:
+            return self._give(value, self._shared.numbering.new() if same is None else same)
+        return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 
     def _written(self, value: Value, tensor: torch.Tensor) -> None:
         """Keep the recorded contents of a value in the memory that it lies in, if that is known."""
@@ -348,9 +455,9 @@ class Evaluation:
             return
         read = tuple(self.numbers.get(value.id, 0) for _, value in plan.reads)
         if self._leads:
-            self._shared.read_numbers.setdefault(read, []).append(item)
-        elif (found := self._shared.read_numbers.get(read)) is not None:
-            self._literals[item] = found[0]
+            self.in_python.read(read, item)
+        elif (found := self.in_python.read_alike(read, item, plan.call)) is not None:
+            self._literals[item] = found
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -394,11 +501,29 @@ class Evaluation:
                 found = self._give(value, self._shared.numbering.new())
         return found
 
+    def number_of_sum(self, values: Sequence[Value]) -> int | None:
+        """Return the number of the sum of some scalars, or None if one of them was not made."""
+        found = [self.signatures.get(value.id) for value in values]
+        signatures = [one for one in found if one is not None and one.numel == 1]
+        if not signatures or len(signatures) < len(found):
+            return None
+        noise = math.sqrt(sum(one.noise**2 for one in signatures))
+        total = sum_of_scalars(signatures)._replace(noise=noise)
+        number = self._shared.numbering.number(total)
+        self.holders.setdefault(number, [])
+        return number
+
     def _sign(self, value: Value, tensor: torch.Tensor, same: int | None = None) -> int:
         known = self.numbers.get(value.id)
         if known is not None:
             return known
-        signature = self.signatures[value.id] = sign(_unexpanded(tensor))
+        if (meant := self._memory.meant(value)) is not None:
+            tensor = meant
+        if self._step.is_blank(value):
+            signature = Signature(value.numel, 0.0, 0.0, 0.0, value.numel)
+        else:
+            signature = sign(_unexpanded(self._step.defined(value, tensor)))
+        self.signatures[value.id] = signature
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 
     def _give(self, value: Value, number: int) -> int:

@@ -3,7 +3,8 @@
 Theory of operation
     Views run as they did and share memory, so that a write through one is seen through the others: after it, the same
     memory, seen with the same geometry, is the next version's value. A value that no call showed with its geometry is
-    laid over a tensor of its storage. Memory that was undefined holds NaN: what reads it gives itself away.
+    laid over a tensor of its storage. Memory that nothing wrote holds random numbers, others on each side: what depends
+    on them has no counterpart.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+import numpy as np
 import torch
 
 from ...dump import Value
 from ...dump.tensors.tensor_reading import tensor_of_parts
 from ...errors import AtenDumpError, ReplayError
 from ...geometry import reach
-from ..rerun.shared_memory import wide
+from ..rerun.shared_memory import extent, wide
 
 UNREADABLE: Final = (AtenDumpError, RuntimeError, TypeError, ValueError)  # what torch and the reader raise of bytes
+_BLANK: Final = (0.5, 1.5)  # what lies in memory that nothing wrote
+_LARGE: Final = 1 << 22  # elements; more may be a buffer of which only slices are used
 Group = tuple[int, int]  # (storage, 0), or (0, value) of what has no storage
 
 
@@ -32,14 +36,21 @@ def group_of(storage: int, value: int) -> Group:
 class Memory:
     """Tensors by value."""
 
-    def __init__(self, load: Callable[[Value], torch.Tensor | None]) -> None:
-        """Start empty; `load` returns the contents of a value that no call made, or None."""
+    def __init__(self, load: Callable[[Value], torch.Tensor | None], seed: int = 0) -> None:
+        """Start empty.
+
+        Args:
+            load: returns the contents of a value that no call made, or None.
+            seed: of what lies in memory that nothing wrote.
+        """
         self._load = load
+        self._generator = torch.Generator().manual_seed(seed)
         self._by_id: dict[int, torch.Tensor] = {}
         self._by_place: dict[tuple[object, ...], torch.Tensor] = {}
         self._by_storage: dict[int, list[tuple[Value, torch.Tensor]]] = {}
         self._ids: dict[Group, list[int]] = {}
         self._places: dict[int, list[tuple[object, ...]]] = {}
+        self._newest: dict[tuple[object, ...], Value] = {}
 
     def keep(self, value: Value, tensor: torch.Tensor) -> None:
         """Take a tensor as what stands for a value from now on."""
@@ -48,16 +59,40 @@ class Memory:
         self._ids.setdefault(group_of(storage, value.id), []).append(value.id)
         if storage and not value.composed:
             place = value.record.place
+            self._newest[place] = value
             if self._by_place.get(place) is not tensor:
                 self._by_place[place] = tensor
                 self._places.setdefault(storage, []).append(place)
                 if tensor.layout is torch.strided and tensor.stride() == value.stride:
                     self._by_storage.setdefault(storage, []).append((value, tensor))
 
-    def largest(self, storage: int) -> torch.Tensor | None:
-        """Return the tensor that shows most of a storage, or None."""
-        known = self._by_storage.get(storage, ())
-        return max((tensor for _, tensor in known), key=torch.Tensor.numel, default=None)
+    def largest(self, storage: int) -> tuple[Value, torch.Tensor] | None:
+        """Return the tensor that shows most of a storage, and its newest value, or None."""
+        known = max(self._by_storage.get(storage, ()), key=lambda one: one[1].numel(), default=None)
+        return None if known is None else (self._newest.get(known[0].record.place, known[0]), known[1])
+
+    def meant(self, value: Value) -> torch.Tensor | None:
+        """Return the floating numbers that a value is the bytes of, if that is what it is."""
+        if value.dtype_name != "uint8" or not value.storage:
+            return None
+        for other, tensor in reversed(self._by_storage.get(value.storage, ())):
+            if (
+                other.is_floating
+                and extent(other) == extent(value)
+                and other.numel * other.dtype.itemsize == value.numel
+            ):
+                return tensor
+        return None
+
+    def carry(self, source: Value, target: Value) -> None:
+        """Take along what other dtypes see of bytes that were copied to another storage, all of them."""
+        if source.storage_offset or target.storage_offset:
+            return
+        nbytes = source.numel * source.dtype.itemsize
+        for value, tensor in tuple(self._by_storage.get(source.storage, ())):
+            fits = reach(value.shape, value.stride) + value.storage_offset <= nbytes // value.dtype.itemsize
+            if value.is_floating and fits and target.storage != source.storage:
+                self._by_storage.setdefault(target.storage, []).append((value, tensor.clone()))
 
     def free(self, groups: Iterable[Group]) -> None:
         """Forget the tensors of some memory."""
@@ -68,6 +103,7 @@ class Memory:
                 self._by_storage.pop(group[0], None)
                 for place in self._places.pop(group[0], ()):
                     self._by_place.pop(place, None)
+                    self._newest.pop(place, None)
 
     def known(self, value: Value) -> torch.Tensor | None:
         """Return the tensor of a value that was made or loaded, or None."""
@@ -99,8 +135,19 @@ class Memory:
         found = self.known(value)
         if found is None:
             dtype = wide(value.dtype)
+            if value.numel > _LARGE and 0 not in value.stride:
+                memory = np.zeros(
+                    reach(value.shape, value.stride) * dtype.itemsize, np.uint8
+                )  # pages nobody touches yet
+                found = torch.from_numpy(memory).view(dtype).as_strided(value.shape, value.stride)
+                self.keep(value, found)
+                return found
             found = torch.empty_strided(value.shape, value.stride, dtype=dtype)
-            found = found.fill_(float("nan")) if dtype.is_floating_point or dtype.is_complex else found.zero_()
+            kept = found[tuple(slice(0, 1) if step == 0 else slice(None) for step in found.stride())]
+            if dtype.is_floating_point:
+                kept.uniform_(*_BLANK, generator=self._generator)
+            else:
+                kept.fill_(_BLANK[0]) if dtype.is_complex else kept.zero_()  # that may be indices
             self.keep(value, found)
         return found
 

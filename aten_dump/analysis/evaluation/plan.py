@@ -15,6 +15,7 @@ from ..rerun.run_op import recorded_slots
 from .memory import Group, group_of
 
 _CASTS: Final = "aten::_to_copy"
+_COPY: Final = "aten::copy_"
 _READS_ATTENTION: Final = "scaled_dot_product"  # draws nothing unless there is dropout, which running it tells
 
 
@@ -31,6 +32,7 @@ class CallPlan:
     draws: bool  # random numbers
     is_collective: bool
     makes_integers: bool  # of floats, by a cast
+    copies: tuple[Value, Value] | None  # bytes of a storage to those of another
     frees: list[Group]  # memory that no later call looks at
 
     def key(self, number_of: Mapping[int, int], literals: Mapping[float, float]) -> Hashable:
@@ -48,11 +50,8 @@ class CallPlan:
                     return tree
                 number = number_of.get(tree[1])
                 value = rank.value_by_id(tree[1])
-                return (
-                    "value",
-                    number,
-                    value.record.shape if number is not None else (*value.record.shape, value.dtype_name),
-                )
+                kind = "" if number is not None and value.is_floating else value.dtype_name  # integers wrap around
+                return ("value", number, (*value.record.shape, kind))
             return (type(tree).__name__, literals.get(tree, tree) if type(tree) is float else tree)
 
         record = self.call.record
@@ -62,6 +61,29 @@ class CallPlan:
 
 def _branch(tree: Any, found: list[Any]) -> Hashable:
     return (tree[0], *found)
+
+
+def _copied(call: Call) -> tuple[Value, Value] | None:
+    """Return the bytes that a call copies, and where to: a deep copy is one of storages, not of tensors."""
+    given = dict(call.input_values())
+    found = [given[slot] for slot in ("input.1", "input.0") if slot in given]
+    is_of_bytes = len(found) == 2 and all(v.dtype_name == "uint8" and v.storage for v in found)
+    return (found[0], found[1]) if is_of_bytes and found[0].numel == found[1].numel else None
+
+
+def without_floats(key: Hashable) -> tuple[Hashable, tuple[float, ...]]:
+    """Return the key of a call without the floating numbers among its arguments, and these numbers."""
+    floats: list[float] = []
+
+    def masked(part: Any) -> Hashable:
+        if not isinstance(part, tuple):
+            return part  # type: ignore[no-any-return]
+        if len(part) == 2 and part[0] == "float":
+            floats.append(part[1])
+            return "float"
+        return tuple(masked(one) for one in part)
+
+    return masked(key), tuple(floats)
 
 
 def plan_of(flow: DataFlow) -> list[CallPlan]:
@@ -85,6 +107,7 @@ def plan_of(flow: DataFlow) -> list[CallPlan]:
             draws=call.id in random and _READS_ATTENTION not in call.op,
             is_collective=is_collective(call.op),
             makes_integers=is_cast and not any(isinstance(v, Value) and v.dtype.is_floating_point for _, v in recorded),
+            copies=_copied(call) if name == _COPY else None,
             frees=[],
         )
         found.append(plan)

@@ -27,6 +27,7 @@ FindingKind = Literal[
     "gradient",
     "left",
     "result",
+    "precision",
 ]
 
 STATUS_TEXTS: Final[dict[Status, str]] = {

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ...dump import Call, Value
-from ..cone.cone import Cone, cone_of
-from ..ends.ends import End
+from ..cone.cone import Cone, cone_of, made_of_nothing
+from ..ends.ends import End, earliest
 from ..evaluation.evaluation import Evaluation
+from ..evaluation.numbers_in_python import NearCall
+from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
+from .cut_gradients import CutGradients
+from .left_alone import left_alone, name_of
+from .other_sources import computing, other_source
+from .unwritten import unwritten
 
 _MOST_NAMED: Final = 3
-_DETACH: Final = "aten::detach"
+_KINDS: Final[dict[str, FindingKind]] = {
+    "loss": "loss",
+    "gradient": "gradient",
+    "left": "left",
+    "output": "result",
+    "read": "result",
+}
+_FORWARD: Final = ("loss", "output", "read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,7 @@ class Cause:
     inputs: str = ""  # what is known of the inputs, a clause
     slot: str = "output"
     calls: tuple[str, ...] = ()  # of both regions
+    takes_another: bool = False  # of the results of one call, each side goes on with another
 
     @property
     def named(self) -> Call:
@@ -43,36 +57,106 @@ class Cause:
 
 
 class Causes:
-    """Finds the cause of ends that differ."""
+    """Finds the cause of ends that differ.
 
-    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sources) -> None:
+    It has more than twenty methods, one for each thing that may tell two calls apart.
+    """
+
+    def __init__(
+        self,
+        sides: tuple[Evaluation, Evaluation],
+        sources: Sources,
+        ends: tuple[list[End], list[End]],
+        pairs: Sequence[Pair] = (),
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            sides: evaluated.
+            sources: how those of both sides were matched.
+            ends: of both sides.
+            pairs: of calls that stand at the same place in both programs.
+        """
         self._sides = sides
+        self._pairs = {pair.target.id: pair for pair in pairs}, {pair.baseline.id: pair for pair in pairs}
         self._sources = sources
+        self._ends = ends
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
-    def find(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
-        """Return the cause of some ends that one side lacks."""
+    def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
+        """Return the cause of some ends that one side lacks, or of calls that were given another number."""
+        if not (odd[0] or odd[1]):
+            return self._same_op(near[0].target, near[0].baseline)
+        flows = self._sides[0].flow, self._sides[1].flow
+        if (alone := left_alone(odd, flows)) is not None:
+            return _at("left", *alone)
+        self.cones = self._behind(odd)
+        kinds, first_odd = _first_group(odd)
+        cones = self._behind(first_odd)
+        if kinds != _FORWARD:
+            cut = CutGradients(self._sides, self._ends).find(cones, first_odd)
+            if cut is not None:
+                return _at("gradient", cut.side, cut.call, cut.text)
+        behind_first = self._behind(earliest(first_odd, flows))
+        if any(cone.calls for cone in behind_first):
+            cones = behind_first
+        if (found := unwritten(self._sides, cones)) is not None:
+            return Cause("rewired", found[0], found[1], found[2], "", found[3])
+        if (calls := self._reading_others(cones)) is not None:
+            return calls
+        firsts = self._firsts(cones, kinds)
+        if firsts[0] is None and firsts[1] is None:
+            return self._at_an_end(first_odd)
+        cause = self._behind_the_cut(cones, firsts[0], firsts[1])
+        if all(end.kind == "left" for ends in odd for end in ends):
+            side = 0 if odd[0] else 1
+            name = name_of(self._sides[side].flow, odd[side][0].value)
+            cause = replace(cause, text=f"{cause.text}; {name} is left behind otherwise")
+        return cause
+
+    def _behind(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         target, baseline = self._sides
-        cones = self.cones = (
+        return (
             cone_of(target, baseline.holders, [end.value for end in odd[0]]),
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
-        first, other = cones[0].first, cones[1].first
-        begins_in_backward = all(call is None or call.phase != "forward" for call in (first, other))
-        if begins_in_backward and (cut := self._cut_gradient(cones)) is not None:
-            return cut
-        if first is None and other is None:
-            return self._at_an_end(odd)
-        return self._behind_the_cut(cones, first, other)
+
+    def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
+        """Return the first call of either cone that may be the cause.
+
+        A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
+        distances) is none either: what is done with it is.
+        """
+        made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
+        found: list[Call | None] = []
+        for side, cone in enumerate(cones):
+            left_out: set[int] = set() if made[1 - side] else made[side]
+            if kinds != _FORWARD:
+                right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
+                left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
+            asked = {
+                number
+                for number in left_out & self._pairs[side].keys()
+                if self._is_asked_otherwise(self._pairs[side][number])
+            }
+            calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
+            found.append(next(calls, cone.first))
+        return found
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
+        pair = self._with_other_arguments(first, other)
+        if pair is not None:
+            return self._same_op(*pair)
         if first is None or other is None:
             return self._one_sided(first, other, calls)
         if first.op == other.op:
-            return self._same_op(cones, first, other)
+            return self._same_op(first, other)
+        for known in (self._pairs[0].get(first.id), self._pairs[1].get(other.id)):
+            if known is not None and self._is_asked_otherwise(known):
+                return self._same_op(known.target, known.baseline)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
@@ -83,16 +167,57 @@ class Causes:
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
 
+    def _reading_others(self, cones: tuple[Cone, Cone]) -> Cause | None:
+        """Return the cause where the first calls that compute are alike, and read other memory from outside."""
+        found = [computing(side.flow, cone) for side, cone in zip(self._sides, cones, strict=True)]
+        first, other = found
+        if first is None or other is None or first.op != other.op or argument_differences(first, other):
+            return None
+        source = other_source(self._sides, self._sources, first, other)
+        return None if source is None else Cause("source", first, other, source[1], "", source[0])
+
+    def _with_other_arguments(self, first: Call | None, other: Call | None) -> tuple[Call, Call] | None:
+        """Return the first call of one of both sides and its like on the other: given the same, but for arguments."""
+        for side, call in ((0, first), (1, other)):
+            if call is None or not self._sides[side].flow.reads(call):
+                continue
+            wanted = self._given(side, call)
+            for like in self._sides[1 - side].flow.calls():
+                if like.op == call.op and self._given(1 - side, like) == wanted:
+                    pair = (like, call) if side else (call, like)
+                    if not [one for one in argument_differences(*pair) if one.dtypes is None]:
+                        break  # the other side has this very call
+                    return pair
+        return None
+
+    def _given(self, side: int, call: Call) -> list[tuple[str, int | None]]:
+        return [(slot, self._sides[side].numbers.get(value.id)) for slot, value in self._sides[side].flow.reads(call)]
+
     def _one_sided(self, first: Call | None, other: Call | None, calls: tuple[str, ...]) -> Cause:
         if first is None:
             assert other is not None
             return Cause("region", None, other, f"the target has no such call: {_op(other)}", calls=calls)
         return Cause("region", first, None, f"the baseline has no such call: {_op(first)}", calls=calls)
 
+    def _is_asked_otherwise(self, pair: Pair) -> bool:
+        """Return True if two calls do the same op on the same values with other arguments.
+
+        Only one of them lies behind the cut if the side of the other makes its value elsewhere too: a mask, a table.
+        """
+        read = [
+            [side.numbers.get(value.id) for _, value in side.flow.reads(call)]
+            for side, call in zip(self._sides, (pair.target, pair.baseline), strict=True)
+        ]
+        return (
+            pair.target.op == pair.baseline.op
+            and read[0] == read[1]
+            and any(found.dtypes is None for found in argument_differences(pair.target, pair.baseline))
+        )
+
     def _where(self, call: Call) -> str:
         return f"; from there on it computes {_op(call)} ({_line(call)})"
 
-    def _same_op(self, cones: tuple[Cone, Cone], first: Call, other: Call) -> Cause:
+    def _same_op(self, first: Call, other: Call) -> Cause:
         """Return what tells two calls of one op apart: arguments, sources, draws, wiring, dtype."""
         differences = argument_differences(first, other)
         numbers = [difference for difference in differences if difference.dtypes is None]
@@ -100,6 +225,8 @@ class Causes:
             text = "; ".join(map(str, numbers[:_MOST_NAMED]))
             name = numbers[0].name
             return Cause("argument", first, other, f"other arguments: {text}", self._same_inputs(0, first, other), name)
+        if (source := other_source(self._sides, self._sources, first, other)) is not None:
+            return Cause("source", first, other, source[1], "", source[0])
         odd = [(slot, value) for slot, value in self._sides[0].flow.reads(first) if self._is_odd_source(0, value)]
         if odd:
             slot, value = odd[0]
@@ -109,8 +236,59 @@ class Causes:
         rewired = [*self._rewired(first, other)]
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
+        taken = [self._taken(side, call) for side, call in enumerate((first, other))]
+        if taken[0] and taken[1] and taken[0] != taken[1]:
+            text = f"the target goes on with {taken[0]} of it, the baseline with {taken[1]}"
+            same = self._same_inputs(0, first, other)
+            return Cause("rewired", first, other, text, same, taken[0], takes_another=True)
+        special = self._shaped(first, other) or self._in_other_dtype(first, other)
+        if special is not None:
+            return special
         text = "from the same inputs it computes something else"
         return Cause("op", first, other, text, self._same_inputs(0, first, other))
+
+    def _taken(self, side: int, call: Call) -> str:
+        """Return the slots of a view that what differs was made of; "" of another call."""
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        if not evaluation.flow.is_view(call):
+            return ""
+        slots = call.output_values()
+        return ", ".join(s for s, v in slots if evaluation.numbers.get(v.id, 0) not in (0, *other.holders))
+
+    def _shaped(self, first: Call, other: Call) -> Cause | None:
+        """Return the view that gives the same elements another shape, if two calls read them in other shapes."""
+        theirs = dict(self._sides[1].flow.reads(other))
+        for slot, value in self._sides[0].flow.reads(first):
+            if slot not in theirs or theirs[slot].shape == value.shape:
+                continue
+            shapes = list(value.shape), list(theirs[slot].shape)
+            text = f"{{}} is given the same elements in shape {shapes[0]}, in the baseline {shapes[1]}"
+            for side, one in ((0, value), (1, theirs[slot])):
+                flow = self._sides[side].flow
+                maker = flow.maker(one)
+                if maker is not None and flow.is_view(maker):
+                    return _at("rewired", side, maker, text.format(first.name))
+            return Cause("rewired", first, other, text.format("it"), "", slot)
+        return None
+
+    def _in_other_dtype(self, first: Call, other: Call) -> Cause | None:
+        """Return where two calls that compute in other dtypes got these from."""
+        if _result_dtypes(first) == _result_dtypes(other):
+            return None
+        while (behind := self._makers_in_other_dtypes(first, other)) is not None:
+            first, other = behind
+        told = [str(one) for one in argument_differences(first, other) if one.dtypes is not None]
+        text = f"other arguments: {told[0]}" if told else "it computes in another dtype than the baseline"
+        return Cause("argument" if told else "op", first, other, text, self._same_inputs(0, first, other))
+
+    def _makers_in_other_dtypes(self, first: Call, other: Call) -> tuple[Call, Call] | None:
+        theirs = dict(self._sides[1].flow.reads(other))
+        for slot, value in self._sides[0].flow.reads(first):
+            if slot in theirs and theirs[slot].dtype != value.dtype:
+                makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
+                if makers[0] is not None and makers[1] is not None and makers[0].op == makers[1].op:
+                    return makers  # type: ignore[return-value]
+        return None
 
     def _is_odd_source(self, side: int, value: Value) -> bool:
         evaluation, other = self._sides[side], self._sides[1 - side]
@@ -137,67 +315,6 @@ class Causes:
             return "its inputs are the same"
         return "its inputs are the same as values of the baseline" if ours else ""
 
-    # -- gradients ---------------------------------------------------------------------------------------------------
-
-    def _cut_gradient(self, cones: tuple[Cone, Cone]) -> Cause | None:
-        """Return where one side cuts off a gradient that the other has: a detach, or a value that needs none."""
-        texts = (
-            "it cuts off the gradient that the baseline has here",
-            "it cuts off the gradient that the target has here",
-        )
-        found: list[tuple[int, Cause]] = []
-        for side, text in enumerate(texts):
-            cut = self._detach(side, cones[1 - side]) or self._first_cut(side)
-            first = cones[1 - side].first
-            if cut is not None and (
-                first is None or first.forward is None or cut.id <= max(first.id, first.forward.id)
-            ):
-                found.append((cut.id, _at("gradient", side, cut, text)))
-        return min(found, key=lambda pair: pair[0])[1] if found else None
-
-    def _detach(self, side: int, other: Cone) -> Call | None:
-        """Return the detach, on one side alone, of what a call made or read whose backward only the other side has."""
-        theirs = self._sides[1 - side]
-        detached = self._detached(side)
-        for number in self._detached(1 - side):
-            detached.pop(number, None)
-        for _, lost in sorted(other.calls.items()) if detached else ():
-            forward = lost.forward if lost.phase == "backward" else None
-            if forward is not None:
-                for _, value in (*theirs.flow.results(forward), *theirs.flow.reads(forward)):
-                    found = detached.get(theirs.numbers.get(value.id, 0))
-                    if found is not None:
-                        return found
-        return None
-
-    def _detached(self, side: int) -> dict[int, Call]:
-        """Return what the forward of a side detaches: the first call for each number."""
-        evaluation = self._sides[side]
-        found: dict[int, Call] = {}
-        for call in evaluation.flow.calls():
-            if call.op == _DETACH and call.phase == "forward":
-                for _, value in call.input_values():
-                    found.setdefault(evaluation.numbers.get(value.id, 0), call)
-        found.pop(0, None)
-        return found
-
-    def _first_cut(self, side: int) -> Call | None:
-        evaluation, other = self._sides[side], self._sides[1 - side]
-        flow, theirs = evaluation.flow, other.flow.rank
-        for call in flow.calls():
-            if call.phase != "forward":
-                continue
-            for _, value in call.output_values():
-                if not value.is_floating or value.requires_grad or value.undefined:
-                    continue
-                if not any(v.requires_grad for _, v in call.input_values()):
-                    continue
-                number = evaluation.numbers.get(value.id)
-                held = [theirs.value_by_id(i) for i in other.holders.get(number, ())] if number else []
-                if held and all(v.requires_grad for v in held):
-                    return call
-        return None
-
     def _at_an_end(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
         """Return the cause where every value has a counterpart, and an end has another one."""
         side = 0 if odd[0] else 1
@@ -205,14 +322,27 @@ class Causes:
         flow = self._sides[side].flow
         writer = flow.writer(end.value)
         call = writer[0] if writer else next(iter(flow.calls()))
-        kind: FindingKind = {"loss": "loss", "gradient": "gradient", "left": "left", "output": "result"}[end.kind]  # type: ignore[assignment]
+        kind = _KINDS[end.kind]
         text = f"{end.name} is another one of the values that both sides have"
         return _at(kind, side, call, text)
+
+
+def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[str], tuple[list[End], list[End]]]:
+    """Return the ends that are computed first, of those that differ, and their kinds: what comes later follows."""
+    for kinds in (_FORWARD, ("gradient",), ("left",)):
+        found = tuple([end for end in ends if end.kind in kinds] for ends in odd)
+        if found[0] or found[1]:
+            return kinds, (found[0], found[1])
+    return (), ([], [])
 
 
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:
     """Return a cause at a call of one side."""
     return Cause(kind, None if side else call, call if side else None, text)
+
+
+def _result_dtypes(call: Call) -> list[str]:
+    return [value.dtype_name for _, value in call.result_values()]
 
 
 def _op(call: Call) -> str:

@@ -9,26 +9,40 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import torch
 
 from ...dump import Call, RankDump, Value
-from ..distance.value_distance import Closeness, Level, closeness
-from ..ends.ends import End, Left, ends_of, unmatched, wanted_of
+from ...store.op_names import is_collective
+from ..cone.cone import cone_of
+from ..distance.value_distance import Closeness, Level
+from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, wanted_of
+from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
+from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, Row, Status
+from ..evidence.noise_floors import limits_of
 from ..evidence.place_of_call import place_of
+from ..flow.counterparts import Counterparts
 from ..flow.data_flow import DataFlow
-from ..pairing.alignment import HOW_TEXTS
-from ..rerun.op_errors import Replays
+from ..pairing.alignment import HOW_TEXTS, How
+from ..precision.lost_precision import BUDGET, PrecisionSearch
+from ..rerun.op_errors import Replays, Storages, Undefined
 from ..rerun.rounding_error import SUSPECT, LocalError
-from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources
+from ..rerun.undefined_elements import DEPENDS
+from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
+from ..sources.told_apart import reads_the_same, told_apart
 from .causes import Cause, Causes
+from .spread import Spread, spread
 
+_MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: what kernels that nobody can run again may differ by
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 
 
@@ -40,10 +54,14 @@ class Evaluated:
     sources: Sources
     ends: tuple[list[End], list[End]]
     odd: tuple[list[End], list[End]]  # ends that the other side does not have
+    steps: tuple[EvaluatedStep, EvaluatedStep]
+    unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
+    unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
+    near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
 
     @property
     def differs(self) -> bool:
-        return bool(self.odd[0] or self.odd[1])
+        return bool(self.odd[0] or self.odd[1] or self.near)
 
 
 def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool) -> Evaluated:
@@ -56,53 +74,160 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     """
     flows = DataFlow(ranks[0], "aten"), DataFlow(ranks[1], "aten")
     left = Left(flows[0]), Left(flows[1])
-    steps = [
-        EvaluatedStep(flow, [value for value, _ in one.buffers], wanted_of(flow))
-        for flow, one in zip(flows, left, strict=True)
-    ]
+    steps = _step(flows[0], left[0]), _step(flows[1], left[1])
     shared = Shared()
+    shared.in_python.apart = 0.0 if before is None else before.apart
     target = Evaluation(steps[0], shared, leads=True)
     target.run()
     sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
     baseline = Evaluation(steps[1], shared, sources.stand_ins)
     baseline.run()
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    found = Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    target.unproven |= dict.fromkeys(shared.in_python.unknown, COMPUTED)
+    found = _settled(
+        (target, baseline),
+        steps,
+        ({}, sources.stand_ins),
+        lambda sides: _with_ends(sides, sources, steps, left, before),
+    )
+    apart = None if found.differs else told_apart(target, baseline, sources.stand_ins)
+    if apart is None:
+        return found
+    shared = Shared()
+    sides = Evaluation(steps[0], shared, apart[0], leads=True), Evaluation(steps[1], shared, apart[1])
+    for side, one in zip(sides, (target, baseline), strict=True):
+        side.run()
+        if not reads_the_same(one, side):
+            return found
+    again = _settled(sides, steps, apart, lambda sides: _with_ends(sides, sources, steps, left, before))
+    return again if again.differs and not shared.choices else found
+
+
+def _settled(
+    sides: tuple[Evaluation, Evaluation],
+    steps: tuple[EvaluatedStep, EvaluatedStep],
+    contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]],
+    ask: Callable[[tuple[Evaluation, Evaluation]], Evaluated],
+) -> Evaluated:
+    """Compare the ends of both sides; where they differ, once more by what rounding leaves of the target's values.
+
+    Args:
+        sides: evaluated.
+        steps: the same, as they were recorded.
+        contents: of both sides' sources, by id, that were not taken as recorded.
+        ask: compares the ends.
+    """
+    found = ask(sides)
     if not found.differs:
         return found
-    moved = Evaluation(steps[0], Shared(), leads=True, jitter=JITTER)
+    flows = sides[0].flow, sides[1].flow
+    rounded = rounded_sources(flows, found.sources, 0), rounded_sources(flows, found.sources, 1)
+    moved = Evaluation(steps[0], Shared(), {**contents[0], **rounded[0]}, leads=True, jitter=JITTER)
     moved.run()
-    again = Shared()
-    target.renumber(again, target.noise_beside(moved))
-    baseline.renumber(again)
-    ends = ends_of(target, left[0]), ends_of(baseline, left[1])
-    return Evaluated((target, baseline), sources, ends, unmatched(*ends, (target, baseline)))
+    shared = Shared()
+    sides[0].renumber(shared, sides[0].noise_beside(moved))
+    noise: dict[int, float] = {}
+    if rounded[1]:
+        other = Evaluation(steps[1], Shared(), {**contents[1], **rounded[1]}, jitter=JITTER)
+        other.run()
+        noise = sides[1].noise_beside(other)
+    sides[1].renumber(shared, noise)
+    return ask(sides)
+
+
+def _with_ends(
+    sides: tuple[Evaluation, Evaluation],
+    sources: Sources,
+    steps: tuple[EvaluatedStep, EvaluatedStep],
+    left: tuple[Left, Left],
+    before: LeftBefore | None,
+) -> Evaluated:
+    """Compare the ends of both sides; of an inference that agrees, also what was made of its results."""
+    ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
+    in_memory, others = LeftEnds(ends, sides, before), unmatched(*ends, sides)
+    odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
+    unknown = tuple(in_memory.unknown)
+    near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
+    is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
+    if any(odd) or near or is_trained:
+        return Evaluated(sides, sources, ends, odd, steps, [], unknown, near)
+    more = taken_besides(sides)
+    odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
+    unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
+    return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near)
+
+
+def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: list[End]) -> bool:
+    """Return True if a side makes something of what the other ends with, and of its size."""
+    cut = cone_of(sides[side], sides[1 - side].holders, [end.value]).cut.values()
+    behind = {sides[side].numbers.get(value.id) for value in cut}
+    return any(other.number in behind for other in of_sizes(others, [end]))
+
+
+def _step(flow: DataFlow, left: Left) -> EvaluatedStep:
+    return EvaluatedStep(flow, [value for value, _ in left.buffers], wanted_of(flow))
 
 
 class RankVerdict:
-    """Makes the rows and findings of one evaluated step."""
+    """Makes the rows and findings of one evaluated step.
+
+    It has more than twenty methods: rows and findings are made of the same numbers.
+    """
 
     def __init__(self, found: Evaluated, pairs: Sequence[Pair], replays: Replays) -> None:
         self._found = found
         self._pairs = pairs
         self._replays = replays
+        replays.undefined, replays.storages = self._undefined_in, self._storages_of
         self._partners = {pair.target.id: pair for pair in pairs}
+        self._taken = {pair.baseline.id for pair in pairs}
         self._places: dict[tuple[int, int], Place] = {}
-        self._known: dict[tuple[int, int], Closeness] = {}
+        undefined = found.sides[0].undefined, found.sides[1].undefined
+        self._known = Counterparts(read_data=True, undefined=undefined)
         self._equal: set[int] = set()  # values of the baseline that hold the same bits as their counterpart
+        self._leant: set[int] = set()  # collectives that were asked on whom they rest
         self._cones: tuple[set[int], ...] = (set(), set())
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
 
     def run(self) -> None:
         if self._found.differs:
-            causes = Causes(self._found.sides, self._found.sources)
-            self.findings.append(self._finding(causes.find(self._found.odd)))
+            causes = Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs)
+            self.findings.append(self._finding(causes.find(self._found.odd, self._found.near)))
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
         self._check_baseline()
+        self._spread()
+        if not self.findings and self._is_far_apart():
+            self._find_lost_precision()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)
+
+    @property
+    def unknown_ends(self) -> tuple[str, ...]:
+        """The names of the ends that depend on memory that nothing wrote, or that may have been kept.
+
+        Beside a loss that is known, one that was made of nothing is none: a pipeline infers its shapes on such memory.
+        """
+        target, _ = self._found.sides
+        known = [end for end in self._found.ends[0] if end.kind != "output"]
+        odd = [end for end in known if target.depends(end.value)]
+        has_loss = any(end.kind == "loss" and not target.depends(end.value) for end in known)
+        found = [end.name for end in odd if not (has_loss and end.kind == "loss")]
+        unclear = [] if self.findings else [f"result ({end.name})" for end in self._found.unclear]
+        return tuple(dict.fromkeys([*found, *self._found.unknown, *unclear]))
+
+    def _undefined_in(self, call: Call) -> Undefined:
+        """Return which elements of a call's results depend on memory that nothing wrote."""
+        for side in self._found.sides:
+            if call.rank is side.flow.rank:
+                found = {slot: side.undefined.elements(value) for slot, value in call.result_values()}
+                return {slot: elements == DEPENDS for slot, elements in found.items() if elements is not None}
+        return {}  # another rank's, as part of a collective
+
+    def _storages_of(self, call: Call) -> Storages:
+        """Return what is known of memory that a call was given when it had been written in part."""
+        found = (side.undefined.storages(call) for side in self._found.sides if call.rank is side.flow.rank)
+        return next(found, {})
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
@@ -133,6 +258,9 @@ class RankVerdict:
             number = target.numbers.get(value.id)
             other, maker = self._counterpart(number, slot, theirs, pair)
             if other is not None and maker is not None:
+                if pair is None and maker.id in self._taken and self._close(value, other).bitwise:
+                    self._alone(call, 0)  # it makes once more what a call made that has its counterpart
+                    break
                 met.add(maker.id)
                 self._of_values(call, maker, slot, (value, other), pair)
             elif pair is not None and slot in theirs and call.id in self._cones[0]:
@@ -161,23 +289,60 @@ class RankVerdict:
         close = self._close(*values)
         how = pair.how if pair is not None and pair.baseline.id == maker.id else "flow"
         places = self._place(call), self._place(maker)
+        note = COMPUTED if self._found.sides[0].unproven.get(call.id) == COMPUTED else close.reason
         if close.bitwise or not close.known:
             status: Status = "same" if close.bitwise else "unknown"
-            self.rows.append(Row(*places, how, slot, status, close, note=close.reason, floor_from="exact"))
+            self.rows.append(Row(*places, how, slot, status, close, note=note, floor_from="exact"))
             return
+        if is_collective(call.op):
+            self._lean(call, maker)
         own = self._own_error(call, slot)
         if own is None:
-            self.rows.append(Row(*places, how, slot, "within", close, note=close.reason, floor_from="semantics"))
+            self._estimate(call, maker, slot, values, how)
             return
         ratio = own.ratio / SUSPECT
         row = Row(
             *places, how, slot, "different" if ratio > 1 else "within", close, SUSPECT * own.floor, "replay", ratio,
-            own.error, floor_reason=f"{SUSPECT:g} times {own.reason}" if own.reason else "",
+            own.error, note=note, floor_reason=f"{SUSPECT:g} times {own.reason}" if own.reason else "",
         )  # fmt: skip
         self.rows.append(row)
         if ratio > 1:
             text = "its result is wrong for its inputs"
             self.findings.append(Finding("nonfinite" if close.nonfinite else "op", row, text, "", (call.id, 1)))
+
+    def _estimate(self, call: Call, maker: Call, slot: str, values: tuple[Value, Value], how: How) -> None:
+        """Add the row of a result that no replay judges: from bitwise equal inputs it may differ by rounding alone."""
+        close, floor = self._close(*values), _MOST_ROUNDING * limits_of(*values).rel_l2
+        ratio = (math.inf if close.nonfinite else close.error or 0.0) / floor if floor else 0.0
+        theirs = dict(maker.input_values())
+        are_equal = call.op == maker.op and all(
+            name in theirs and self._close(value, theirs[name]).bitwise
+            for name, value in self._found.sides[0].flow.reads(call)
+        )
+        is_asked = are_equal and not is_collective(call.op) and call.id not in call.rank.tables.random
+        status: Status = "different" if ratio > 1 and is_asked and not close.undefined else "within"
+        row = Row(
+            self._place(call), self._place(maker), how, slot, status, close, floor if is_asked else None,
+            "semantics", ratio if is_asked else None, note=close.reason,
+        )  # fmt: skip
+        self.rows.append(row)
+        if status == "different":
+            text = "from bitwise equal inputs it makes something else; no replay tells which side is wrong"
+            self.findings.append(Finding("op", row, text, "", (call.id, 1)))
+
+    def _lean(self, call: Call, maker: Call) -> None:
+        """Note which other ranks sent something else to a collective: what it brought rests on them."""
+        if call.id not in self._leant and is_collective(maker.op):
+            self._leant.add(call.id)
+            self._replays.local_errors(call, maker)
+
+    def is_met(self, call: Call) -> bool:
+        """Return True if a collective brought what must come of what all ranks gave, or the same on both sides."""
+        if not is_collective(call.op):
+            return False
+        statuses = {row.status for row in self.rows if row.target is not None and row.target.id == call.id}
+        errors = {} if statuses == {"same"} else self._replays.errors(call)
+        return not isinstance(errors, str) and all(error.ratio <= SUSPECT for error in errors.values())
 
     def _own_error(self, call: Call, slot: str) -> LocalError | None:
         errors = self._replays.errors(call)
@@ -236,14 +401,23 @@ class RankVerdict:
                     text = "the baseline's result is wrong for its inputs"
                     self.findings.append(Finding("op", row, text, "", (self.in_target_order(call), 1)))
 
+    def _spread(self) -> None:
+        """Have rows say what the results of wrong kernels make different."""
+        wrong: tuple[set[int], set[int]] = set(), set()
+        for finding in self.findings:
+            row = finding.row
+            if row.floor_from == "replay":
+                side, place = (0, row.target) if row.target is not None else (1, row.baseline)
+                wrong[side].update([] if place is None else [place.id])
+        if any(wrong):
+            flows = self._found.sides[0].flow, self._found.sides[1].flow
+            self.rows = spread(self.rows, (Spread(flows[0], wrong[0]), Spread(flows[1], wrong[1])))
+
     def _close(self, target: Value, baseline: Value) -> Closeness:
         """Return how close two recorded values are; each pair is read once."""
-        key = target.id, baseline.id
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = closeness(target, baseline)
-            if found.bitwise:
-                self._equal.add(baseline.id)
+        found = self._known.close(target, baseline)
+        if found.bitwise:
+            self._equal.add(baseline.id)
         return found
 
     def in_target_order(self, call: Call) -> int:
@@ -253,6 +427,36 @@ class RankVerdict:
     @cached_property
     def _order(self) -> list[tuple[int, int]]:
         return sorted((pair.baseline.id, pair.target.id) for pair in self._pairs)
+
+    # -- precision ---------------------------------------------------------------------------------------------------
+
+    def _is_far_apart(self) -> bool:
+        """Return True if two recorded ends are so far apart that one may be far from what both of them mean."""
+        theirs = {end.number: end for end in self._found.ends[1]}
+        for end in self._found.ends[0]:
+            other = theirs.get(end.number)
+            if other is not None and other.number is not None:
+                error = self._close(end.value, other.value).error
+                if error is not None and error > BUDGET / 2:
+                    return True
+        return False
+
+    def _find_lost_precision(self) -> None:
+        lost = PrecisionSearch(self._found.sides, self._found.steps, self._found.sources, BUDGET).find(self._found.ends)
+        if lost is None:
+            return
+        partner = None if lost.partner is None else self._place(lost.partner[0])
+        close = None if lost.partner is None else self._close(lost.value, lost.partner[1])
+        row = Row(
+            self._place(lost.call), partner, "flow" if partner else "", lost.slot, "different", close,
+            floor_from="semantics", own_error=lost.made,
+        )  # fmt: skip
+        text = (
+            f"precision is lost here: its result is {lost.made:.2g} from its meaning in float64, its inputs "
+            f"{lost.given:.2g}, the baseline's result {lost.kept:.2g}; {lost.end} is {lost.end_distance:.2g} from its "
+            f"meaning, in the baseline {lost.baseline_end:.2g}"
+        )
+        self.findings.append(Finding("precision", row, text, "", (lost.call.id, 1)))
 
     # -- findings ----------------------------------------------------------------------------------------------------
 
@@ -277,8 +481,8 @@ class RankVerdict:
 
 
 def _compared(cause: Cause) -> tuple[str, tuple[Value, Value]] | None:
-    """Return a slot that both calls of a cause have, and its values."""
-    if cause.target is None or cause.baseline is None:
+    """Return a slot that both calls of a cause have, and its values; None where another slot of each counts."""
+    if cause.target is None or cause.baseline is None or cause.takes_another:
         return None
     ours, theirs = dict(cause.target.all_values()), dict(cause.baseline.all_values())
     slots = [
@@ -297,9 +501,9 @@ def _number(evaluation: Evaluation, value: Value) -> int | None:
     return found
 
 
-def evidence_parts(verdict: RankVerdict, pairs: Sequence[Pair]) -> dict[str, object]:
-    """Return the counts of a verdict, as fields of `RankEvidence`."""
-    levels = Counter(row.closeness.level for row in verdict.rows if row.closeness is not None)
+def counts_of(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return the counts of rows and pairs, as fields of `RankEvidence`."""
+    levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     return {
         "level": next((level for level in _LEVELS if levels[level]), "none"),
         "levels": {str(level): count for level, count in levels.items()},

@@ -10,6 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...errors import AtenDumpError
 from ...store import records
 from ..rerun.allowed_ops import registered_op
-from ..rerun.shared_memory import extent, moment_of
+from ..rerun.shared_memory import Moment, extent, moment_of, storage_bytes
 from ..rerun.undefined_elements import DEPENDS, undefined_elements
 from .data_flow import DataFlow
 
@@ -58,6 +59,7 @@ class UndefinedMemory:
         self._runs = runs and not self._is_whole
         self._memory: dict[int, _Unwritten] = {}  # by storage, while calls are followed
         self._guessed: set[int] = set()  # ids of values
+        self._in_part: dict[int, torch.Tensor] = {}  # of values that count as undefined: what of them is, by id
 
     def elements(self, value: Value) -> torch.Tensor | None:
         """Return which elements of a value are undefined, as `undefined_elements` does; None: all are defined.
@@ -65,6 +67,35 @@ class UndefinedMemory:
         Of a value that is undefined as a whole, nothing was recorded, and nothing is told.
         """
         return self._found.get(value.id)
+
+    def blank_elements(self, value: Value) -> torch.Tensor | None:
+        """Return the same, of a value that counts as undefined as well: some of it may have been written."""
+        if not value.undefined:
+            return self.elements(value)
+        return self._in_part.get(value.id, _ALL.expand(value.shape)) if self._found is not None else None
+
+    def storages(self, call: Call) -> dict[Moment, torch.Tensor]:
+        """Return the bytes of memory that a call was given when it had been written in part, as far as recorded."""
+        found: dict[Moment, torch.Tensor] = {}
+        for _, value in call.input_values():
+            is_small = value.storage_nbytes <= _MOST_BYTES and not self._is_whole
+            if value.undefined and value.numel and value.storage and is_small:
+                parts = [v for v in self._by_storage[value.storage] if v.version <= value.version]
+                if parts:
+                    found[moment_of(value)] = storage_bytes([*parts, value])
+        return found
+
+    @cached_property
+    def _by_storage(self) -> dict[int, list[Value]]:
+        """The values of storages whose bytes were recorded, by version."""
+        found: dict[int, list[Value]] = defaultdict(list)
+        for record in self._flow.rank.tables.values.records():
+            value = self._flow.rank.value_by_id(record.id)
+            if record.storage and value.has_data and not (value.undefined or value.composed):
+                found[record.storage].append(value)
+        for values in found.values():
+            values.sort(key=lambda value: value.version)
+        return found
 
     def is_guessed(self, value: Value) -> bool:
         """Tell whether which elements are undefined is not known, as a call could not be run."""
@@ -119,6 +150,8 @@ class UndefinedMemory:
     def _look(self, value: Value, found: dict[int, torch.Tensor]) -> None:
         """Note which elements of a value are undefined."""
         known = self._memory.get(value.storage)
+        if value.undefined:
+            self._in_part[value.id] = self._laid(known, value)
         if known is None or value.undefined or value.id in found:
             return
         undefined = whole = _ALL.expand(value.shape)
@@ -128,6 +161,13 @@ class UndefinedMemory:
             found[value.id] = whole if torch.equal(undefined, whole) else undefined
             if known.guessed:
                 self._guessed.add(value.id)
+
+    def _laid(self, known: _Unwritten | None, value: Value) -> torch.Tensor:
+        if known is None:
+            return _NONE.expand(value.shape)
+        if known.bytes is None or not self._is_told(value):
+            return _ALL.expand(value.shape)
+        return torch.from_numpy(np.array(_laid_on(known.grown(value), value).max(-1)))
 
     def _unlike(self, call: Call, given: list[Value], read: list[Value]) -> dict[str, torch.Tensor] | None:
         """Return which elements of a call's results depend on undefined ones that it read, by slot; None: unknown."""

@@ -16,6 +16,7 @@ from ..evidence.place_of_call import place_of
 from ..nonfinite.apart import Apart, first_apart
 
 _SHOWS: Final = 0.01  # a relative L2 that no honest precision has, bfloat16 among them
+_SAYS_LESS: Final = ("region", "op")  # kinds that say of a call no more than that it is another one
 _TINY: Final = 1e-6  # no element is further apart: an epsilon that is missing shows in the NaN alone
 
 
@@ -37,9 +38,11 @@ def nonfinite_first(
 
 
 def _shows(earlier: Finding, nonfinite: Finding) -> bool:
-    """True if what is found earlier is at the same call, or a difference that shows by itself."""
+    """True if what is found earlier says why at the same call, or is a difference that shows by itself."""
     close = earlier.row.closeness
-    if earlier.row.place == nonfinite.row.place or close is None or close.shape is not None:
+    if earlier.row.place == nonfinite.row.place:
+        return earlier.kind not in _SAYS_LESS
+    if close is None or close.shape is not None:
         return True
     is_tiny = close.metrics is not None and close.metrics.max_abs < _TINY
     return close.error is not None and close.error > _SHOWS and not is_tiny

@@ -55,7 +55,6 @@ class Settings:
     replay: bool = True
     data: bool = True
     batch_dim: int | None = None  # ranks hold consecutive slices of the batch along it
-    evaluate: bool = False  # by a float64 evaluation of both sides from the same sources (`compare_steps`)
     allow_ops: tuple[str, ...] = ()  # patterns of ops to run beside those of torch
 
 

@@ -98,11 +98,14 @@ class LeftMemory:
 
     def outlives(self, place: LeftPlace) -> bool:
         """Return True if nothing but the next step will see what was left at a place."""
-        counts_steps = place.writer.phase == "optimizer" and place.last.numel == 1
-        scales_loss = read_op_name(place.writer.op).name == _SCALES_LOSS
-        if counts_steps or scales_loss:
+        if self.serves_step(place):
             return False
         return not self._reads.is_read(place.last, lambda call: bool(self._flow.results(call)))
+
+    def serves_step(self, place: LeftPlace) -> bool:
+        """Return True if a place holds the scale of the loss, or how many steps an optimizer took."""
+        counts_steps = place.writer.phase == "optimizer" and place.last.numel == 1
+        return counts_steps or read_op_name(place.writer.op).name == _SCALES_LOSS
 
     @cached_property
     def _reads(self) -> LastReads:

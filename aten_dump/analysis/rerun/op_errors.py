@@ -15,10 +15,11 @@ from ...store.op_names import is_workspace
 from .rounding import Rounding, terms_of
 from .rounding_error import SUSPECT, LocalError, measure, measure_exact
 from .run_op import Run, recorded_slots, result_slots, run_call, said_by, without
-from .shared_memory import check_readable
+from .shared_memory import Moment, check_readable
 
 REPLAY_BYTES: Final = 256 << 20
 _CPU: Final = torch.device("cpu")
+Storages = Mapping[Moment, torch.Tensor]  # the bytes of storages at a version
 Undefined = Mapping[str, torch.Tensor]  # by slot of a call's results, which elements depend on undefined memory
 
 
@@ -54,11 +55,13 @@ class Replays:
     """Replays of calls, each made when it is needed; `enabled` False makes none.
 
     `undefined` tells of a call which elements of its results depend on undefined memory: they are not looked at.
+    `storages` returns what is known of memory that it was given when that had been written in part.
     """
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self.undefined: Callable[[Call], Undefined] = lambda call: {}
+        self.storages: Callable[[Call], Storages] = lambda call: {}
         self._known: dict[tuple[int, int], dict[str, LocalError] | str] = {}
 
     def local_errors(self, target: Call, baseline: Call) -> dict[str, OwnError] | str:
@@ -77,7 +80,7 @@ class Replays:
         """Return the distance of each result from the replayed one, or why there is none."""
         key = id(call.rank), call.id
         if key not in self._known:
-            self._known[key] = _errors(call, self.undefined(call))
+            self._known[key] = _errors(call, self.undefined(call), self.storages(call))
         return self._known[key]
 
 
@@ -89,22 +92,22 @@ def draws_otherwise(target: Call, baseline: Call) -> bool:
     return any(run is not None and run.drew for run in (attempt(call, False, _CPU)[0] for call in (target, baseline)))
 
 
-def _errors(call: Call, undefined: Undefined) -> dict[str, LocalError] | str:
+def _errors(call: Call, undefined: Undefined, known: Storages) -> dict[str, LocalError] | str:
     results = {slot: value for slot, value in call.result_values() if not is_workspace(call.op, slot)}
     values = [*(v for _, v in call.input_values()), *results.values()]
     if sum(value.numel * 8 for value in {v.id: v for v in values}.values()) > REPLAY_BYTES:
         return "its tensors are too large to replay while comparing; use `aten-dump replay`"
     if not results:
         return "it has no result"
-    reference, failure = attempt(call, True, _CPU, undefined)
+    reference, failure = attempt(call, True, _CPU, undefined, known)
     has_exact = not all(value.is_floating for value in results.values())
-    native = attempt(call, False, _CPU, undefined)[0] if reference is None or has_exact else None
+    native = attempt(call, False, _CPU, undefined, known)[0] if reference is None or has_exact else None
     if reference is None and native is None:
         return str(failure)
     try:
         found = {error.slot: error for error in measured(call, native, reference, undefined)}
         if native is None and any(error.ratio > SUSPECT for error in found.values()):  # how far is an honest one?
-            native, _ = attempt(call, False, _CPU, undefined)
+            native, _ = attempt(call, False, _CPU, undefined, known)
             found = {error.slot: error for error in measured(call, native, reference, undefined)}
     except AtenDumpError as error:
         return str(error)
@@ -114,11 +117,11 @@ def _errors(call: Call, undefined: Undefined) -> dict[str, LocalError] | str:
 
 
 def attempt(
-    call: Call, cast: bool, device: torch.device, undefined: Undefined | None = None
+    call: Call, cast: bool, device: torch.device, undefined: Undefined | None = None, known: Storages | None = None
 ) -> tuple[Run | None, AtenDumpError | None]:
     """Run a call again; return what it gave, or why it could not be run."""
     try:
-        return run_call(call, cast=cast, device=device, undefined=undefined), None
+        return run_call(call, cast=cast, device=device, undefined=undefined, known=known), None
     except (ReplayError, MissingDataError, FormatError) as error:
         return None, error
 

@@ -15,15 +15,20 @@ Theory of operation
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
+from ...dump import Value
+from ..distance.element_chunks import ElementReader, Order
+
 TOLERANCE: Final = 2e-6  # relative; of norm and projections
 _HUGE: Final = 1013.0  # elements from which on asinh is taken
 _WIDTH: Final = 1024
+_CHUNK: Final = 1 << 18  # elements that are taken to float64 at a time
 
 
 class Signature(NamedTuple):
@@ -58,6 +63,9 @@ _COLUMNS: Final = np.random.default_rng(17).standard_normal((2, _WIDTH))
 @np.errstate(over="ignore")  # of squares: taken care of below
 def sign(tensor: torch.Tensor) -> Signature:
     """Return the signature of a tensor of any dtype and layout on any device."""
+    if tensor.numel() > _CHUNK and tensor.layout is torch.strided and tensor.is_contiguous():
+        row = tensor.detach().view(-1)
+        return _sign_in_chunks(lambda start, stop: row[start:stop], row.numel(), tensor.is_complex())
     flat = _flat(tensor)
     count = flat.size
     if count == 0:
@@ -73,6 +81,48 @@ def sign(tensor: torch.Tensor) -> Signature:
         flat = np.arcsinh(np.arcsinh(flat))
         norm = math.sqrt(float(flat @ flat))
     return Signature(count, norm, *_project(flat), nonfinite)
+
+
+def sign_value(value: Value) -> Signature:
+    """Return the signature of what was recorded of a value; of a large one that lies in a row not all is read at once.
+
+    Raises:
+        MissingDataError: nothing was recorded.
+    """
+    if value.numel > _CHUNK and value.layout_name == "strided" and not value.extra.get("quantized"):
+        reader = ElementReader(value, Order(tuple(value.shape), tuple(range(len(value.shape)))))
+        return _sign_in_chunks(reader.read, value.numel, value.dtype.is_complex)
+    return sign(value.shared_tensor())
+
+
+@np.errstate(over="ignore")
+def _sign_in_chunks(read: Callable[[int, int], torch.Tensor], count: int, is_complex: bool) -> Signature:
+    """Return the signature of many elements, of which only a chunk at a time is taken to float64."""
+    starts, parted = range(0, count, _CHUNK), 2 if is_complex else 1
+    size = count * parted
+    squares = nonfinite = most = 0.0
+    for start in starts:
+        part = _flat(read(start, min(start + _CHUNK, count)))
+        finite = np.isfinite(part)
+        nonfinite += part.size - int(finite.sum())
+        part = part if finite.all() else np.where(finite, part, 0.0)
+        squares += float(part @ part)
+        most = max(most, float(np.abs(part).max()))
+    is_huge = most >= _HUGE
+    if is_huge:
+        squares = 0.0
+    first = second = 0.0
+    rows = _rows(-(-size // _WIDTH) + 1)
+    for start in starts:
+        part = _flat(read(start, min(start + _CHUNK, count)))
+        part = np.where(np.isfinite(part), part, 0.0)
+        if is_huge:
+            part = np.arcsinh(np.arcsinh(part))
+            squares += float(part @ part)
+        begin = start * parted // _WIDTH
+        of_part = _projections(part, rows[begin:])
+        first, second = first + of_part[0], second + of_part[1]
+    return Signature(size, math.sqrt(squares), first, second, int(nonfinite))
 
 
 def _flat(tensor: torch.Tensor) -> np.ndarray:
@@ -94,12 +144,21 @@ def _project(flat: np.ndarray) -> tuple[float, float]:
     if count <= _WIDTH:
         first, second = _COLUMNS[:, :count] @ flat
         return float(first), float(second)
-    whole = count // _WIDTH * _WIDTH
+    return _projections(flat, _rows(count // _WIDTH + 1))
+
+
+def _projections(flat: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
+    """Return the projections of some elements; `rows` begins with the factors of their rows."""
+    whole = flat.size // _WIDTH * _WIDTH
     square = flat[:whole].reshape(-1, _WIDTH)
-    rows = _rows(len(square) + 1)
-    parts = (square @ _COLUMNS.T) * rows[:-1]
-    first, second = parts.sum(0) + (_COLUMNS[:, : count - whole] @ flat[whole:]) * rows[-1]
+    parts = (square @ _COLUMNS.T) * rows[: len(square)]
+    first, second = parts.sum(0) + (_COLUMNS[:, : flat.size - whole] @ flat[whole:]) * rows[len(square)]
     return float(first), float(second)
+
+
+def sum_of_scalars(signatures: Sequence[Signature]) -> Signature:
+    """Return the signature of the sum of tensors of one element, by their signatures."""
+    return sign(torch.tensor([sum(one.first for one in signatures) / float(_COLUMNS[0, 0])], dtype=torch.float64))
 
 
 def is_same(one: Signature, other: Signature) -> bool:

@@ -21,10 +21,12 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..rerun.run_region import start_tensors
-from ..signatures.signature import sign
+from ..signatures.signature import Signature, is_same, sign_value
 
 How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
+_DIGITS_BYTES: Final = 4  # of a dtype with digits enough that a rounding is no difference
+_ROUNDED: Final = 1e-5  # relative L2 of what was recorded to what float64 makes
 _NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
 
 
@@ -36,6 +38,17 @@ class Sources:
     pairs: list[tuple[Value, Value, How]] = field(default_factory=list)
     target: list[Value] = field(default_factory=list)  # that stand for nothing
     baseline: list[Value] = field(default_factory=list)
+    before: LeftBefore | None = None
+
+    def were_left(self, target: Value, baseline: Value) -> bool:
+        """Return True if the step before left both, each on its side."""
+        if self.before is None:
+            return False
+        known = [Recorded().contents(value) for value in (target, baseline)]
+        return all(
+            contents is not None and bool(self.before.numbers(side, value.numel, contents))
+            for side, (contents, value) in enumerate(zip(known, (target, baseline), strict=True))
+        )
 
 
 class Recorded:
@@ -49,7 +62,7 @@ class Recorded:
         key = id(value.rank), value.id
         if key not in self._known:
             try:
-                self._known[key] = sign(value.shared_tensor()).contents
+                self._known[key] = sign_value(value).contents
             except UNREADABLE:
                 self._known[key] = None
         return self._known[key]
@@ -63,6 +76,11 @@ class LeftBefore:
         self._recorded = Recorded()
         self._by_size: dict[tuple[int, int], dict[Contents, set[int]]] = {}
 
+    @property
+    def apart(self) -> float:
+        """How far rounding put numbers apart that both sides read of tensors."""
+        return self._sides[0].in_python.apart
+
     def numbers(self, side: int, numel: int, contents: Contents) -> set[int]:
         """Return the numbers of the values of a side that the step before left with some contents."""
         key = side, numel
@@ -75,6 +93,15 @@ class LeftBefore:
                     found.setdefault(known, set()).add(number)
             self._by_size[key] = found
         return self._by_size[key].get(contents, set())
+
+    def made(self, side: int, numel: int, contents: Contents) -> bool:
+        """Return True if the step before of a side made a tensor of these contents, in memory of its own."""
+        values = _last_values(self._sides[side].flow.rank, numel)
+        own = (value for value in values if value.producer is not None and not value.from_outside)
+        if any(self._recorded.contents(value) == contents for value in own):
+            return True
+        near = Signature(*contents)._replace(noise=_ROUNDED * contents[1])  # float64 tells of what was written in part
+        return any(is_same(one, near) for one in self._sides[side].wholes)
 
 
 def _last_values(rank: RankDump, numel: int) -> Iterator[Value]:
@@ -127,7 +154,7 @@ class _Matching:
     """Finds, for each source of the baseline, the target's that stands for it."""
 
     def __init__(self, target: Evaluation, flow: DataFlow, before: LeftBefore | None, recorded: Recorded) -> None:
-        self._found = Sources()
+        self._found = Sources(before=before)
         self._before = before
         self._ours, self._theirs = list(target.sources.values()), sources_in(flow)
         self._known = {value.id: recorded.contents(value) for value in self._ours}
@@ -200,6 +227,35 @@ class _Matching:
         self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
         self._found.baseline = self._theirs
         return self._found
+
+
+def rounded_sources(sides: tuple[DataFlow, DataFlow], sources: Sources, side: int) -> dict[int, torch.Tensor]:
+    """Return other contents, by id, for sources of few digits that stand for nothing: each a rounding away.
+
+    The other side may compute, with all digits, what was stored here rounded, such as weights that adapters were merged
+    into. An evaluation with these contents says how far that moves each value. A source in whose role the other side
+    has one that stands for nothing either is that one with other contents.
+    """
+    generator = torch.Generator().manual_seed(11)
+    found = {}
+    odd = (sources.target, sources.baseline)
+    ours, theirs = roles(sides[side]), roles(sides[1 - side])
+    others = {theirs.get(value.id) for value in odd[1 - side]}
+    for value in odd[side]:
+        if (
+            ours.get(value.id) not in others
+            and value.is_floating
+            and not value.dtype.is_complex
+            and value.dtype.itemsize < _DIGITS_BYTES
+        ):
+            try:
+                tensor = start_tensors([value])[value.id]
+            except UNREADABLE:
+                continue
+            if tensor.layout is torch.strided:
+                drawn = torch.rand(tensor.shape, dtype=torch.float64, generator=generator) - 0.5
+                found[value.id] = tensor + tensor * drawn * torch.finfo(value.dtype).eps
+    return found
 
 
 def _is_cast(one: Value, other: Value) -> bool:

@@ -44,11 +44,6 @@ _path = click.Path(path_type=Path)
     default=None,
     help="Put the ranks of each dump together, or compare rank by rank.  [default: together where layouts differ]",
 )
-@click.option(
-    "--evaluate",
-    is_flag=True,
-    help="Preview: run both steps in float64 from the same sources; programs may be written otherwise.",
-)
 @click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")
 @allow_ops_option
 @jobs_option
@@ -76,7 +71,7 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
       aten-dump compare a b --rule 'softmax: rel_l2 <= 1e-2 and cosine > 0.999'
       aten-dump compare tensor_parallel_dump single_dump
       aten-dump compare fsdp_dump single_dump --batch-shard 0
-      aten-dump compare ported_dump original_dump --evaluate
+      aten-dump compare ported_dump original_dump
       aten-dump compare --recompute dump
     """  # noqa: D301 - \b keeps click from filling lines
     if recompute == (baseline is not None):
@@ -120,7 +115,6 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
             data=not options["no_data"],
             together=options["together"],
             batch_shard=options["batch_shard"],
-            evaluate=options["evaluate"],
             allow_ops=options["allow_ops"],
             executor=executor,
             progress=update,

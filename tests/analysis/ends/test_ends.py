@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump import compare as compare_dumps
+from aten_dump import compare
+from tests.analysis.judging.steps import record as record_steps
 
-compare = partial(compare_dumps, evaluate=True)
 X = torch.linspace(-2, 2, 48).view(4, 12)
 
 
@@ -48,9 +48,14 @@ class Queue(nn.Module):
         return loss
 
 
-def compared(record: Callable[..., Any], target: str, baseline: str) -> Any:
-    sides = [Queue(way) for way in (target, baseline)]
-    return compare(*(record(lambda side=side: side(X).backward(), model=side) for side in sides))
+def compared(path: Path, target: str, baseline: str, steps: int = 2) -> Any:
+    dumps = []
+    for side, way in (("target", target), ("baseline", baseline)):
+        model = Queue(way)
+        dumps.append(
+            record_steps(path / side, lambda step, model=model: model(X + step).backward(), model, steps=steps)
+        )
+    return compare(*dumps)
 
 
 WAYS = ("slice", "index", "rebound", "cloned")
@@ -58,17 +63,25 @@ WAYS = ("slice", "index", "rebound", "cloned")
 
 @pytest.mark.parametrize("target", WAYS)
 @pytest.mark.parametrize("baseline", WAYS)
-def test_a_buffer_is_the_same_however_it_is_kept(target: str, baseline: str, record: Callable[..., Any]) -> None:
-    assert compared(record, target, baseline).exit_code == 0
+def test_a_buffer_is_the_same_however_it_is_kept(target: str, baseline: str, tmp_path: Path) -> None:
+    found = compared(tmp_path, target, baseline)
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("target", ["rebound", "cloned"])
+def test_whether_a_lone_step_keeps_what_it_makes_nobody_knows(target: str, tmp_path: Path) -> None:
+    found = compared(tmp_path, target, "slice", steps=1)
+    assert (found.exit_code, found.cause) == (2, None), found.answer()
+    assert "nobody knows left behind" in found.answer()
 
 
 @pytest.mark.parametrize("baseline", WAYS)
 @pytest.mark.parametrize("target", ["wrong place", "wrong place, rebound", "nowhere"])
-def test_a_buffer_that_was_left_otherwise_is_found(target: str, baseline: str, record: Callable[..., Any]) -> None:
+def test_a_buffer_that_was_left_otherwise_is_found(target: str, baseline: str, tmp_path: Path) -> None:
     rebound = "rebound" in target and baseline in ("rebound", "cloned")
     if rebound or (target == "nowhere" and baseline in ("rebound", "cloned")):
         pytest.skip("neither side writes memory that outlives the step: the next step's read tells")
-    assert compared(record, target, baseline).exit_code == 1
+    assert compared(tmp_path, target, baseline, steps=1).exit_code == 1
 
 
 def test_outputs_of_an_inference_count(record: Callable[..., Any]) -> None:
@@ -93,3 +106,82 @@ def test_without_modules_what_nothing_reads_is_an_output(record: Callable[..., A
     same, other = record(lambda: (X.cos() + X.cos()).sum(1)), record(lambda: (X.cos() * 2.01).sum(1))
     assert compare(one, same).exit_code == 0
     assert compare(one, other).exit_code == 1
+
+
+# -- gradients -----------------------------------------------------------------------------------------------------
+
+
+def trained(update: Callable[[nn.Module], object], *, adam: bool = False) -> tuple[Callable[[], None], nn.Module]:
+    torch.manual_seed(0)
+    model = nn.Linear(12, 3)
+    optimizer = torch.optim.Adam(model.parameters()) if adam else None
+
+    def run() -> None:
+        model(X).square().mean().backward()
+        update(model)
+        if optimizer is not None:
+            optimizer.step()
+        model.zero_grad(set_to_none=adam)
+
+    return run, model
+
+
+def gradient(model: nn.Module) -> Tensor:
+    assert isinstance(model.weight.grad, Tensor)
+    return model.weight.grad
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_what_is_made_of_a_gradient_after_the_backward_is_an_end(adam: bool, record: Callable[..., Any]) -> None:
+    """The first step of Adam takes no notice of a gradient's scale, and its state is made within the step."""
+
+    def scaled(by: float) -> Any:
+        run, model = trained(lambda model: gradient(model).mul_(by), adam=adam)
+        return record(run, model=model)
+
+    found = compare(scaled(0.97), scaled(1.0))
+    assert found.exit_code == 1 and found.cause is not None
+    assert found.cause.kind == "argument" and found.cause.row.place.call == "Aten.mul_.0.forward", found.answer()
+    assert compare(scaled(0.97), scaled(0.97)).exit_code == 0
+
+
+def test_what_a_program_computes_with_its_gradients_shows_elsewhere(record: Callable[..., Any]) -> None:
+    """The memory of a gradient is free for what the program computes its update in."""
+
+    def in_place(model: nn.Module) -> None:
+        model.weight.detach().add_(gradient(model).mul_(-0.1))
+
+    def apart(model: nn.Module) -> None:
+        model.weight.detach().add_(gradient(model), alpha=-0.1)
+
+    sides = [record(run, model=model) for run, model in map(trained, (in_place, apart))]
+    found = compare(*sides)
+    assert found.exit_code == 0, found.answer()
+
+
+def test_a_frozen_parameter_under_another_name_has_no_gradient_though_another_value_is_the_same(
+    record: Callable[..., Any],
+) -> None:
+    """The gradient of a bias of one row is that of the layer's output as well."""
+
+    def program(name: str, frozen: bool) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential()
+        model.add_module(name, nn.Linear(12, 3))
+        model.add_module(f"{name}_head", nn.Linear(3, 2))
+        model[0].bias.requires_grad_(not frozen)
+        return record(lambda: model(X[0]).tanh().sum().backward(), model=model)
+
+    found = compare(program("one", True), program("other", False))
+    assert found.exit_code == 1 and found.cause is not None
+    assert "other.bias has a gradient in the baseline only" in found.cause.text
+    assert compare(program("one", False), program("other", False)).exit_code == 0
+
+
+def test_a_number_that_is_read_is_what_an_inference_without_outputs_is_for(record: Callable[..., Any]) -> None:
+    def evaluated(divisor: int) -> Any:
+        return record(lambda: (X.exp().sum() / divisor).item())
+
+    found = compare(evaluated(15), evaluated(16))
+    assert found.exit_code == 1 and found.cause is not None and found.cause.kind == "argument", found.answer()
+    assert compare(evaluated(16), evaluated(16)).exit_code == 0

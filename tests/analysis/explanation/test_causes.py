@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump import compare as compare_dumps
+from aten_dump import compare
+from tests.analysis.judging.steps import record as record_steps
 
-compare = partial(compare_dumps, evaluate=True)
 X = torch.linspace(-2, 2, 48).view(4, 12)
 
 
@@ -126,8 +126,14 @@ class Rewritten(Net):
         return e / e.sum(-1, keepdim=True)
 
 
-def test_a_rewriting_agrees_and_a_slip_in_it_is_named(record: Callable[..., Any]) -> None:
-    honest = compared(record, Rewritten(), Net())
+def in_steps(path: Path, net: nn.Module) -> Path:
+    """Record two steps: the second reads what the first kept."""
+    run = step(net)
+    return record_steps(path, lambda number: run(), net, steps=2)
+
+
+def test_a_rewriting_agrees_and_a_slip_in_it_is_named(record: Callable[..., Any], tmp_path: Path) -> None:
+    honest = compare(in_steps(tmp_path / "rewritten", Rewritten()), in_steps(tmp_path / "plain", Net()))
     assert honest.exit_code == 0 and honest.verdict == "within", honest.answer()
     slipped = compared(record, Rewritten(), Net("gelu"))
     assert slipped.exit_code == 1 and slipped.cause is not None
@@ -135,3 +141,64 @@ def test_a_rewriting_agrees_and_a_slip_in_it_is_named(record: Callable[..., Any]
         place and place.op in ("aten::gelu", "aten::sigmoid")
         for place in (slipped.cause.row.target, slipped.cause.row.baseline)
     ), slipped.answer()
+
+
+# -- which call is the cause ---------------------------------------------------------------------------------------
+
+
+class Biased(Net):
+    """Adds a table that it makes itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + 0.1 * torch.arange(12.0))
+
+
+def test_what_is_done_with_a_table_is_named_and_not_the_table(record: Callable[..., Any]) -> None:
+    found = compared(record, Biased(), Net())
+    assert found.cause is not None and found.cause.row.place.call == "Aten.add.0.forward", found.answer()
+
+
+def test_an_epsilon_that_hardly_shows_is_another_argument(record: Callable[..., Any]) -> None:
+    def program(epsilon: float) -> Any:
+        return record(lambda: (X.clone().requires_grad_().exp() + epsilon).log().sum().backward())
+
+    found = compare(program(1e-6), program(1e-16))
+    assert found.exit_code == 1 and found.cause is not None and found.cause.kind == "argument", found.answer()
+    assert "1e-06" in found.cause.text
+    assert compare(program(1e-9), program(1e-16)).exit_code == 0, "float32 does not hold it"
+
+
+def test_the_same_elements_in_another_shape_are_named_at_their_view(record: Callable[..., Any]) -> None:
+    square = X.reshape(-1)[:16].view(4, 4)
+
+    def program(shape: tuple[int, int]) -> Any:
+        return record(lambda: (square.clone().requires_grad_() * X.reshape(-1)[:4].view(shape)).sin().sum().backward())
+
+    found = compare(program((1, 4)), program((4, 1)))
+    assert found.cause is not None and found.cause.row.place.op == "aten::view", found.answer()
+    assert "in shape [1, 4], in the baseline [4, 1]" in found.cause.text
+
+
+def test_a_later_bug_is_not_put_on_what_is_written_otherwise_and_right(record: Callable[..., Any]) -> None:
+    """The backward of a forward that is written otherwise reads what only that forward makes."""
+
+    class Slipped(Rewritten):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * 1.5
+
+    class Times(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * 1.0
+
+    found = compared(record, Slipped(), Times())
+    assert found.cause is not None and found.cause.kind == "argument", found.answer()
+    assert "1.5, in the baseline 1.0" in found.cause.text
+
+
+def test_what_cuts_a_gradient_off_is_named_with_the_parameters_that_lose_theirs(record: Callable[..., Any]) -> None:
+    found = compared(record, Net("detach"), Net())
+    assert found.cause is not None and found.cause.row.target is not None
+    assert found.cause.text.startswith("no gradient flows back through it in the target, in the baseline one does; ")
+    for name in ("one.weight", "one.bias", "scale"):
+        assert name in found.cause.text
+    assert found.cause.text.endswith("have a gradient in the baseline only")

@@ -172,7 +172,7 @@ def test_backward_on_micro_batches_is_that_on_the_batch(record: Callable[..., An
             at = slice(0, 4) if number == 0 or wrong == "same half" else slice(4, 8)
             part = loss(model(x[at]), y[at]) / (1 if wrong == "undivided" else 2)
             if number and wrong == "slightly larger":
-                part = part * 1.000001
+                part = part * 1.00001  # beyond what constants in float32 differ by
             if number and wrong == "detached":
                 part = part.detach() + 0 * part
             part.backward()
@@ -367,7 +367,7 @@ def test_a_module_around_the_model_renames_its_parameters(record: Callable[..., 
     found = compare(dump(Wrapped, lost), dump(lambda model: model, False))
     told = [finding.text for evidence in found.ranks for finding in evidence.findings]
     assert [text for text in told if "gradient in the" in text] == (
-        ["2.bias has a gradient in the baseline only"] if lost else []
+        ["2.bias has a gradient in the baseline only: in the target it needs none"] if lost else []
     )
     assert lost == bool(told)
 
@@ -446,7 +446,7 @@ def test_nan_in_a_loss_is_a_finding_though_each_op_was_right(tmp_path: Path) -> 
             (X.clone().requires_grad_() - torch.tensor([0.0, 0.0, 0.0, 4.0])).sqrt().sum().backward()
     found = compare(tmp_path / "target", tmp_path / "baseline")
     assert found.verdict == "different"
-    assert [finding.kind for finding in found.ranks[0].findings] == ["nonfinite", "loss"]
+    assert [finding.kind for finding in found.ranks[0].findings] == ["nonfinite"]
     assert found.cause is not None and found.cause.row.place.op == "aten::sqrt"
     assert "First cause: Aten.sqrt.0.forward" in found.answer() and "the target made 1 NaN" in found.answer()
 

@@ -47,6 +47,8 @@ HONEST = {
     "chunks in the program": (Options(chunked=True), OtherDevice(chunks=2)),
     "fused attention": (Options(manual_attention=False), OtherDevice()),
     "fused norms": (Options(fused_norm=True), OtherDevice()),
+    # Attention sees how far positions are apart, and both were moved.
+    "positions counted from one": (Options(rope=1, rope_of_keys=1), OtherDevice()),
 }
 
 
@@ -65,7 +67,7 @@ PROGRAM_BUGS = {
     "rope off by one": (Options(rope=1), "argument", "Aten.arange.", "h.5.attention"),
     "mask off by one": (Options(mask=2), "argument", "Aten.triu.", "h.5.attention"),
     "dropped bias": (Options(drop_bias=True), "region", "Aten.mm.", "h.5.mlp"),
-    "zeroed element": (Options(zero_element=True), "region", "Aten.mul.", "h.5"),
+    "zeroed element": (Options(zero_element=True), "region", "Aten.copy_.", "h.5"),
     "swapped rows": (Options(swap_rows=True), "region", "Aten.index.", "h.5"),
     "shuffled batch": (Options(shuffle=True), "source", "Aten.embedding.", "embedding"),
     "sum for mean": (Options(reduction="sum"), "argument", "Aten.nll_loss_forward.", ""),
@@ -111,7 +113,7 @@ def test_a_wrong_baseline_is_told(baseline: Path, tmp_path: Path) -> None:
     wrong = record(tmp_path / "dump", device=OtherDevice({("aten::addmm", 20): _scaled}))
     cause = compare(baseline, wrong).cause
     assert cause is not None and cause.row.place.call == "Aten.addmm.20.forward"
-    assert "baseline that is off" in cause.text
+    assert "the baseline's result is wrong" in cause.text
 
 
 def _statistics(tmp_path: Path, device: OtherDevice | None, data: str, name: str) -> Path:

@@ -431,8 +431,8 @@ def test_zeros_in_the_dtype_of_a_gradient_that_has_no_counterpart(record: Callab
 
     by_autocast, plain = (record(gathered(enabled), data="tensor") for enabled in (True, False))
     assert compare(by_autocast, plain).exit_code == compare(plain, by_autocast).exit_code == 0
-    cause = compare(record(gathered(False, torch.float64), data="tensor"), plain).cause
-    assert cause is not None and (cause.kind, cause.row.place.call) == ("argument", "Aten.zeros.0.forward")
+    unread = record(gathered(False, torch.float64), data="tensor")
+    assert compare(unread, plain).exit_code == 0, "zeros that nobody reads are part of no function"
 
 
 def test_a_call_whose_partner_comes_later_waits_for_it(walk: Walks) -> None:

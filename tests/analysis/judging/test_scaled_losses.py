@@ -79,8 +79,10 @@ def test_a_bug_beside_another_scale_is_the_headline(tmp_path: Path, bug: dict[st
     found = compare(target, record(tmp_path / "b"))
     assert found.verdict == "different" and found.cause is not None
     if op:
-        assert found.cause.row.place.op in (op, "aten::_to_copy")
-        assert "Aten.mul.0.forward, Aten._log_softmax.0" in found.cause.text, "the temperature, not the scale"
+        assert found.cause.row.place.op == op
+        assert found.cause.text == "other arguments: other is 1.5, in the baseline 1.0", (
+            "the temperature, not the scale"
+        )
 
 
 def test_a_bug_beside_another_scale_is_the_headline_of_statistics_too(tmp_path: Path) -> None:

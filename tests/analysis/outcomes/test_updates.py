@@ -113,9 +113,9 @@ def test_a_slip_in_a_step_is_found_in_the_optimizer(slip: str, tmp_path: Path) -
         assert found.cause.row.place.phase == "optimizer", found.answer()
 
 
-@pytest.mark.parametrize("lr", [1e-9, 0.0])
-def test_a_slip_is_found_where_weights_hardly_move(lr: float, tmp_path: Path) -> None:
-    """As in the first step of a warmup."""
+def test_a_slip_is_found_where_weights_hardly_move(tmp_path: Path) -> None:
+    """As in the first steps of a warmup. With a rate of 0 nothing depends on the slip: that is the same function."""
+    lr = 1e-9
 
     def update(weight: Tensor, m: Tensor, v: Tensor, one: float, two: float) -> None:
         weight.sub_(lr * (m / one) / (v.sqrt() + EPS))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from aten_dump import DumpConfig, DumpMode
-from aten_dump import compare as compare_dumps
+from aten_dump import DumpConfig, DumpMode, compare
 from tests.analysis.transformer import OtherDevice
 
-compare = partial(compare_dumps, evaluate=True)
 X = torch.linspace(-2, 2, 48).view(4, 12)
 
 

@@ -1,0 +1,102 @@
+"""Whether a side keeps what it made where the other side wrote it to memory: the steps after and before tell.
+
+Theory of operation
+    ``self.hidden.copy_(h)`` and ``self.hidden = h`` leave the same; a program that only computes ``h`` does not. The
+    step after reads the one or the other: what was made, or what the memory held before. Where it reads neither, or
+    there is none, the program does as it did in the step before: what it began with was made there, or was not. If
+    that does not tell either, what nothing in the step reads may have been kept, and nobody knows; what the step goes
+    on with was made for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+from ...dump import RankDump, Value
+from ..evaluation.evaluation import Evaluation
+from ..evaluation.memory import UNREADABLE
+from ..outcomes.last_reads import LastReads
+from ..signatures.signature import Signature, is_same, sign_value
+
+_NEAR: Final = 1e-5  # relative; of what was recorded to what float64 makes
+
+
+class Before(Protocol):
+    """What the step before left."""
+
+    def made(self, side: int, numel: int, contents: tuple[Any, ...]) -> bool:
+        """Return True if the step before of a side made a tensor of these contents, in memory of its own."""
+        ...
+
+
+class Kept:
+    """Tells of one side whether its program goes on with what it made."""
+
+    def __init__(self, side: int, evaluation: Evaluation, before: Before | None) -> None:
+        self._side = side
+        self._evaluation = evaluation
+        self._before = before
+
+    def keeps(self, number: int, made: Signature | None, old: Value | None) -> bool | None:
+        """Tell whether the program keeps a value of this number in place of memory; None: nobody knows.
+
+        Args:
+            number: of what the other side left.
+            made: its signature.
+            old: the memory as it was when the step began, if this side has it.
+        """
+        rank = self._evaluation.flow.rank
+        values = [rank.value_by_id(held) for held in self._evaluation.holders.get(number, ())]
+        known = [contents for value in values if (contents := _contents(value)) is not None]
+        then = None if old is None else _contents(old)
+        if self._after is not None and made is not None:
+            after = [one for one in self._after if one.numel == made.numel]
+            if any(_tells(one) and any(one.contents == each.contents for each in known) for one in after):
+                return True
+            if not values and any(is_same(one, made._replace(noise=_NEAR * made.norm)) for one in after):
+                return True
+            if then is not None and _tells(then) and any(one.contents == then.contents for one in after):
+                return False
+        habit = then is not None and _tells(then) and self._before is not None
+        if habit and then and self._before and self._before.made(self._side, then.numel, then.contents):
+            return True
+        if any(value.storage and value.version and _by_optimizer(value) for value in values):
+            return True  # the parameter, or its state, was moved there
+        return None if not values or not all(self._reads.is_read(value) for value in values) else False
+
+    @cached_property
+    def _reads(self) -> LastReads:
+        return LastReads(self._evaluation.flow)
+
+    @cached_property
+    def _after(self) -> list[Signature] | None:
+        """What the step after reads of what was there before it; None if there is no such step."""
+        rank = self._evaluation.flow.rank
+        directory = rank.directory.parent.with_name(f"step{rank.step + 1}") / rank.directory.name
+        if not directory.is_dir():
+            return None
+        return list(_read(RankDump(directory, rank.step + 1, rank.rank)))
+
+
+def _read(rank: RankDump) -> Iterator[Signature]:
+    for value in rank.values:
+        if not value.record.version and value.from_outside and (found := _contents(value)) is not None:
+            yield found
+
+
+def _contents(value: Value) -> Signature | None:
+    try:
+        return sign_value(value)
+    except UNREADABLE:
+        return None
+
+
+def _by_optimizer(value: Value) -> bool:
+    return value.producer is not None and value.producer[0].phase == "optimizer" and not value.from_outside
+
+
+def _tells(signature: Signature) -> bool:
+    """Return True if contents may be known again: not zeros, nor a single number."""
+    return signature.numel > 1 and signature.norm > 0

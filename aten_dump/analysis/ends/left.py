@@ -1,0 +1,97 @@
+"""Which of the memory that two steps leave belongs together, and what of it one side alone leaves.
+
+Theory of operation
+    Memory that began the same on both sides belongs together; where several did (zeros, copies), what was left the
+    same. What the step itself goes on to read may be a bucket or a staging buffer: it counts where as much of the other
+    side's memory began the same and was written as well. An update may be too small to be seen beside what stood there:
+    what memory changed by is compared. What has no counterpart in memory may have been made anew (`kept.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..evaluation.evaluation import Evaluation
+from ..signatures.signature import is_same
+from .ends import End
+from .kept import Before, Kept
+
+Sides = tuple[Evaluation, Evaluation]
+
+
+class LeftEnds:
+    """Compares what two steps left in memory.
+
+    Attributes:
+        odd: the ends of each side that the other side does not have.
+        unknown: names of those of which nobody knows whether the other side keeps them.
+    """
+
+    def __init__(self, ends: tuple[Sequence[End], Sequence[End]], sides: Sides, before: Before | None) -> None:
+        self._sides = sides
+        self._kept = Kept(0, sides[0], before), Kept(1, sides[1], before)
+        self.odd: tuple[list[End], list[End]] = ([], [])
+        self.unknown: list[str] = []
+        groups: dict[int | None, tuple[list[End], list[End]]] = {}
+        for side, of_side in enumerate(ends):
+            for end in of_side:
+                if end.kind == "left":
+                    groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
+        for ours, theirs in groups.values():
+            self._compare(ours, theirs)
+        if self.odd[0] and self.odd[1]:  # they may be the same memory, which began otherwise
+            one, other = ([replace(end, is_alone=False) for end in side] for side in self.odd)
+            self.odd = one, other
+
+    def _compare(self, ours: list[End], theirs: list[End]) -> None:
+        """Compare memory that began the same."""
+        is_paired = len(ours) == len(theirs)
+        for end in list(ours):
+            match = next((other for other in theirs if self._is_left_alike(end, other)), None)
+            if match is not None:
+                ours.remove(end)
+                theirs.remove(match)
+        for side, rest, others in ((0, ours, theirs), (1, theirs, ours)):
+            for place, end in enumerate(rest):
+                twin = others[place] if place < len(others) else None
+                if end.is_changed and (is_paired or not end.is_read) and self._is_odd(side, end, twin):
+                    is_alone = twin is None and not self._is_written(1 - side, end)
+                    self._add(side, replace(end, is_alone=is_alone))
+                    if twin is not None:
+                        self._add(1 - side, twin)
+
+    def _is_written(self, side: int, end: End) -> bool:
+        """Tell whether a side writes, within larger memory, to some that began as the other's did."""
+        evaluation = self._sides[side]
+        began = self._sides[1 - side].began(end.buffer)
+        storages = {v.storage for v in evaluation.sources.values() if evaluation.numbers.get(v.id) == began}
+        storages -= {0, *(value.storage for value in evaluation.left)}
+        records = evaluation.flow.rank.tables.values.records() if storages else ()
+        return any(record.version and record.storage in storages for record in records)
+
+    def _add(self, side: int, end: End) -> None:
+        if end not in self.odd[side]:
+            self.odd[side].append(end)
+
+    def _is_left_alike(self, end: End, other: End) -> bool:
+        if end.number != other.number:
+            return False
+        if end.buffer is None or other.buffer is None:
+            return True
+        changes = self._sides[0].changes.get(end.buffer.id), self._sides[1].changes.get(other.buffer.id)
+        return changes[0] is None or changes[1] is None or is_same(changes[0], changes[1])
+
+    def _is_odd(self, side: int, end: End, twin: End | None) -> bool:
+        """Tell whether the other side did not leave, in other memory, what a side left."""
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        if end.number is None or end.number not in other.holders:
+            return end.number is not None
+        if end.buffer is None or (twin is not None and twin.number == end.number):
+            return end.buffer is not None  # as good as equal, and changed otherwise: an update may be tiny
+        began = evaluation.began(end.buffer)
+        held = next((value for value in other.sources.values() if other.numbers.get(value.id) == began), None)
+        kept = self._kept[1 - side].keeps(end.number, evaluation.left_as(end.buffer), held)
+        if kept is None and held is not None:
+            self.unknown.append(f"left behind ({end.name})")
+        return kept is False

@@ -1,0 +1,185 @@
+"""Where one side cuts off a gradient that the other has: a detach, a block without gradients, a frozen parameter.
+
+Theory of operation
+    A gradient that is lost shows in the backward; the mistake is in the forward. What cuts it off is looked for on the
+    side that lacks it, among the values that both sides have: what is detached there and not here, what was made there
+    without a gradient, and parameters that need none there. One of these is the reason if the backward that only the
+    other side has is of a call that was given this value or made it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...dump import Call, Value
+from ..cone.cone import Cone
+from ..ends.ends import End, lost_gradients
+from ..evaluation.evaluation import Evaluation
+
+_MOST_NAMED: Final = 3
+_DETACH: Final = "aten::detach"
+_SIDES: Final = ("target", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class CutGradient:
+    """What cuts a gradient off on one side."""
+
+    side: int
+    call: Call
+    text: str
+
+
+class CutGradients:
+    """Finds what cuts gradients off."""
+
+    def __init__(self, sides: tuple[Evaluation, Evaluation], ends: tuple[list[End], list[End]]) -> None:
+        self._sides = sides
+        self._ends = ends
+
+    def find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> CutGradient | None:
+        """Return what cuts off a gradient, if that is the reason of what differs; the first one of either side.
+
+        Args:
+            cones: what lies behind the gradients that differ.
+            odd: the ends that differ.
+        """
+        found = [cut for side in (0, 1) if (cut := self._of_side(side, cones[1 - side], odd[1 - side])) is not None]
+        return min(found, key=lambda cut: cut.call.id, default=None)
+
+    def _of_side(self, side: int, lost: Cone, odd: Sequence[End]) -> CutGradient | None:
+        """Return what cuts off a gradient on a side, of what only the other side has."""
+        if not self._ends[1 - side] or not odd:
+            return None
+        missing = self._missing(side, odd)
+        touched = self._touched(1 - side, lost)
+        touched |= {self._sides[1 - side].numbers.get(end.leaf.id, 0) for end in missing if end.leaf is not None}
+        cuts = [(call, True) for number, call in self._cuts(side) if number in touched]
+        frozen = [(call, False) for number, call in self._frozen(side) if number in touched]
+        call, flows = min(cuts or frozen, key=lambda found: found[0].id, default=(None, False))
+        if call is None:
+            return None
+        here, there = _SIDES[side], _SIDES[1 - side]
+        text = f"no gradient flows back through it in the {here}, in the {there} one does" if flows else ""
+        told = f"{self._names(1 - side, missing)} a gradient in the {there} only" if missing else ""
+        if not flows:
+            told = told or f"a tensor that it is given has a gradient in the {there} only"
+            told += f": in the {here} it needs none"
+        return CutGradient(side, call, "; ".join(part for part in (text, told) if part))
+
+    def _missing(self, side: int, odd: Sequence[End]) -> list[End]:
+        """Return the gradients among some ends that a side does not have at all."""
+        names = {end.name for end in self._ends[side] if end.is_named}
+        lost = {id(end) for end in lost_gradients(1 - side, self._ends, self._sides, made_within=True)}
+        return [end for end in odd if id(end) in lost or (end.is_named and end.name not in names)]
+
+    def _names(self, side: int, ends: Sequence[End]) -> str:
+        names = [self._name(side, end) for end in ends]
+        told = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" * (len(names) > _MOST_NAMED))
+        return f"{told} {'have' if len(names) > 1 else 'has'}"
+
+    def _name(self, side: int, end: End) -> str:
+        """Return the name of a parameter, or who is given a leaf that has no name."""
+        evaluation = self._sides[side]
+        if end.is_named or end.leaf is None:
+            return end.name
+        reader = _first_reader(evaluation, {evaluation.numbers.get(end.leaf.id, 0)})
+        return "a leaf" if reader is None else f"what {reader.name} is given"
+
+    def _touched(self, side: int, cone: Cone) -> set[int]:
+        """Return the numbers of what the forward calls were given or made of which the backward is in a cone."""
+        evaluation = self._sides[side]
+        flow, found = evaluation.flow, set[int]()
+        for call in cone.calls.values():
+            forward = call.forward if call.phase == "backward" else None
+            for _, value in (*flow.results(forward), *flow.reads(forward)) if forward is not None else ():
+                shown: Value | None = value
+                while shown is not None:
+                    found.add(evaluation.numbers.get(shown.id, 0))
+                    maker = flow.maker(shown)
+                    shown = flow.reads(maker)[0][1] if maker is not None and flow.is_view(maker) else None
+        found.discard(0)
+        return found
+
+    # -- what cuts off -----------------------------------------------------------------------------------------------
+
+    def _cuts(self, side: int) -> Iterator[tuple[int, Call]]:
+        """Yield the calls of a forward that cut a gradient off, each with the number of a value that has it there."""
+        yield from self._detaches(side)
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        for call in _forward(evaluation):
+            if call.sequence_nr is not None:
+                continue
+            for _, value in evaluation.flow.results(call):
+                number = evaluation.numbers.get(value.id)
+                if number is not None and value.is_floating and self._has_node(other, number):
+                    yield number, call
+
+    @staticmethod
+    def _has_node(evaluation: Evaluation, number: int) -> bool:
+        """Return True if autograd made a node of each call that made a value."""
+        flow = evaluation.flow
+        makers = (flow.maker(flow.rank.value_by_id(held)) for held in evaluation.holders.get(number, ()))
+        found = [maker.sequence_nr is not None for maker in makers if maker is not None and not flow.is_view(maker)]
+        return bool(found) and all(found)
+
+    def _detaches(self, side: int) -> Iterator[tuple[int, Call]]:
+        """Yield what a side detaches more often than the other: each op of autograd's keeps its own detached."""
+        left = Counter(key for key, _, _ in self._detached(1 - side))
+        for key, number, call in self._detached(side):
+            if left[key]:
+                left[key] -= 1
+            else:
+                yield number, call
+
+    def _detached(self, side: int) -> Iterator[tuple[Hashable, int, Call]]:
+        evaluation = self._sides[side]
+        for call in _forward(evaluation):
+            if call.op == _DETACH:
+                for _, value in call.input_values():
+                    number = evaluation.numbers.get(value.id, 0)
+                    yield (number, _around(call)), number, call
+
+    def _frozen(self, side: int) -> Iterator[tuple[int, Call]]:
+        """Yield who is given first what needs no gradient on a side, and does on the other."""
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        for value in evaluation.sources.values():
+            number = evaluation.numbers.get(value.id, 0)
+            if not value.is_floating or value.requires_grad:
+                continue
+            held = (other.flow.rank.value_by_id(number) for number in other.holders.get(number, ()))
+            if any(one.requires_grad and other.flow.maker(one) is None for one in held):
+                reader = _first_reader(evaluation, {number})
+                if reader is not None:
+                    yield number, reader
+
+
+def _forward(evaluation: Evaluation) -> Iterator[Call]:
+    """Yield the calls of the forward: those before the backward begins."""
+    calls = [*evaluation.flow.calls()]
+    begun = next((call.id for call in calls if call.phase == "backward"), sys.maxsize)
+    return (call for call in calls if call.phase == "forward" and call.id < begun)
+
+
+def _around(call: Call) -> str:
+    """Return the op of the Python-level call that a call is part of."""
+    around = call.parent
+    return around.op if around is not None and around.kind == "api" else ""
+
+
+def _first_reader(evaluation: Evaluation, numbers: set[int]) -> Call | None:
+    """Return the first call that is given one of some values; views lead to their readers."""
+    flow = evaluation.flow
+    shown = set(numbers)
+    for call in flow.calls():
+        given = {evaluation.numbers.get(value.id, 0) for _, value in call.input_values()}
+        if not given & shown:
+            continue
+        if not flow.is_view(call):
+            return call
+        shown |= {evaluation.numbers.get(value.id, 0) for _, value in call.output_values()} - {0}
+    return None

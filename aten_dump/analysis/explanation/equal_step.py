@@ -1,0 +1,112 @@
+"""Tells from two indexes alone that two steps are the same to the bit, so that nothing has to be evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat, zip_longest
+from typing import Any, Final
+
+import torch
+
+from ...dump import RankDump, Value
+from ...store import records
+from ..distance.value_distance import closeness, same_bits
+from ..evaluation.memory import UNREADABLE
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Place, Row, Status
+from ..evidence.place_of_call import place_of
+from ..flow.data_flow import DataFlow
+
+_TIMES: Final = frozenset(("start_ns", "duration_ns", "sequence_nr", "stack", "thread", "op", "module"))
+_CALL_FIELDS: Final = tuple(n for n, name in enumerate(records.Call._fields) if name not in _TIMES)
+
+
+def is_equal_step(target: RankDump, baseline: RankDump) -> bool:
+    """Return True if both made the same calls in the same order, on values with the same bytes.
+
+    The checksums of the bytes stand for the bytes. False says nothing: another way of writing makes an index that
+    looks otherwise.
+    """
+    ours, theirs = target.tables, baseline.tables
+    return (
+        len(ours.calls) == len(theirs.calls)
+        and len(ours.data) == len(theirs.data)
+        and all(_same_op(target, baseline, number) for number in ours.ops)
+        and all(map(_same_call, ours.calls, theirs.calls, repeat(ours), repeat(theirs)))
+        and all(one == other for one, other in zip_longest(_values(ours), _values(theirs)))
+        and _same_bytes(target, baseline)
+        and all(one[1:3] == other[1:3] for one, other in zip_longest(ours.gradients, theirs.gradients, fillvalue=()))
+    )
+
+
+def _same_op(target: RankDump, baseline: RankDump, number: int) -> bool:
+    one, other = target.tables.ops.find(number), baseline.tables.ops.find(number)
+    if one is None or other is None:
+        return one is other
+    return target.tables.call_head(number) == baseline.tables.call_head(number) and one.call_kind == other.call_kind
+
+
+def _same_call(one: records.Call, other: records.Call, ours: Any, theirs: Any) -> bool:
+    if one.op != other.op or ours.text(one.module) != theirs.text(other.module):
+        return False
+    return all(one[n] == other[n] for n in _CALL_FIELDS if n < len(one) and n < len(other)) and len(one) == len(other)
+
+
+def _values(tables: Any) -> Iterator[tuple[Any, ...]]:
+    for value in tables.values.records():
+        yield (*value[:5], tables.text(value.dtype), list(value.shape), list(value.stride), *value[8:])
+
+
+def _same_bytes(target: RankDump, baseline: RankDump) -> bool:
+    """Return True if all values hold the same bytes; those of blobs that were put together otherwise are read."""
+    if set(target.tables.data) != set(baseline.tables.data):
+        return False
+    for id in target.tables.data:
+        values = target.value_by_id(id), baseline.value_by_id(id)
+        if not same_bits(*values) and not (any(map(_shares_blob, values)) and _same_elements(*values)):
+            return False
+    return True
+
+
+def _shares_blob(value: Value) -> bool:
+    """Return True if a value's bytes were written together with others': then the checksum is not of them alone."""
+    data = value.data
+    return data is not None and value.rank.tables.blobs[data.blob].nbytes != value.numel * value.dtype.itemsize
+
+
+def _same_elements(one: Value, other: Value) -> bool:
+    try:
+        ours, theirs = (value.shared_tensor().contiguous().view(-1).view(torch.uint8) for value in (one, other))
+    except UNREADABLE:
+        return False
+    return torch.equal(ours, theirs)
+
+
+@dataclass(slots=True)
+class EqualStep:
+    """The rows of two steps that are the same to the bit."""
+
+    rows: list[Row]
+    judged: int  # calls with results
+
+
+def rows_of_equal(flow: DataFlow, pairs: Sequence[Pair]) -> EqualStep:
+    """Return the rows of pairs of calls that are the same to the bit."""
+    found = EqualStep([], 0)
+    for pair in pairs:
+        call = pair.target
+        is_op = call.kind == "aten"
+        if is_op and not flow.takes_part(call):
+            continue
+        results = flow.results(call) if is_op else [*call.output_values()]
+        found.judged += bool(is_op and results)
+        theirs = dict(pair.baseline.result_values() if is_op else pair.baseline.output_values())
+        places: tuple[Place, Place] | None = None
+        for slot, value in results:
+            if slot in theirs:
+                close = closeness(value, theirs[slot])
+                places = places or (place_of(call), place_of(pair.baseline))
+                status: Status = "same" if close.bitwise else "unknown"
+                found.rows.append(Row(*places, pair.how, slot, status, close, note=close.reason, floor_from="exact"))
+    return found

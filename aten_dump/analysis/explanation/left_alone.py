@@ -1,0 +1,40 @@
+"""Memory that one side alone changes: the write is the cause, as nothing before it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...dump import Call, Value
+from ..ends.ends import End
+from ..flow.data_flow import DataFlow
+from ..flow.leaves import leaf_gradients, named_leaves
+
+_SIDES = ("target", "baseline")
+
+
+def left_alone(
+    odd: tuple[Sequence[End], Sequence[End]], flows: tuple[DataFlow, DataFlow]
+) -> tuple[int, Call, str] | None:
+    """Return the side and the call that changes memory alone, and a sentence; None if another end differs as well."""
+    if not all(end.is_alone for ends in odd for end in ends):
+        return None
+    written = [(call, side, end.value) for side in (0, 1) for end in odd[side] if (call := _writer(flows[side], end))]
+    if not written:
+        return None
+    call, side, value = min(written, key=lambda one: one[0].id)
+    more = sum(one.id == call.id and at == side for one, at, _ in written) - 1
+    name = f"{name_of(flows[side], value)} and {more} more" if more else name_of(flows[side], value)
+    text = f"only the {_SIDES[side]} changes {name}, there before the step; the {_SIDES[1 - side]} has no such write"
+    return side, call, text
+
+
+def _writer(flow: DataFlow, end: End) -> Call | None:
+    writer = flow.writer(end.value)
+    return None if writer is None else writer[0]
+
+
+def name_of(flow: DataFlow, value: Value) -> str:
+    """Return what to call memory: a parameter by its name, other memory by how it looks."""
+    leaves = named_leaves(flow, leaf_gradients(flow))
+    found = next((name for name, leaf in leaves.items() if leaf.record.place == value.record.place), None)
+    return found or f"memory ({value.dtype_name}{list(value.shape)})"

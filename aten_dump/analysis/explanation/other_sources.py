@@ -1,0 +1,40 @@
+"""Two calls that read other memory from outside the step, be it that it held the same."""
+
+from __future__ import annotations
+
+from ...dump import Call, Value
+from ..cone.cone import Cone
+from ..evaluation.evaluation import Evaluation
+from ..flow.data_flow import DataFlow
+from ..signatures.signature import is_same, sign_value
+from ..sources.stand_ins import Sources
+from .left_alone import name_of
+
+_LEFT = "the step before left it, but it is another tensor than in the baseline"
+
+
+def other_source(
+    sides: tuple[Evaluation, Evaluation], sources: Sources, first: Call, other: Call
+) -> tuple[str, str] | None:
+    """Return the slot in which two calls read other memory from outside, and a sentence; None if there is none."""
+    theirs = dict(sides[1].flow.reads(other))
+    for slot, value in sides[0].flow.reads(first):
+        if slot not in theirs or sides[0].numbers.get(value.id) == sides[1].numbers.get(theirs[slot].id):
+            continue
+        if sides[0].flow.maker(value) is not None or sides[1].flow.maker(theirs[slot]) is not None:
+            continue
+        if _held_the_same(value, theirs[slot]):
+            names = name_of(sides[0].flow, value), name_of(sides[1].flow, theirs[slot])
+            return slot, f"it reads {names[0]}, in the baseline {names[1]} of another place, which held the same"
+        if sources.were_left(value, theirs[slot]):
+            return slot, _LEFT
+    return None
+
+
+def computing(flow: DataFlow, cone: Cone) -> Call | None:
+    """Return the first call of a cone that is no view."""
+    return next((call for _, call in sorted(cone.calls.items()) if not flow.is_view(call)), None)
+
+
+def _held_the_same(one: Value, other: Value) -> bool:
+    return one.has_data and other.has_data and is_same(sign_value(one), sign_value(other))

@@ -1,0 +1,97 @@
+"""Sources that hold the same are told apart by what becomes of them, and given contents of their own.
+
+Theory of operation
+    Before the first step moments are zero, and a network and its copy are alike: a program that reads the one for the
+    other makes no difference yet, and is another function all the same. Functions are equal for all contents, so both
+    sides are evaluated once more with such sources moved a little, each by numbers of its own. Which belongs to which
+    is told by what the step leaves there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from ...dump import Value
+from ..evaluation.evaluation import Evaluation
+from ..evaluation.memory import UNREADABLE
+from ..rerun.run_region import start_tensors
+from ..signatures.signature import is_same
+
+_MOVED: Final = 0.01  # relative, of zeros absolute: away from zero, as no square can be less
+
+Contents = dict[int, torch.Tensor]
+
+
+def told_apart(
+    target: Evaluation, baseline: Evaluation, stand_ins: Mapping[int, torch.Tensor]
+) -> tuple[Contents, Contents] | None:
+    """Return contents for sources of both sides by id, if some that hold the same can be told apart; else None.
+
+    Args:
+        target: evaluated.
+        baseline: evaluated.
+        stand_ins: the contents that the baseline's sources were given.
+    """
+    if not all(map(_follows, (target, baseline))):
+        return None
+    ours, theirs = _fates(target), _fates(baseline)
+    generator = torch.Generator().manual_seed(11)
+    found: tuple[Contents, Contents] = ({}, dict(stand_ins))
+    for number, fates in ours.items():
+        others = theirs.get(number, {})
+        if len(fates) < 2 or fates.keys() != others.keys():
+            continue
+        for fate, values in fates.items():
+            try:
+                tensor = start_tensors(values[:1])[values[0].id].contiguous()
+            except UNREADABLE:
+                return None
+            moved = torch.rand(tensor.shape, dtype=tensor.dtype, generator=generator) + 0.5
+            tensor = tensor + _MOVED * moved * torch.where(tensor == 0, torch.ones_like(tensor), tensor)
+            if any(value.numel != tensor.numel() for value in others[fate]):
+                return None
+            found[0].update((value.id, tensor) for value in values)
+            found[1].update((value.id, tensor.reshape(value.shape)) for value in others[fate])
+    return found if found[0] else None
+
+
+def _follows(evaluation: Evaluation) -> bool:
+    """Tell whether all that a step computes follows from its sources: no result was taken as it was recorded."""
+    rank = evaluation.flow.rank
+    calls = (rank.call(number) for number in evaluation.unproven if number not in rank.tables.random)
+    return not any(evaluation.flow.results(call) for call in calls)
+
+
+def reads_the_same(evaluation: Evaluation, moved: Evaluation) -> bool:
+    """Tell whether the numbers that the program read of tensors are of what did not move with the sources."""
+    for call in evaluation.flow.calls():
+        if isinstance(call.outputs, (int, float)):
+            for _, value in evaluation.flow.reads(call):
+                known = evaluation.signatures.get(value.id), moved.signatures.get(value.id)
+                if known[0] is None or known[1] is None or not is_same(known[0], known[1]):
+                    return False
+    return True
+
+
+def _fates(evaluation: Evaluation) -> dict[int, dict[int | None, list[Value]]]:
+    """Return the sources of each number that have a storage of their own, by the number of what was left there.
+
+    Those that are left alike are not told apart, and left out. What shows the same memory goes together.
+    """
+    storages: dict[int, list[Value]] = defaultdict(list)
+    for value in evaluation.sources.values():
+        storages[value.storage].append(value)
+    left = {value.storage: evaluation.at_end.get(value.id) for value in evaluation.left}
+    found: dict[int, dict[int | None, list[list[Value]]]] = defaultdict(lambda: defaultdict(list))
+    for storage, values in storages.items():
+        number, first = evaluation.numbers.get(values[0].id), values[0]
+        is_one = storage and first.numel > 1 and len({value.record.place for value in values}) == 1
+        if number is not None and is_one and first.is_floating and not first.dtype.is_complex:
+            found[number][left.get(storage)].append(values)
+    return {
+        number: {fate: alike[0] for fate, alike in fates.items() if len(alike) == 1} for number, fates in found.items()
+    }
