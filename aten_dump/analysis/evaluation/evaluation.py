@@ -122,6 +122,7 @@ class Evaluation:
         sources: the values that no call made and that calls read, by id.
         unproven: why calls were not evaluated, or not on numbers of their own, by id.
         holders: the ids of the values that have a number.
+        watch: is shown each result as it was made.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
     """
 
@@ -133,7 +134,6 @@ class Evaluation:
         *,
         leads: bool = False,
         jitter: float = 0.0,
-        watch: Callable[[Value, torch.Tensor], None] | None = None,
     ) -> None:
         """Prepare to evaluate.
 
@@ -143,7 +143,6 @@ class Evaluation:
             stand_ins: contents that take the place of sources, by value id.
             leads: this is the target: its choices and outcomes count.
             jitter: relative size of what every result is moved by.
-            watch: is shown each result as it was made.
         """
         self.flow = step.flow
         self.numbers: dict[int, int] = {}
@@ -158,7 +157,7 @@ class Evaluation:
         self._stand_ins = stand_ins or {}
         self._leads = leads
         self._jitter = jitter
-        self._watch = watch
+        self.watch: Callable[[Value, torch.Tensor], None] | None = None
         self._memory = Memory(self._load, seed=int(leads))
         self.in_python = shared.in_python
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
@@ -311,8 +310,8 @@ class Evaluation:
                 continue
             if slot in plan.results:
                 tensor = self._chosen(plan, item, tensor)
-                if self._watch is not None:
-                    self._watch(item, tensor)
+                if self.watch is not None:
+                    self.watch(item, tensor)
                 if item.storage in self._step.loss_scales and item.numel == 1:
                     tensor.fill_(1)
                 if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:

@@ -28,7 +28,8 @@ class Distances:
         self._is_scaled = bool(step.loss_scales)
         for number, contents in exact.items():
             self._watch(step.flow.rank.value_by_id(number), contents)
-        self.evaluation = Evaluation(step, Shared(), exact, leads=True, watch=self._watch)
+        self.evaluation = Evaluation(step, Shared(), exact, leads=True)
+        self.evaluation.watch = self._watch
         self.evaluation.run()
 
     def _watch(self, value: Value, meaning: torch.Tensor) -> None:
