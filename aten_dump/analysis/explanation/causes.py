@@ -17,7 +17,7 @@ from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
-from .left_alone import left_alone, name_of
+from .left_alone import left_alone, name_of, parameter_of
 from .other_sources import computing, other_source
 from .unwritten import unwritten
 
@@ -230,7 +230,8 @@ class Causes:
         odd = [(slot, value) for slot, value in self._sides[0].flow.reads(first) if self._is_odd_source(0, value)]
         if odd:
             slot, value = odd[0]
-            return Cause("source", first, other, f"it reads other contents, {self._left(value)}", "", slot)
+            theirs = dict(self._sides[1].flow.reads(other)).get(slot)
+            return Cause("source", first, other, self._other_contents(value, theirs), "", slot)
         if first.id in self._sides[0].flow.rank.tables.random:
             return Cause("random", first, other, "it draws other random numbers")
         rewired = [*self._rewired(first, other)]
@@ -294,10 +295,14 @@ class Causes:
         evaluation, other = self._sides[side], self._sides[1 - side]
         return evaluation.flow.maker(value) is None and evaluation.numbers.get(value.id) not in other.holders
 
-    @staticmethod
-    def _left(value: Value) -> str:
+    def _other_contents(self, value: Value, theirs: Value | None) -> str:
+        """Return what a call reads from outside the step, by name where it is a parameter's, in a sentence."""
+        name = parameter_of(self._sides[0].flow, value)
+        other = parameter_of(self._sides[1].flow, theirs) if theirs is not None else ""
+        if name and other and name != other:
+            return f"it reads {name}, in the baseline {other}"
         step = getattr(value.rank, "step", 0)
-        return f"which no call of step {step} made"
+        return f"it reads other contents{' of ' + name if name else ''}, which no call of step {step} made"
 
     def _rewired(self, first: Call, other: Call) -> Iterator[tuple[str, str]]:
         """Yield the slots in which two calls read different ones of the same values, and what they read."""

@@ -35,6 +35,10 @@ def _writer(flow: DataFlow, end: End) -> Call | None:
 
 def name_of(flow: DataFlow, value: Value) -> str:
     """Return what to call memory: a parameter by its name, other memory by how it looks."""
+    return parameter_of(flow, value) or f"memory ({value.dtype_name}{list(value.shape)})"
+
+
+def parameter_of(flow: DataFlow, value: Value) -> str:
+    """Return the name of the parameter that a value is, if it got a gradient; else nothing."""
     leaves = named_leaves(flow, leaf_gradients(flow))
-    found = next((name for name, leaf in leaves.items() if leaf.record.place == value.record.place), None)
-    return found or f"memory ({value.dtype_name}{list(value.shape)})"
+    return next((name for name, leaf in leaves.items() if leaf.record.place == value.record.place), "")

@@ -96,6 +96,29 @@ def test_other_weights_are_named_by_who_reads_them(record: Callable[..., Any]) -
     found = compared(record, other, Net())
     assert found.cause is not None and found.cause.kind == "source"
     assert found.cause.row.target is not None and found.cause.row.target.call == "Aten.mul.0.forward"
+    assert found.cause.text.startswith("it reads other contents of scale"), found.answer()
+
+
+class Towers(nn.Module):
+    """A policy and the reference that it is held against."""
+
+    def __init__(self, asked: tuple[str, str]) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.policy, self.reference = nn.Linear(12, 4), nn.Linear(12, 4)
+        self.asked = asked
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, two = (getattr(self, name)(x).log_softmax(-1) for name in self.asked)
+        return (one - two).square().sum() + one[:, 0].mean() - two[:, 1].mean()
+
+
+def test_a_model_that_is_not_asked_is_named(record: Callable[..., Any]) -> None:
+    asked = ("reference", "reference"), ("policy", "reference")
+    target, baseline = (record(step(model), model=model) for model in map(Towers, asked))
+    found = compare(target, baseline)
+    assert found.exit_code == 1 and found.cause is not None, found.answer()
+    assert (found.cause.side, found.cause.row.place.module) == ("baseline", "policy"), found.answer()
 
 
 def test_other_random_numbers_are_named_as_such(record: Callable[..., Any]) -> None:
