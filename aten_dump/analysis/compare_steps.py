@@ -10,6 +10,7 @@ from typing import Any
 
 from ..dump import RankDump, open_dump
 from ..store.damage_seen import damage_seen
+from .evaluation.evaluation import Evaluation
 from .evidence.findings import RankEvidence
 from .explanation.equal_step import is_equal_step, rows_of_equal
 from .explanation.rank_verdict import RankVerdict, counts_of, evaluate
@@ -101,6 +102,16 @@ def _equal(task: Task, target: RankDump, baseline: RankDump) -> RankEvidence:
     )  # fmt: skip
 
 
+def _of_compiled(sides: tuple[Evaluation, Evaluation]) -> Iterator[str]:
+    """Yield what is not known of compiled code, in sentences."""
+    for side, name in zip(sides, ("target", "baseline"), strict=True):
+        if side.has_unseen:
+            yield (
+                f"the {name} ran compiled code: what that made is taken as it was recorded and compared up to rounding "
+                "in its dtype; what it changed in memory is not compared"
+            )
+
+
 def _compared(
     task: Task, ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool
 ) -> tuple[RankEvidence, LeftBefore]:
@@ -131,7 +142,8 @@ def _compared(
     evidence = RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),
-        modules=found_modules(modules), notes=(*incomplete(target, baseline), *notes, *told),
+        modules=found_modules(modules),
+        notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *notes, *told),
         proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
         meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans), **parts,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ...dump import Call, Value
-from ..evaluation.evaluation import Evaluation
+from ..evaluation.evaluation import Evaluation, is_compiled
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations, leaf_gradients
 from ..outcomes.left_memory import LeftMemory, LeftPlace
@@ -69,7 +69,10 @@ class Left:
             places.setdefault(place.last.storage, []).append(place)
         self.buffers: list[tuple[Value, LeftPlace]] = []  # the whole buffer, and who wrote to it last
         self.read: set[int] = set()  # storages of those that the step goes on to read
+        within = _within_compiled(flow)
         for storage, known in places.items():
+            if storage in within:
+                continue
             if not any(memory.outlives(place) for place in known):
                 if all(memory.serves_step(place) for place in known):
                     continue
@@ -77,6 +80,16 @@ class Left:
             before = known[0].before
             seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
             self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
+
+
+def _within_compiled(flow: DataFlow) -> set[int]:
+    """Return the storages that calls within compiled regions look at and no other call: what a compiler works in."""
+    within: set[int] = set()
+    outside: set[int] = set()
+    for call in flow.calls():
+        found = within if is_compiled(call.parent) else outside
+        found.update(value.storage for _, value in (*call.input_values(), *call.result_values()))
+    return within - outside if within else within
 
 
 def ends_of(evaluation: Evaluation, left: Left) -> list[End]:

@@ -55,6 +55,8 @@ class LeftEnds:
         for side, rest, others in ((0, ours, theirs), (1, theirs, ours)):
             for place, end in enumerate(rest):
                 twin = others[place] if place < len(others) else None
+                if twin is None and self._sides[1 - side].has_unseen:
+                    continue  # compiled code may have written it too, which nobody saw
                 if end.is_changed and (is_paired or not end.is_read) and self._is_odd(side, end, twin):
                     is_alone = twin is None and not self._is_written(1 - side, end)
                     self._add(side, replace(end, is_alone=is_alone))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from ...dump import Value
+from ...dump import Call, Value
 from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
 from ..flow.data_flow import DataFlow
@@ -37,6 +37,8 @@ JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
 _UPDATES_SCALE: Final = "_amp_update_scale_"
 _UNDEFINED: Final = 1.618  # times the rms of the other elements: what stands for those that are undefined
+_COMPILED: Final = "torch.compile:"  # how the op of a call of compiled code begins
+_UNRUN: Final = 2.0  # times the eps of its dtype: what an element of a result that was not run may be off
 _SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
 
 
@@ -123,6 +125,8 @@ class Evaluation:
         unproven: why calls were not evaluated, or not on numbers of their own, by id.
         holders: the ids of the values that have a number.
         watch: is shown each result as it was made.
+        rounds: every result is moved by what its dtype rounds, in place of `jitter`.
+        rounded: ids of calls that were not run, of which the recorded results are moved by what their dtype rounds.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
     """
 
@@ -157,8 +161,11 @@ class Evaluation:
         self._stand_ins = stand_ins or {}
         self._leads = leads
         self._jitter = jitter
+        self._generator = torch.Generator()
+        self.rounds = False
+        self.rounded: frozenset[int] = frozenset()
         self.watch: Callable[[Value, torch.Tensor], None] | None = None
-        self._memory = Memory(self._load, seed=int(leads))
+        self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
         self._literals: dict[float, float] = {}
@@ -172,10 +179,10 @@ class Evaluation:
     def run(self) -> None:
         """Evaluate all calls."""
         kept = {group_of(value.storage, value.id) for value in self._step.left}
-        generator = torch.Generator().manual_seed(7)
+        self._generator.manual_seed(7)
         for plan in self._step.plans:
             if plan.is_run:
-                self._evaluate(plan, generator)
+                self._evaluate(plan)
             freed = [group for group in plan.frees if group not in kept]
             self._sign_wholes(freed)
             self._memory.free(freed)
@@ -253,6 +260,11 @@ class Evaluation:
             else:
                 apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
                 found[number] = _SAFETY * max(apart)
+        for plan in self._step.plans:
+            for value in plan.results.values() if plan.call.id in moved.rounded else ():
+                if value.id in found and value.is_floating and not value.dtype.is_complex:
+                    rounding = _SAFETY * _UNRUN * torch.finfo(value.dtype).eps * self.signatures[value.id].norm
+                    found[value.id] = max(found[value.id], rounding)
         for number, one in self.changes.items():
             other = moved.changes.get(number, one)
             apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
@@ -291,7 +303,7 @@ class Evaluation:
             found = self._give(value, numbering.new() if signature is None else numbering.number(signature))
         return found
 
-    def _evaluate(self, plan: CallPlan, generator: torch.Generator) -> None:
+    def _evaluate(self, plan: CallPlan) -> None:
         call = plan.call
         for _, value in plan.reads:
             self.number_of(value)
@@ -315,7 +327,8 @@ class Evaluation:
                 if item.storage in self._step.loss_scales and item.numel == 1:
                     tensor.fill_(1)
                 if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:
-                    _move(tensor, self._jitter, generator)
+                    is_rounded = self.rounds and item.is_floating and not item.dtype.is_complex
+                    _move(tensor, torch.finfo(item.dtype).eps if is_rounded else self._jitter, self._generator)
             tensors[slot] = tensor
             self._memory.keep(item, tensor)
             if item.id in self._step.wanted and slot not in plan.results:
@@ -398,6 +411,7 @@ class Evaluation:
                 if slot in outcomes and outcomes[slot].shape == tensor.shape:
                     outcome = _recorded(outcomes[slot])
                     tensor = tensor if outcome is None else laid(outcome, tensor)
+                self._round(plan, value, tensor)
                 self._written(value, tensor)
             if tensor is not None:
                 numbers.append(self._sign(value, tensor, same))
@@ -406,6 +420,26 @@ class Evaluation:
         if not plan.draws:
             numbering.keep(key, tuple(numbers))
             self._shared.outcomes.setdefault(key, kept)
+
+    def _round(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> None:
+        if plan.call.id in self.rounded and tensor.is_floating_point() and tensor.layout is torch.strided:
+            _move(tensor, _UNRUN * torch.finfo(value.dtype).eps, self._generator)
+
+    @property
+    def has_unseen(self) -> bool:
+        """True if compiled code made values of which no op was recorded: they are known as they were recorded."""
+        makers = (value.producer for value in self.sources.values())
+        return any(made is not None and is_compiled(made[0]) for made in makers)
+
+    def alone(self, other: Evaluation) -> frozenset[int]:
+        """Return the ids of calls that were not run and have no counterpart: regions that a compiler made."""
+        found = set()
+        for plan in self._step.plans:
+            if plan.call.id in self.unproven and not (plan.draws or plan.is_collective):
+                numbers = [self.numbers.get(value.id) for value in plan.results.values()]
+                if any(number not in other.holders for number in numbers):
+                    found.add(plan.call.id)
+        return frozenset(found)
 
     def _sign_recorded(self, outcome: Value, value: Value, same: int | None) -> int:
         """Number a result that was not run and that nothing reads: it is not taken to memory."""
@@ -529,6 +563,13 @@ class Evaluation:
         self.numbers[value.id] = number
         self.holders.setdefault(number, []).append(value.id)
         return number
+
+
+def is_compiled(call: Call | None) -> bool:
+    """Return True if a call is one of compiled code, or within one."""
+    while call is not None and not call.op.startswith(_COMPILED):
+        call = call.parent
+    return call is not None
 
 
 def _recorded(value: Value) -> torch.Tensor | None:

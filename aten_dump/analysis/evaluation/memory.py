@@ -36,15 +36,23 @@ def group_of(storage: int, value: int) -> Group:
 class Memory:
     """Tensors by value."""
 
-    def __init__(self, load: Callable[[Value], torch.Tensor | None], seed: int = 0) -> None:
+    def __init__(
+        self,
+        load: Callable[[Value], torch.Tensor | None],
+        is_unseen: Callable[[Value], bool] = lambda value: False,
+        seed: int = 0,
+    ) -> None:
         """Start empty.
 
         Args:
             load: returns the contents of a value that no call made, or None.
+            is_unseen: tells whether no call wrote what a value is.
             seed: of what lies in memory that nothing wrote.
         """
         self._load = load
+        self._is_unseen = is_unseen
         self._generator = torch.Generator().manual_seed(seed)
+        self._newest_version: dict[int, int] = {}  # by storage, of what was made or loaded
         self._by_id: dict[int, torch.Tensor] = {}
         self._by_place: dict[tuple[object, ...], torch.Tensor] = {}
         self._by_storage: dict[int, list[tuple[Value, torch.Tensor]]] = {}
@@ -59,6 +67,7 @@ class Memory:
         self._ids.setdefault(group_of(storage, value.id), []).append(value.id)
         if storage and not value.composed:
             place = value.record.place
+            self._newest_version[storage] = max(value.version, self._newest_version.get(storage, 0))
             self._newest[place] = value
             if self._by_place.get(place) is not tensor:
                 self._by_place[place] = tensor
@@ -109,9 +118,20 @@ class Memory:
         """Return the tensor of a value that was made or loaded, or None."""
         found = self._by_id.get(value.id)
         if found is None and value.storage and not value.composed:
+            self._forget_what_was_written_over(value)
             found = self._by_place.get(value.record.place)
             found = self._laid_over(value) if found is None else found
         return found
+
+    def _forget_what_was_written_over(self, value: Value) -> None:
+        """Forget the tensors of a storage that something wrote to which was not recorded: a compiled kernel."""
+        newest = self._newest_version.get(value.storage, value.version)
+        if value.version > newest and value.has_data and self._is_unseen(value):
+            self._newest_version[value.storage] = value.version
+            self._by_storage.pop(value.storage, None)
+            for place in self._places.pop(value.storage, ()):
+                self._by_place.pop(place, None)
+                self._newest.pop(place, None)
 
     def find(self, value: Value) -> torch.Tensor:
         """Return the tensor of a value.

@@ -122,15 +122,19 @@ def _settled(
     flows = sides[0].flow, sides[1].flow
     rounded = rounded_sources(flows, found.sources, 0), rounded_sources(flows, found.sources, 1)
     moved = Evaluation(steps[0], Shared(), {**contents[0], **rounded[0]}, leads=True, jitter=JITTER)
+    alone = sides[0].alone(sides[1]), sides[1].alone(sides[0])
+    unseen = sides[0].has_unseen or sides[1].has_unseen
+    moved.rounded, moved.rounds = alone[0], unseen
     moved.run()
-    shared = Shared()
-    sides[0].renumber(shared, sides[0].noise_beside(moved))
-    noise: dict[int, float] = {}
-    if rounded[1]:
+    noise = [sides[0].noise_beside(moved), {}]
+    if rounded[1] or alone[1] or unseen:
         other = Evaluation(steps[1], Shared(), {**contents[1], **rounded[1]}, jitter=JITTER)
+        other.rounded, other.rounds = alone[1], unseen
         other.run()
-        noise = sides[1].noise_beside(other)
-    sides[1].renumber(shared, noise)
+        noise[1] = sides[1].noise_beside(other)
+    shared = Shared()
+    for side in (1, 0) if sides[0].has_unseen else (0, 1):  # what is only noise is known by the side that shows it
+        sides[side].renumber(shared, noise[side])
     return ask(sides)
 
 
@@ -197,7 +201,7 @@ class RankVerdict:
         self._compare_results()
         self._check_baseline()
         self._spread()
-        if not self.findings and self._is_far_apart():
+        if not self.findings and not any(side.has_unseen for side in self._found.sides) and self._is_far_apart():
             self._find_lost_precision()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)

@@ -24,6 +24,7 @@ from .distances import Distances, exact_sources
 
 BUDGET: Final = 0.1  # relative L2 of an end from its meaning: gradients of honest bfloat16 training are at most 0.06
 _FACTOR: Final = 8.0  # times as far from its meaning as the counterpart: precision is lost at this call
+_CANCELLED: Final = 1e-9  # of the norm of what went in
 _END_FACTOR: Final = 2.0  # times as far: an end that suffers from it
 
 
@@ -70,10 +71,19 @@ class PrecisionSearch:
         partners = {end.number: end for end in theirs if end.number is not None}
         for end in ours:
             partner = None if end.number is None else partners.get(end.number)
-            if partner is not None:
+            if partner is not None and not self._is_cancelled(end.value):
                 far, near = self._own[0].of(end.value), self._own[1].of(partner.value)
                 if far > self._budget and far > _END_FACTOR * near * self._coarser():
                     yield end, far, near
+
+    def _is_cancelled(self, value: Value) -> bool:
+        """Return True if what makes a value is given far more than is left of it: then all of it is rounding."""
+        evaluation = self._own[0].evaluation
+        writer = evaluation.flow.writer(value)
+        known = [evaluation.signatures.get(v.id) for _, v in (evaluation.flow.reads(writer[0]) if writer else ())]
+        given = max((one.norm for one in known if one is not None), default=0.0)
+        made = evaluation.signatures.get(value.id if writer is None else writer[2].id)
+        return made is not None and made.norm <= _CANCELLED * given
 
     def _coarser(self) -> float:
         """Return how much coarser than the baseline the target rounds what most of its results are."""
