@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 
 from ...dump import Call, Value
-from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
+from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.memory import UNREADABLE
 from ..rerun.run_region import start_tensors
 from ..sources.stand_ins import How
@@ -25,6 +26,7 @@ class Distances:
     def __init__(self, step: EvaluatedStep, exact: Mapping[int, torch.Tensor]) -> None:
         """Evaluate a step; `exact` has the contents of sources that it holds with fewer digits, by value id."""
         self.by_value: dict[int, float] = {}
+        self._step, self._exact = step, exact
         self._is_scaled = bool(step.loss_scales)
         for number, contents in exact.items():
             self._watch(step.flow.rank.value_by_id(number), contents)
@@ -48,6 +50,19 @@ class Distances:
             writer = self.evaluation.flow.writer(value)
             found = 0.0 if writer is None else self.by_value.get(writer[2].id, 0.0)
         return found
+
+    def explained(self, value: Value) -> float:
+        """Return how far from its meaning a result may be as each op before it rounds to its dtype."""
+        signature = self.evaluation.signatures.get(value.id)
+        noise = self._rounding.get(value.id, math.inf)
+        return math.inf if signature is None or not signature.norm else noise / signature.norm
+
+    @cached_property
+    def _rounding(self) -> dict[int, float]:
+        rounded = Evaluation(self._step, Shared(), self._exact, leads=True, jitter=JITTER)
+        rounded.rounds = True
+        rounded.run()
+        return self.evaluation.noise_beside(rounded)
 
     def given(self, call: Call) -> float:
         """Return the greatest distance among what a call reads."""

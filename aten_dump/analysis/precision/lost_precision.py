@@ -4,7 +4,8 @@ Theory of operation
     Both are the same function, and each kernel does what it is to do. Yet an end may be far from its meaning: a table
     of rotations was kept in bfloat16, and positions times its rounded frequencies are other angles. Of each value its
     distance from its meaning is known, on both sides. Rounding that both have is the price of their dtype. What is
-    `_FACTOR` times as far as its counterpart, while what went in was not, is where precision was lost.
+    `_FACTOR` times as far as its counterpart, and farther than rounding at each op explains, while what went in was
+    not, is where precision was lost.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class PrecisionSearch:
         partners = {end.number: end for end in theirs if end.number is not None}
         for end in ours:
             partner = None if end.number is None else partners.get(end.number)
-            if partner is not None and not self._is_cancelled(end.value):
+            is_update = end.kind == "left"  # an optimizer divides by the size of gradients, be they rounding alone
+            if partner is not None and not is_update and not self._is_cancelled(end.value):
                 far, near = self._own[0].of(end.value), self._own[1].of(partner.value)
                 if far > self._budget and far > _END_FACTOR * near * self._coarser():
                     yield end, far, near
@@ -101,7 +103,7 @@ class PrecisionSearch:
                 if made is None or partner is None or made < self._budget / _FACTOR:
                     continue
                 kept, given = self._own[1].of(partner[1]), self._own[0].given(call)
-                if made > allowed * kept and given < made / 2:
+                if made > allowed * kept and given < made / 2 and made > self._own[0].explained(value):
                     return LostPrecision(call, slot, value, partner, given, made, kept, end.name, far, near)
         return None
 
