@@ -33,21 +33,24 @@ from .young_garbage import young_garbage_only
 def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     """Compare the steps of one pair of ranks, in order; runs in any process."""
     before: LeftBefore | None = None
+    equal: tuple[RankDump, RankDump] | None = None  # the step before, if it was the same to the bit
     differed = False
     unknown = bool(tasks) and tasks[0].steps[0] > 0  # what the step before left
     for task in tasks:
         if not _can_be_evaluated(task):
-            before, differed, unknown = None, False, True
+            before, differed, unknown, equal = None, False, True, None
             yield compare_task(task)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
             target, baseline = (with_parts(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
             if is_equal_step(target, baseline):
-                before, unknown = None, False  # the next step begins with equal bytes
+                before, unknown, equal = None, False, (target, baseline)
                 yield of_what_is_whole(
                     _equal(task, target, baseline), tuple(f"a dump is damaged: {one}" for one in damage)
                 )
                 continue
+            if equal is not None:
+                before, equal = LeftBefore(*evaluate(equal, None, by_role=False).sides), None
             found, before = _compared(
                 task, (target, baseline), before, by_role=differed or (before is None and unknown)
             )
