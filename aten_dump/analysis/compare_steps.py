@@ -6,14 +6,16 @@ What has no bytes, or only some of its ops (statistics, hashes, a selection), is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..dump import RankDump, open_dump
 from ..store.damage_seen import damage_seen
 from .evaluation.evaluation import Evaluation
 from .evidence.findings import RankEvidence
+from .explanation.both_sides import evaluate
 from .explanation.equal_step import is_equal_step, rows_of_equal
-from .explanation.rank_verdict import RankVerdict, counts_of, evaluate
+from .explanation.rank_verdict import RankVerdict, counts_of
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
 from .judging.cause_facts import explained
@@ -32,34 +34,47 @@ from .young_garbage import young_garbage_only
 
 def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     """Compare the steps of one pair of ranks, in order; runs in any process."""
-    before: LeftBefore | None = None
-    equal: tuple[RankDump, RankDump] | None = None  # the step before, if it was the same to the bit
-    differed = False
-    unknown = bool(tasks) and tasks[0].steps[0] > 0  # what the step before left
+    state = _Before(unknown=bool(tasks) and tasks[0].steps[0] > 0)
     for task in tasks:
-        if not _can_be_evaluated(task):
-            before, differed, unknown, equal = None, False, True, None
+        if not is_evaluated(task):
             yield compare_task(task)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
-            target, baseline = (with_parts(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
-            if is_equal_step(target, baseline):
-                before, unknown, equal = None, False, (target, baseline)
-                yield of_what_is_whole(
-                    _equal(task, target, baseline), tuple(f"a dump is damaged: {one}" for one in damage)
-                )
-                continue
-            if equal is not None:
-                before, equal = LeftBefore(*evaluate(equal, None, by_role=False).sides), None
-            found, before = _compared(
-                task, (target, baseline), before, by_role=differed or (before is None and unknown)
-            )
-        if any(finding.kind != "precision" for finding in found.findings):
-            old = compare_task(task)
-            if not old.findings and not any(row.status == "different" for row in old.rows):
-                found = old
-        differed, unknown = differed or bool(found.findings), False
+            found = _evidence(task, state)
         yield of_what_is_whole(found, tuple(f"a dump is damaged: {one}" for one in damage))
+
+
+@dataclass(slots=True)
+class _Before:
+    """What is known of the steps before one."""
+
+    unknown: bool  # nobody knows what the step before left
+    left: LeftBefore | None = None
+    equal: tuple[RankDump, RankDump] | None = None  # the step before, if it was the same to the bit
+    differed: bool = False
+
+
+def _evidence(task: Task, state: _Before) -> RankEvidence:
+    """Compare one step, and note what it leaves to the next one."""
+    sides = zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
+    target, baseline = (open_dump(path).rank(step, rank) for path, step, rank in sides)
+    if not (_has_all(target) and _has_all(baseline)):
+        state.left, state.equal, state.unknown, state.differed = None, None, True, False
+        return compare_task(task)
+    ranks = with_parts(target), with_parts(baseline)
+    if is_equal_step(*ranks):
+        state.left, state.equal, state.unknown = None, ranks, False
+        return _equal(task, *ranks)
+    if state.equal is not None:
+        state.left, state.equal = LeftBefore(*evaluate(state.equal, None, by_role=False).sides), None
+    by_role = state.differed or (state.left is None and state.unknown)
+    found, state.left = _compared(task, ranks, state.left, by_role=by_role)
+    if any(finding.kind != "precision" for finding in found.findings):
+        by_distance = compare_task(task)
+        if not by_distance.findings and not any(row.status == "different" for row in by_distance.rows):
+            found = by_distance
+    state.differed, state.unknown = state.differed or bool(found.findings), False
+    return found
 
 
 def is_evaluated(task: Task) -> bool:
@@ -67,15 +82,6 @@ def is_evaluated(task: Task) -> bool:
     settings = task.settings
     is_plain = not task.together and task.control is None and not settings.rules
     return is_plain and settings.replay and settings.data
-
-
-def _can_be_evaluated(task: Task) -> bool:
-    """Return True if all that an evaluation needs was recorded, and nothing else was asked for."""
-    return is_evaluated(task) and all(_has_all(open_dump(path).rank(step, rank)) for path, step, rank in _sides(task))
-
-
-def _sides(task: Task) -> Iterator[tuple[str, int, int]]:
-    yield from zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
 
 
 def _has_all(rank: RankDump) -> bool:

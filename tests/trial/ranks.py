@@ -135,7 +135,7 @@ def _bug(case: RankCase, found: Comparison, guilty: frozenset[str] | None, dump:
 
 
 def _reduces(cause: Finding) -> bool:
-    """Tell whether the cause is what reduces or divides gradients."""
+    """Return True if the cause is what reduces or divides gradients."""
     place = cause.row.place
     return "c10d" in place.op or place.call.startswith("Distributed.") or place.op in _REDUCES or cause.kind == "moved"
 
@@ -159,7 +159,7 @@ def _memory_of(value: Any) -> tuple[int, int, int]:
 
 
 def _is_changed(path: Path, honest: Path) -> bool:
-    """Tell whether rank 1 ran other calls than in the honest run, or one that returned something else."""
+    """Return True if rank 1 ran other calls than in the honest run, or one that returned something else."""
     return any(one.name != two.name or _differ(one, two) for one, two in _calls_of_rank_1(path, honest))
 
 

@@ -83,7 +83,7 @@ def closeness(target: Value, baseline: Value, *, data: bool = True, known: Measu
 
 
 def is_of_other_numbers(close: Closeness) -> bool:
-    """Tell whether of two values one has complex numbers, or integers, and the other has other ones."""
+    """Return True if of two values one has complex numbers, or integers, and the other has other ones."""
     return close.dtype is not None and len({_numbers_of(name) for name in close.dtype}) == 2
 
 
@@ -162,7 +162,7 @@ def _hashes_comparable(target: Value, baseline: Value) -> bool:
 
 
 def same_bits(target: Value, baseline: Value) -> bool:
-    """Tell from the index alone that two values have the same bytes; False when it does not know."""
+    """Return True if the index alone shows that two values have the same bytes; False: it may not know."""
     if target.id == baseline.id and target.rank == baseline.rank:
         return True
     one, other = target.data, baseline.data
@@ -229,12 +229,12 @@ def _factor(stats: Statistics, pairs: Mapping[str, tuple[Any, Any]], scale: floa
 
 
 def has_equal_statistics(close: Closeness) -> bool:
-    """Tell whether statistics are all that is known of two values, and are equal."""
+    """Return True if statistics are all that is known of two values, and are equal."""
     return close.level == "statistic" and not close.error and not close.nonfinite
 
 
 def equal_but_for_order(target: Value, baseline: Value, close: Closeness) -> bool:
-    """Tell whether two values' statistics are the same but for what rounds where sums are taken in another order.
+    """Return True if two values' statistics are the same but for what rounds where sums are taken in another order.
 
     So they are of one tensor that lies otherwise, was on another device or met another number of threads.
     """
@@ -246,7 +246,7 @@ def equal_but_for_order(target: Value, baseline: Value, close: Closeness) -> boo
 
 
 def equal_but_for_dtype(target: Value, baseline: Value, close: Closeness) -> bool:
-    """Tell whether the statistics of one value are what the other's become when it is rounded to the coarser dtype.
+    """Return True if the statistics of one value are what the other's become when it is rounded to the coarser dtype.
 
     Rounding keeps the order of elements: the ends are the other's, rounded. No sum moves by more than its terms.
     """
@@ -266,7 +266,7 @@ def _ends(value: Value) -> list[float]:
 
 
 def _recorders_differ(target: Value, baseline: Value) -> bool:
-    """Tell whether another tool computed the statistics of one side, in a dtype and order of its own."""
+    """Return True if another tool computed the statistics of one side, in a dtype and order of its own."""
     return target.rank.config.get("source") != baseline.rank.config.get("source")
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ...dump import Call, Value
-from ..evaluation.evaluation import Evaluation, is_compiled
+from ..evaluation.evaluation import Evaluation, is_compiled, runs_compiled
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations, leaf_gradients
 from ..outcomes.left_memory import LeftMemory, LeftPlace
@@ -86,10 +86,10 @@ def _within_compiled(flow: DataFlow) -> set[int]:
     """Return the storages that calls within compiled regions look at and no other call: what a compiler works in."""
     within: set[int] = set()
     outside: set[int] = set()
-    for call in flow.calls():
+    for call in flow.calls() if runs_compiled(flow) else ():
         found = within if is_compiled(call.parent) else outside
         found.update(value.storage for _, value in (*call.input_values(), *call.result_values()))
-    return within - outside if within else within
+    return within - outside
 
 
 def ends_of(evaluation: Evaluation, left: Left) -> list[End]:

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from ...dump import RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..outcomes.last_reads import LastReads
-from ..signatures.signature import Signature, is_same, sign_value
-
-_NEAR: Final = 1e-5  # relative; of what was recorded to what float64 makes
+from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
 
 class Before(Protocol):
@@ -40,7 +38,7 @@ class Kept:
         self._before = before
 
     def keeps(self, number: int, made: Signature | None, old: Value | None) -> bool | None:
-        """Tell whether the program keeps a value of this number in place of memory; None: nobody knows.
+        """Return whether the program keeps a value of this number in place of memory; None: nobody knows.
 
         Args:
             number: of what the other side left.
@@ -55,7 +53,7 @@ class Kept:
             after = [one for one in self._after if one.numel == made.numel]
             if any(_tells(one) and any(one.contents == each.contents for each in known) for one in after):
                 return True
-            if not values and any(is_same(one, made._replace(noise=_NEAR * made.norm)) for one in after):
+            if not values and any(is_same(one, made._replace(noise=RECORDED * made.norm)) for one in after):
                 return True
             if then is not None and _tells(then) and any(one.contents == then.contents for one in after):
                 return False

@@ -64,7 +64,7 @@ class LeftEnds:
                         self._add(1 - side, twin)
 
     def _is_written(self, side: int, end: End) -> bool:
-        """Tell whether a side writes, within larger memory, to some that began as the other's did."""
+        """Return True if a side writes, within larger memory, to some that began as the other's did."""
         evaluation = self._sides[side]
         began = self._sides[1 - side].began(end.buffer)
         storages = {v.storage for v in evaluation.sources.values() if evaluation.numbers.get(v.id) == began}
@@ -85,7 +85,7 @@ class LeftEnds:
         return changes[0] is None or changes[1] is None or is_same(changes[0], changes[1])
 
     def _is_odd(self, side: int, end: End, twin: End | None) -> bool:
-        """Tell whether the other side did not leave, in other memory, what a side left."""
+        """Return True if the other side did not leave, in other memory, what a side left."""
         evaluation, other = self._sides[side], self._sides[1 - side]
         if end.number is None or end.number not in other.holders:
             return end.number is not None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -425,9 +426,11 @@ class Evaluation:
         if plan.call.id in self.rounded and tensor.is_floating_point() and tensor.layout is torch.strided:
             _move(tensor, _UNRUN * torch.finfo(value.dtype).eps, self._generator)
 
-    @property
+    @cached_property
     def has_unseen(self) -> bool:
         """True if compiled code made values of which no op was recorded: they are known as they were recorded."""
+        if not runs_compiled(self.flow):
+            return False
         makers = (value.producer for value in self.sources.values())
         return any(made is not None and is_compiled(made[0]) for made in makers)
 
@@ -563,6 +566,11 @@ class Evaluation:
         self.numbers[value.id] = number
         self.holders.setdefault(number, []).append(value.id)
         return number
+
+
+def runs_compiled(flow: DataFlow) -> bool:
+    """Return True if a step calls compiled code."""
+    return any(op.op.startswith(_COMPILED) for op in flow.rank.tables.ops.records())
 
 
 def is_compiled(call: Call | None) -> bool:

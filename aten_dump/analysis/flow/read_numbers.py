@@ -22,7 +22,7 @@ from ..evidence.noise_floors import Limits
 from ..evidence.states import WORSE, Inputs, State, inputs_of
 from .argument_differences import ArgumentDifference, argument_differences, numbers_in
 
-_AMPLIFIES: Final = 8.0  # honest arithmetic may put numbers so many times further apart than those it was done on
+AMPLIFIES: Final = 8.0  # honest arithmetic may put numbers so many times further apart than those it was done on
 _GROWTH: Final = 2.0  # of what counts as rounding, times the root of the ops that a number went through
 _OF_STEPS: Final = 8.0  # of one that was read in the step before, times the root of the number of steps
 _WRITTEN: Final = 8  # digits that a number has at the most which a person wrote
@@ -77,7 +77,7 @@ class ReadNumbers:
                 self._take(pair, inputs, limit)
 
     def _take(self, pair: tuple[float, float], inputs: Inputs, rounding: float) -> None:
-        apart = _apart(*pair)
+        apart = relative_distance(*pair)
         if not apart:
             return
         self._read[pair] = State(inputs.worst, apart, inputs.depth + 1, undefined=inputs.undefined)
@@ -91,11 +91,11 @@ class ReadNumbers:
         differences = argument_differences(target, baseline)
         numbers = [pair for difference in differences if self.explain(difference) for pair in difference.numbers]
         computed = [pair for pair in numbers if pair not in self._read]
-        states = [self._read.get(pair) or State("within", _apart(*pair)) for pair in numbers]
+        states = [self._read.get(pair) or State("within", relative_distance(*pair)) for pair in numbers]
         return Told(tuple(states), bool(computed))
 
     def explain(self, difference: ArgumentDifference) -> bool:
-        """Tell whether all that differs of an argument are numbers that came of numbers that were read."""
+        """Return True if all that differs of an argument are numbers that came of numbers that were read."""
         if not difference.numbers:
             return False
         self._inherit()
@@ -112,19 +112,19 @@ class ReadNumbers:
         return found
 
     def _is_computed(self, target: float, baseline: float) -> bool:
-        if _is_written(target) or _is_written(baseline):
+        if is_written(target) or is_written(baseline):
             return False
-        return _apart(target, baseline) <= _AMPLIFIES * self._apart
+        return relative_distance(target, baseline) <= AMPLIFIES * self._apart
 
 
-def _apart(one: float, other: float) -> float:
+def relative_distance(one: float, other: float) -> float:
     """Return how far two numbers are apart, over the larger one."""
     largest = max(abs(one), abs(other))
     return abs(one - other) / largest if math.isfinite(largest) and largest else 0.0 if one == other else math.inf
 
 
-def _is_written(number: float) -> bool:
-    """Tell whether a number has as few digits as one in a program's text."""
+def is_written(number: float) -> bool:
+    """Return True if a number has as few digits as one in a program's text."""
     digits = repr(number).partition("e")[0].lstrip("-").replace(".", "").strip("0")
     return len(digits) <= _WRITTEN
 

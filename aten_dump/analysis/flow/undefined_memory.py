@@ -98,7 +98,7 @@ class UndefinedMemory:
         return found
 
     def is_guessed(self, value: Value) -> bool:
-        """Tell whether which elements are undefined is not known, as a call could not be run."""
+        """Return True if it is not known which elements are undefined, as a call could not be run."""
         return value.id in self._found and value.id in self._guessed
 
     @cached_property
@@ -203,13 +203,13 @@ class UndefinedMemory:
             self._guessed.add(value.id)
 
     def _is_told(self, value: Value) -> bool:
-        """Tell whether the memory of a value is told byte by byte."""
+        """Return True if the memory of a value is told byte by byte."""
         if not value.storage or self._is_whole or not hasattr(torch, value.dtype_name):
             return False
         return min(value.storage_offset, *value.stride, 0) == 0
 
     def _has_room(self, value: Value) -> bool:
-        """Tell whether the memory of one more storage may be told byte by byte."""
+        """Return True if the memory of one more storage may be told byte by byte."""
         told = sum(len(known.bytes) for known in self._memory.values() if known.bytes is not None)
         return told + _size(value) <= _MOST_BYTES
 

@@ -262,7 +262,7 @@ def incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
 
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:
-    """Tell whether what comes from outside must be equal: at the first step, and if all calls were recorded."""
+    """Return True if what comes from outside must be equal: at the first step, and if all calls were recorded."""
     return all(not rank.step and records_all_ops(rank) for rank in (target, baseline))
 
 

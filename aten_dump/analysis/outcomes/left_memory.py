@@ -90,7 +90,7 @@ class LeftMemory:
         return {v.storage for call in lifts for _, v in call.input_values()}
 
     def is_state(self, place: LeftPlace) -> bool:
-        """Tell whether a place was left otherwise than it was, and nothing but the next step will see it."""
+        """Return True if a place was left otherwise than it was, and nothing but the next step will see it."""
         if not self.outlives(place):
             return False
         close = closeness(place.before, place.last, data=self._read_data)
@@ -120,7 +120,7 @@ class LeftMemory:
         return found
 
     def belongs_to_model(self, place: LeftPlace) -> bool:
-        """Tell whether a module or the optimizer wrote a place, or what was written is made of what one of them wrote.
+        """Return True if a module or the optimizer wrote a place, or made what another call wrote there.
 
         An average of weights is; what a training loop counts is not.
         """
@@ -136,13 +136,13 @@ class LeftMemory:
 
 
 def _is_part(value: Value, whole: Value) -> bool:
-    """Tell whether a value lies in flat memory that was written whole."""
+    """Return True if a value lies in flat memory that was written whole."""
     first, past = extent(whole)
     return has_parts(whole) and first <= extent(value)[0] and extent(value)[1] <= past
 
 
 def _is_of_model(call: Call) -> bool:
-    """Tell whether a call ran in a module or is the optimizer's."""
+    """Return True if a call ran in a module or is the optimizer's."""
     if call.module or call.phase == "optimizer":
         return True
     around = call.parent

@@ -10,8 +10,10 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -19,9 +21,10 @@ import torch
 from ...dump import Call, Value
 from ..cone.cone import cone_of
 from ..ends.ends import End
-from ..evaluation.evaluation import EvaluatedStep, Evaluation
-from ..sources.stand_ins import Sources
-from .distances import Distances, exact_sources
+from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
+from ..evaluation.memory import UNREADABLE
+from ..rerun.run_region import start_tensors
+from ..sources.stand_ins import How, Sources
 
 BUDGET: Final = 0.1  # relative L2 of an end from its meaning: gradients of honest bfloat16 training are at most 0.06
 _FACTOR: Final = 8.0  # times as far from its meaning as the counterpart: precision is lost at this call
@@ -57,7 +60,7 @@ class PrecisionSearch:
     ) -> None:
         """Take both sides as they were evaluated from the same sources, with their numbers."""
         self._sides = sides
-        self._own = tuple(Distances(step, exact_sources(sources.pairs, side)) for side, step in enumerate(steps))
+        self._own = tuple(_Distances(step, _exact_sources(sources.pairs, side)) for side, step in enumerate(steps))
         self._budget = budget
 
     def find(self, ends: tuple[Sequence[End], Sequence[End]]) -> LostPrecision | None:
@@ -125,3 +128,83 @@ def _coarsest(evaluation: Evaluation) -> float:
             if value.is_floating and not value.dtype.is_complex:
                 counts[value.dtype] = counts.get(value.dtype, 0) + 1
     return torch.finfo(max(counts, key=counts.__getitem__)).eps if counts else 1.0
+
+
+class _Distances:
+    """The distances of one recorded step.
+
+    Attributes:
+        evaluation: of the step from its own sources.
+        by_value: relative L2 distance of each floating result, by value id.
+    """
+
+    def __init__(self, step: EvaluatedStep, exact: Mapping[int, torch.Tensor]) -> None:
+        """Evaluate a step; `exact` has the contents of sources that it holds with fewer digits, by value id."""
+        self.by_value: dict[int, float] = {}
+        self._step, self._exact = step, exact
+        self._is_scaled = bool(step.loss_scales)
+        for number, contents in exact.items():
+            self._watch(step.flow.rank.value_by_id(number), contents)
+        self.evaluation = Evaluation(step, Shared(), exact, leads=True)
+        self.evaluation.watch = self._watch
+        self.evaluation.run()
+
+    def _watch(self, value: Value, meaning: torch.Tensor) -> None:
+        if value.is_floating and value.numel and not (value.undefined or value.opaque):
+            try:
+                recorded = start_tensors([value])[value.id]
+            except UNREADABLE:
+                return
+            if recorded.shape == meaning.shape:
+                self.by_value[value.id] = _distance(recorded, meaning, scaled=self._is_scaled)
+
+    def of(self, value: Value) -> float:
+        """Return the distance of a value, of the one that its writer left for a view; 0 for a source."""
+        found = self.by_value.get(value.id)
+        if found is None:
+            writer = self.evaluation.flow.writer(value)
+            found = 0.0 if writer is None else self.by_value.get(writer[2].id, 0.0)
+        return found
+
+    def explained(self, value: Value) -> float:
+        """Return how far from its meaning a result may be as each op before it rounds to its dtype."""
+        signature = self.evaluation.signatures.get(value.id)
+        noise = self._rounding.get(value.id, math.inf)
+        return math.inf if signature is None or not signature.norm else noise / signature.norm
+
+    @cached_property
+    def _rounding(self) -> dict[int, float]:
+        rounded = Evaluation(self._step, Shared(), self._exact, leads=True, jitter=JITTER)
+        rounded.rounds = True
+        rounded.run()
+        return self.evaluation.noise_beside(rounded)
+
+    def given(self, call: Call) -> float:
+        """Return the greatest distance among what a call reads."""
+        return max((self.of(value) for _, value in self.evaluation.flow.reads(call)), default=0.0)
+
+
+def _exact_sources(pairs: Sequence[tuple[Value, Value, How]], side: int) -> dict[int, torch.Tensor]:
+    """Return the contents of the sources of a side that the other side holds with more digits, by value id."""
+    found = {}
+    for pair in pairs:
+        mine, other = pair[:2] if side == 0 else pair[1::-1]
+        if pair[2] == "cast" and torch.finfo(other.dtype).eps < torch.finfo(mine.dtype).eps:
+            found[mine.id] = start_tensors([other])[other.id].reshape(mine.shape)
+    return found
+
+
+def _distance(recorded: torch.Tensor, meaning: torch.Tensor, *, scaled: bool = False) -> float:
+    """Return the L2 norm of the difference over that of the meaning, of the elements that are finite in both.
+
+    With `scaled`, that of the nearest multiple of what was recorded: the loss may be scaled in the recording.
+    """
+    if recorded.layout is not torch.strided or meaning.layout is not torch.strided:
+        return 0.0
+    finite = recorded.isfinite() & meaning.isfinite()
+    if not bool(finite.all()):
+        recorded, meaning = recorded[finite], meaning[finite]
+    if scaled and (square := float((recorded * recorded).sum())):
+        recorded = recorded * (float((recorded * meaning).sum()) / square)
+    off, size = float((recorded - meaning).norm()), float(meaning.norm())
+    return off / size if size else (math.inf if off else 0.0)

@@ -85,7 +85,7 @@ class Replays:
 
 
 def draws_otherwise(target: Call, baseline: Call) -> bool:
-    """Tell whether two calls draw random numbers from generators that were not in one state."""
+    """Return True if two calls draw random numbers from generators that were not in one state."""
     states = target.random_state, baseline.random_state
     if None in states or states[0] == states[1]:
         return False

@@ -26,6 +26,7 @@ from ...dump import Value
 from ..distance.element_chunks import ElementReader, Order
 
 TOLERANCE: Final = 2e-6  # relative; of norm and projections
+RECORDED: Final = 1e-5  # relative L2 of what was recorded to what float64 makes
 _HUGE: Final = 1013.0  # elements from which on asinh is taken
 _WIDTH: Final = 1024
 _CHUNK: Final = 1 << 18  # elements that are taken to float64 at a time

@@ -21,12 +21,11 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..rerun.run_region import start_tensors
-from ..signatures.signature import Signature, is_same, sign_value
+from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
 How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
 _DIGITS_BYTES: Final = 4  # of a dtype with digits enough that a rounding is no difference
-_ROUNDED: Final = 1e-5  # relative L2 of what was recorded to what float64 makes
 _NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
 
 
@@ -100,7 +99,7 @@ class LeftBefore:
         own = (value for value in values if value.producer is not None and not value.from_outside)
         if any(self._recorded.contents(value) == contents for value in own):
             return True
-        near = Signature(*contents)._replace(noise=_ROUNDED * contents[1])  # float64 tells of what was written in part
+        near = Signature(*contents)._replace(noise=RECORDED * contents[1])  # float64 tells of what was written in part
         return any(is_same(one, near) for one in self._sides[side].wholes)
 
 

@@ -60,14 +60,14 @@ def told_apart(
 
 
 def _follows(evaluation: Evaluation) -> bool:
-    """Tell whether all that a step computes follows from its sources: no result was taken as it was recorded."""
+    """Return True if all that a step computes follows from its sources: no result was taken as it was recorded."""
     rank = evaluation.flow.rank
     calls = (rank.call(number) for number in evaluation.unproven if number not in rank.tables.random)
     return not any(evaluation.flow.results(call) for call in calls)
 
 
 def reads_the_same(evaluation: Evaluation, moved: Evaluation) -> bool:
-    """Tell whether the numbers that the program read of tensors are of what did not move with the sources."""
+    """Return True if the numbers that the program read of tensors are of what did not move with the sources."""
     for call in evaluation.flow.calls():
         if isinstance(call.outputs, (int, float)):
             for _, value in evaluation.flow.reads(call):

@@ -156,7 +156,7 @@ class MadeIndex:
         self._records.append(r.Gradient(r.GRADIENT, name, tree[1], 0))
 
     def note(self, code: str, message: str, count: int = 1) -> None:
-        """Tell the reader of the dump something."""
+        """Add a note for the reader of the dump."""
         self._records.append(r.Note(r.NOTE, code, message, count))
 
     def finish(self) -> IndexData:

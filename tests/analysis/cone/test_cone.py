@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aten_dump.analysis.cone.cone import cone_of
-from aten_dump.analysis.explanation.rank_verdict import evaluate
+from aten_dump.analysis.explanation.both_sides import evaluate
 
 X = torch.linspace(-2, 2, 48).view(4, 12)
 

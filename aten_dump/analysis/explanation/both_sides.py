@@ -1,0 +1,148 @@
+"""Both sides of a step, evaluated from the same sources, and the ends that one side lacks.
+
+Theory of operation
+    The baseline is evaluated from the target's sources. Where ends differ, values are numbered once more by what
+    rounding leaves of them: a second evaluation, in which every result is moved a little, shows how far each goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ...dump import RankDump
+from ..cone.cone import cone_of
+from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, wanted_of
+from ..ends.left import LeftEnds
+from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
+from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
+from ..flow.data_flow import DataFlow
+from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
+from ..sources.told_apart import reads_the_same, told_apart
+
+
+@dataclass(slots=True)
+class Evaluated:
+    """Both sides of a step, evaluated from the same sources."""
+
+    sides: tuple[Evaluation, Evaluation]
+    sources: Sources
+    ends: tuple[list[End], list[End]]
+    odd: tuple[list[End], list[End]]  # ends that the other side does not have
+    steps: tuple[EvaluatedStep, EvaluatedStep]
+    unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
+    unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
+    near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.odd[0] or self.odd[1] or self.near)
+
+
+def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool) -> Evaluated:
+    """Evaluate both sides of a step.
+
+    Args:
+        ranks: of the target and the baseline.
+        before: what the step before left.
+        by_role: sources that differ stand for each other where they are read in the same role.
+    """
+    flows = DataFlow(ranks[0], "aten"), DataFlow(ranks[1], "aten")
+    left = Left(flows[0]), Left(flows[1])
+    steps = _step(flows[0], left[0]), _step(flows[1], left[1])
+    shared = Shared()
+    shared.in_python.apart = 0.0 if before is None else before.apart
+    target = Evaluation(steps[0], shared, leads=True)
+    target.run()
+    sources = match_sources(target, flows[1], before, by_role=by_role, recorded=Recorded())
+    baseline = Evaluation(steps[1], shared, sources.stand_ins)
+    baseline.run()
+    target.unproven |= dict.fromkeys(shared.in_python.unknown, COMPUTED)
+    found = _settled(
+        (target, baseline),
+        steps,
+        ({}, sources.stand_ins),
+        lambda sides: _with_ends(sides, sources, steps, left, before),
+    )
+    apart = None if found.differs else told_apart(target, baseline, sources.stand_ins)
+    if apart is None:
+        return found
+    shared = Shared()
+    sides = Evaluation(steps[0], shared, apart[0], leads=True), Evaluation(steps[1], shared, apart[1])
+    for side, one in zip(sides, (target, baseline), strict=True):
+        side.run()
+        if not reads_the_same(one, side):
+            return found
+    again = _settled(sides, steps, apart, lambda sides: _with_ends(sides, sources, steps, left, before))
+    return again if again.differs and not shared.choices else found
+
+
+def _settled(
+    sides: tuple[Evaluation, Evaluation],
+    steps: tuple[EvaluatedStep, EvaluatedStep],
+    contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]],
+    ask: Callable[[tuple[Evaluation, Evaluation]], Evaluated],
+) -> Evaluated:
+    """Compare the ends of both sides; where they differ, once more by what rounding leaves of the target's values.
+
+    Args:
+        sides: evaluated.
+        steps: the same, as they were recorded.
+        contents: of both sides' sources, by id, that were not taken as recorded.
+        ask: compares the ends.
+    """
+    found = ask(sides)
+    if not found.differs:
+        return found
+    flows = sides[0].flow, sides[1].flow
+    rounded = rounded_sources(flows, found.sources, 0), rounded_sources(flows, found.sources, 1)
+    moved = Evaluation(steps[0], Shared(), {**contents[0], **rounded[0]}, leads=True, jitter=JITTER)
+    alone = sides[0].alone(sides[1]), sides[1].alone(sides[0])
+    unseen = sides[0].has_unseen or sides[1].has_unseen
+    moved.rounded, moved.rounds = alone[0], unseen
+    moved.run()
+    noise = [sides[0].noise_beside(moved), {}]
+    if rounded[1] or alone[1] or unseen:
+        other = Evaluation(steps[1], Shared(), {**contents[1], **rounded[1]}, jitter=JITTER)
+        other.rounded, other.rounds = alone[1], unseen
+        other.run()
+        noise[1] = sides[1].noise_beside(other)
+    shared = Shared()
+    for side in (1, 0) if sides[0].has_unseen else (0, 1):  # what is only noise is known by the side that shows it
+        sides[side].renumber(shared, noise[side])
+    return ask(sides)
+
+
+def _with_ends(
+    sides: tuple[Evaluation, Evaluation],
+    sources: Sources,
+    steps: tuple[EvaluatedStep, EvaluatedStep],
+    left: tuple[Left, Left],
+    before: LeftBefore | None,
+) -> Evaluated:
+    """Compare the ends of both sides; of an inference that agrees, also what was made of its results."""
+    ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
+    in_memory, others = LeftEnds(ends, sides, before), unmatched(*ends, sides)
+    odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
+    unknown = tuple(in_memory.unknown)
+    near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
+    is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
+    if any(odd) or near or is_trained:
+        return Evaluated(sides, sources, ends, odd, steps, [], unknown, near)
+    more = taken_besides(sides)
+    odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
+    unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
+    return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near)
+
+
+def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: list[End]) -> bool:
+    """Return True if a side makes something of what the other ends with, and of its size."""
+    cut = cone_of(sides[side], sides[1 - side].holders, [end.value]).cut.values()
+    behind = {sides[side].numbers.get(value.id) for value in cut}
+    return any(other.number in behind for other in of_sizes(others, [end]))
+
+
+def _step(flow: DataFlow, left: Left) -> EvaluatedStep:
+    return EvaluatedStep(flow, [value for value, _ in left.buffers], wanted_of(flow))
