@@ -41,7 +41,8 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
             found = _evidence(task, state)
-        yield of_what_is_whole(found, tuple(f"a dump is damaged: {one}" for one in damage))
+        told = dict.fromkeys((*found.not_whole, *(f"a dump is damaged: {one}" for one in damage)))
+        yield of_what_is_whole(found, tuple(told))
 
 
 @dataclass(slots=True)
