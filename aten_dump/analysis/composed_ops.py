@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ..store.op_names import read_op_name
 from ..torch_names import has_kernel_for
 from .fused_ops.schemas import FusedOp
 from .fused_references import FUSED, IN_FLOAT64, ON_GPU
@@ -22,6 +23,12 @@ def composed(op: Any, device: torch.device) -> Callable[..., Any]:
         return own
     found: Callable[..., Any] = op
     return found if own is None or device.type != "cpu" or has_kernel_for(op.name(), "CPU") else own
+
+
+def has_reference(op: str) -> bool:
+    """Return True if there is something here that computes what an op does, and draws no random numbers."""
+    parts = read_op_name(op)
+    return op in _COMPOSED or parts.without_overload in _COMPOSED
 
 
 def _matmul_backward(grad: Tensor, one: Tensor, other: Tensor, mask: list[bool]) -> tuple[Tensor | None, ...]:

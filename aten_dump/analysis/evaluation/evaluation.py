@@ -313,7 +313,8 @@ class Evaluation:
         try:
             made = self._run(plan)
         except UNREADABLE as error:
-            self._take_recorded(plan, key, known, str(error))
+            plan.draws = plan.may_draw
+            self._take_recorded(plan, key, None if plan.draws else known, str(error))
             return
         tensors = {}
         for slot, item in plan.recorded:

@@ -10,13 +10,14 @@ from ...dump import Call, Value
 from ...store import records
 from ...store.argument_trees import fold
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
+from ..composed_ops import has_reference
 from ..flow.data_flow import DataFlow
 from ..rerun.run_op import recorded_slots
 from .memory import Group, group_of
 
 _CASTS: Final = "aten::_to_copy"
 _COPY: Final = "aten::copy_"
-_READS_ATTENTION: Final = "scaled_dot_product"  # draws nothing unless there is dropout, which running it tells
+_ATTENTION: Final = "scaled_dot_product"  # draws nothing unless there is dropout, which running it tells
 
 
 @dataclass(slots=True)
@@ -29,7 +30,8 @@ class CallPlan:
     results: dict[str, Value]  # what it makes, by slot; no views
     recorded: list[tuple[str, Any]]  # all that it returned and wrote, by slot
     is_run: bool  # False: it returns memory that nothing has written, or it raised
-    draws: bool  # random numbers
+    may_draw: bool  # random numbers
+    draws: bool  # it does, as its op always does or running it showed
     is_collective: bool
     makes_integers: bool  # of floats, by a cast
     copies: tuple[Value, Value] | None  # bytes of a storage to those of another
@@ -104,7 +106,8 @@ def plan_of(flow: DataFlow) -> list[CallPlan]:
             dict(flow.results(call)),
             recorded,
             is_run=name not in UNDEFINED_OUTPUT_OPS and call.error is None,
-            draws=call.id in random and _READS_ATTENTION not in call.op,
+            may_draw=call.id in random,
+            draws=call.id in random and not (_ATTENTION in call.op or has_reference(call.op)),
             is_collective=is_collective(call.op),
             makes_integers=is_cast and not any(isinstance(v, Value) and v.dtype.is_floating_point for _, v in recorded),
             copies=_copied(call) if name == _COPY else None,
