@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation
+from ..flow.flat_memory import parts_of
 from ..rerun.shared_memory import extent
 
 
@@ -37,7 +38,7 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
         other: the numbers that the other side has.
         starts: values that differ, even if the other side has their numbers.
     """
-    flow, numbers = evaluation.flow, evaluation.numbers
+    flow = evaluation.flow
     found = Cone()
     seen: set[int] = set()
     waiting = list(starts)
@@ -47,7 +48,7 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
         if value.id in seen:
             continue
         seen.add(value.id)
-        if numbers.get(value.id) in other and value.id not in differ:
+        if value.id not in differ and _is_known(evaluation, other, value):
             found.cut[value.id] = value
             continue
         if value.undefined and evaluation.depends(value):
@@ -65,7 +66,7 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
             (found.sources if maker is None else found.cut)[value.id] = value
             continue
         call, slot, whole = writer
-        if whole.id != value.id and numbers.get(whole.id) in other and value.id not in differ:
+        if whole.id != value.id and value.id not in differ and _is_known(evaluation, other, whole):
             found.cut[whole.id] = whole
             continue
         found.calls[call.id] = call
@@ -73,6 +74,14 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
         if call.mutated:
             waiting += [v for v in flow.before(call, whole) if not _covers(whole, v)]
     return found
+
+
+def _is_known(evaluation: Evaluation, other: Container[int], value: Value) -> bool:
+    """Return True if the other side has a value, or each of its parts."""
+    parts = parts_of(value)
+    if evaluation.numbers.get(value.id) in other:
+        return True
+    return bool(parts) and all(evaluation.numbers.get(part.id) in other for part in parts)
 
 
 def made_of_nothing(evaluation: Evaluation, cone: Cone, other: Container[int]) -> set[int]:

@@ -64,9 +64,11 @@ class Left:
         self.leaves = _leaves(flow)
         self.changed = _changed_gradients(flow)
         memory = LeftMemory(flow, read_data=False)
-        places: dict[int, list[LeftPlace]] = {}
+        flat = memory.flat
+        places: dict[int, list[LeftPlace]] = {storage: list(known) for storage, known in flat.items()}
         for place in memory.places:
-            places.setdefault(place.last.storage, []).append(place)
+            if place.last.storage not in flat:
+                places.setdefault(place.last.storage, []).append(place)
         self.buffers: list[tuple[Value, LeftPlace]] = []  # the whole buffer, and who wrote to it last
         self.read: set[int] = set()  # storages of those that the step goes on to read
         within = _within_compiled(flow)
@@ -77,6 +79,9 @@ class Left:
                 if all(memory.serves_step(place) for place in known):
                     continue
                 self.read.add(storage)
+            if storage in flat:
+                self.buffers += [(place.before, place) for place in flat[storage]]
+                continue
             before = known[0].before
             seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
             self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))

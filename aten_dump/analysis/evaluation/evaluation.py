@@ -24,6 +24,7 @@ from ...dump import Call, Value
 from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
 from ..flow.data_flow import DataFlow
+from ..flow.flat_memory import parts_of
 from ..flow.undefined_memory import UndefinedMemory
 from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
@@ -332,7 +333,8 @@ class Evaluation:
                     is_rounded = self.rounds and item.is_floating and not item.dtype.is_complex
                     _move(tensor, torch.finfo(item.dtype).eps if is_rounded else self._jitter, self._generator)
             tensors[slot] = tensor
-            self._memory.keep(item, tensor)
+            is_made = slot in plan.results and not slot.startswith("mutated")
+            (self._memory.begin if is_made else self._memory.keep)(item, tensor)
             if item.id in self._step.wanted and slot not in plan.results:
                 self._sign(item, tensor)
             if slot.startswith("mutated") and item.storage:
@@ -561,7 +563,15 @@ class Evaluation:
         else:
             signature = sign(_unexpanded(self._step.defined(value, tensor)))
         self.signatures[value.id] = signature
+        self._sign_parts(value, tensor)
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
+
+    def _sign_parts(self, value: Value, tensor: torch.Tensor) -> None:
+        """Sign the parts of a long tensor: the other side may have them as tensors of their own."""
+        for part in parts_of(value):
+            row = tensor.contiguous()
+            start = row.storage_offset() + part.storage_offset - value.storage_offset
+            self._sign(part, row.as_strided(part.shape, part.stride, start))
 
     def _give(self, value: Value, number: int) -> int:
         self.numbers[value.id] = number

@@ -75,6 +75,19 @@ class Memory:
                 if tensor.layout is torch.strided and tensor.stride() == value.stride:
                     self._by_storage.setdefault(storage, []).append((value, tensor))
 
+    def begin(self, value: Value, tensor: torch.Tensor) -> None:
+        """Take a tensor that a call made anew: what its storage was before lies elsewhere, and is known by id alone.
+
+        An optimizer may move parameters into one long tensor, and a recording show both as the same memory.
+        """
+        known = self._by_storage.get(value.storage, ()) if value.storage else ()
+        if any(not _share(other, tensor) for _, other in known):
+            self._by_storage.pop(value.storage, None)
+            for place in self._places.pop(value.storage, ()):
+                self._by_place.pop(place, None)
+                self._newest.pop(place, None)
+        self.keep(value, tensor)
+
     def largest(self, storage: int) -> tuple[Value, torch.Tensor] | None:
         """Return the tensor that shows most of a storage, and its newest value, or None."""
         known = max(self._by_storage.get(storage, ()), key=lambda one: one[1].numel(), default=None)
@@ -179,6 +192,10 @@ class Memory:
             if is_alike and first >= 0 and first + reach(value.shape, value.stride) <= reach(other.shape, other.stride):
                 return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + first)
         return None
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return other.layout is torch.strided and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _bits(value: Value) -> tuple[object, ...]:

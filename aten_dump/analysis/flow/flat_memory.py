@@ -79,6 +79,19 @@ def has_parts(value: Value) -> bool:
     return isinstance(rank, RankWithParts) and value.id in rank.parts
 
 
+def parts_of(value: Value) -> list[Value]:
+    """Return the parts of a long tensor, as values; of any other value, nothing."""
+    rank = value.rank
+    return [rank.value_by_id(part) for part in rank.parts.get(value.id, ())] if isinstance(rank, RankWithParts) else []
+
+
+def of_parts(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:
+    """Return values, those that have parts as these where no other value is as long."""
+    sizes = {value.numel for value in others}
+    found = ((parts_of(value) if value.numel not in sizes else []) or [value] for value in values)
+    return list({value.id: value for some in found for value in some}.values())
+
+
 def parts_of_call(call: Call, value: Value, written: Value) -> dict[int, Value] | None:
     """Return the part of each long tensor of a call that goes with one that it wrote, by id of the long tensor.
 

@@ -19,7 +19,7 @@ from ...dump import Call, Value
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
 from ..flow.data_flow import DataFlow
-from ..flow.flat_memory import has_parts
+from ..flow.flat_memory import has_parts, parts_of
 from ..flow.leaves import accumulations
 from ..rerun.shared_memory import extent
 from .last_reads import LastReads
@@ -82,6 +82,25 @@ class LeftMemory:
             is_told = not (value.undefined or value.composed or value.opaque or has_parts(value))
             if outside[record.storage] and is_told:
                 yield value
+
+    @cached_property
+    def flat(self) -> dict[int, list[LeftPlace]]:
+        """The parts of long tensors from outside that the program wrote, by storage."""
+        first: dict[int, Value] = {}
+        last: dict[int, Value] = {}
+        apart = self._literals | self._of_gradients
+        for value in self._flow.rank.values:
+            if value.from_outside and value.storage not in apart and has_parts(value):
+                known = first.setdefault(value.storage, value)
+                first[value.storage] = min(known, value, key=lambda one: one.version)
+                last[value.storage] = max(last.get(value.storage, value), value, key=lambda one: one.version)
+        found = {}
+        for storage, value in last.items():
+            writer = self._flow.writer(value)
+            if value.version > first[storage].version and writer is not None:
+                parts = zip(parts_of(first[storage]), parts_of(value), strict=True)
+                found[storage] = [LeftPlace(before, after, writer[0]) for before, after in parts]
+        return found
 
     @cached_property
     def _literals(self) -> set[int]:

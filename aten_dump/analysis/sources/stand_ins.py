@@ -20,6 +20,7 @@ from ...dump import RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
+from ..flow.flat_memory import of_parts
 from ..rerun.run_region import start_tensors
 from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
@@ -155,7 +156,8 @@ class _Matching:
     def __init__(self, target: Evaluation, flow: DataFlow, before: LeftBefore | None, recorded: Recorded) -> None:
         self._found = Sources(before=before)
         self._before = before
-        self._ours, self._theirs = list(target.sources.values()), sources_in(flow)
+        ours, theirs = list(target.sources.values()), sources_in(flow)
+        self._ours, self._theirs = of_parts(ours, theirs), of_parts(theirs, ours)
         self._known = {value.id: recorded.contents(value) for value in self._ours}
         self._others = {value.id: recorded.contents(value) for value in self._theirs}
         self._places = roles(target.flow), roles(flow)
