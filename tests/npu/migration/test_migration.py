@@ -54,7 +54,7 @@ def test_each_fault_is_named(tmp_path: Path, baseline: Callable[[str], Path], na
     assert found.verdict == "different" and found.first is not None
     place = found.first[1].row.place
     assert (place.op, place.phase, place.module) == (fault.op, fault.phase, fault.module), found.answer()
-    path, _, rest = place.source.rpartition(":")
+    path, _, rest = place.source.partition(", called from")[0].rpartition(":")
     line = (
         (ROOT / path if not Path(path).is_absolute() else Path(path)).read_text().splitlines()[int(rest.split()[0]) - 1]
     )
