@@ -104,7 +104,7 @@ class Causes:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
         if (calls := self._reading_others(cones)) is not None:
             return calls
-        firsts = self._firsts(cones, kinds)
+        firsts = self._beside_each_other(cones, self._firsts(cones, kinds))
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(first_odd)
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
@@ -142,6 +142,28 @@ class Causes:
             calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
             found.append(next(calls, cone.first))
         return found
+
+    def _beside_each_other(self, cones: tuple[Cone, Cone], firsts: list[Call | None]) -> list[Call | None]:
+        """Return the first call of one cone, and the call of the other cone that goes on from the same values."""
+        for side in (0, 1):
+            one, other = firsts[side], firsts[1 - side]
+            if one is None or other is None:
+                return firsts
+            given = self._numbers_read(side, one)
+            if given and given != self._numbers_read(1 - side, other):
+                shared = {
+                    number: (len(given & self._numbers_read(1 - side, call)), call.op == one.op)
+                    for number, call in cones[1 - side].calls.items()
+                }
+                best = max(shared, key=lambda number: (*shared[number], -number))
+                if shared[best][0]:
+                    beside = cones[1 - side].calls[best]
+                    return [beside, one] if side else [one, beside]
+        return firsts
+
+    def _numbers_read(self, side: int, call: Call) -> set[int]:
+        numbers = (self._sides[side].numbers.get(value.id) for _, value in self._sides[side].flow.reads(call))
+        return {number for number in numbers if number is not None and number in self._sides[1 - side].holders}
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
 
