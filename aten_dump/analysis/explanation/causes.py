@@ -15,6 +15,7 @@ from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
+from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import left_alone, name_of, parameter_of
@@ -127,6 +128,7 @@ class Causes:
         A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
         distances) is none either: what is done with it is.
         """
+        is_exact = kinds == _FORWARD or self._is_forward_exact()
         made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
         found: list[Call | None] = []
         for side, cone in enumerate(cones):
@@ -134,14 +136,30 @@ class Causes:
             if kinds != _FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
                 left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
+            pairs = self._pairs[side]
             asked = {
                 number
-                for number in left_out & self._pairs[side].keys()
-                if self._is_asked_otherwise(self._pairs[side][number])
+                for number in left_out & pairs.keys()
+                if self._is_asked_otherwise(pairs[number])
+                or (not is_exact and pairs[number].target.op == pairs[number].baseline.op)
             }
             calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
             found.append(next(calls, cone.first))
         return found
+
+    def _is_forward_exact(self) -> bool:
+        """Return True if what the forward ends with is the same on both sides to all digits of float64, or nearly.
+
+        A loss may hardly show what its gradients show: it is the same as the baseline's, and not equal.
+        """
+        theirs = {end.number: end.value for end in self._ends[1] if end.kind in _FORWARD}
+        for end in self._ends[0]:
+            if end.kind in _FORWARD and end.number in theirs:
+                one = self._sides[0].signatures.get(end.value.id)
+                other = self._sides[1].signatures.get(theirs[end.number].id)
+                if one is not None and other is not None and not is_equal(one, other):
+                    return False
+        return True
 
     def _beside_each_other(self, cones: tuple[Cone, Cone], firsts: list[Call | None]) -> list[Call | None]:
         """Return the first call of one cone, and the call of the other cone that goes on from the same values."""
