@@ -70,10 +70,6 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
         state.left, state.equal = LeftBefore(*evaluate(state.equal, None, by_role=False).sides), None
     by_role = state.differed or (state.left is None and state.unknown)
     found, state.left = _compared(task, ranks, state.left, by_role=by_role)
-    if any(finding.kind != "precision" for finding in found.findings):
-        by_distance = compare_task(task)
-        if not by_distance.findings and not any(row.status == "different" for row in by_distance.rows):
-            found = by_distance
     state.differed, state.unknown = state.differed or bool(found.findings), False
     return found
 
