@@ -70,10 +70,6 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
         state.left, state.equal = LeftBefore(*evaluate(state.equal, None, by_role=False).sides), None
     by_role = state.differed or (state.left is None and state.unknown)
     found, state.left = _compared(task, ranks, state.left, by_role=by_role)
-    if any(finding.kind != "precision" for finding in found.findings):
-        by_distance = compare_task(task)
-        if not by_distance.findings and not any(row.status == "different" for row in by_distance.rows):
-            found = by_distance
     state.differed, state.unknown = state.differed or bool(found.findings), False
     return found
 
@@ -153,7 +149,7 @@ def _compared(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),
         modules=found_modules(modules),
-        notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *notes, *told),
+        notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *found.notes, *notes, *told),
         proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
         meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans), **parts,
     )  # fmt: skip
