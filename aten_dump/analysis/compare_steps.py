@@ -149,7 +149,7 @@ def _compared(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),
         modules=found_modules(modules),
-        notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *notes, *told),
+        notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *found.notes, *notes, *told),
         proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
         meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans), **parts,
     )  # fmt: skip

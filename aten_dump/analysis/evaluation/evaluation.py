@@ -140,6 +140,7 @@ class Evaluation:
         unproven: why calls were not evaluated, or not on numbers of their own, by id.
         holders: the ids of the values that have a number.
         watch: is shown each result as it was made.
+        watch_all: the same, views too, after it.
         rounds: every result is moved by what its dtype rounds, in place of `jitter`.
         rounded: ids of calls that were not run, of which the recorded results are moved by what their dtype rounds.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
@@ -180,6 +181,7 @@ class Evaluation:
         self.rounds = False
         self.rounded: frozenset[int] = frozenset()
         self.watch: Callable[[Value, torch.Tensor], None] | None = None
+        self.watch_all: Callable[[Value, torch.Tensor], None] | None = None
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
@@ -348,6 +350,8 @@ class Evaluation:
             tensors[slot] = tensor
             is_made = slot in plan.results and not slot.startswith("mutated")
             (self._memory.begin if is_made else self._memory.keep)(item, tensor)
+            if self.watch_all is not None:
+                self.watch_all(item, tensor)
             if item.id in self._step.wanted and slot not in plan.results:
                 self._sign(item, tensor)
             if slot.startswith("mutated") and item.storage:

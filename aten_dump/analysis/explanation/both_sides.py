@@ -8,7 +8,8 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -19,6 +20,7 @@ from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
+from ..parts.parts import PartsFound, may_be_in_parts
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import reads_the_same, told_apart
 from .means import without_means
@@ -36,6 +38,7 @@ class Evaluated:
     unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
     unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
     near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
+    notes: tuple[str, ...] = ()  # which parts of the other side's work one side does
 
     @property
     def differs(self) -> bool:
@@ -113,7 +116,27 @@ def _settled(
     shared = Shared()
     for side in (1, 0) if sides[0].has_unseen else (0, 1):  # what is only noise is known by the side that shows it
         sides[side].renumber(shared, noise[side])
-    return ask(sides)
+    found = ask(sides)
+    if found.differs and may_be_in_parts(found.ends, found.sources):
+        parts = _parts(sides, steps, contents, found)
+        if parts.meet():
+            found = replace(ask(sides), notes=tuple(parts.notes))
+    return found
+
+
+def _parts(
+    sides: tuple[Evaluation, Evaluation],
+    steps: tuple[EvaluatedStep, EvaluatedStep],
+    contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]],
+    found: Evaluated,
+) -> PartsFound:
+    """Evaluate both sides once more, and find which values are parts of the other side's."""
+    parts, shared = PartsFound(sides, found.ends), Shared()
+    for side in (0, 1):
+        again = Evaluation(steps[side], shared, contents[side], leads=side == 0)
+        again.watch_all = partial(parts.watch, side)
+        again.run()
+    return parts
 
 
 def _with_ends(

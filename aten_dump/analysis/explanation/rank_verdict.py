@@ -136,10 +136,31 @@ class RankVerdict:
                 self._of_values(call, maker, slot, (value, other), pair)
             elif pair is not None and slot in theirs and call.id in self._cones[0]:
                 self._differs(pair, slot, (value, theirs[slot]))
-            else:
+            elif not self._of_part(call, slot, value):
                 self._alone(call, 0)
                 break
         return met
+
+    def _of_part(self, call: Call, slot: str, value: Value) -> bool:
+        """Add the row of a result that has no counterpart of its size, by its own error; return False if it is none.
+
+        Its kernel may be wrong: only what it computes is known to be what the baseline does, or not to matter.
+        """
+        own = self._own_error(call, slot)
+        is_wrong = own is not None and own.ratio > SUSPECT
+        if not is_wrong and self._found.sides[0].numbers.get(value.id) not in self._found.sides[1].holders:
+            return False
+        if own is None:
+            return False
+        note = "a part of what the baseline makes, or all of its parts" if not is_wrong else ""
+        row = Row(
+            self._place(call), None, "", slot, "different" if is_wrong else "within", None, SUSPECT * own.floor,
+            "replay", own.ratio / SUSPECT, own.error, note=note,
+        )  # fmt: skip
+        self.rows.append(row)
+        if is_wrong:
+            self.findings.append(Finding("op", row, "its result is wrong for its inputs", "", (call.id, 1)))
+        return True
 
     def _counterpart(
         self, number: int | None, slot: str, theirs: dict[str, Value], pair: Pair | None

@@ -1,0 +1,133 @@
+"""Which values of one side are parts of the other side's: then they have their counterpart in these.
+
+Theory of operation
+    Both sides are evaluated once more, and each value without a counterpart of its own size is looked for among the
+    blocks of the other side's. Of a value that is found the other side has the number from then on. Of a value that was
+    found in, the side of the parts has the number if the parts cover it (micro-batches, a prefill and its decoded
+    positions), or if it is an output of which that side gives a part (one row of a batch, the last positions).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from ...dump import Value
+from ..ends.ends import End
+from ..evaluation.evaluation import Evaluation
+from ..sources.stand_ins import Sources
+from .blocks import Block, Blocks, Rows, can_be_block, dimension_of
+
+_MOST_ELEMENTS: Final = 1 << 22
+_MOST_NOTES: Final = 3
+
+Sides = tuple[Evaluation, Evaluation]
+
+
+def may_be_in_parts(ends: tuple[Sequence[End], Sequence[End]], sources: Sources) -> bool:
+    """Return True if one side may do in parts what the other does at once: by its losses, outputs or sources."""
+    losses = [sum(end.kind == "loss" for end in side) for side in ends]
+    if losses[0] != losses[1]:
+        return True
+    outputs = [[tuple(end.value.shape) for end in side if end.kind == "output"] for side in ends]
+    given = [[tuple(value.shape) for value in side] for side in (sources.target, sources.baseline)]
+    return any(
+        _is_part(one, other) for ours, theirs in (outputs, given) for one in set(ours) for other in set(theirs)
+    )
+
+
+def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
+    return dimension_of(one, other) is not None or dimension_of(other, one) is not None
+
+
+class PartsFound:
+    """Finds the parts, and lets both sides have their numbers."""
+
+    def __init__(self, sides: Sides, ends: tuple[Sequence[End], Sequence[End]]) -> None:
+        """Take both sides, of which some ends differ."""
+        self._sides = sides
+        self._ends = ends
+        self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
+        self._found: Counter[int] = Counter()  # parts, by side
+        self.notes: list[str] = []
+
+    def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
+        """Look at what a side makes, while it is evaluated once more."""
+        if value.id not in self._rows[side] and can_be_block(tensor, _MOST_ELEMENTS) and self._is_odd(side, value):
+            self._rows[side][value.id] = Rows(tensor)
+
+    def _is_odd(self, side: int, value: Value) -> bool:
+        numbers = self._numbers(side, value)
+        return bool(numbers) and not any(number in self._sides[1 - side].holders for number in numbers)
+
+    def _numbers(self, side: int, value: Value) -> list[int]:
+        """Return the numbers of a value, and of what it is all of, seen in another shape."""
+        evaluation = self._sides[side]
+        found = [evaluation.numbers.get(value.id)]
+        writer = evaluation.flow.writer(value)
+        if writer is not None and writer[2].numel == value.numel:
+            found.append(evaluation.numbers.get(writer[2].id))
+        return [number for number in found if number is not None]
+
+    def meet(self) -> bool:
+        """Let both sides have the numbers of parts that were found; return True if there were some."""
+        covered: tuple[dict[int, list[Block]], dict[int, list[Block]]] = (defaultdict(list), defaultdict(list))
+        blocks = Blocks(self._rows[0]), Blocks(self._rows[1])
+        parts: list[tuple[int, Value]] = []
+        for side in (0, 1):
+            rank = self._sides[side].flow.rank
+            for number, rows in self._rows[side].items():
+                found = blocks[1 - side].find(rows)
+                if found:
+                    parts.append((side, rank.value_by_id(number)))
+                    self._note(side, parts[-1][1], found)
+                for whole, block in found:
+                    covered[1 - side][whole].append(block)
+        for side, value in parts:
+            self._let_have(1 - side, self._numbers(side, value))
+        for side in (0, 1):
+            for number, seen in covered[side].items():
+                whole = self._sides[side].flow.rank.value_by_id(number)
+                if _is_covered(seen) or self._is_output(side, whole):
+                    self._let_have(1 - side, self._numbers(side, whole))
+        return bool(parts)
+
+    def _let_have(self, side: int, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._sides[side].holders.setdefault(number, [])
+
+    def _is_output(self, side: int, value: Value) -> bool:
+        return any(end.kind == "output" and end.value.id == value.id for end in self._ends[side])
+
+    def _note(self, side: int, value: Value, found: Sequence[tuple[int, Block]]) -> None:
+        """Note which part an output is."""
+        if not self._is_output(side, value) or len(self.notes) > _MOST_NOTES:
+            return
+        names = ("target", "baseline") if side == 0 else ("baseline", "target")
+        end = next(end for end in self._ends[side] if end.value.id == value.id)
+        more = f", and {len(found) - 1} equal places" if len(found) > 1 else ""
+        self.notes.append(
+            f"the {names[0]} does a part of the {names[1]}'s work: its {end.name} {list(value.shape)} is "
+            f"{found[0][1]}{more}"
+        )
+
+
+def _is_covered(blocks: Sequence[Block]) -> bool:
+    """Return True if blocks cover a tensor along one dimension."""
+    by_dim: dict[int, list[Block]] = defaultdict(list)
+    for block in blocks:
+        by_dim[block.dim].append(block)
+    return any(_covers(sorted(some, key=lambda one: one.start)) for some in by_dim.values())
+
+
+def _covers(blocks: Sequence[Block]) -> bool:
+    reached = 0
+    for block in blocks:
+        if block.start > reached:
+            return False
+        reached = max(reached, block.start + block.length)
+    return reached == blocks[0].size
+
