@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .fused_ops import attention, cudnn_norms, experts, gpu_attention, gradients, norms, pointwise, recurrent
+from .fused_ops import (
+    attention,
+    cudnn_norms,
+    experts,
+    gpu_attention,
+    gradient_scaler,
+    gradients,
+    norms,
+    pointwise,
+    recurrent,
+)
 
 _ATTENTION: Final[dict[str, Callable[..., Any]]] = {
     "npu_fusion_attention": attention.attention,
@@ -88,8 +98,10 @@ ON_GPU: Final[dict[str, Callable[..., Any]]] = {
     "aten::cudnn_batch_norm": cudnn_norms.batch_norm,
     "aten::cudnn_batch_norm_backward": cudnn_norms.batch_norm_backward,
 }
-# Ops of torch's own whose kernels do not take float64; what stands here runs them in other dtypes.
+# Ops of torch's own whose kernels do not take float64; what stands here does.
 IN_FLOAT64: Final[dict[str, Callable[..., Any]]] = {
     "aten::mkldnn_rnn_layer": recurrent.layer,
     "aten::mkldnn_rnn_layer_backward": recurrent.layer_backward,
+    "aten::_amp_foreach_non_finite_check_and_unscale_": gradient_scaler.unscale_,
+    "aten::_amp_update_scale_": gradient_scaler.update_scale_,
 }

@@ -314,6 +314,11 @@ def _of_leaves(ends: Sequence[End], evaluation: Evaluation) -> Counter[int | Non
     return Counter(evaluation.numbers.get(end.leaf.id) for end in ends if end.leaf is not None)
 
 
+def is_of_leaf(end: End) -> bool:
+    """Return True if an end is the gradient of a leaf that has no name."""
+    return end.kind == "gradient" and not end.is_named and not _is_changed(end)
+
+
 def _is_changed(end: End) -> bool:
     return end.name.endswith(_AS_LEFT)
 

@@ -23,6 +23,7 @@ import torch
 from ...dump import Call, Value
 from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
+from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import parts_of
 from ..flow.undefined_memory import UndefinedMemory
@@ -55,6 +56,8 @@ class EvaluatedStep:
         wanted: ids of values that are to have a signature of their own, views among them.
         loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
             precision, and is no part of the function.
+        extremes: what stands for the largest numbers of the dtype that the side computes in. They stand for infinity in
+            masks, and go with the precision.
     """
 
     def __init__(self, flow: DataFlow, left: Sequence[Value], wanted: Container[int] = ()) -> None:
@@ -63,6 +66,7 @@ class EvaluatedStep:
         self.left = tuple(left)
         self.wanted = wanted
         self.loss_scales = frozenset(_loss_scales(flow))
+        self.extremes = _extremes(flow)
         self.undefined = UndefinedMemory(flow, runs=True)
 
     def defined(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
@@ -102,6 +106,15 @@ def _loss_scales(flow: DataFlow) -> Iterator[int]:
                 value = flow.reads(maker)[0][1]
             if value is not None and value.numel == 1:
                 yield value.storage
+
+
+def _extremes(flow: DataFlow) -> dict[float, float]:
+    """Return the largest numbers of float32 for those of the dtype that a side computes in."""
+    dtype = computed_dtype(flow.rank)
+    if dtype is None or dtype.is_complex or dtype.itemsize >= torch.float32.itemsize:
+        return {}
+    one, other = torch.finfo(dtype), torch.finfo(torch.float32)
+    return {one.max: other.max, one.min: other.min}
 
 
 @dataclass(slots=True)
@@ -172,7 +185,7 @@ class Evaluation:
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
-        self._literals: dict[float, float] = {}
+        self._literals: dict[float, float] = dict(step.extremes)
         self._left: list[tuple[Value, Signature]] = []
         self._began: dict[int, int] = {}
         self._partly: set[int] = set()  # storages that were written in part last

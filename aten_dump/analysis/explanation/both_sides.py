@@ -23,6 +23,7 @@ from ..flow.data_flow import DataFlow
 from ..parts.parts import PartsFound, may_be_in_parts
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import reads_the_same, told_apart
+from .means import without_means
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ def _with_ends(
 ) -> Evaluated:
     """Compare the ends of both sides; of an inference that agrees, also what was made of its results."""
     ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
-    in_memory, others = LeftEnds(ends, sides, before), unmatched(*ends, sides)
+    in_memory, others = LeftEnds(ends, sides, before), without_means(unmatched(*ends, sides), ends, sides)
     odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
     unknown = tuple(in_memory.unknown)
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]

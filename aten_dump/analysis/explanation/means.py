@@ -1,0 +1,64 @@
+"""Gradients of leaves that are means to another end of the step, and no ends of their own.
+
+Theory of operation
+    A program may cut its graph in two: it makes a leaf of what it computed, and goes on with the leaf's gradient from
+    there (a loss by chunks, a block that is checkpointed). Where the other side does not cut, it has no such gradient.
+    What other ends rest on shows in them. A leaf that the step itself made has no gradient on the other side if it is
+    no leaf there; that is a difference where the other side cuts it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..cone.cone import cone_of
+from ..ends.ends import End, is_of_leaf
+from ..evaluation.evaluation import Evaluation
+from ..outcomes.last_reads import LastReads
+from .cut_gradients import CutGradients
+
+Ends = tuple[list[End], list[End]]
+Sides = tuple[Evaluation, Evaluation]
+
+
+def without_means(odd: Ends, ends: Ends, sides: Sides) -> Ends:
+    """Return ends that differ, of the ends of both sides, without the gradients that are means to other ends."""
+    means = _means(0, odd, ends, sides), _means(1, odd, ends, sides)
+    return [end for end in odd[0] if end not in means[0]], [end for end in odd[1] if end not in means[1]]
+
+
+def _means(side: int, odd: Ends, ends: Ends, sides: Sides) -> list[End]:
+    evaluation = sides[side]
+    asked = [end for end in odd[side] if is_of_leaf(end)]
+    within = [end for end in asked if end.leaf is not None and evaluation.flow.maker(end.leaf) is not None]
+    unknown = [end for end in asked if end.leaf is None]
+    found = _serving(unknown, ends[side], evaluation)
+    return found + [
+        end for end in within if not _has_leaf(end, side, ends, sides) and not _is_cut(end, side, ends, sides)
+    ]
+
+
+def _serving(asked: Sequence[End], ends: Sequence[End], evaluation: Evaluation) -> list[End]:
+    """Return those of some gradients that the step goes on to compute with, towards a loss or another gradient."""
+    if not asked:
+        return []
+    starts = [end.value for end in ends if end.kind in ("loss", "gradient") and end not in asked]
+    behind, reads = cone_of(evaluation, (), starts).calls, LastReads(evaluation.flow)
+    return [end for end in asked if reads.is_read(end.value, lambda call: call.id in behind)]
+
+
+def _has_leaf(end: End, side: int, ends: Ends, sides: Sides) -> bool:
+    """Return True if the other side has a gradient of the same leaf, or of one that nobody knows."""
+    others = [
+        other.leaf for other in ends[1 - side] if other.kind == "gradient" and (other.is_named or is_of_leaf(other))
+    ]
+    number = sides[side].numbers.get(end.leaf.id) if end.leaf is not None else None
+    return any(leaf is None or sides[1 - side].numbers.get(leaf.id) == number for leaf in others)
+
+
+def _is_cut(end: End, side: int, ends: Ends, sides: Sides) -> bool:
+    """Return True if the other side cuts off a gradient."""
+    cone = cone_of(sides[side], sides[1 - side].holders, [end.value])
+    other = cone_of(sides[1 - side], (), ())
+    lost: tuple[list[End], list[End]] = ([], [end]) if side else ([end], [])
+    return CutGradients(sides, ends).find((other, cone) if side else (cone, other), lost) is not None
