@@ -561,6 +561,8 @@ class Evaluation:
             if one.storage in self._step.loss_scales and one.numel == 1:
                 tensors[one.id].fill_(1)
             self._memory.keep(one, tensors[one.id])
+            if self.watch_all is not None:
+                self.watch_all(one, tensors[one.id])
         if self.flow.maker(value) is None:
             self.sources[value.id] = value
         self._sign(value, tensors[value.id])

@@ -16,6 +16,7 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..signatures.signature import is_equal
+from ..parts.blocks import dimension_of
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import left_alone, name_of, parameter_of
@@ -285,8 +286,10 @@ class Causes:
         special = self._shaped(first, other) or self._in_other_dtype(first, other)
         if special is not None:
             return special
-        text = "from the same inputs it computes something else"
-        return Cause("op", first, other, text, self._same_inputs(0, first, other))
+        pairs = zip(self._sides[0].flow.reads(first), self._sides[1].flow.reads(other), strict=False)
+        parts = "parts of " if any(self._is_part(one, theirs) for (_, one), (_, theirs) in pairs) else ""
+        text = f"from {parts}the same inputs it computes something else"
+        return Cause("op", first, other, text, "" if parts else self._same_inputs(0, first, other))
 
     def _taken(self, side: int, call: Call) -> str:
         """Return the slots of a view that what differs was made of; "" of another call."""
@@ -301,6 +304,8 @@ class Causes:
         theirs = dict(self._sides[1].flow.reads(other))
         for slot, value in self._sides[0].flow.reads(first):
             if slot not in theirs or theirs[slot].shape == value.shape:
+                continue
+            if self._is_part(value, theirs[slot]):
                 continue
             shapes = list(value.shape), list(theirs[slot].shape)
             text = f"{{}} is given the same elements in shape {shapes[0]}, in the baseline {shapes[1]}"
@@ -350,8 +355,18 @@ class Causes:
         for slot, value in self._sides[0].flow.reads(first):
             if slot in theirs:
                 numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
-                if numbers[0] != numbers[1]:
+                if numbers[0] != numbers[1] and not self._is_part(value, theirs[slot]):
                     yield slot, f"it reads {_maker(value)}, the baseline's reads {_maker(theirs[slot])}"
+
+    def _is_part(self, value: Value, other: Value) -> bool:
+        """Return True if one of two values is a part of what the other side has."""
+        shapes = tuple(value.shape), tuple(other.shape)
+        if dimension_of(*shapes) is None and dimension_of(*shapes[::-1]) is None:
+            return False
+        return any(
+            self._sides[side].numbers.get(one.id) in self._sides[1 - side].holders
+            for side, one in enumerate((value, other))
+        )
 
     def _same_inputs(self, side: int, first: Call, other: Call) -> str:
         ours = {self._sides[0].numbers.get(value.id) for _, value in self._sides[0].flow.reads(first)}

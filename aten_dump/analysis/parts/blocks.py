@@ -119,7 +119,7 @@ def can_be_block(tensor: torch.Tensor, most_elements: int) -> bool:
     """Return True if a tensor can be looked for, or in."""
     return (
         tensor.layout is torch.strided
-        and tensor.is_floating_point()
+        and not (tensor.is_complex() or tensor.dtype is torch.bool)
         and 2 <= tensor.dim() <= _MOST_DIMENSIONS
         and 0 < tensor.numel() <= most_elements
         and not tensor.is_quantized
