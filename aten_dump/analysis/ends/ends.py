@@ -287,11 +287,16 @@ def _with_like_losses(
         {end.name: side.number_of_sum([end.value]) for end in some} for side, some in zip(sides, losses, strict=True)
     ]
     if len(losses[0]) == len(losses[1]):
-        unlike = [pair for pair in zip(*losses, strict=True) if pair[0].value.numel != pair[1].value.numel]
+        unlike = [pair for pair in zip(*losses, strict=True) if not _is_elementwise(*pair)]
         chosen = [{pair[side].name: scalars[side][pair[side].name] for pair in unlike} for side in (0, 1)]
         return _numbered(target, chosen[0]), _numbered(baseline, chosen[1])
     known = [{*scalars[side].values(), *(end.number for end in losses[side])} - {None} for side in (0, 1)]
     return _summed(target, sides[0], scalars[0], known[1]), _summed(baseline, sides[1], scalars[1], known[0])
+
+
+def _is_elementwise(one: End, other: End) -> bool:
+    """Return True if two losses are compared by what is in them, and not by what backward differentiates."""
+    return one.number == other.number or one.value.numel == other.value.numel > 1
 
 
 def _summed(

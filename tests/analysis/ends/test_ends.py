@@ -185,3 +185,54 @@ def test_a_number_that_is_read_is_what_an_inference_without_outputs_is_for(recor
     found = compare(evaluated(15), evaluated(16))
     assert found.exit_code == 1 and found.cause is not None and found.cause.kind == "argument", found.answer()
     assert compare(evaluated(16), evaluated(16)).exit_code == 0
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def asked(record: Callable[..., Any], *calls: Callable[[Tensor], object]) -> Any:
+    """Record backward on parts or multiples of a loss by row."""
+    torch.manual_seed(0)
+    model = nn.Linear(12, 1)
+
+    def step() -> None:
+        model.zero_grad()
+        loss = model(X).square()
+        for call in calls:
+            call(loss)
+
+    return record(step, model=model)
+
+
+def by_row(loss: Tensor) -> None:
+    loss.backward(torch.full_like(loss, 0.25))
+
+
+def mean(loss: Tensor) -> None:
+    loss.mean().backward()
+
+
+def scaled(loss: Tensor) -> None:
+    loss.sum().backward(torch.tensor(0.25))
+
+
+def first(loss: Tensor) -> None:
+    loss[:2].sum().div(4).backward(retain_graph=True)
+
+
+def last(loss: Tensor) -> None:
+    loss[2:].backward(torch.full((2, 1), 0.25))
+
+
+@pytest.mark.parametrize("calls", [(by_row,), (scaled,), (first, last)], ids=str)
+def test_a_loss_is_what_backward_differentiates(calls: Any, record: Callable[..., Any]) -> None:
+    pair = asked(record, *calls), asked(record, mean)
+    for found in (compare(*pair), compare(*pair[::-1])):
+        assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("calls", [(first,), (first, first), (first, first, last)], ids=str)
+def test_a_part_of_a_loss_that_is_lacking_or_there_twice_is_found(calls: Any, record: Callable[..., Any]) -> None:
+    pair = asked(record, *calls), asked(record, first, last)
+    for found in (compare(*pair), compare(*pair[::-1])):
+        assert found.exit_code == 1, found.answer()

@@ -116,3 +116,16 @@ def test_a_model_and_its_backward(record: Callable[..., Any]) -> None:
         known = found.signatures.get(value.id) or found.signatures[writer[2].id]  # type: ignore[index]
         assert parameter.grad is not None
         assert abs(known.norm - float(parameter.grad.norm())) <= 1e-9 * known.norm, name
+
+
+def test_the_largest_number_of_the_dtype_of_the_program_stands_for_infinity(record: Callable[..., Any]) -> None:
+    def program(dtype: torch.dtype, factor: float = 1.0) -> Callable[[], object]:
+        x = X.to(dtype)
+        return lambda: (x @ x.T).masked_fill(torch.eye(5).bool(), torch.finfo(dtype).min * factor)
+
+    found = [
+        result_of(evaluated(record(program(dtype, factor))), "Aten.masked_fill.0.forward")
+        for dtype, factor in ((torch.float32, 1.0), (torch.float16, 1.0), (torch.float16, 0.5))
+    ]
+    assert abs(found[0].norm - found[1].norm) < 1e-3 * found[0].norm, "but for what x is rounded to"
+    assert abs(found[0].norm - found[2].norm) > 0.1 * found[0].norm
