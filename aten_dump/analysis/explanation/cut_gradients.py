@@ -145,17 +145,28 @@ class CutGradients:
                     yield (number, _around(call)), number, call
 
     def _frozen(self, side: int) -> Iterator[tuple[int, Call]]:
-        """Yield who is given first what needs no gradient on a side, and does on the other."""
-        evaluation, other = self._sides[side], self._sides[1 - side]
+        """Yield who is given first what needs no gradient on a side, and does on the other.
+
+        Several sources may hold the same (ones, zeros): then fewer of them need a gradient.
+        """
+        evaluation = self._sides[side]
+        needed = [_needing_gradients(one) for one in (evaluation, self._sides[1 - side])]
         for value in evaluation.sources.values():
             number = evaluation.numbers.get(value.id, 0)
-            if not value.is_floating or value.requires_grad:
-                continue
-            held = (other.flow.rank.value_by_id(number) for number in other.holders.get(number, ()))
-            if any(one.requires_grad and other.flow.maker(one) is None for one in held):
+            if value.is_floating and not value.requires_grad and needed[0][number] < needed[1][number]:
                 reader = _first_reader(evaluation, {number})
                 if reader is not None:
                     yield number, reader
+
+
+def _needing_gradients(evaluation: Evaluation) -> Counter[int]:
+    """Return how many sources of each number need a gradient; a memory that is seen several times counts once."""
+    found = {
+        (evaluation.numbers.get(value.id, 0), value.record.place or value.id)
+        for value in evaluation.sources.values()
+        if value.requires_grad
+    }
+    return Counter(number for number, _ in found)
 
 
 def _forward(evaluation: Evaluation) -> Iterator[Call]:
