@@ -16,7 +16,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -25,7 +25,7 @@ from ..evaluation.evaluation import Evaluation, is_compiled, runs_compiled
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations, leaf_gradients
 from ..outcomes.left_memory import LeftMemory, LeftPlace
-from ..outcomes.roots import roots_of
+from ..outcomes.roots import roots_of, starts_of
 from ..outcomes.taken_results import TakenResults
 
 Kind = Literal["loss", "gradient", "left", "output", "read"]
@@ -179,7 +179,13 @@ def wanted_of(flow: DataFlow) -> set[int]:
     found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
     found += [value for _, _, value in _returned(flow)]
     found += [value for _, value in _leaf_gradients(flow)]
-    return {_held(value).id for value in found}
+    return {_held(value).id for value in found} | set(starts_of_roots(flow).values())
+
+
+def starts_of_roots(flow: DataFlow) -> dict[int, int]:
+    """Return the ids of the gradients that backward was given, by id of what it was called on."""
+    rank = flow.rank
+    return {_held(rank.value_by_id(root)).id: _held(start).id for root, start in starts_of(rank).items()}
 
 
 def _held(value: Value) -> Value:
@@ -248,8 +254,7 @@ def unmatched(
     Numbers that were read are compared where both sides read as many.
     """
     odd: tuple[list[End], list[End]] = ([], [])
-    if len({sum(end.kind == "loss" for end in ends) for ends in (target, baseline)}) > 1:
-        target, baseline = (_summed(ends, side) for ends, side in zip((target, baseline), sides, strict=True))
+    target, baseline = _with_like_losses(target, baseline, sides)
     pairs = _pairs(target, baseline, sides)
     partners = ({id(one): other for one, other in pairs}, {id(other): one for one, other in pairs})
     for side, ends in enumerate((target, baseline)):
@@ -269,13 +274,44 @@ def unmatched(
     return odd
 
 
-def _summed(ends: list[End], evaluation: Evaluation) -> list[End]:
-    """Return the ends with the number of their sum in place of each loss's: a batch may have been taken in parts."""
-    losses = [end for end in ends if end.kind == "loss"]
-    number = evaluation.number_of_sum([end.value for end in losses])
-    if number is None:
-        return ends
-    return [replace(end, name="sum of losses", number=number) if end.kind == "loss" else end for end in ends]
+def _with_like_losses(
+    target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]
+) -> tuple[list[End], list[End]]:
+    """Return the ends of both sides with numbers for the losses by which they can be compared.
+
+    Backward may be called on a vector with a gradient to start from, or on its sum. Where a side has more losses, it
+    may ask for one twice, or take the batch in parts: what only one side has is summed.
+    """
+    losses = [[end for end in ends if end.kind == "loss"] for ends in (target, baseline)]
+    scalars = [
+        {end.name: side.number_of_sum([end.value]) for end in some} for side, some in zip(sides, losses, strict=True)
+    ]
+    if len(losses[0]) == len(losses[1]):
+        unlike = [pair for pair in zip(*losses, strict=True) if pair[0].value.numel != pair[1].value.numel]
+        chosen = [{pair[side].name: scalars[side][pair[side].name] for pair in unlike} for side in (0, 1)]
+        return _numbered(target, chosen[0]), _numbered(baseline, chosen[1])
+    known = [{*scalars[side].values(), *(end.number for end in losses[side])} - {None} for side in (0, 1)]
+    return _summed(target, sides[0], scalars[0], known[1]), _summed(baseline, sides[1], scalars[1], known[0])
+
+
+def _summed(
+    ends: list[End], evaluation: Evaluation, scalars: Mapping[str, int | None], others: Container[int | None]
+) -> list[End]:
+    """Return the ends with the number of their sum for the losses that the other side does not have one by one."""
+    alike = {
+        end.name: scalars[end.name] for end in ends if scalars.get(end.name) in others and end.number not in others
+    }
+    rest = [end for end in ends if end.name in scalars and end.name not in alike and end.number not in others]
+    total = evaluation.number_of_sum([end.value for end in rest])
+    ends = _numbered(ends, alike | {end.name: total for end in rest})
+    names = {end.name for end in rest} if total is not None else set()
+    return [replace(end, name="sum of losses") if end.name in names else end for end in ends]
+
+
+def _numbered(ends: list[End], numbers: Mapping[str, int | None]) -> list[End]:
+    """Return ends with other numbers, by name, for losses."""
+    found = (numbers.get(end.name) if end.kind == "loss" else None for end in ends)
+    return [end if number is None else replace(end, number=number) for end, number in zip(ends, found, strict=True)]
 
 
 def lost_gradients(

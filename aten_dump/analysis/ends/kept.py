@@ -64,6 +64,11 @@ class Kept:
             return True  # the parameter, or its state, was moved there
         return None if not values or not all(self._reads.is_read(value) for value in values) else False
 
+    def is_read_after(self, value: Value) -> bool:
+        """Return True if the step after reads what memory was left as."""
+        left = _contents(value)
+        return left is not None and any(one.contents == left.contents for one in self._after or ())
+
     @cached_property
     def _reads(self) -> LastReads:
         return LastReads(self._evaluation.flow)

@@ -4,7 +4,8 @@ Theory of operation
     Memory that began the same on both sides belongs together; where several did (zeros, copies), what was left the
     same. What the step itself goes on to read may be a bucket or a staging buffer: it counts where as much of the other
     side's memory began the same and was written as well. An update may be too small to be seen beside what stood there:
-    what memory changed by is compared. What has no counterpart in memory may have been made anew (`kept.py`).
+    what memory changed by is compared. What has no counterpart in memory may have been made anew (`kept.py`); then what
+    stands in the old memory is no end.
 """
 
 from __future__ import annotations
@@ -57,11 +58,22 @@ class LeftEnds:
                 twin = others[place] if place < len(others) else None
                 if twin is None and self._sides[1 - side].has_unseen:
                     continue  # compiled code may have written it too, which nobody saw
+                if twin is not None and self._has_moved(side, end, twin):
+                    continue
                 if end.is_changed and (is_paired or not end.is_read) and self._is_odd(side, end, twin):
                     is_alone = twin is None and not self._is_written(1 - side, end)
                     self._add(side, replace(end, is_alone=is_alone))
                     if twin is not None:
                         self._add(1 - side, twin)
+
+    def _has_moved(self, side: int, end: End, twin: End) -> bool:
+        """Return True if a side keeps elsewhere what its memory is on the other side, and goes on without that."""
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        if twin.number is None or twin.buffer is None or twin.number not in evaluation.holders:
+            return False
+        kept = self._kept[side]
+        made = other.left_as(twin.buffer)
+        return kept.keeps(twin.number, made, end.buffer) is True and not kept.is_read_after(end.value)
 
     def _is_written(self, side: int, end: End) -> bool:
         """Return True if a side writes, within larger memory, to some that began as the other's did."""

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -54,17 +55,25 @@ class EvaluatedStep:
         left: buffers of which the contents at the end of the step count.
         undefined: which elements depend on memory that nothing wrote.
         wanted: ids of values that are to have a signature of their own, views among them.
+        starts: ids of the gradients that backward was given, by id of what it was called on.
         loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
             precision, and is no part of the function.
         extremes: what stands for the largest numbers of the dtype that the side computes in. They stand for infinity in
             masks, and go with the precision.
     """
 
-    def __init__(self, flow: DataFlow, left: Sequence[Value], wanted: Container[int] = ()) -> None:
+    def __init__(
+        self,
+        flow: DataFlow,
+        left: Sequence[Value],
+        wanted: Container[int] = (),
+        starts: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self.flow = flow
         self.plans = plan_of(flow)
         self.left = tuple(left)
-        self.wanted = wanted
+        self.wanted, self.starts = wanted, starts
+        self.of_roots = frozenset((*starts, *starts.values()))
         self.loss_scales = frozenset(_loss_scales(flow))
         self.extremes = _extremes(flow)
         self.undefined = UndefinedMemory(flow, runs=True)
@@ -172,6 +181,8 @@ class Evaluation:
         self.holders: dict[int, list[int]] = {}
         self.at_end: dict[int, int] = {}  # numbers of the buffers that the step left, by value id
         self.changes: dict[int, Signature] = {}  # of what the step left minus what was there before, by value id
+        self.scalars: dict[int, Signature] = {}  # what roots come to with the gradient that backward starts from, by id
+        self._of_roots: dict[int, torch.Tensor] = {}
         self._step = step
         self._shared = shared
         self._stand_ins = stand_ins or {}
@@ -209,7 +220,16 @@ class Evaluation:
                 self._left.append((value, sign(tensor)))
                 self._sign_change(value, tensor)
         self._memory = Memory(self._load)
+        self._sign_scalars()
         self._number_left()
+
+    def _sign_scalars(self) -> None:
+        """Sign what backward differentiates: a root times the gradient that it starts from, summed."""
+        for root, start in self._step.starts.items():
+            one, other = self._of_roots.get(root), self._of_roots.get(start)
+            if one is not None and other is not None and one.shape == other.shape and one.is_floating_point():
+                self.scalars[root] = sign((one * other).sum())
+        self._of_roots.clear()
 
     def _sign_change(self, value: Value, tensor: torch.Tensor) -> None:
         """Sign by how much memory changed: beside what stood there, an update may be too small to be seen."""
@@ -282,10 +302,11 @@ class Evaluation:
                 if value.id in found and value.is_floating and not value.dtype.is_complex:
                     rounding = _SAFETY * _UNRUN * torch.finfo(value.dtype).eps * self.signatures[value.id].norm
                     found[value.id] = max(found[value.id], rounding)
-        for number, one in self.changes.items():
-            other = moved.changes.get(number, one)
-            apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
-            self.changes[number] = one._replace(noise=one.noise + _SAFETY * max(apart))
+        for known, others in ((self.changes, moved.changes), (self.scalars, moved.scalars)):
+            for number, one in known.items():
+                other = others.get(number, one)
+                apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
+                known[number] = one._replace(noise=one.noise + _SAFETY * max(apart))
         return found
 
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
@@ -560,8 +581,8 @@ class Evaluation:
         return found
 
     def number_of_sum(self, values: Sequence[Value]) -> int | None:
-        """Return the number of the sum of some scalars, or None if one of them was not made."""
-        found = [self.signatures.get(value.id) for value in values]
+        """Return the number of the sum of what backward differentiates; None if one of them was not made."""
+        found = [self.scalars.get(value.id, self.signatures.get(value.id)) for value in values]
         signatures = [one for one in found if one is not None and one.numel == 1]
         if not signatures or len(signatures) < len(found):
             return None
@@ -582,6 +603,8 @@ class Evaluation:
         else:
             signature = sign(_unexpanded(self._step.defined(value, tensor)))
         self.signatures[value.id] = signature
+        if value.id in self._step.of_roots:
+            self._of_roots[value.id] = tensor.detach().clone()
         self._sign_parts(value, tensor)
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 

@@ -15,7 +15,7 @@ import torch
 
 from ...dump import RankDump
 from ..cone.cone import cone_of
-from ..ends.ends import End, Left, ends_of, of_sizes, taken_besides, unmatched, wanted_of
+from ..ends.ends import End, Left, ends_of, of_sizes, starts_of_roots, taken_besides, unmatched, wanted_of
 from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
@@ -169,4 +169,4 @@ def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: 
 
 
 def _step(flow: DataFlow, left: Left) -> EvaluatedStep:
-    return EvaluatedStep(flow, [value for value, _ in left.buffers], wanted_of(flow))
+    return EvaluatedStep(flow, [value for value, _ in left.buffers], wanted_of(flow), starts_of_roots(flow))

@@ -34,9 +34,7 @@ def may_be_in_parts(ends: tuple[Sequence[End], Sequence[End]], sources: Sources)
         return True
     outputs = [[tuple(end.value.shape) for end in side if end.kind == "output"] for side in ends]
     given = [[tuple(value.shape) for value in side] for side in (sources.target, sources.baseline)]
-    return any(
-        _is_part(one, other) for ours, theirs in (outputs, given) for one in set(ours) for other in set(theirs)
-    )
+    return any(_is_part(one, other) for ours, theirs in (outputs, given) for one in set(ours) for other in set(theirs))
 
 
 def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -130,4 +128,3 @@ def _covers(blocks: Sequence[Block]) -> bool:
             return False
         reached = max(reached, block.start + block.length)
     return reached == blocks[0].size
-
