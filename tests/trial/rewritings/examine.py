@@ -25,7 +25,7 @@ Outcome = Literal["agree", "accused", "undecided", "line", "near", "elsewhere", 
 RIGHT: tuple[Outcome, ...] = ("agree", "line", "near", "no effect")
 _NEAR: tuple[Outcome, ...] = ("line", "near", "elsewhere")
 _CLOSE = 5  # lines
-_HONEST, _EFFECT = 1e-8, 1e-5  # relative: what rounding of float64 may do; what is no rounding of float32
+_HONEST, _EFFECT = 1e-8, 1e-5  # relative: what rounding of float64 may do; what counts as an effect
 _PLACE = re.compile(r"([^ /]+\.py):(\d+)")
 
 
@@ -73,10 +73,10 @@ def cases_of(program: Program) -> Iterator[Case]:
 def examine(case: Case, program: Program, folder: Path) -> Said:
     """Say what the tool makes of a case."""
     torch.set_num_threads(1)
-    if case.bug:
-        if not _differ(_bare(program, case.target), _bare(program, case.baseline), _EFFECT):
-            return Said("no effect", "losses, gradients and what is left are what they were")
-    elif _differ(_bare(program, case.target, True), _bare(program, case.baseline, True), _HONEST):
+    differs = differ(bare(program, case.target), bare(program, case.baseline), _EFFECT if case.bug else _HONEST)
+    if case.bug and not differs:
+        return Said("no effect", "losses, gradients and what is left are what they were")
+    if differs and not case.bug:
         return Said("not honest", "it differs in float64")
     paths = folder / "target", folder / "baseline"
     begun = time.process_time()
@@ -95,10 +95,11 @@ def examine(case: Case, program: Program, folder: Path) -> Said:
     return Said(outcome, answer.splitlines()[0], answer, seconds, recorded)
 
 
-def _bare(program: Program, chosen: tuple[str, ...], precise: bool = False) -> list[Tensor]:
+def bare(program: Program, chosen: tuple[str, ...]) -> list[Tensor]:
+    """Run it bare in float64; return what it is judged by."""
     run = Run(chosen)
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if precise else before)
+    torch.set_default_dtype(torch.float64)
     try:
         program.train(run)
     finally:
@@ -106,7 +107,7 @@ def _bare(program: Program, chosen: tuple[str, ...], precise: bool = False) -> l
     return run.ends
 
 
-def _differ(ours: list[Tensor], theirs: list[Tensor], allowed: float) -> bool:
+def differ(ours: list[Tensor], theirs: list[Tensor], allowed: float) -> bool:
     if [t.shape for t in ours] != [t.shape for t in theirs]:
         return True
     for one, two in zip(ours, theirs, strict=True):
@@ -137,9 +138,12 @@ def _lines(found: Comparison, cause: Finding, program: Program) -> Iterator[int]
 
 
 def _sources(place: Place, path: str) -> list[str]:
-    rank = open_dump(path).step(place.step).rank(place.rank)
-    forward = place.forward.split(", ")[0]
-    return [place.source] + ([str(rank[forward].source or "")] if forward else [])
+    call = open_dump(path).step(place.step).rank(place.rank)[place.call]
+    found = [place.source]
+    while call.forward is not None:  # twice for a gradient of a gradient
+        call = call.forward
+        found.append(str(call.source or ""))
+    return found
 
 
 def _near(line: int, program: Program, bug: str) -> Outcome:

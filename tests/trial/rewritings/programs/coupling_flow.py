@@ -97,11 +97,11 @@ def train(on: Run) -> None:
                 loss = torch.zeros(())
                 for part in batch.split(2):
                     loss_of_part = -model(part).sum() / len(batch)
-                    loss_of_part.backward()
+                    loss_of_part.backward()  # at gradients not cleared
                     loss = loss + loss_of_part.detach()
             else:
                 loss = -model(batch).mean()
-                loss.backward()
+                loss.backward()  # at gradients not cleared
             on.keep(loss)
             on.keep_gradients(model)
             clip(on, model)

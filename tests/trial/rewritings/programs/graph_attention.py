@@ -15,16 +15,16 @@ class Attention(nn.Module):
     def __init__(self, on: Run, enters: int) -> None:
         super().__init__()
         self.on, self.lin = on, nn.Linear(enters, HEADS * SIZE, bias=False)
-        self.from_, self.to = nn.Parameter(torch.randn(HEADS, SIZE)), nn.Parameter(torch.randn(HEADS, SIZE))
+        self.leaving, self.entering = nn.Parameter(torch.randn(HEADS, SIZE)), nn.Parameter(torch.randn(HEADS, SIZE))
         self.bias = nn.Parameter(torch.zeros(HEADS * SIZE))
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         source, goal = edges.flip(0) if self.on.bug("edges the other way") else edges
         h = self.lin(x).view(-1, HEADS, SIZE)
         if self.on.way("einsum"):
-            left, right = torch.einsum("nhd,hd->nh", h, self.from_), torch.einsum("nhd,hd->nh", h, self.to)
+            left, right = torch.einsum("nhd,hd->nh", h, self.leaving), torch.einsum("nhd,hd->nh", h, self.entering)
         else:
-            left, right = (h * self.from_).sum(-1), (h * self.to).sum(-1)
+            left, right = (h * self.leaving).sum(-1), (h * self.entering).sum(-1)
         scores = F.leaky_relu(left[source] + right[goal], 0.01 if self.on.bug("slope") else 0.2)
         if self.on.way("dense attention"):
             return self.dense(h, scores, source, goal)
@@ -82,7 +82,7 @@ class Net(nn.Module):
         with torch.no_grad():
             self.norm.num_batches_tracked.add_(1)
             self.norm.running_mean.lerp_(mean, 0.1)
-            self.norm.running_var.mul_(0.9).add_(x.var(0, unbiased=self.on.bug("biased") is False), alpha=0.1)
+            self.norm.running_var.mul_(0.9).add_(x.var(0, unbiased=True), alpha=0.1)
         return (x - mean) / (spread + self.norm.eps).sqrt() * self.norm.weight + self.norm.bias
 
 

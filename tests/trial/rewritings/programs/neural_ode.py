@@ -50,7 +50,7 @@ class Solver(nn.Module):
         for at in range(len(self.times) - 1):
             h = self.times[at + 1] - self.times[at]
             y = self.step(self.times[at + 1 if self.on.bug("time of the end") else at], h, y)
-            if self.on.bug("path detached"):
+            if at == 1 and self.on.bug("path detached"):
                 y = y.detach()
             if isinstance(path, Tensor):
                 path[at + 1] = y
