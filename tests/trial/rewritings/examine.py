@@ -66,6 +66,8 @@ def cases_of(program: Program) -> Iterator[Case]:
         yield Case(program.name, (f"bug {bug}",))
         if ways and number % 2:
             yield Case(program.name, (f"way {ways[number % len(ways)]}", f"bug {bug}"))
+    for way, bug in program.together:
+        yield Case(program.name, (f"way {way}", f"bug {bug}"))
     for way in ways[::2]:
         yield Case(program.name, (), (f"way {way}",))
 

@@ -71,6 +71,7 @@ class Program:
     name: str
     file: Path
     train: Callable[[Run], None]
+    together: tuple[tuple[str, str], ...] = ()  # ways and bugs: a bug that is in one way only
 
     @cached_property
     def lines(self) -> list[str]:
@@ -95,5 +96,5 @@ def load() -> dict[str, Program]:
     found = {}
     for module in sorted(pkgutil.iter_modules(programs.__path__), key=lambda one: one.name):
         loaded = importlib.import_module(f"{programs.__name__}.{module.name}")
-        found[module.name] = Program(module.name, Path(sys.modules[loaded.__name__].__file__ or ""), loaded.train)
+        found[module.name] = Program(module.name, Path(sys.modules[loaded.__name__].__file__ or ""), loaded.train, getattr(loaded, "TOGETHER", ()))
     return found
