@@ -19,8 +19,9 @@ from ..signatures.signature import is_equal
 from ..parts.blocks import dimension_of
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
-from .left_alone import left_alone, name_of, parameter_of
+from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_sources import computing, other_source
+from .unread import unread
 from .unwritten import unwritten
 
 _MOST_NAMED: Final = 3
@@ -91,7 +92,7 @@ class Causes:
             return self._same_op(near[0].target, near[0].baseline)
         flows = self._sides[0].flow, self._sides[1].flow
         if (alone := left_alone(odd, flows)) is not None:
-            return _at("left", *alone)
+            return self._unread(odd) or _at("left", *alone)
         self.cones = self._behind(odd)
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
@@ -115,6 +116,18 @@ class Causes:
             name = name_of(self._sides[side].flow, odd[side][0].value)
             cause = replace(cause, text=f"{cause.text}; {name} is left behind otherwise")
         return cause
+
+    def _unread(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause | None:
+        """Return the cause where one side alone changes a parameter, as the other does not read it."""
+        for side in (0, 1):
+            for end in odd[side]:
+                calls = None if end.buffer is None else unread(self._sides, 1 - side, end.buffer)
+                if calls is not None and end.buffer is not None:
+                    here, there = calls
+                    name = name_of(self._sides[side].flow, end.buffer)
+                    text = f"{name} is read in the {SIDES[side]} only, and changed there"
+                    return Cause("rewired", *((there, here) if side == 0 else (here, there)), text)
+        return None
 
     def _behind(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         target, baseline = self._sides

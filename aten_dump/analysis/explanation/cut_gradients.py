@@ -17,8 +17,9 @@ from typing import Final
 
 from ...dump import Call, Value
 from ..cone.cone import Cone
-from ..ends.ends import End, lost_gradients
+from ..ends.ends import End, lost_gradients, number_of
 from ..evaluation.evaluation import Evaluation
+from .unread import unread
 
 _MOST_NAMED: Final = 3
 _DETACH: Final = "aten::detach"
@@ -56,6 +57,8 @@ class CutGradients:
         if not self._ends[1 - side] or not odd:
             return None
         missing = self._missing(side, odd)
+        if (without := self._unread(side, missing)) is not None:
+            return without
         touched = self._touched(1 - side, lost)
         touched |= {self._sides[1 - side].numbers.get(end.leaf.id, 0) for end in missing if end.leaf is not None}
         cuts = [(call, True) for number, call in self._cuts(side) if number in touched]
@@ -70,6 +73,16 @@ class CutGradients:
             told = told or f"a tensor that it is given has a gradient in the {there} only"
             told += f": in the {here} it needs none"
         return CutGradient(side, call, "; ".join(part for part in (text, told) if part))
+
+    def _unread(self, side: int, missing: Sequence[End]) -> CutGradient | None:
+        """Return the first call of a side that goes without a parameter which the other side reads."""
+        found = []
+        for end in missing:
+            if end.leaf is not None and (calls := unread(self._sides, side, end.leaf)) is not None:
+                here, there = calls
+                text = f"{end.name} has a gradient in the {_SIDES[1 - side]} only: in the {_SIDES[side]} no call reads it"
+                found.append(CutGradient(1 - side, there, text) if here is None else CutGradient(side, here, text))
+        return min(found, key=lambda cut: cut.call.id, default=None)
 
     def _missing(self, side: int, odd: Sequence[End]) -> list[End]:
         """Return the gradients among some ends that a side does not have at all."""
@@ -103,6 +116,10 @@ class CutGradients:
                     maker = flow.maker(shown)
                     shown = flow.reads(maker)[0][1] if maker is not None and flow.is_view(maker) else None
         found.discard(0)
+        for call in _forward(evaluation):  # a sum hands its gradient on, and no op of its backward shows that
+            given = {evaluation.numbers.get(value.id, 0) for _, value in flow.reads(call)}
+            if given & found and call.sequence_nr is not None and all(one.kind != "aten" for one in call.backward):
+                found |= {evaluation.numbers.get(value.id, 0) for _, value in flow.results(call)} - {0}
         return found
 
     # -- what cuts off -----------------------------------------------------------------------------------------------
@@ -141,21 +158,32 @@ class CutGradients:
         for call in _forward(evaluation):
             if call.op == _DETACH:
                 for _, value in call.input_values():
-                    number = evaluation.numbers.get(value.id, 0)
+                    number = number_of(evaluation, value) or 0
                     yield (number, _around(call)), number, call
 
     def _frozen(self, side: int) -> Iterator[tuple[int, Call]]:
-        """Yield who is given first what needs no gradient on a side, and does on the other."""
-        evaluation, other = self._sides[side], self._sides[1 - side]
+        """Yield who is given first what needs no gradient on a side, and does on the other.
+
+        Several sources may hold the same (ones, zeros): then fewer of them need a gradient.
+        """
+        evaluation = self._sides[side]
+        needed = [_needing_gradients(one) for one in (evaluation, self._sides[1 - side])]
         for value in evaluation.sources.values():
             number = evaluation.numbers.get(value.id, 0)
-            if not value.is_floating or value.requires_grad:
-                continue
-            held = (other.flow.rank.value_by_id(number) for number in other.holders.get(number, ()))
-            if any(one.requires_grad and other.flow.maker(one) is None for one in held):
+            if value.is_floating and not value.requires_grad and needed[0][number] < needed[1][number]:
                 reader = _first_reader(evaluation, {number})
                 if reader is not None:
                     yield number, reader
+
+
+def _needing_gradients(evaluation: Evaluation) -> Counter[int]:
+    """Return how many sources of each number need a gradient; a memory that is seen several times counts once."""
+    found = {
+        (evaluation.numbers.get(value.id, 0), value.record.place or value.id)
+        for value in evaluation.sources.values()
+        if value.requires_grad
+    }
+    return Counter(number for number, _ in found)
 
 
 def _forward(evaluation: Evaluation) -> Iterator[Call]:

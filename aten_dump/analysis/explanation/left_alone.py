@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ...dump import Call, Value
 from ..ends.ends import End
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import leaf_gradients, named_leaves
 
-_SIDES = ("target", "baseline")
+SIDES: Final = ("target", "baseline")
 
 
 def left_alone(
@@ -24,7 +25,7 @@ def left_alone(
     call, side, value = min(written, key=lambda one: one[0].id)
     more = sum(one.id == call.id and at == side for one, at, _ in written) - 1
     name = f"{name_of(flows[side], value)} and {more} more" if more else name_of(flows[side], value)
-    text = f"only the {_SIDES[side]} changes {name}, there before the step; the {_SIDES[1 - side]} has no such write"
+    text = f"only the {SIDES[side]} changes {name}, there before the step; the {SIDES[1 - side]} has no such write"
     return side, call, text
 
 
