@@ -80,7 +80,9 @@ class CutGradients:
         for end in missing:
             if end.leaf is not None and (calls := unread(self._sides, side, end.leaf)) is not None:
                 here, there = calls
-                text = f"{end.name} has a gradient in the {_SIDES[1 - side]} only: in the {_SIDES[side]} no call reads it"
+                text = (
+                    f"{end.name} has a gradient in the {_SIDES[1 - side]} only: in the {_SIDES[side]} no call reads it"
+                )
                 found.append(CutGradient(1 - side, there, text) if here is None else CutGradient(side, here, text))
         return min(found, key=lambda cut: cut.call.id, default=None)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..cone.cone import cone_of
+from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, is_of_leaf
 from ..evaluation.evaluation import Evaluation
 from ..outcomes.last_reads import LastReads
@@ -32,10 +32,10 @@ def _means(side: int, odd: Ends, ends: Ends, sides: Sides) -> list[End]:
     asked = [end for end in odd[side] if is_of_leaf(end)]
     within = [end for end in asked if end.leaf is not None and evaluation.flow.maker(end.leaf) is not None]
     unknown = [end for end in asked if end.leaf is None]
-    found = _serving(unknown, ends[side], evaluation)
-    return found + [
-        end for end in within if not _has_leaf(end, side, ends, sides) and not _is_cut(end, side, ends, sides)
-    ]
+    within = [end for end in within if not _has_leaf(end, side, ends, sides)]
+    if within and _is_cut(within, side, ends, sides):
+        within = [end for end in within if not _is_cut([end], side, ends, sides)]
+    return [*_serving(unknown, ends[side], evaluation), *within]
 
 
 def _serving(asked: Sequence[End], ends: Sequence[End], evaluation: Evaluation) -> list[End]:
@@ -49,16 +49,13 @@ def _serving(asked: Sequence[End], ends: Sequence[End], evaluation: Evaluation) 
 
 def _has_leaf(end: End, side: int, ends: Ends, sides: Sides) -> bool:
     """Return True if the other side has a gradient of the same leaf, or of one that nobody knows."""
-    others = [
-        other.leaf for other in ends[1 - side] if other.kind == "gradient" and (other.is_named or is_of_leaf(other))
-    ]
     number = sides[side].numbers.get(end.leaf.id) if end.leaf is not None else None
+    others = [other.leaf for other in ends[1 - side] if is_of_leaf(other)]
     return any(leaf is None or sides[1 - side].numbers.get(leaf.id) == number for leaf in others)
 
 
-def _is_cut(end: End, side: int, ends: Ends, sides: Sides) -> bool:
-    """Return True if the other side cuts off a gradient."""
-    cone = cone_of(sides[side], sides[1 - side].holders, [end.value])
-    other = cone_of(sides[1 - side], (), ())
-    lost: tuple[list[End], list[End]] = ([], [end]) if side else ([end], [])
-    return CutGradients(sides, ends).find((other, cone) if side else (cone, other), lost) is not None
+def _is_cut(lost: list[End], side: int, ends: Ends, sides: Sides) -> bool:
+    """Return True if the other side cuts off one of some gradients."""
+    cone = cone_of(sides[side], sides[1 - side].holders, [end.value for end in lost])
+    cones, odd = ((Cone(), cone), ([], lost)) if side else ((cone, Cone()), (lost, []))
+    return CutGradients(sides, ends).find(cones, odd) is not None
