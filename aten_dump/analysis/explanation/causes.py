@@ -182,7 +182,9 @@ class Causes:
             if one is None or other is None:
                 return firsts
             given = self._numbers_read(side, one)
-            if given and given != self._numbers_read(1 - side, other):
+            if given & self._numbers_read(1 - side, other) or self._reads_odd_source(1 - side, other):
+                return firsts
+            if given:
                 shared = {
                     number: (len(given & self._numbers_read(1 - side, call)), call.op == one.op)
                     for number, call in cones[1 - side].calls.items()
@@ -192,6 +194,9 @@ class Causes:
                     beside = cones[1 - side].calls[best]
                     return [beside, one] if side else [one, beside]
         return firsts
+
+    def _reads_odd_source(self, side: int, call: Call) -> bool:
+        return any(self._is_odd_source(side, value) for _, value in self._sides[side].flow.reads(call))
 
     def _numbers_read(self, side: int, call: Call) -> set[int]:
         numbers = (self._sides[side].numbers.get(value.id) for _, value in self._sides[side].flow.reads(call))
