@@ -360,14 +360,7 @@ class Evaluation:
                 self._read_number(plan, item)
                 continue
             if slot in plan.results:
-                tensor = self._chosen(plan, item, tensor)
-                if self.watch is not None:
-                    self.watch(item, tensor)
-                if item.storage in self._step.loss_scales and item.numel == 1:
-                    tensor.fill_(1)
-                if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:
-                    is_rounded = self.rounds and item.is_floating and not item.dtype.is_complex
-                    _move(tensor, torch.finfo(item.dtype).eps if is_rounded else self._jitter, self._generator)
+                tensor = self._made(plan, item, tensor)
             tensors[slot] = tensor
             is_made = slot in plan.results and not slot.startswith("mutated")
             (self._memory.begin if is_made else self._memory.keep)(item, tensor)
@@ -392,6 +385,18 @@ class Evaluation:
         if known is None and not plan.draws:
             self._shared.numbering.keep(key, tuple(numbers))
             self._note(plan, key)
+
+    def _made(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a result of a call as the evaluation goes on with it."""
+        tensor = self._chosen(plan, value, tensor)
+        if self.watch is not None:
+            self.watch(value, tensor)
+        if value.storage in self._step.loss_scales and value.numel == 1:
+            tensor.fill_(1)
+        if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:
+            is_rounded = self.rounds and value.is_floating and not value.dtype.is_complex
+            _move(tensor, torch.finfo(value.dtype).eps if is_rounded else self._jitter, self._generator)
+        return tensor
 
     def _key(self, plan: CallPlan) -> Hashable:
         """Return the key of a call, with the target's numbers for those that were computed of numbers read."""
