@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..evaluation.evaluation import Evaluation
+from ..flow.flat_memory import has_parts
 from ..signatures.signature import is_same
 from .ends import End
 from .kept import Before, Kept
@@ -35,15 +36,26 @@ class LeftEnds:
         self.odd: tuple[list[End], list[End]] = ([], [])
         self.unknown: list[str] = []
         groups: dict[int | None, tuple[list[End], list[End]]] = {}
-        for side, of_side in enumerate(ends):
-            for end in of_side:
-                if end.kind == "left":
-                    groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
+        left = [[end for end in of_side if end.kind == "left"] for of_side in ends]
+        for side in (0, 1):
+            for end in self._as_there(side, left[side], left[1 - side]):
+                groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
         for ours, theirs in groups.values():
             self._compare(ours, theirs)
         if self.odd[0] and self.odd[1]:  # they may be the same memory, which began otherwise
             one, other = ([replace(end, is_alone=False) for end in side] for side in self.odd)
             self.odd = one, other
+
+    def _as_there(self, side: int, ends: Sequence[End], others: Sequence[End]) -> list[End]:
+        """Return the ends of a side, of long tensors the whole where the other side has it as well, else the parts."""
+        began = {self._sides[1 - side].began(end.buffer) for end in others}
+        wholes = {end.buffer.storage: end for end in ends if end.buffer is not None and has_parts(end.buffer)}
+        found = []
+        for end in ends:
+            whole = wholes.get(end.buffer.storage) if end.buffer is not None else None
+            if whole is None or (whole is end) == (self._sides[side].began(whole.buffer) in began):
+                found.append(end)
+        return found
 
     def _compare(self, ours: list[End], theirs: list[End]) -> None:
         """Compare memory that began the same."""

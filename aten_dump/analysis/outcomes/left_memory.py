@@ -85,7 +85,7 @@ class LeftMemory:
 
     @cached_property
     def flat(self) -> dict[int, list[LeftPlace]]:
-        """The parts of long tensors from outside that the program wrote, by storage."""
+        """The long tensors from outside that the program wrote, by storage: each whole first, then its parts."""
         first: dict[int, Value] = {}
         last: dict[int, Value] = {}
         apart = self._literals | self._of_gradients
@@ -98,7 +98,7 @@ class LeftMemory:
         for storage, value in last.items():
             writer = self._flow.writer(value)
             if value.version > first[storage].version and writer is not None:
-                parts = zip(parts_of(first[storage]), parts_of(value), strict=True)
+                parts = [(first[storage], value), *zip(parts_of(first[storage]), parts_of(value), strict=True)]
                 found[storage] = [LeftPlace(before, after, writer[0]) for before, after in parts]
         return found
 

@@ -9,10 +9,9 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -21,6 +20,7 @@ from ..signatures.signature import TOLERANCE
 _ANGLES: Final = (0.7390851, 1.9021605)
 _MOST_DIMENSIONS: Final = 5
 _SMALLEST: Final = 1e-12
+_MOST_HITS: Final = 64  # blocks of one norm that are looked at: zeros and padding repeat
 _SPREAD: Final = 10.0  # times the norm's tolerance: what a projection may be off
 
 
@@ -46,8 +46,9 @@ class Rows:
     __slots__ = ("last", "norm", "shape", "squares", "sums")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Read a tensor, float[..., last]."""
+        """Read a tensor, float[..., last]; of one dimension, each element is a row."""
         found = tensor.detach().to("cpu", torch.float64)
+        found = found.unsqueeze(-1) if found.dim() == 1 else found
         self.shape = tuple(found.shape)
         self.last = self.shape[-1]
         columns = torch.arange(self.last, dtype=torch.float64)
@@ -67,10 +68,9 @@ class Rows:
         ends = torch.cat((along.new_zeros(1), along.cumsum(0)))
         return (ends[length:] - ends[:-length]).clamp(min=0).sqrt()
 
-    def has(self, wanted: Sequence[complex], norm: float, block: Block) -> bool:
-        """Return True if a block of this tensor has these projections."""
+    def has(self, wanted: Sequence[complex], allowed: float, block: Block) -> bool:
+        """Return True if a block of this tensor has these projections, but for so much."""
         found = _projections(self.sums.narrow(block.dim + 1, block.start, block.length), self.last)
-        allowed = _SPREAD * TOLERANCE * norm
         return all(abs(one - other) <= allowed for one, other in zip(found, wanted, strict=True))
 
 
@@ -85,34 +85,58 @@ def dimension_of(part: Sequence[int], whole: Sequence[int]) -> int | None:
 class Blocks:
     """Some tensors, to be asked for blocks that are equal to others."""
 
-    def __init__(self, wholes: Mapping[int, Rows]) -> None:
-        """Take tensors by the ids of their values."""
+    def __init__(self, wholes: Mapping[int, Rows], tolerance: float = TOLERANCE) -> None:
+        """Take tensors by the ids of their values.
+
+        Args:
+            wholes: tensors.
+            tolerance: of norms and projections, relative.
+        """
         self._wholes = wholes
-        self._by_shape: dict[tuple[int, ...], tuple[list[float], list[tuple[int, Block]]]] = {}
+        self._tolerance = tolerance
+        self._by_shape: dict[tuple[int, ...], _Windows] = {}
 
     def find(self, part: Rows) -> list[tuple[int, Block]]:
         """Return the id of each tensor that has a block of the same contents, and where it lies."""
-        norms, places = self._of(part.shape)
-        if not part.norm or not norms:
+        if not part.norm:
             return []
-        allowed = 2 * TOLERANCE * part.norm + _SMALLEST
-        first, past = bisect_left(norms, part.norm - allowed), bisect_right(norms, part.norm + allowed)
-        wanted = part.projections() if first < past else []
-        return [place for place in places[first:past] if self._wholes[place[0]].has(wanted, part.norm, place[1])]
+        windows = self._by_shape.get(part.shape)
+        if windows is None:
+            windows = self._by_shape[part.shape] = _windows(part.shape, self._wholes)
+        allowed = 2 * self._tolerance * part.norm + _SMALLEST
+        edges = torch.tensor([part.norm - allowed, part.norm + allowed], dtype=torch.float64)
+        first, past = torch.searchsorted(windows.norms, edges).tolist()
+        found, wanted = [], part.projections() if first < past else []
+        for place in range(first, min(past, first + _MOST_HITS)):
+            number, dim = windows.wholes[int(windows.of[place])]
+            whole = self._wholes[number]
+            block = Block(dim, int(windows.starts[place]), part.shape[dim], whole.shape[dim])
+            if whole.has(wanted, _SPREAD * self._tolerance * part.norm, block):
+                found.append((number, block))
+        return found
 
-    def _of(self, shape: tuple[int, ...]) -> tuple[list[float], list[tuple[int, Block]]]:
-        """Return the norms of all blocks of a shape, ascending, and where each lies."""
-        if shape not in self._by_shape:
-            found: list[tuple[float, int, Block]] = []
-            for number, whole in self._wholes.items():
-                dim = dimension_of(shape, whole.shape)
-                if dim is not None and dim < len(shape) - 1:
-                    length, size = shape[dim], whole.shape[dim]
-                    norms = enumerate(whole.norms(dim, length).tolist())
-                    found += [(norm, number, Block(dim, start, length, size)) for start, norm in norms]
-            found.sort(key=lambda one: one[0])
-            self._by_shape[shape] = [norm for norm, _, _ in found], [(number, block) for _, number, block in found]
-        return self._by_shape[shape]
+
+class _Windows(NamedTuple):
+    """All blocks of a shape in some tensors, by their norms."""
+
+    norms: torch.Tensor  # f64[blocks], ascending
+    of: torch.Tensor  # i64[blocks], in `wholes`
+    starts: torch.Tensor  # i64[blocks]
+    wholes: list[tuple[int, int]]  # id of the value, dimension
+
+
+def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
+    norms, starts, of = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.int64)], []
+    wholes = []
+    for number, whole in tensors.items():
+        dim = dimension_of(shape, whole.shape)
+        if dim is not None and dim < len(shape) - 1:
+            norms.append(whole.norms(dim, shape[dim]))
+            starts.append(torch.arange(len(norms[-1])))
+            of += [len(wholes)] * len(norms[-1])
+            wholes.append((number, dim))
+    ordered, order = torch.cat(norms).sort()
+    return _Windows(ordered, torch.tensor(of, dtype=torch.int64)[order], torch.cat(starts)[order], wholes)
 
 
 def can_be_block(tensor: torch.Tensor, most_elements: int) -> bool:
@@ -120,8 +144,8 @@ def can_be_block(tensor: torch.Tensor, most_elements: int) -> bool:
     return (
         tensor.layout is torch.strided
         and not (tensor.is_complex() or tensor.dtype is torch.bool)
-        and 2 <= tensor.dim() <= _MOST_DIMENSIONS
-        and 0 < tensor.numel() <= most_elements
+        and 1 <= tensor.dim() <= _MOST_DIMENSIONS
+        and 1 < tensor.numel() <= most_elements
         and not tensor.is_quantized
     )
 
