@@ -15,8 +15,8 @@ from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
-from ..signatures.signature import is_equal
 from ..parts.blocks import dimension_of
+from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
@@ -122,7 +122,7 @@ class Causes:
         for side in (0, 1):
             for end in odd[side]:
                 calls = None if end.buffer is None else unread(self._sides, 1 - side, end.buffer)
-                if calls is not None and end.buffer is not None:
+                if calls is not None and end.buffer is not None and not calls[1].mutated:  # what writes it is the cause
                     here, there = calls
                     name = name_of(self._sides[side].flow, end.buffer)
                     text = f"{name} is read in the {SIDES[side]} only, and changed there"
