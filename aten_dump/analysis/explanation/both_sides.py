@@ -108,7 +108,8 @@ def _settled(
     moved.rounded, moved.rounds = alone[0], unseen
     moved.run()
     noise = [sides[0].noise_beside(moved), {}]
-    if rounded[1] or alone[1] or unseen:
+    in_parts = may_be_in_parts(found.ends, found.sources)
+    if rounded[1] or alone[1] or unseen or in_parts:
         other = Evaluation(steps[1], Shared(), {**contents[1], **rounded[1]}, jitter=JITTER)
         other.rounded, other.rounds = alone[1], unseen
         other.run()
@@ -117,7 +118,7 @@ def _settled(
     for side in (1, 0) if sides[0].has_unseen else (0, 1):  # what is only noise is known by the side that shows it
         sides[side].renumber(shared, noise[side])
     found = ask(sides)
-    if found.differs and may_be_in_parts(found.ends, found.sources):
+    if found.differs and in_parts:
         parts = _parts(sides, steps, contents, found)
         if parts.meet():
             found = replace(ask(sides), notes=tuple(parts.notes))

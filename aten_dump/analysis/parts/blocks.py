@@ -20,7 +20,8 @@ from ..signatures.signature import TOLERANCE
 _ANGLES: Final = (0.7390851, 1.9021605)
 _MOST_DIMENSIONS: Final = 5
 _SMALLEST: Final = 1e-12
-_MOST_HITS: Final = 64  # blocks of one norm that are looked at: zeros and padding repeat
+_CANCELLED: Final = 1e-7  # relative to a tensor: what the norms of its blocks, as differences of sums, may be off
+_MOST_HITS: Final = 256  # blocks of one norm that are looked at: zeros and padding repeat
 _SPREAD: Final = 10.0  # times the norm's tolerance: what a projection may be off
 
 
@@ -96,14 +97,21 @@ class Blocks:
         self._tolerance = tolerance
         self._by_shape: dict[tuple[int, ...], _Windows] = {}
 
-    def find(self, part: Rows) -> list[tuple[int, Block]]:
-        """Return the id of each tensor that has a block of the same contents, and where it lies."""
+    def find(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
+        """Return the id of each tensor that has a block of the same contents, and where it lies.
+
+        Args:
+            part: the tensor.
+            noise: L2 norm of what rounding may change of it.
+        """
         if not part.norm:
             return []
         windows = self._by_shape.get(part.shape)
         if windows is None:
             windows = self._by_shape[part.shape] = _windows(part.shape, self._wholes)
-        allowed = 2 * self._tolerance * part.norm + _SMALLEST
+        allowed = 2 * self._tolerance * part.norm + noise + _SMALLEST
+        if noise > part.norm * self._tolerance:  # beside what is larger, the norms of such blocks have no digits
+            allowed += _CANCELLED * max((whole.norm for whole in self._wholes.values()), default=0.0)
         edges = torch.tensor([part.norm - allowed, part.norm + allowed], dtype=torch.float64)
         first, past = torch.searchsorted(windows.norms, edges).tolist()
         found, wanted = [], part.projections() if first < past else []
@@ -111,7 +119,7 @@ class Blocks:
             number, dim = windows.wholes[int(windows.of[place])]
             whole = self._wholes[number]
             block = Block(dim, int(windows.starts[place]), part.shape[dim], whole.shape[dim])
-            if whole.has(wanted, _SPREAD * self._tolerance * part.norm, block):
+            if whole.has(wanted, _SPREAD * (self._tolerance * part.norm + noise), block):
                 found.append((number, block))
         return found
 
@@ -130,7 +138,7 @@ def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
     wholes = []
     for number, whole in tensors.items():
         dim = dimension_of(shape, whole.shape)
-        if dim is not None and dim < len(shape) - 1:
+        if dim is not None and dim < len(shape) - 1 and whole.norm:
             norms.append(whole.norms(dim, shape[dim]))
             starts.append(torch.arange(len(norms[-1])))
             of += [len(wholes)] * len(norms[-1])

@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -49,7 +49,7 @@ class PartsFound:
         self._sides = sides
         self._ends = ends
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
-        self._found: Counter[int] = Counter()  # parts, by side
+        self._own = tuple({end.value.id for end in side} for side in ends)
         self.notes: list[str] = []
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
@@ -58,6 +58,8 @@ class PartsFound:
             self._rows[side][value.id] = Rows(tensor)
 
     def _is_odd(self, side: int, value: Value) -> bool:
+        if value.id in self._own[side]:
+            return True  # an end that is nothing but rounding may have any number of its size
         numbers = self._numbers(side, value)
         return bool(numbers) and not any(number in self._sides[1 - side].holders for number in numbers)
 
@@ -78,7 +80,7 @@ class PartsFound:
         for side in (0, 1):
             rank = self._sides[side].flow.rank
             for number, rows in self._rows[side].items():
-                found = blocks[1 - side].find(rows)
+                found = blocks[1 - side].find(rows, self._noise(side, number))
                 if found:
                     parts.append((side, rank.value_by_id(number)))
                     self._note(side, parts[-1][1], found)
@@ -92,6 +94,13 @@ class PartsFound:
                 if _is_covered(seen) or self._is_output(side, whole):
                     self._let_have(1 - side, self._numbers(side, whole))
         return bool(parts)
+
+    def _noise(self, side: int, number: int) -> float:
+        """Return how far rounding may move a value, by id."""
+        evaluation = self._sides[side]
+        writer = evaluation.flow.writer(evaluation.flow.rank.value_by_id(number))
+        known = (number, *(() if writer is None else (writer[2].id,)))
+        return max((evaluation.signatures[one].noise for one in known if one in evaluation.signatures), default=0.0)
 
     def _let_have(self, side: int, numbers: Sequence[int]) -> None:
         for number in numbers:
