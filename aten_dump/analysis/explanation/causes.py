@@ -126,7 +126,7 @@ class Causes:
                     here, there = calls
                     name = name_of(self._sides[side].flow, end.buffer)
                     text = f"{name} is read in the {SIDES[side]} only, and changed there"
-                    return Cause("rewired", *((there, here) if side == 0 else (here, there)), text)
+                    return Cause("rewired", here if side else there, there if side else here, text)
         return None
 
     def _behind(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:

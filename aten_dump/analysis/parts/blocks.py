@@ -134,8 +134,9 @@ class _Windows(NamedTuple):
 
 
 def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
-    norms, starts, of = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.int64)], []
-    wholes = []
+    norms, starts = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.int64)]
+    of: list[int] = []
+    wholes: list[tuple[int, int]] = []
     for number, whole in tensors.items():
         dim = dimension_of(shape, whole.shape)
         if dim is not None and dim < len(shape) - 1 and whole.norm:

@@ -84,8 +84,8 @@ class PartsFound:
                 if found:
                     parts.append((side, rank.value_by_id(number)))
                     self._note(side, parts[-1][1], found)
-                for whole, block in found:
-                    covered[1 - side][whole].append(block)
+                for held, block in found:
+                    covered[1 - side][held].append(block)
         for side, value in parts:
             self._let_have(1 - side, self._numbers(side, value))
         for side in (0, 1):
