@@ -21,7 +21,9 @@ from aten_dump.analysis.evidence.findings import Finding, Place
 
 from .running import Program, Run
 
-Outcome = Literal["agree", "accused", "undecided", "line", "near", "elsewhere", "passed", "crash", "not honest", "no effect"]
+Outcome = Literal[
+    "agree", "accused", "undecided", "line", "near", "elsewhere", "passed", "crash", "not honest", "no effect"
+]
 RIGHT: tuple[Outcome, ...] = ("agree", "line", "near", "no effect")
 _NEAR: tuple[Outcome, ...] = ("line", "near", "elsewhere")
 _CLOSE = 5  # lines
@@ -129,7 +131,11 @@ def _judged(case: Case, program: Program, found: Comparison) -> Outcome:
         return "passed"
     if found.exit_code != 1 or found.cause is None:
         return "undecided"
-    return min((_near(line, program, case.bug) for line in _lines(found, found.cause, program)), key=_NEAR.index, default="elsewhere")
+    return min(
+        (_near(line, program, case.bug) for line in _lines(found, found.cause, program)),
+        key=_NEAR.index,
+        default="elsewhere",
+    )
 
 
 def _lines(found: Comparison, cause: Finding, program: Program) -> Iterator[int]:
@@ -160,7 +166,7 @@ def _near(line: int, program: Program, bug: str) -> Outcome:
 def _scopes(program: Program) -> dict[int, str]:
     """Name the module, or a function of twenty lines at most, for each line that is in one."""
     found = {}
-    for node in ast.parse("\n".join(program.lines)).body:
+    for node in program.tree.body:
         short = isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno <= 20
         if isinstance(node, ast.ClassDef) or short:
             found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), node.name))
