@@ -59,19 +59,15 @@ class Said:
     recorded: float = 0.0  # of both sides
 
 
-def cases_of(program: Program) -> Iterator[Case]:
-    """Yield each way both ways round, each bug, and each second bug in a program written otherwise."""
+def cases_of(program: Program) -> list[Case]:
+    """Return each way, half of them both ways round, each bug, and each second bug in a program written otherwise."""
     ways, bugs = program.names("way"), program.names("bug")
-    for way in ways:
-        yield Case(program.name, (f"way {way}",))
-    for number, bug in enumerate(bugs):
-        yield Case(program.name, (f"bug {bug}",))
-        if ways and number % 2:
-            yield Case(program.name, (f"way {ways[number % len(ways)]}", f"bug {bug}"))
-    for way, bug in program.together:
-        yield Case(program.name, (f"way {way}", f"bug {bug}"))
-    for way in ways[::2]:
-        yield Case(program.name, (), (f"way {way}",))
+    together = [(ways[number % len(ways)], bug) for number, bug in enumerate(bugs) if number % 2]
+    found = [Case(program.name, (f"way {way}",)) for way in ways]
+    found += [Case(program.name, (f"bug {bug}",)) for bug in bugs]
+    found += [Case(program.name, (f"way {way}", f"bug {bug}")) for way, bug in (*together, *program.together)]
+    found += [Case(program.name, (), (f"way {way}",)) for way in ways[::2]]
+    return list(dict.fromkeys(found))
 
 
 def examine(case: Case, program: Program, folder: Path) -> Said:

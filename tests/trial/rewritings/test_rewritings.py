@@ -17,8 +17,8 @@ CASES = [case for program in PROGRAMS.values() for case in cases_of(program)]
 # Two programs written otherwise, a bug, and a bug in a program that is written otherwise.
 QUICK = [
     Case("momentum_queue", ("way queue bound anew",)),
-    Case("kalman", ("way form of Joseph",)),
-    Case("neural_ode", ("bug wrong weights",)),
+    Case("coupling_flow", ("way determinant by lu",)),
+    Case("graph_attention", ("bug slope",)),
     Case("momentum_queue", ("way loss by logsumexp", "bug keys of the fast encoder")),
 ]
 DRAWN = random.Random(1).sample([case for case in CASES if case not in QUICK], 40)
