@@ -48,3 +48,11 @@ def test_a_run_has_what_was_chosen() -> None:
 def test_what_compare_says_of_a_case(case: Case, tmp_path: Path) -> None:
     said = examine(case, PROGRAMS[case.program], tmp_path)
     assert said.outcome in RIGHT, f"{said.outcome}: {said.answer or said.text}"
+
+
+def test_what_a_program_is_judged_by_is_finite() -> None:
+    """What is not a number hides every bug."""
+    for program in PROGRAMS.values():
+        run = Run()
+        program.train(run)
+        assert run.ends and all(end.isfinite().all() for end in run.ends), program.name

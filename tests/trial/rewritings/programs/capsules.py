@@ -65,7 +65,7 @@ class Model(nn.Module):
         self.inner, self.leave = nn.Linear(CLASSES * LEAVE, 16), nn.Linear(16, 36)
 
     def forward(self, x: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        y = F.relu(self.enter(x))
+        y = F.softplus(self.enter(x))  # never zero: a vector of zeros has no direction
         if self.on.bug("capsules across places"):
             y = y.flatten(1).view(len(x), ENTER, 4)
         else:

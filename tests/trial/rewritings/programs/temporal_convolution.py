@@ -45,7 +45,7 @@ class Causal(nn.Module):
         elif self.on.way("padded on both sides, then cut"):
             return F.conv1d(x, self.weight(), self.bias, dilation=self.dilation, padding=room)[..., : x.shape[-1]]
         else:
-            x = F.pad(x, (room, 0))  # at looks ahead
+            x = F.pad(x, (room, 0))  # at looks ahead, dilation forgotten
         if self.on.way("taps one by one"):
             size, weight = x.shape[-1] - room, self.weight()
             taps = [
