@@ -11,13 +11,16 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from .examine import RIGHT, Said, cases_of, examine
+from .examine import RIGHT, Case, Said, cases_of, examine
 from .running import load
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.trial.rewritings", description=__doc__)
     parser.add_argument("words", nargs="*", help="only cases whose text has all of these")
+    parser.add_argument(
+        "--without", action="append", default=[], help="no case whose text has this word; may be given several times"
+    )
     parser.add_argument("--sample", type=int, help="so many cases, drawn")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--json", type=Path, help="write what came of each case there, one line each")
@@ -26,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     programs = load()
-    chosen = [case for one in programs.values() for case in cases_of(one) if all(w in f"{case};" for w in options.words)]
+    chosen = [case for one in programs.values() for case in cases_of(one) if _wanted(case, options)]
     if options.sample is not None:
         chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
     counts: Counter[tuple[str, str]] = Counter()
@@ -34,7 +37,10 @@ def main() -> int:
         for case in chosen:
             said = examine(case, programs[case.program], Path(folder))
             counts["bug" if case.bug else "honest", said.outcome] += 1
-            print(f"{said.outcome:10} {case} | {said.text} | compare {said.compared:.1f} s, recording {said.recorded:.1f} s", flush=True)
+            print(
+                f"{said.outcome:10} {case} | {said.text} | compare {said.compared:.1f} s, recording {said.recorded:.1f} s",
+                flush=True,
+            )
             if options.whole:
                 print(said.answer)
             _write(options, str(case), said)
@@ -43,14 +49,23 @@ def main() -> int:
     return int(any(outcome not in RIGHT for _, outcome in counts))
 
 
+def _wanted(case: Case, options: argparse.Namespace) -> bool:
+    text = f"{case};"
+    return all(word in text for word in options.words) and not any(word in text for word in options.without)
+
+
 def _write(options: argparse.Namespace, case: str, said: Said) -> None:
     if options.json is not None:
         with options.json.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"case": case, **vars(said)}) + "\n")
     if options.failures is not None and said.outcome not in (*RIGHT, "not honest"):
         with options.failures.open("a", encoding="utf-8") as file:
-            first = "\n    ".join(said.answer.splitlines()[-3:] if said.outcome == "crash" else said.answer.splitlines()[:3])
-            file.write(f"{said.outcome}: {case}\n    {first}\n    .venv/bin/python -m tests.trial.rewritings '{case};' --whole\n\n")
+            first = "\n    ".join(
+                said.answer.splitlines()[-3:] if said.outcome == "crash" else said.answer.splitlines()[:3]
+            )
+            file.write(
+                f"{said.outcome}: {case}\n    {first}\n    .venv/bin/python -m tests.trial.rewritings '{case};' --whole\n\n"
+            )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from aten_dump.analysis.evidence.findings import Finding, Place
 
 from .running import Program, Run
 
-Outcome = Literal["agree", "accused", "undecided", "line", "near", "elsewhere", "passed", "crash", "not honest", "no effect"]
+Outcome = Literal[
+    "agree", "accused", "undecided", "line", "near", "elsewhere", "passed", "crash", "not honest", "no effect"
+]
 RIGHT: tuple[Outcome, ...] = ("agree", "line", "near", "no effect")
 _NEAR: tuple[Outcome, ...] = ("line", "near", "elsewhere")
 _CLOSE = 5  # lines
@@ -57,19 +59,15 @@ class Said:
     recorded: float = 0.0  # of both sides
 
 
-def cases_of(program: Program) -> Iterator[Case]:
-    """Yield each way both ways round, each bug, and each second bug in a program written otherwise."""
+def cases_of(program: Program) -> list[Case]:
+    """Return each way, half of them both ways round, each bug, and each second bug in a program written otherwise."""
     ways, bugs = program.names("way"), program.names("bug")
-    for way in ways:
-        yield Case(program.name, (f"way {way}",))
-    for number, bug in enumerate(bugs):
-        yield Case(program.name, (f"bug {bug}",))
-        if ways and number % 2:
-            yield Case(program.name, (f"way {ways[number % len(ways)]}", f"bug {bug}"))
-    for way, bug in program.together:
-        yield Case(program.name, (f"way {way}", f"bug {bug}"))
-    for way in ways[::2]:
-        yield Case(program.name, (), (f"way {way}",))
+    together = [(ways[number % len(ways)], bug) for number, bug in enumerate(bugs) if number % 2]
+    found = [Case(program.name, (f"way {way}",)) for way in ways]
+    found += [Case(program.name, (f"bug {bug}",)) for bug in bugs]
+    found += [Case(program.name, (f"way {way}", f"bug {bug}")) for way, bug in (*together, *program.together)]
+    found += [Case(program.name, (), (f"way {way}",)) for way in ways[::2]]
+    return list(dict.fromkeys(found))
 
 
 def examine(case: Case, program: Program, folder: Path) -> Said:
@@ -129,7 +127,11 @@ def _judged(case: Case, program: Program, found: Comparison) -> Outcome:
         return "passed"
     if found.exit_code != 1 or found.cause is None:
         return "undecided"
-    return min((_near(line, program, case.bug) for line in _lines(found, found.cause, program)), key=_NEAR.index, default="elsewhere")
+    return min(
+        (_near(line, program, case.bug) for line in _lines(found, found.cause, program)),
+        key=_NEAR.index,
+        default="elsewhere",
+    )
 
 
 def _lines(found: Comparison, cause: Finding, program: Program) -> Iterator[int]:
@@ -160,7 +162,7 @@ def _near(line: int, program: Program, bug: str) -> Outcome:
 def _scopes(program: Program) -> dict[int, str]:
     """Name the module, or a function of twenty lines at most, for each line that is in one."""
     found = {}
-    for node in ast.parse("\n".join(program.lines)).body:
+    for node in program.tree.body:
         short = isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno <= 20
         if isinstance(node, ast.ClassDef) or short:
             found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), node.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -81,14 +82,31 @@ class Program:
         """Return the ways or the bugs in it, in the order of the file."""
         return list(dict.fromkeys(name for line in self.lines for name in _NAMED[kind].findall(line)))
 
-    def places(self, bug: str) -> list[int]:
-        """Return the lines of a bug."""
-        found = []
+    def places(self, bug: str) -> set[int]:
+        """Return the lines of a bug: all those of the statements that ask for it, or are marked with it."""
+        found: set[int] = set()
         for number, line in enumerate(self.lines, 1):
             shown = _SHOWN.search(line)
-            if bug in _NAMED["bug"].findall(line) or (shown and bug in [n.strip() for n in shown[1].split(",")]):
-                found.append(number)
+            asked = bug in _NAMED["bug"].findall(line)
+            if asked or (shown and bug in [name.strip() for name in shown[1].split(",")]):
+                found.update(self._statement(number))
         return found
+
+    def _statement(self, line: int) -> range:
+        """Return the lines of the shortest statement with this line; of a compound one its head and what it does first."""
+        spans = [_span(node) for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+        return min((span for span in spans if line in span), key=len, default=range(line, line + 1))
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse("\n".join(self.lines))
+
+
+def _span(node: ast.stmt) -> range:
+    body: list[ast.stmt] = getattr(node, "body", [])
+    if isinstance(node, ast.If):
+        return range(node.lineno, (body[-1].end_lineno or 0) + 1)
+    return range(node.lineno, body[0].lineno if body else (node.end_lineno or 0) + 1)
 
 
 def load() -> dict[str, Program]:
@@ -96,5 +114,10 @@ def load() -> dict[str, Program]:
     found = {}
     for module in sorted(pkgutil.iter_modules(programs.__path__), key=lambda one: one.name):
         loaded = importlib.import_module(f"{programs.__name__}.{module.name}")
-        found[module.name] = Program(module.name, Path(sys.modules[loaded.__name__].__file__ or ""), loaded.train, getattr(loaded, "TOGETHER", ()))
+        found[module.name] = Program(
+            module.name,
+            Path(sys.modules[loaded.__name__].__file__ or ""),
+            loaded.train,
+            getattr(loaded, "TOGETHER", ()),
+        )
     return found

@@ -14,7 +14,12 @@ from ..running import Run
 class Drawer(nn.Module):
     def __init__(self, on: Run) -> None:
         super().__init__()
-        self.on, self.first, self.norm, self.second = on, nn.Linear(4, 10), nn.BatchNorm1d(10, momentum=0.2), nn.Linear(10, 6)
+        self.on, self.first, self.norm, self.second = (
+            on,
+            nn.Linear(4, 10),
+            nn.BatchNorm1d(10, momentum=0.2),
+            nn.Linear(10, 6),
+        )
 
     def forward(self, noise: Tensor) -> Tensor:
         x = self.first(noise)
@@ -111,7 +116,9 @@ def train(on: Run) -> None:
 def average(on: Run, averaged: Drawer, drawer: Drawer) -> None:
     keep = 0.99 if on.bug("decay of the averages") else 0.9
     if on.way("averages by foreach"):
-        torch._foreach_lerp_(list(averaged.parameters()), list(drawer.parameters()), 1 - keep)  # at decay of the averages
+        torch._foreach_lerp_(
+            list(averaged.parameters()), list(drawer.parameters()), 1 - keep
+        )  # at decay of the averages
     else:
         for a, p in zip(averaged.parameters(), drawer.parameters(), strict=True):
             a.mul_(keep).add_(p, alpha=1 - keep)  # at decay of the averages

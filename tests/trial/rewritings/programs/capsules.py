@@ -41,14 +41,20 @@ class Routing(nn.Module):
             else:
                 total = (shares.unsqueeze(-1) * used).sum(1)
             out = squashed(self.on, total)
-            agreed = torch.einsum("bicl,bcl->bic", still, out) if self.on.way("sums by einsum") else (still * out.unsqueeze(1)).sum(-1)
+            agreed = (
+                torch.einsum("bicl,bcl->bic", still, out)
+                if self.on.way("sums by einsum")
+                else (still * out.unsqueeze(1)).sum(-1)
+            )
             if self.on.bug("agreement not added up"):
                 logits = agreed
             elif self.on.way("logits in place") and not self.on.bug("votes not detached"):
                 with torch.no_grad():
                     logits = logits.clone().add_(agreed)  # at agreement not added up
             else:
-                logits = logits + (agreed if self.on.bug("votes not detached") else agreed.detach())  # at agreement not added up
+                logits = logits + (
+                    agreed if self.on.bug("votes not detached") else agreed.detach()
+                )  # at agreement not added up
         return out
 
 
@@ -59,7 +65,7 @@ class Model(nn.Module):
         self.inner, self.leave = nn.Linear(CLASSES * LEAVE, 16), nn.Linear(16, 36)
 
     def forward(self, x: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        y = F.relu(self.enter(x))
+        y = F.softplus(self.enter(x))  # never zero: a vector of zeros has no direction
         if self.on.bug("capsules across places"):
             y = y.flatten(1).view(len(x), ENTER, 4)
         else:
@@ -82,9 +88,13 @@ def loss_of(on: Run, model: Model, x: Tensor, label: Tensor) -> Tensor:
     weight = 1.0 if on.bug("weight of absent classes") else 0.5
     low = 0.2 if on.bug("lower margin") else 0.1
     if on.way("margins by clamp"):
-        margin = true * (0.9 - lengths).clamp(min=0).square() + weight * (1 - true) * (lengths - low).clamp(min=0).square()  # at lower margin, weight of absent classes
+        margin = (
+            true * (0.9 - lengths).clamp(min=0).square() + weight * (1 - true) * (lengths - low).clamp(min=0).square()
+        )  # at lower margin, weight of absent classes
     else:
-        margin = true * F.relu(0.9 - lengths) ** 2 + weight * (1 - true) * F.relu(lengths - low) ** 2  # at lower margin, weight of absent classes
+        margin = (
+            true * F.relu(0.9 - lengths) ** 2 + weight * (1 - true) * F.relu(lengths - low) ** 2
+        )  # at lower margin, weight of absent classes
     picture = (seen - x.flatten(1)).pow(2)
     return margin.sum(1).mean() + 0.05 * (picture.mean() if on.bug("mean for sum") else picture.sum(1).mean())
 

@@ -26,7 +26,11 @@ class Pictures(nn.Module):
             x = F.unfold(x, 4, stride=4).transpose(1, 2) @ self.patches.weight.flatten(1).t() + self.patches.bias
         else:
             x = self.patches(x)
-            x = x.flatten(2).transpose(1, 2) if not self.on.bug("patches in columns") else x.transpose(2, 3).flatten(2).transpose(1, 2)
+            x = (
+                x.flatten(2).transpose(1, 2)
+                if not self.on.bug("patches in columns")
+                else x.transpose(2, 3).flatten(2).transpose(1, 2)
+            )
         x = torch.cat([self.token.expand(len(x), 1, SIZE), x], 1) + self.places
         x = written_out(self.block, x) if self.on.way("block written out") else self.block(x)  # at norm last
         return self.out(x[:, 1 if self.on.bug("first patch for token") else 0])
@@ -45,7 +49,11 @@ def written_out(block: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:
 class Texts(nn.Module):
     def __init__(self, on: Run) -> None:
         super().__init__()
-        self.on, self.words, self.cell = on, nn.Embedding(12, SIZE, padding_idx=None if on.bug("padding learns") else 0), nn.GRU(SIZE, SIZE, batch_first=True)
+        self.on, self.words, self.cell = (
+            on,
+            nn.Embedding(12, SIZE, padding_idx=None if on.bug("padding learns") else 0),
+            nn.GRU(SIZE, SIZE, batch_first=True),
+        )
         self.out = nn.Linear(SIZE, 6, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -79,7 +87,11 @@ class Model(nn.Module):
         scale = self.log_scale if self.on.bug("log of the scale") else self.log_scale.exp()
         if self.on.bug("scale learns nothing"):
             scale = scale.detach()
-        scores = torch.einsum("ic,jc->ij", scale * one, two) if self.on.way("scale before the product") else scale * one @ two.t()
+        scores = (
+            torch.einsum("ic,jc->ij", scale * one, two)
+            if self.on.way("scale before the product")
+            else scale * one @ two.t()
+        )
         return self.loss(scores)
 
     def loss(self, scores: Tensor) -> Tensor:

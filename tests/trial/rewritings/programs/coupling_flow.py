@@ -13,7 +13,11 @@ from ..running import Run
 class ActNorm(nn.Module):
     def __init__(self, on: Run, size: int) -> None:
         super().__init__()
-        self.on, self.log_scale, self.shift = on, nn.Parameter(torch.linspace(-0.2, 0.2, size)), nn.Parameter(torch.zeros(size))
+        self.on, self.log_scale, self.shift = (
+            on,
+            nn.Parameter(torch.linspace(-0.2, 0.2, size)),
+            nn.Parameter(torch.zeros(size)),
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scale = self.log_scale.exp()
@@ -65,7 +69,9 @@ class Flow(nn.Module):
     def __init__(self, on: Run, size: int = 6) -> None:
         super().__init__()
         self.on, self.size = on, size
-        self.parts = nn.ModuleList([ActNorm(on, size), Coupling(on, size, False), ActNorm(on, size), Coupling(on, size, True)])
+        self.parts = nn.ModuleList(
+            [ActNorm(on, size), Coupling(on, size, False), ActNorm(on, size), Coupling(on, size, True)]
+        )
         self.turn = nn.Parameter(torch.eye(size) + 0.1 * torch.randn(size, size))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,7 +81,7 @@ class Flow(nn.Module):
             volume = volume - more if self.on.bug("volume with the wrong sign") else volume + more
         x = x @ (self.turn if self.on.bug("rotation transposed") else self.turn.t())
         if self.on.way("determinant by lu"):
-            factors, _, upper = torch.linalg.lu(self.turn)[::1]
+            _factors, _, upper = torch.linalg.lu(self.turn)[::1]
             volume = volume + upper.diagonal().abs().log().sum()
         else:
             volume = volume + torch.linalg.slogdet(self.turn).logabsdet

@@ -36,7 +36,10 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, start: int) -> Tensor:
         y = self.first(x)
         q, (k, v) = self.q(y), self.kv(y).chunk(2, -1)
-        q, k, v = (turned(self.on, t.unflatten(-1, (HEADS, -1)).transpose(1, 2), start, name) for t, name in ((q, "q"), (k, "k"), (v, "v")))
+        q, k, v = (
+            turned(self.on, t.unflatten(-1, (HEADS, -1)).transpose(1, 2), start, name)
+            for t, name in ((q, "q"), (k, "k"), (v, "v"))
+        )
         k, v = self.remember(k, v, start)
         apart = torch.arange(start, start + x.shape[1])[:, None] - torch.arange(k.shape[2])
         mask = apart >= (1 if self.on.bug("last word not seen") and start else 0)
@@ -85,7 +88,7 @@ def chosen(on: Run, logits: Tensor, before: Tensor, noise: Tensor) -> Tensor:
     said = torch.zeros_like(logits).scatter(1, before, 1.0) > 0
     penalty = 1.0 if on.bug("penalty forgotten") else 1.3
     logits = torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-    logits = logits if on.bug("temperature forgotten") else logits / 0.8
+    logits = logits if on.bug("temperature forgotten") else logits / 5.0
     lowest = logits.topk(1 if on.bug("fewer are kept") else 5, 1).values[:, -1:]
     logits = logits.masked_fill(logits < lowest, -torch.inf)  # at fewer are kept
     if on.way("drawn by exponentials"):

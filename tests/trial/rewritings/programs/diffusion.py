@@ -15,7 +15,9 @@ TIMES = 20
 
 
 def embedded(on: Run, t: Tensor, size: int = 8) -> Tensor:
-    rates = torch.exp(-math.log(1000.0 if on.bug("base of the times") else 10000.0) * torch.arange(size // 2) / (size // 2))
+    rates = torch.exp(
+        -math.log(1000.0 if on.bug("base of the times") else 10000.0) * torch.arange(size // 2) / (size // 2)
+    )
     angles = t[:, None] * rates  # at base of the times
     if on.way("outer product"):
         angles = torch.outer(t.to(rates.dtype), rates)
@@ -26,7 +28,11 @@ class Block(nn.Module):
     def __init__(self, on: Run, enters: int, leaves: int) -> None:
         super().__init__()
         self.on, self.norm, self.first = on, nn.GroupNorm(2, enters, eps=1e-6), nn.Conv2d(enters, leaves, 3, padding=1)
-        self.time, self.second, self.skip = nn.Linear(8, 2 * leaves), nn.Conv2d(leaves, leaves, 3, padding=1), nn.Conv2d(enters, leaves, 1)
+        self.time, self.second, self.skip = (
+            nn.Linear(8, 2 * leaves),
+            nn.Conv2d(leaves, leaves, 3, padding=1),
+            nn.Conv2d(enters, leaves, 1),
+        )
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         y = self.first(F.silu(self.normed(x)))
@@ -92,7 +98,7 @@ def train(on: Run) -> None:
     for part in averaged.modules():
         if hasattr(part, "on"):
             part.on = on
-    pictures, noise, times = torch.randn(2, 2, 3, 1, 8, 8).abs().unbind(0) + (torch.randint(1, TIMES, (2, 3)),)
+    pictures, noise, times = (*torch.randn(2, 2, 3, 1, 8, 8).abs().unbind(0), torch.randint(1, TIMES, (2, 3)))
     noise = noise - 0.8
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     with on.steps(model) as end_step:

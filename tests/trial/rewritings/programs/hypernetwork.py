@@ -28,7 +28,12 @@ class Filters(nn.Module):
             windows = F.unfold(x, 3, padding=1).view(count, self.channels, 9, -1)
             return torch.einsum("bckl,bck->bcl", windows, made).view_as(x)
         if self.on.way("example by example"):
-            return torch.cat([F.conv2d(x[i : i + 1], made[i].view(-1, 1, 3, 3), padding=1, groups=self.channels) for i in range(count)])
+            return torch.cat(
+                [
+                    F.conv2d(x[i : i + 1], made[i].view(-1, 1, 3, 3), padding=1, groups=self.channels)
+                    for i in range(count)
+                ]
+            )
         weight = made.reshape(-1, 1, 3, 3)
         weight = weight.mT if self.on.bug("filters transposed") else weight
         return F.conv2d(x.reshape(1, -1, *x.shape[2:]), weight, padding=1, groups=count * self.channels).view_as(x)
@@ -42,7 +47,7 @@ class Bent(nn.Module):
         self.on, self.offset, self.mix = on, nn.Conv2d(channels, 2, 3, padding=1), nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        count, _, height, width = x.shape
+        _count, _, height, width = x.shape
         offset = torch.tanh(self.offset(x)).permute(0, 2, 3, 1)
         rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         grid = torch.stack([rows, columns] if self.on.bug("x and y swapped") else [columns, rows], -1) + offset
@@ -52,7 +57,9 @@ class Bent(nn.Module):
             found = self.sampled(x, (grid + 1) / 2 * (size - 1))
         else:
             padding = "border" if self.on.bug("border repeated") else "zeros"
-            found = F.grid_sample(x, grid, align_corners=not self.on.bug("corners not aligned"), padding_mode=padding)  # at border repeated
+            found = F.grid_sample(
+                x, grid, align_corners=not self.on.bug("corners not aligned"), padding_mode=padding
+            )  # at border repeated
         return self.mix(found) if self.on.bug("skip dropped") else x + self.mix(found)
 
     def sampled(self, x: Tensor, grid: Tensor) -> Tensor:
@@ -90,7 +97,9 @@ class Chosen(nn.Module):
         weight = hard if self.on.bug("not straight through") else hard - soft.detach() + soft
         if self.on.way("experts stacked"):
             weights, biases = torch.stack([e.weight for e in self.experts]), torch.stack([e.bias for e in self.experts])
-            return torch.einsum("be,beo->bo", weight, torch.einsum("bi,eoi->beo", x, weights) + biases)  # at not straight through
+            return torch.einsum(
+                "be,beo->bo", weight, torch.einsum("bi,eoi->beo", x, weights) + biases
+            )  # at not straight through
         return sum(weight[:, i : i + 1] * expert(x) for i, expert in enumerate(self.experts))  # at not straight through
 
 
@@ -114,7 +123,11 @@ def train(on: Run) -> None:
         for at in range(2):
             logits = model(pictures[at], noise[at])
             gamma = 1.0 if on.bug("focus") else 2.0
-            logs = logits.log_softmax(1).gather(1, labels[at, :, None]) if on.way("logs gathered") else -F.cross_entropy(logits, labels[at], reduction="none")
+            logs = (
+                logits.log_softmax(1).gather(1, labels[at, :, None])
+                if on.way("logs gathered")
+                else -F.cross_entropy(logits, labels[at], reduction="none")
+            )
             loss = (-((1 - logs.exp()) ** gamma) * logs).mean()  # at focus
             loss.backward()
             on.keep(loss)

@@ -18,14 +18,19 @@ class Filter(nn.Module):
         self.on = on
         self.moves = nn.Parameter(torch.eye(STATE) * 0.9 + 0.05 * torch.randn(STATE, STATE))
         self.looks = nn.Parameter(torch.randn(SEEN, STATE) * 0.7)
-        self.log_moved, self.log_looked = nn.Parameter(torch.full((STATE,), -1.0)), nn.Parameter(torch.full((SEEN,), -1.5))
+        self.log_moved, self.log_looked = (
+            nn.Parameter(torch.full((STATE,), -1.0)),
+            nn.Parameter(torch.full((SEEN,), -1.5)),
+        )
         self.start = nn.Parameter(torch.zeros(STATE))
 
     def noise(self) -> tuple[Tensor, Tensor]:
         if self.on.bug("noise not exponentiated"):
             return torch.diag(self.log_moved.square()), torch.diag(self.log_looked.exp())
         if self.on.way("noise by eye"):
-            return torch.eye(STATE) * self.log_moved.exp(), torch.eye(SEEN) * self.log_looked.exp()  # at noise not exponentiated
+            return torch.eye(STATE) * self.log_moved.exp(), torch.eye(
+                SEEN
+            ) * self.log_looked.exp()  # at noise not exponentiated
         return torch.diag(self.log_moved.exp()), torch.diag(self.log_looked.exp())  # at noise not exponentiated
 
     def predicted(self, mean: Tensor, spread: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,9 @@ class Learner(nn.Module):
             rate = self.rates[0 if self.on.bug("rate of the first step") else at]
             if self.on.bug("rate detached"):
                 rate = rate.detach()
-            weights = {name: p - rate * g for (name, p), g in zip(weights.items(), slopes, strict=True)}  # at rate of the first step
+            weights = {
+                name: p - rate * g for (name, p), g in zip(weights.items(), slopes, strict=True)
+            }  # at rate of the first step
         return weights
 
     def adapted_by_func(self, x: Tensor, y: Tensor) -> Weights:

@@ -22,7 +22,11 @@ class Writer(nn.Module):
     def step(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         if not self.on.way("cell by hand"):
             return self.cell(x, (h, c))
-        both = torch.cat([x, h], 1) @ torch.cat([self.cell.weight_ih, self.cell.weight_hh], 1).t() + self.cell.bias_ih + self.cell.bias_hh
+        both = (
+            torch.cat([x, h], 1) @ torch.cat([self.cell.weight_ih, self.cell.weight_hh], 1).t()
+            + self.cell.bias_ih
+            + self.cell.bias_hh
+        )
         i, f, g, o = both.chunk(4, 1)
         forget = f + 1 if self.on.bug("bias of the forget gate") else f
         c = torch.sigmoid(forget) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -74,15 +78,21 @@ def loss_of(on: Run, out: Tensor, wanted: Tensor) -> Tensor:
     if on.way("ends by softplus"):
         ends = F.softplus(end) - end * wanted[..., 2]
     else:
-        ends = F.binary_cross_entropy_with_logits(-end if on.bug("sign of the ends") else end, wanted[..., 2], reduction="none")
+        ends = F.binary_cross_entropy_with_logits(
+            -end if on.bug("sign of the ends") else end, wanted[..., 2], reduction="none"
+        )
     return (ends - total).mean()
 
 
 def by_torch(mean_x: Tensor, mean_y: Tensor, log_x: Tensor, log_y: Tensor, related: Tensor, wanted: Tensor) -> Tensor:
     """Return the logs of the densities through a triangular factor."""
     x, y = log_x.exp(), log_y.exp()
-    factor = torch.stack([x, torch.zeros_like(x), related * y, (1 - related * related).sqrt() * y], -1).unflatten(-1, (2, 2))
-    normal = torch.distributions.MultivariateNormal(torch.stack([mean_x, mean_y], -1), scale_tril=factor, validate_args=False)
+    factor = torch.stack([x, torch.zeros_like(x), related * y, (1 - related * related).sqrt() * y], -1).unflatten(
+        -1, (2, 2)
+    )
+    normal = torch.distributions.MultivariateNormal(
+        torch.stack([mean_x, mean_y], -1), scale_tril=factor, validate_args=False
+    )
     return normal.log_prob(wanted[..., None, :2])
 
 
@@ -93,7 +103,9 @@ def train(on: Run) -> None:
     points[..., 2] = (points[..., 2] > 0.5).to(points.dtype)
     text = F.one_hot(torch.randint(0, LETTERS, (3, 4)), LETTERS).to(points.dtype)
     state = [torch.zeros(3, SIZE), torch.zeros(3, SIZE), torch.zeros(3, 2), torch.zeros(3, LETTERS)]
-    rate = torch.optim.RMSprop(model.parameters(), lr=0.01, alpha=0.95, centered=not on.bug("not centered"), momentum=0.9)
+    rate = torch.optim.RMSprop(
+        model.parameters(), lr=0.01, alpha=0.95, centered=not on.bug("not centered"), momentum=0.9
+    )
     with on.steps(model) as end_step:
         for batch in points:
             out, state = model(batch[:, :-1], text, state)

@@ -67,7 +67,9 @@ class Contrast(nn.Module):
         elif self.on.way("queue by index_copy"):
             self.queue.index_copy_(1, torch.arange(start, start + len(keys)), keys.t())
         else:
-            self.queue[:, start : start + len(keys)] = keys.flip(1).t() if self.on.bug("keys turned round") else keys.t()
+            self.queue[:, start : start + len(keys)] = (
+                keys.flip(1).t() if self.on.bug("keys turned round") else keys.t()
+            )
         if not self.on.bug("queue stands still"):
             self.at.fill_((start + len(keys)) % QUEUE)
 
@@ -85,7 +87,9 @@ class Contrast(nn.Module):
         if self.on.way("scores by products"):
             scores = torch.cat([(asked * keys).sum(1, keepdim=True), asked @ queue], 1)
         else:
-            scores = torch.cat([torch.einsum("bc,bc->b", asked, keys)[:, None], torch.einsum("bc,ck->bk", asked, queue)], 1)
+            scores = torch.cat(
+                [torch.einsum("bc,bc->b", asked, keys)[:, None], torch.einsum("bc,ck->bk", asked, queue)], 1
+            )
         scores = scores / (1.0 if self.on.bug("temperature forgotten") else 0.2)
         if not self.on.bug("queue too early"):
             self.enqueue(keys)

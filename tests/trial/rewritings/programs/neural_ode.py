@@ -11,7 +11,12 @@ from ..running import Run
 class Field(nn.Module):
     def __init__(self, on: Run) -> None:
         super().__init__()
-        self.on, self.enter, self.time, self.leave = on, nn.Linear(2, 10), nn.Linear(1, 10, bias=False), nn.Linear(10, 2)
+        self.on, self.enter, self.time, self.leave = (
+            on,
+            nn.Linear(2, 10),
+            nn.Linear(1, 10, bias=False),
+            nn.Linear(10, 2),
+        )
 
     def forward(self, t: Tensor, y: Tensor) -> Tensor:
         if self.on.way("one matrix for state and time"):

@@ -30,7 +30,11 @@ class Attention(nn.Module):
     def __init__(self, on: Run, asks: int, reads: int) -> None:
         super().__init__()
         self.on, self.asks, self.reads = on, nn.LayerNorm(asks), nn.LayerNorm(reads)
-        self.q, self.kv, self.out = nn.Linear(asks, SIZE, bias=False), nn.Linear(reads, 2 * SIZE, bias=False), nn.Linear(SIZE, asks)
+        self.q, self.kv, self.out = (
+            nn.Linear(asks, SIZE, bias=False),
+            nn.Linear(reads, 2 * SIZE, bias=False),
+            nn.Linear(SIZE, asks),
+        )
 
     def forward(self, x: Tensor, read: Tensor, mask: Tensor | None = None) -> Tensor:
         read = read if self.on.bug("what is read is not normed") else self.reads(read)
@@ -73,9 +77,22 @@ TOGETHER = (("softmax in blocks", "not scaled again"), ("attention of torch", "m
 class Perceiver(nn.Module):
     def __init__(self, on: Run) -> None:
         super().__init__()
-        self.on, self.latents, self.asks = on, nn.Parameter(torch.randn(4, SIZE) * 0.5), nn.Parameter(torch.randn(3, SIZE))
-        self.read, self.think, self.answer = Attention(on, SIZE, 2 + 7), Attention(on, SIZE, SIZE), Attention(on, SIZE, SIZE)
-        self.norm, self.wide, self.narrow, self.out = nn.LayerNorm(SIZE), nn.Linear(SIZE, 16), nn.Linear(8, SIZE), nn.Linear(SIZE, 2)
+        self.on, self.latents, self.asks = (
+            on,
+            nn.Parameter(torch.randn(4, SIZE) * 0.5),
+            nn.Parameter(torch.randn(3, SIZE)),
+        )
+        self.read, self.think, self.answer = (
+            Attention(on, SIZE, 2 + 7),
+            Attention(on, SIZE, SIZE),
+            Attention(on, SIZE, SIZE),
+        )
+        self.norm, self.wide, self.narrow, self.out = (
+            nn.LayerNorm(SIZE),
+            nn.Linear(SIZE, 16),
+            nn.Linear(8, SIZE),
+            nn.Linear(SIZE, 2),
+        )
 
     def mixed(self, x: Tensor) -> Tensor:
         one, two = self.wide(self.norm(x)).chunk(2, -1)
@@ -92,7 +109,11 @@ class Perceiver(nn.Module):
         latents = self.latents.expand(len(x), -1, -1)
         latents = latents + self.read(latents, read, None if self.on.bug("mask forgotten") else seen)
         for _ in range(1 if self.on.bug("a round too few") else 2):
-            latents = checkpoint(self.thought, latents, use_reentrant=False) if self.on.way("checkpointed") else self.thought(latents)
+            latents = (
+                checkpoint(self.thought, latents, use_reentrant=False)
+                if self.on.way("checkpointed")
+                else self.thought(latents)
+            )
         return self.out(self.answer(self.asks.expand(len(x), -1, -1), latents))
 
 

@@ -38,16 +38,22 @@ class Block(nn.Module):
         k, v = self.kv(y).chunk(2, -1)[:: -1 if self.on.bug("keys and values swapped") else 1]
         if self.on.way("attention of torch"):
             wide = (len(x), 2, LENGTH, 4)
-            seen = F.scaled_dot_product_attention(q, k[:, None].expand(wide), v[:, None].expand(wide), attn_mask=self.bias())
+            seen = F.scaled_dot_product_attention(
+                q, k[:, None].expand(wide), v[:, None].expand(wide), attn_mask=self.bias()
+            )
         elif self.on.way("keys repeated"):
             k, v = (t.unsqueeze(1).repeat_interleave(2, 1) for t in (k, v))
-            seen = torch.einsum("bhij,bhjd->bhid", (torch.einsum("bhid,bhjd->bhij", q, k) / 2 + self.bias()).softmax(-1), v)
+            seen = torch.einsum(
+                "bhij,bhjd->bhid", (torch.einsum("bhid,bhjd->bhij", q, k) / 2 + self.bias()).softmax(-1), v
+            )
         else:
             scores = q @ k[:, None].mT / (4 if self.on.bug("scale without root") else 2)
             seen = (scores + self.bias()).softmax(-1) @ v[:, None]
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         if self.on.way("gate and up in one"):
-            gate, up = F.linear(x, torch.cat([self.gate.weight, self.up.weight]), torch.cat([self.gate.bias, self.up.bias])).chunk(2, -1)
+            gate, up = F.linear(
+                x, torch.cat([self.gate.weight, self.up.weight]), torch.cat([self.gate.bias, self.up.bias])
+            ).chunk(2, -1)
         else:
             gate, up = self.gate(x), self.up(x)
         return x + self.down(gate * F.silu(up) if self.on.bug("gate and up swapped") else F.silu(gate) * up)
@@ -72,13 +78,19 @@ def advantages(on: Run, rewards: Tensor) -> Tensor:
     if on.way("advantages by var_mean"):
         spread, mean = torch.var_mean(rewards, 1, keepdim=True)
         return ((rewards - mean) / (spread.sqrt() + 1e-4)).flatten()  # at mean of all groups
-    return ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).flatten()  # at mean of all groups
+    return (
+        (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+    ).flatten()  # at mean of all groups
 
 
 def loss_of(on: Run, logs: Tensor, old: Tensor, fixed: Tensor, gains: Tensor, counted: Tensor) -> Tensor:
     ratio = (logs - old).exp()
     high = 1.2 if not on.bug("clipped too far") else 1.4
-    held = torch.min(torch.max(ratio, torch.tensor(0.8)), torch.tensor(high)) if on.way("clipped by min and max") else ratio.clamp(0.8, high)  # at clipped too far
+    held = (
+        torch.min(torch.max(ratio, torch.tensor(0.8)), torch.tensor(high))
+        if on.way("clipped by min and max")
+        else ratio.clamp(0.8, high)
+    )  # at clipped too far
     both = torch.stack([ratio * gains[:, None], held * gains[:, None]])
     gain = both.amax(0) if on.bug("largest for least") else both.amin(0)
     if on.way("least by minimum"):

@@ -28,7 +28,9 @@ class Adapted(nn.Module):
         factor = 2.0 if self.on.bug("adapter scaled by its rank") else 4.0
         scale = self.scale.mean() if self.on.bug("one scale for all rows") else self.scale[:, None]
         if self.on.way("scale after the product"):
-            y = (x @ self.whole.to(x.dtype).t()) * (scale if scale.dim() == 0 else scale.t())  # at one scale for all rows
+            y = (x @ self.whole.to(x.dtype).t()) * (
+                scale if scale.dim() == 0 else scale.t()
+            )  # at one scale for all rows
         else:
             y = x @ (self.whole.to(x.dtype) * scale).t()  # at one scale for all rows
         if self.on.way("adapter merged"):
@@ -52,7 +54,9 @@ class Block(nn.Module):
     def attend(self, x: Tensor, seen: Tensor) -> Tensor:
         q, k, v = (t.unflatten(-1, (3, 4)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
         early = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(1 if self.on.bug("mask one too wide") else 0)
-        mask = (early if self.on.bug("padding seen") else early & seen[:, None, None, :]) | torch.eye(x.shape[1], dtype=torch.bool)
+        mask = (early if self.on.bug("padding seen") else early & seen[:, None, None, :]) | torch.eye(
+            x.shape[1], dtype=torch.bool
+        )
         if self.on.way("attention written out"):
             scores = (q @ k.transpose(-1, -2)) * 4**-0.5
             y = scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v  # at padding seen, mask one too wide
@@ -75,7 +79,9 @@ class Model(nn.Module):
 def log_likelihood(on: Run, model: Model, tokens: Tensor, start: int) -> Tensor:
     """Sum the logs of the probabilities of the answer, which begins at `start`."""
     logits, wanted = model(tokens)[:, :-1], tokens[:, 1:]
-    counted = (wanted > 0) & (torch.arange(1, tokens.shape[1]) >= (start + 1 if on.bug("first word not counted") else start))
+    counted = (wanted > 0) & (
+        torch.arange(1, tokens.shape[1]) >= (start + 1 if on.bug("first word not counted") else start)
+    )
     if on.way("logs by cross entropy"):
         logs = -F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")
     else:
@@ -90,7 +96,9 @@ def loss_of(on: Run, model: Model, reference: Model, good: Tensor, bad: Tensor) 
     else:
         ours = log_likelihood(on, model, good, 3), log_likelihood(on, model, bad, 3)
     with torch.no_grad():
-        theirs = [log_likelihood(on, model if on.bug("reference is the model") else reference, t, 3) for t in (good, bad)]
+        theirs = [
+            log_likelihood(on, model if on.bug("reference is the model") else reference, t, 3) for t in (good, bad)
+        ]
     beta = 0.2 if on.bug("beta") else 0.1
     margin = (ours[0] - theirs[0]) - (ours[1] - theirs[1])
     if on.bug("references swapped"):
@@ -110,7 +118,10 @@ def train(on: Run) -> None:
     answers[:, 0, :, :2] = 0
     adapters = [p for name, p in model.named_parameters() if "down" in name or "up" in name]
     rest = [p for name, p in model.named_parameters() if not ("down" in name or "up" in name)]
-    groups = [{"params": adapters, "lr": 1e-3 if on.bug("rate of the other group") else 1e-2}, {"params": rest, "lr": 1e-3}]
+    groups = [
+        {"params": adapters, "lr": 1e-3 if on.bug("rate of the other group") else 1e-2},
+        {"params": rest, "lr": 1e-3},
+    ]
     optimizer = torch.optim.AdamW(groups, weight_decay=0.1, foreach=on.way("foreach"))
     with on.steps(model) as end_step:
         for good, bad in answers:

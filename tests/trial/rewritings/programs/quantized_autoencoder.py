@@ -26,7 +26,9 @@ class Quantizer(nn.Module):
         elif self.on.bug("farthest code"):
             chosen = (flat.unsqueeze(1) - self.codes).pow(2).sum(-1).argmax(1)
         else:
-            chosen = (flat.pow(2).sum(1, True) - 2 * flat @ self.codes.t() + self.codes.pow(2).sum(1)).argmin(1)  # at farthest code
+            chosen = (flat.pow(2).sum(1, True) - 2 * flat @ self.codes.t() + self.codes.pow(2).sum(1)).argmin(
+                1
+            )  # at farthest code
         if self.on.way("codes by one-hot product"):
             found = F.one_hot(chosen, CODES).to(flat.dtype) @ self.codes
         else:
@@ -35,18 +37,26 @@ class Quantizer(nn.Module):
         if self.on.bug("wrong commitment"):
             loss = F.mse_loss(flat.detach(), found) + 0 * flat.sum()
         else:
-            loss = F.mse_loss(flat, found, reduction="sum" if self.on.bug("sum for mean") else "mean")  # at wrong commitment
+            loss = F.mse_loss(
+                flat, found, reduction="sum" if self.on.bug("sum for mean") else "mean"
+            )  # at wrong commitment
         passed = found if self.on.bug("not straight through") else flat + (found - flat).detach()
         if self.on.bug("codes doubled"):
             passed = flat + found.detach()
-        return passed.view(x.shape[0], *x.shape[2:], SIZE).permute(0, 3, 1, 2), loss  # at not straight through, codes doubled
+        return passed.view(x.shape[0], *x.shape[2:], SIZE).permute(
+            0, 3, 1, 2
+        ), loss  # at not straight through, codes doubled
 
     @torch.no_grad()
     def learn(self, flat: Tensor, chosen: Tensor) -> None:
         keep = 0.8 if self.on.bug("decay of the averages") else 0.9
         one_hot = F.one_hot(chosen, CODES).to(flat.dtype)
         counts = one_hot.sum(0)
-        sums = torch.zeros(CODES, SIZE).index_add(0, chosen, flat) if self.on.way("sums by index_add") else one_hot.t() @ flat
+        sums = (
+            torch.zeros(CODES, SIZE).index_add(0, chosen, flat)
+            if self.on.way("sums by index_add")
+            else one_hot.t() @ flat
+        )
         if self.on.bug("counts not averaged"):
             self.counts = counts
         elif self.on.way("averages bound anew"):
@@ -60,7 +70,11 @@ class Quantizer(nn.Module):
         smooth = (self.counts + 1e-5) / (total + CODES * 1e-5) * total
         if self.on.bug("codes not refreshed"):
             return
-        self.codes = self.sums / smooth[:, None] if self.on.way("averages bound anew") else self.codes.copy_(self.sums / smooth[:, None])  # at codes not refreshed
+        self.codes = (
+            self.sums / smooth[:, None]
+            if self.on.way("averages bound anew")
+            else self.codes.copy_(self.sums / smooth[:, None])
+        )  # at codes not refreshed
 
 
 class Model(nn.Module):
@@ -79,7 +93,9 @@ class Model(nn.Module):
         inner = self.enter(x)
         if self.on.way("last layer as product"):
             y = self.enter[2](self.enter[1](self.enter[0](x)))
-            inner = torch.einsum("oi,bihw->bohw", self.enter[3].weight.flatten(1), y) + self.enter[3].bias.view(-1, 1, 1)
+            inner = torch.einsum("oi,bihw->bohw", self.enter[3].weight.flatten(1), y) + self.enter[3].bias.view(
+                -1, 1, 1
+            )
         middle, loss = self.middle(inner)
         return F.mse_loss(self.leave(middle), x) + (0.5 if self.on.bug("commitment weight") else 0.25) * loss
 

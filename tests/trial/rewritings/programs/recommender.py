@@ -24,14 +24,18 @@ class Bags(nn.Module):
         if self.on.way("bags by index_add"):
             ends = torch.cat([starts[1:], torch.tensor([len(items)])])
             bag = torch.repeat_interleave(torch.arange(len(starts)), ends - starts)
-            return torch.zeros(len(starts), SIZE).index_add(0, bag, self.table[items] * weights[:, None])  # at weights forgotten
+            return torch.zeros(len(starts), SIZE).index_add(
+                0, bag, self.table[items] * weights[:, None]
+            )  # at weights forgotten
         if self.on.way("bags by product"):
             ends = torch.cat([starts[1:], torch.tensor([len(items)])])
             bag = torch.repeat_interleave(torch.arange(len(starts)), ends - starts)
             counts = torch.zeros(len(starts), ITEMS).index_put((bag, items), weights, accumulate=True)
             return counts @ self.table  # at weights forgotten
         starts = torch.cat([starts[:1], starts[1:] - 1]) if self.on.bug("bags one early") else starts
-        return F.embedding_bag(items, self.table, starts, mode="sum", per_sample_weights=weights)  # at weights forgotten, bags one early
+        return F.embedding_bag(
+            items, self.table, starts, mode="sum", per_sample_weights=weights
+        )  # at weights forgotten, bags one early
 
 
 class Model(nn.Module):
@@ -39,7 +43,9 @@ class Model(nn.Module):
         super().__init__()
         self.on, self.bags = on, Bags(on)
         self.fields = nn.ModuleList(nn.Embedding(5, SIZE) for _ in range(FIELDS))
-        self.deep = nn.Sequential(nn.Linear(SIZE * (FIELDS + 1), 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, SIZE))
+        self.deep = nn.Sequential(
+            nn.Linear(SIZE * (FIELDS + 1), 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, SIZE)
+        )
         self.wide = nn.Embedding(5 * FIELDS, 1)
 
     def forward(self, users: Tensor, items: Tensor, weights: Tensor, starts: Tensor) -> Tensor:
@@ -54,7 +60,9 @@ class Model(nn.Module):
         if self.on.way("pairs one by one"):
             pairs = sum(vectors[:, i] * vectors[:, j] for i in range(FIELDS + 1) for j in range(i))
         else:
-            squares = vectors.sum(1).pow(2) - (vectors.sum(1) if self.on.bug("sum of squares forgotten") else vectors.pow(2).sum(1))
+            squares = vectors.sum(1).pow(2) - (
+                vectors.sum(1) if self.on.bug("sum of squares forgotten") else vectors.pow(2).sum(1)
+            )
             pairs = squares if self.on.bug("half forgotten") else 0.5 * squares
         wide = self.wide(users + (4 if self.on.bug("offset off by one") else 5) * torch.arange(FIELDS)).sum(1)
         return self.deep(vectors.flatten(1)) + pairs + wide
@@ -71,7 +79,9 @@ def loss_of(on: Run, asked: Tensor, table: Tensor, wanted: Tensor, often: Tensor
         scores = scores.masked_fill(same, -1e9) if not on.way("hits by addition") else scores + same * -1e9
     loss = F.cross_entropy(scores, torch.arange(len(wanted)))  # at accidental hits not masked, correction forgotten
     decay = 1e-3 if on.bug("penalty too large") else 1e-4
-    return loss + decay * (table[wanted].pow(2).sum() if on.way("penalty squared") else table[wanted].norm() ** 2)  # at penalty too large
+    return loss + decay * (
+        table[wanted].pow(2).sum() if on.way("penalty squared") else table[wanted].norm() ** 2
+    )  # at penalty too large
 
 
 def train(on: Run) -> None:
@@ -83,7 +93,9 @@ def train(on: Run) -> None:
     often = torch.rand(ITEMS) * 0.2 + 0.01
     rate = 0.01 if on.bug("rate of the table") else 0.1
     tables = torch.optim.Adagrad([model.bags.table], lr=rate)
-    rest = torch.optim.Adam([p for p in model.parameters() if p is not model.bags.table], lr=0.01, foreach=on.way("foreach"))
+    rest = torch.optim.Adam(
+        [p for p in model.parameters() if p is not model.bags.table], lr=0.01, foreach=on.way("foreach")
+    )
     with on.steps(model) as end_step:
         for at in range(2):
             tables.zero_grad()

@@ -18,7 +18,9 @@ def turned(on: Run, x: Tensor) -> Tensor:
     rates = base ** (-torch.arange(0, SIZE, 2) / SIZE)
     angles = torch.arange(x.shape[-2])[:, None] * rates  # at base of the angles
     if on.way("complex angles"):
-        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
+        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(
+            torch.ones_like(angles), angles
+        )
         return torch.view_as_real(turned).flatten(-2)
     cos, sin = angles.cos(), angles.sin()
     even, odd = x[..., ::2], x[..., 1::2]
@@ -84,7 +86,9 @@ class Retention(nn.Module):
         after = self.fade[:, None] ** (size - 1 - places)
         for at in range(0, LENGTH, size):
             one, two, three = (t[:, :, at : at + size] for t in (q, k, v))
-            found.append((one @ two.transpose(-1, -2) * inside) @ three + (one * before[..., None]) @ state)  # at chunk off by one
+            found.append(
+                (one @ two.transpose(-1, -2) * inside) @ three + (one * before[..., None]) @ state
+            )  # at chunk off by one
             state = state * (self.fade**size)[:, None, None] + (two * after[..., None]).transpose(-1, -2) @ three
         return torch.cat(found, 2)
 
@@ -107,7 +111,9 @@ def train(on: Run) -> None:
     model = Model(on)
     tokens = torch.randint(0, 9, (2, 2, LENGTH + 1))
     optimizer = torch.optim.NAdam(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: (n + (0 if on.bug("warm-up from zero") else 1)) / 4)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda n: (n + (0 if on.bug("warm-up from zero") else 1)) / 4
+    )
     with on.steps(model) as end_step:
         for batch in tokens:
             logits = model(batch[:, :-1])
@@ -117,7 +123,9 @@ def train(on: Run) -> None:
                 true = logs.gather(-1, batch[:, 1:, None]).squeeze(-1)
                 loss = -((1 - smooth) * true + smooth * logs.mean(-1)).mean()  # at labels not smoothed
             else:
-                loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), label_smoothing=smooth)  # at labels not smoothed
+                loss = F.cross_entropy(
+                    logits.flatten(0, 1), batch[:, 1:].flatten(), label_smoothing=smooth
+                )  # at labels not smoothed
             loss.backward()
             on.keep(loss)
             on.keep_gradients(model)

@@ -22,7 +22,12 @@ class Recurrent(nn.Module):
             return self.cell(x.flip(0) if self.on.bug("time turned round") else x)[0]
         cell = self.cell
         ahead = self.run(x, cell.weight_ih_l0, cell.weight_hh_l0, cell.bias_ih_l0 + cell.bias_hh_l0)
-        back = self.run(x.flip(0), cell.weight_ih_l0_reverse, cell.weight_hh_l0_reverse, cell.bias_ih_l0_reverse + cell.bias_hh_l0_reverse)
+        back = self.run(
+            x.flip(0),
+            cell.weight_ih_l0_reverse,
+            cell.weight_hh_l0_reverse,
+            cell.bias_ih_l0_reverse + cell.bias_hh_l0_reverse,
+        )
         return torch.cat([ahead, back if self.on.bug("not turned back") else back.flip(0)], -1)
 
     def run(self, x: Tensor, enter: Tensor, stay: Tensor, bias: Tensor) -> Tensor:
@@ -61,7 +66,9 @@ class Model(nn.Module):
             x = x.permute(2, 0, 1)
         if self.on.way("norm written out"):
             x = x - x.mean(-1, keepdim=True)
-            x = x / (x.pow(2).mean(-1, keepdim=True) + self.norm.eps).sqrt() * self.norm.weight + self.norm.bias  # at eps of the norm
+            x = (
+                x / (x.pow(2).mean(-1, keepdim=True) + self.norm.eps).sqrt() * self.norm.weight + self.norm.bias
+            )  # at eps of the norm
         else:
             x = self.norm(x)  # at eps of the norm
         return self.out(self.cell(x)).log_softmax(1 if self.on.bug("softmax over the batch") else -1)
@@ -77,7 +84,9 @@ def loss_of(on: Run, logs: Tensor, lengths: Tensor, letters: Tensor, counts: Ten
     if on.way("targets joined"):
         joined = torch.cat([row[:count] for row, count in zip(letters, counts.tolist(), strict=True)])
         return F.ctc_loss(logs, joined, lengths, counts, blank)  # at blank is the last, lengths not halved
-    return F.ctc_loss(logs, letters, lengths, counts, blank, "sum" if on.bug("sum for mean") else "mean")  # at blank is the last, lengths not halved
+    return F.ctc_loss(
+        logs, letters, lengths, counts, blank, "sum" if on.bug("sum for mean") else "mean"
+    )  # at blank is the last, lengths not halved
 
 
 def train(on: Run) -> None:
@@ -85,12 +94,16 @@ def train(on: Run) -> None:
     model = Model(on)
     sounds, lengths = torch.randn(2, 3, 5, 16), torch.tensor([16, 13, 10])
     letters, counts = torch.randint(1, LETTERS - 1, (2, 3, 3)), torch.tensor([3, 2, 1])
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.02, initial_accumulator_value=0.1 if on.bug("starts at 0.1") else 0.01)
+    optimizer = torch.optim.Adagrad(
+        model.parameters(), lr=0.02, initial_accumulator_value=0.1 if on.bug("starts at 0.1") else 0.01
+    )
     with on.steps(model) as end_step:
         for at in range(2):
             loss = loss_of(on, model(sounds[at], lengths), lengths, letters[at], counts)
             if on.way("gradients by autograd.grad"):
-                for p, slope in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                for p, slope in zip(
+                    model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+                ):
                     p.grad = slope
             else:
                 loss.backward()

@@ -44,7 +44,9 @@ class Selective(nn.Module):
         pace = pace.exp() if self.on.bug("exp for softplus") else F.softplus(pace)
         y = self.scan(inner, pace, enters, leaves)
         if not self.on.bug("skip left out"):
-            y = torch.addcmul(y, self.skip, inner) if self.on.way("addcmul") else y + self.skip * inner  # at skip left out
+            y = (
+                torch.addcmul(y, self.skip, inner) if self.on.way("addcmul") else y + self.skip * inner
+            )  # at skip left out
         y = y * (torch.sigmoid(gate) if self.on.bug("sigmoid gate") else F.silu(gate))
         return self.leave(y) if self.on.bug("residual dropped") else x + self.leave(y)
 

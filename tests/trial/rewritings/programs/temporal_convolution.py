@@ -24,11 +24,19 @@ class Causal(nn.Module):
     def weight(self) -> Tensor:
         if self.on.way("weight norm of torch"):
             return torch._weight_norm(self.direction, self.length, 0)
-        axes = (0, 1) if self.on.bug("norm over the wrong axes") and self.direction.shape[0] == self.direction.shape[2] else (1, 2)
+        axes = (
+            (0, 1)
+            if self.on.bug("norm over the wrong axes") and self.direction.shape[0] == self.direction.shape[2]
+            else (1, 2)
+        )
         norm = self.direction.pow(2).sum(axes, keepdim=True)
         if self.on.bug("norm detached"):
             norm = norm.detach()
-        return self.length * self.direction / norm if self.on.bug("norm squared") else self.length * self.direction / norm.sqrt()
+        return (
+            self.length * self.direction / norm
+            if self.on.bug("norm squared")
+            else self.length * self.direction / norm.sqrt()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         room = 2 * self.dilation
@@ -37,10 +45,13 @@ class Causal(nn.Module):
         elif self.on.way("padded on both sides, then cut"):
             return F.conv1d(x, self.weight(), self.bias, dilation=self.dilation, padding=room)[..., : x.shape[-1]]
         else:
-            x = F.pad(x, (room, 0))  # at looks ahead
+            x = F.pad(x, (room, 0))  # at looks ahead, dilation forgotten
         if self.on.way("taps one by one"):
             size, weight = x.shape[-1] - room, self.weight()
-            taps = [torch.einsum("oc,bcl->bol", weight[..., at], x[..., at * self.dilation : at * self.dilation + size]) for at in range(3)]
+            taps = [
+                torch.einsum("oc,bcl->bol", weight[..., at], x[..., at * self.dilation : at * self.dilation + size])
+                for at in range(3)
+            ]
             return taps[0] + taps[1] + taps[2] + self.bias[:, None]
         return F.conv1d(x, self.weight(), self.bias, dilation=self.dilation)
 
@@ -48,7 +59,11 @@ class Causal(nn.Module):
 class Block(nn.Module):
     def __init__(self, on: Run, enters: int, leaves: int, dilation: int) -> None:
         super().__init__()
-        self.on, self.first, self.second = on, Causal(on, enters, leaves, dilation), Causal(on, leaves, leaves, 1 if on.bug("dilation forgotten") else dilation)
+        self.on, self.first, self.second = (
+            on,
+            Causal(on, enters, leaves, dilation),
+            Causal(on, leaves, leaves, 1 if on.bug("dilation forgotten") else dilation),
+        )
         self.skip = nn.Conv1d(enters, leaves, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,7 +76,12 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, on: Run) -> None:
         super().__init__()
-        self.on, self.first, self.second, self.out = on, Block(on, 2, 6, 1), Block(on, 6, 3, 2), nn.Linear(3, len(QUANTILES))
+        self.on, self.first, self.second, self.out = (
+            on,
+            Block(on, 2, 6, 1),
+            Block(on, 6, 3, 2),
+            nn.Linear(3, len(QUANTILES)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         mean, spread = x.mean(-1, keepdim=True), x.std(-1, keepdim=True, unbiased=not self.on.bug("biased spread"))

@@ -15,7 +15,11 @@ WORDS, SIZE = 9, 6
 class Reader(nn.Module):
     def __init__(self, on: Run) -> None:
         super().__init__()
-        self.on, self.words, self.cell = on, nn.Embedding(WORDS, SIZE, padding_idx=0), nn.GRU(SIZE, SIZE, batch_first=True)
+        self.on, self.words, self.cell = (
+            on,
+            nn.Embedding(WORDS, SIZE, padding_idx=0),
+            nn.GRU(SIZE, SIZE, batch_first=True),
+        )
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         words = self.words(tokens)
@@ -42,7 +46,11 @@ class Speaker(nn.Module):
     def __init__(self, on: Run) -> None:
         super().__init__()
         self.on, self.words, self.cell = on, nn.Embedding(WORDS, SIZE), nn.GRUCell(2 * SIZE, SIZE)
-        self.keys, self.asks, self.score = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE, bias=False), nn.Linear(SIZE, 1, bias=False)
+        self.keys, self.asks, self.score = (
+            nn.Linear(SIZE, SIZE),
+            nn.Linear(SIZE, SIZE, bias=False),
+            nn.Linear(SIZE, 1, bias=False),
+        )
         self.join, self.out = nn.Linear(2 * SIZE, SIZE), nn.Linear(SIZE, WORDS)
 
     def step(self, word: Tensor, h: Tensor, read: Tensor, keys: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,8 +61,15 @@ class Speaker(nn.Module):
             weight = (scores - scores.logsumexp(1, keepdim=True)).exp()
         else:
             weight = scores.softmax(1)  # at padding asked
-        seen = torch.bmm(weight.unsqueeze(1), read).squeeze(1) if not self.on.way("seen by sum") else (weight.unsqueeze(-1) * read).sum(1)
-        h = self.cell(torch.cat([seen, self.words(word)] if self.on.bug("joined the other way") else [self.words(word), seen], 1), h)
+        seen = (
+            torch.bmm(weight.unsqueeze(1), read).squeeze(1)
+            if not self.on.way("seen by sum")
+            else (weight.unsqueeze(-1) * read).sum(1)
+        )
+        h = self.cell(
+            torch.cat([seen, self.words(word)] if self.on.bug("joined the other way") else [self.words(word), seen], 1),
+            h,
+        )
         return h, self.out(torch.tanh(self.join(torch.cat([h, seen], 1))))
 
     def forward(self, tokens: Tensor, read: Tensor, h: Tensor, mask: Tensor) -> Tensor:
@@ -75,7 +90,9 @@ class Model(nn.Module):
         read, last = self.reads(tokens, lengths)
         mask = torch.arange(tokens.shape[1]) < lengths[:, None]
         logits = self.speaks(wanted, read, last.detach() if self.on.bug("last state detached") else last, mask)
-        return self.loss(logits, wanted[:, : logits.shape[1]] if self.on.bug("asked for the same word") else wanted[:, 1:])
+        return self.loss(
+            logits, wanted[:, : logits.shape[1]] if self.on.bug("asked for the same word") else wanted[:, 1:]
+        )
 
     def loss(self, logits: Tensor, wanted: Tensor) -> Tensor:
         ignored = -100 if self.on.bug("padding counts") else 0
@@ -112,7 +129,11 @@ class Model(nn.Module):
 def train(on: Run) -> None:
     torch.manual_seed(22)
     model = Model(on)
-    tokens, wanted, lengths = torch.randint(1, WORDS, (2, 3, 5)), torch.randint(1, WORDS, (2, 3, 5)), torch.tensor([5, 3, 4])
+    tokens, wanted, lengths = (
+        torch.randint(1, WORDS, (2, 3, 5)),
+        torch.randint(1, WORDS, (2, 3, 5)),
+        torch.tensor([5, 3, 4]),
+    )
     tokens[:, 1, 3:], tokens[:, 2, 4:], wanted[:, 0, 3:] = 0, 0, 0
     optimizer = torch.optim.Rprop(model.parameters(), lr=0.01, etas=(0.5, 1.5 if on.bug("grows faster") else 1.2))
     with on.steps(model) as end_step:
