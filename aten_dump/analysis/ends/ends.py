@@ -368,7 +368,8 @@ def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Eval
     """Return the ends of both sides that belong together."""
     found = []
     theirs = {end.name: end for end in baseline if end.is_named}
-    found += [(end, theirs[end.name]) for end in target if end.is_named and end.name in theirs]
+    named = ((end, theirs.get(end.name)) for end in target if end.is_named)
+    found += [(end, one) for end, one in named if one is not None and one.value.numel == end.value.numel]
     nameless = [_by_leaf(ends, side) for ends, side in zip((target, baseline), sides, strict=True)]
     found += [(nameless[0][number], nameless[1][number]) for number in nameless[0].keys() & nameless[1].keys()]
     for kind in ("loss", "output", "read"):

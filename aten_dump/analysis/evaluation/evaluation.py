@@ -32,7 +32,7 @@ from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
-from ..signatures.signature import Signature, sign, sign_value, sum_of_scalars
+from ..signatures.signature import UNDEFINED, Signature, sign, sign_value, sum_of_scalars
 from .memory import UNREADABLE, Group, Memory, group_of
 from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
 from .plan import CallPlan, plan_of, without_floats
@@ -604,7 +604,7 @@ class Evaluation:
         if (meant := self._memory.meant(value)) is not None:
             tensor = meant
         if self._step.is_blank(value):
-            signature = Signature(value.numel, 0.0, 0.0, 0.0, value.numel)
+            signature = Signature(value.numel, 0.0, 0.0, 0.0, UNDEFINED)
         else:
             signature = sign(_unexpanded(self._step.defined(value, tensor)))
         self.signatures[value.id] = signature

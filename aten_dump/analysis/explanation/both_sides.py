@@ -152,6 +152,9 @@ def _with_ends(
     in_memory, others = LeftEnds(ends, sides, before), without_means(unmatched(*ends, sides), ends, sides)
     odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
     unknown = tuple(in_memory.unknown)
+    if all(_is_lost(sides[side], end) for side in (0, 1) for end in odd[side]):
+        unknown = (*unknown, *dict.fromkeys(f"{end.name}, of which nothing is finite" for end in odd[0] or odd[1]))
+        odd = [], []
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
     is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
     if any(odd) or near or is_trained:
@@ -160,6 +163,14 @@ def _with_ends(
     odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
     unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
     return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near)
+
+
+def _is_lost(evaluation: Evaluation, end: End) -> bool:
+    """Return True if nothing of an end is finite: what both sides end so tells nothing of what they compute."""
+    found = evaluation.signatures.get(end.value.id)
+    if end.buffer is not None:
+        found = evaluation.left_as(end.buffer)
+    return found is not None and found.has_no_contents
 
 
 def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: list[End]) -> bool:

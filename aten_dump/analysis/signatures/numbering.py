@@ -6,7 +6,7 @@ Theory of operation
     say, and their results get the same numbers.
     A value that is no more than rounding (a sum that cancels to nothing) has no digits to go by. All such values of a
     size share a number, and so does every value that is as small as their noise. One whose digits rounding decides at
-    full size, such as the sign of such a sum, is known by its key alone.
+    full size, such as the sign of such a sum, is known by its key alone, and so is one without a finite element.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Numbering:
 
     def number(self, signature: Signature) -> int:
         """Return the number of a signature, a new one if none is the same."""
+        if signature.has_no_contents:
+            return self.new()
         if signature.noise > _VAGUE * signature.norm:
             if signature.noise > _NOTHING * math.sqrt(signature.numel):
                 return self.new()

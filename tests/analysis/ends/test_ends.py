@@ -224,14 +224,14 @@ def last(loss: Tensor) -> None:
     loss[2:].backward(torch.full((2, 1), 0.25))
 
 
-@pytest.mark.parametrize("calls", [(by_row,), (scaled,), (first, last)], ids=str)
+@pytest.mark.parametrize("calls", [(by_row,), (scaled,), (first, last)], ids=["by row", "scaled", "in parts"])
 def test_a_loss_is_what_backward_differentiates(calls: Any, record: Callable[..., Any]) -> None:
     pair = asked(record, *calls), asked(record, mean)
     for found in (compare(*pair), compare(*pair[::-1])):
         assert found.exit_code == 0, found.answer()
 
 
-@pytest.mark.parametrize("calls", [(first,), (first, first), (first, first, last)], ids=str)
+@pytest.mark.parametrize("calls", [(first,), (first, first), (first, first, last)], ids=["lacking", "twice", "one twice"])
 def test_a_part_of_a_loss_that_is_lacking_or_there_twice_is_found(calls: Any, record: Callable[..., Any]) -> None:
     pair = asked(record, *calls), asked(record, first, last)
     for found in (compare(*pair), compare(*pair[::-1])):

@@ -1,0 +1,180 @@
+"""Work done in parts: rows of a batch, chunks of a sequence with a cache, layers that one side splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump.analysis.parts.blocks import Block, Blocks, Rows
+
+WIDTH, HEADS, VOCABULARY, LENGTH = 16, 2, 40, 8
+Cache = list[Tensor]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, cache: Cache) -> Tensor:
+        size, length, _ = x.shape
+        q, k, v = (p.view(size, length, HEADS, -1).transpose(1, 2) for p in self.qkv(x).chunk(3, -1))
+        if cache:
+            k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
+        cache[:] = [k, v]
+        unseen = ~torch.ones(length, k.shape[2], dtype=torch.bool).tril(k.shape[2] - length)
+        weights = (q @ k.transpose(-1, -2) * 0.35).masked_fill(unseen, -torch.inf).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).reshape(size, length, WIDTH))  # type: ignore[no-any-return]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(32, WIDTH)
+        self.attentions = nn.ModuleList(Attention() for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, ids: Tensor, caches: list[Cache], start: int = 0) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(start, start + ids.shape[1]))
+        for attention, cache in zip(self.attentions, caches, strict=True):
+            x = x + attention(x, cache)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+
+IDS = torch.arange(3 * LENGTH).mul(7).remainder(VOCABULARY).reshape(3, LENGTH)  # no two neighbours are equal
+
+
+def fresh() -> list[Cache]:
+    return [[], []]
+
+
+def whole(model: Model) -> None:
+    model(IDS[:1].clone(), fresh())
+
+
+def batch(model: Model) -> None:
+    model(IDS, fresh())
+
+
+def row(model: Model, start: int = 0) -> None:
+    model(IDS[1:2].clone(), fresh(), start)
+
+
+def padded(model: Model) -> None:
+    model(F.pad(IDS[1:2], (0, 4)), fresh())
+
+
+def decoded(model: Model, off: int = 0) -> None:
+    caches = fresh()
+    model(IDS[:1, :5].clone(), caches)
+    for place in range(5, LENGTH):
+        model(IDS[:1, place : place + 1].clone(), caches, place + off)
+
+
+def in_chunks(model: Model) -> None:
+    caches = fresh()
+    for place in range(0, LENGTH, 3):
+        model(IDS[:1, place : place + 3].clone(), caches, place)
+
+
+def recorded(path: Path, work: Callable[[Model], None]) -> Path:
+    model = Model().eval()
+    with torch.no_grad(), DumpMode(DumpConfig(path=path, data="tensor"), model=model) as dump:
+        work(model)
+        dump.step()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("part", "all_of_it", "said"),
+    [
+        (row, batch, "is 1 of 3 along dimension 0"),
+        (decoded, whole, "is 5 of 8 along dimension 1"),
+        (in_chunks, whole, "is 3 to 5 of 8 along dimension 1"),
+        (row, padded, "is 0 to 7 of 12 along dimension 1"),
+    ],
+    ids=["row of a batch", "decoded", "in chunks", "padded"],
+)
+def test_parts_agree_with_the_whole_and_say_which_they_are(
+    tmp_path: Path, part: Callable[[Model], None], all_of_it: Callable[[Model], None], said: str
+) -> None:
+    one, other = recorded(tmp_path / "part", part), recorded(tmp_path / "whole", all_of_it)
+    for pair in ((one, other), (other, one)):
+        found = compare(*pair)
+        assert found.exit_code == 0, found.answer()
+        assert said in found.answer()
+
+
+def test_a_position_off_by_one_is_found_where_it_enters(tmp_path: Path) -> None:
+    target = recorded(tmp_path / "off", lambda model: decoded(model, off=1))
+    found = compare(target, recorded(tmp_path / "whole", whole))
+    assert found.exit_code == 1 and found.cause is not None, found.answer()
+    place = found.cause.row.place
+    assert place.op == "aten::add.Tensor" and " in Model.forward" in place.source, found.answer()
+
+
+def test_a_row_at_other_positions_is_found(tmp_path: Path) -> None:
+    target = recorded(tmp_path / "off", lambda model: row(model, start=1))
+    found = compare(target, recorded(tmp_path / "batch", batch))
+    assert found.exit_code == 1 and found.cause is not None
+    assert found.cause.row.place.op == "aten::arange.start", found.answer()
+
+
+class Split(nn.Module):
+    """One layer, or the same as three."""
+
+    def __init__(self, parts: int, swapped: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        weight, bias = torch.randn(12, 8) / 3, torch.randn(12) / 5
+        self.layers = nn.ModuleList(nn.Linear(8, 12 // parts) for _ in range(parts))
+        self.out = nn.Linear(4, 3)
+        order = [1, 0, 2] if swapped else range(parts)
+        with torch.no_grad():
+            for place, layer in zip(order, self.layers, strict=True):
+                layer.weight.copy_(weight.chunk(parts)[place])
+                layer.bias.copy_(bias.chunk(parts)[place])
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = [layer(x) for layer in self.layers]
+        q, k, v = made if len(made) == 3 else made[0].chunk(3, -1)
+        return self.out(F.scaled_dot_product_attention(q, k, v))  # type: ignore[no-any-return]
+
+
+def trained(path: Path, model: nn.Module) -> Path:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with DumpMode(DumpConfig(path=path, data="tensor"), model=model) as dump:
+        for step in range(2):
+            x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            F.cross_entropy(model(x).flatten(0, 1), torch.arange(12) % 3).backward()
+            optimizer.step()
+            dump.step()
+    return path
+
+
+def test_a_layer_agrees_with_the_same_one_in_pieces(tmp_path: Path) -> None:
+    one, other = trained(tmp_path / "one", Split(1)), trained(tmp_path / "three", Split(3))
+    for pair in ((one, other), (other, one)):
+        assert compare(*pair).exit_code == 0, compare(*pair).answer()
+
+
+def test_pieces_that_were_swapped_are_found(tmp_path: Path) -> None:
+    found = compare(trained(tmp_path / "swapped", Split(3, swapped=True)), trained(tmp_path / "one", Split(1)))
+    assert found.exit_code == 1 and found.cause is not None
+    assert found.cause.row.place.phase == "forward", found.answer()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_block_is_found_where_it_lies(dim: int) -> None:
+    large = torch.randn(5, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    blocks = Blocks({1: Rows(torch.randn(5, 7, 3, dtype=torch.float64)), 2: Rows(large)})
+    assert blocks.find(Rows(large.narrow(dim, 2, 3))) == [(2, Block(dim, 2, 3, large.shape[dim]))]
+    assert blocks.find(Rows(large.narrow(dim, 2, 3).flip(dim))) == []
