@@ -153,4 +153,4 @@ def _compared(
         proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
         meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans), **parts,
     )  # fmt: skip
-    return evidence, LeftBefore(*found.sides, before)
+    return evidence, LeftBefore(*found.sides, found.covered)

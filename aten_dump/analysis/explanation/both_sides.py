@@ -20,6 +20,7 @@ from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
+from ..parts.blocks import Covered
 from ..parts.parts import PartsFound, may_be_in_parts
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import reads_the_same, told_apart
@@ -38,6 +39,7 @@ class Evaluated:
     unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
     unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
     near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
+    covered: tuple[Covered, ...] = ()  # values of one side that parts of the other side cover
     notes: tuple[str, ...] = ()  # which parts of the other side's work one side does
 
     @property
@@ -108,7 +110,8 @@ def _settled(
     moved.rounded, moved.rounds = alone[0], unseen
     moved.run()
     noise = [sides[0].noise_beside(moved), {}]
-    in_parts = may_be_in_parts(found.ends, found.sources)
+    sources = found.sources
+    in_parts = sources.were_in_parts or may_be_in_parts(found.ends, (sources.target, sources.baseline))
     if rounded[1] or alone[1] or unseen or in_parts:
         other = Evaluation(steps[1], Shared(), {**contents[1], **rounded[1]}, jitter=JITTER)
         other.rounded, other.rounds = alone[1], unseen
@@ -121,7 +124,7 @@ def _settled(
     if found.differs and in_parts:
         parts = _parts(sides, steps, contents, found)
         if parts.meet():
-            found = replace(ask(sides), notes=tuple(parts.notes))
+            found = replace(ask(sides), notes=tuple(parts.notes), covered=tuple(parts.covered))
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import torch
 
+from ...dump import Value
 from ..signatures.signature import TOLERANCE
 
 _ANGLES: Final = (0.7390851, 1.9021605)
@@ -39,6 +40,15 @@ class Block:
         last = self.start + self.length - 1
         where = str(self.start) if self.length == 1 else f"{self.start} to {last}"
         return f"{where} of {self.size} along dimension {self.dim}"
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """A value of one side that parts of the other side cover."""
+
+    side: int
+    whole: Value
+    pieces: tuple[tuple[Value, Block], ...]
 
 
 class Rows:

@@ -18,22 +18,24 @@ import torch
 from ...dump import Value
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
-from ..sources.stand_ins import Sources
-from .blocks import Block, Blocks, Rows, can_be_block, dimension_of
+from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimension_of
 
 _MOST_ELEMENTS: Final = 1 << 22
 _MOST_NOTES: Final = 3
 
 Sides = tuple[Evaluation, Evaluation]
+Piece = tuple[int, Block]  # id of a part, and where it lies
 
 
-def may_be_in_parts(ends: tuple[Sequence[End], Sequence[End]], sources: Sources) -> bool:
-    """Return True if one side may do in parts what the other does at once: by its losses, outputs or sources."""
+def may_be_in_parts(
+    ends: tuple[Sequence[End], Sequence[End]], sources: tuple[Sequence[Value], Sequence[Value]]
+) -> bool:
+    """Return True if one side may do in parts what the other does at once: by its losses, outputs or odd sources."""
     losses = [sum(end.kind == "loss" for end in side) for side in ends]
     if losses[0] != losses[1]:
         return True
     outputs = [[tuple(end.value.shape) for end in side if end.kind == "output"] for side in ends]
-    given = [[tuple(value.shape) for value in side] for side in (sources.target, sources.baseline)]
+    given = [[tuple(value.shape) for value in side] for side in sources]
     return any(_is_part(one, other) for ours, theirs in (outputs, given) for one in set(ours) for other in set(theirs))
 
 
@@ -51,6 +53,7 @@ class PartsFound:
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
         self._own = tuple({end.value.id for end in side} for side in ends)
         self.notes: list[str] = []
+        self.covered: list[Covered] = []
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what a side makes, while it is evaluated once more."""
@@ -58,8 +61,9 @@ class PartsFound:
             self._rows[side][value.id] = Rows(tensor)
 
     def _is_odd(self, side: int, value: Value) -> bool:
-        if value.id in self._own[side]:
-            return True  # an end that is nothing but rounding may have any number of its size
+        known = self._sides[side].signatures.get(value.id)
+        if value.id in self._own[side] or (known is not None and known.noise > known.norm):
+            return True  # what is nothing but rounding may have any number of its size
         numbers = self._numbers(side, value)
         return bool(numbers) and not any(number in self._sides[1 - side].holders for number in numbers)
 
@@ -74,7 +78,7 @@ class PartsFound:
 
     def meet(self) -> bool:
         """Let both sides have the numbers of parts that were found; return True if there were some."""
-        covered: tuple[dict[int, list[Block]], dict[int, list[Block]]] = (defaultdict(list), defaultdict(list))
+        covered: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = (defaultdict(list), defaultdict(list))
         blocks = Blocks(self._rows[0]), Blocks(self._rows[1])
         parts: list[tuple[int, Value]] = []
         for side in (0, 1):
@@ -85,15 +89,23 @@ class PartsFound:
                     parts.append((side, rank.value_by_id(number)))
                     self._note(side, parts[-1][1], found)
                 for held, block in found:
-                    covered[1 - side][held].append(block)
+                    covered[1 - side][held].append((number, block))
         for side, value in parts:
             self._let_have(1 - side, self._numbers(side, value))
         for side in (0, 1):
             for number, seen in covered[side].items():
                 whole = self._sides[side].flow.rank.value_by_id(number)
-                if _is_covered(seen) or self._is_output(side, whole):
+                is_covered = _is_covered([block for _, block in seen])
+                if is_covered or self._is_output(side, whole):
                     self._let_have(1 - side, self._numbers(side, whole))
+                if is_covered:
+                    self._note_covered(side, whole, seen)
         return bool(parts)
+
+    def _note_covered(self, side: int, whole: Value, seen: Sequence[Piece]) -> None:
+        """Note what covers a value: the step after may begin with it."""
+        rank = self._sides[1 - side].flow.rank
+        self.covered.append(Covered(side, whole, tuple((rank.value_by_id(part), block) for part, block in seen)))
 
     def _noise(self, side: int, number: int) -> float:
         """Return how far rounding may move a value, by id."""

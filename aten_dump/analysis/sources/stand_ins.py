@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -21,6 +21,7 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import of_parts
+from ..parts.blocks import Block, Covered
 from ..rerun.run_region import start_tensors
 from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
@@ -39,6 +40,11 @@ class Sources:
     target: list[Value] = field(default_factory=list)  # that stand for nothing
     baseline: list[Value] = field(default_factory=list)
     before: LeftBefore | None = None
+
+    @property
+    def were_in_parts(self) -> bool:
+        """True if the step before left on one side what is parts of the other's."""
+        return self.before is not None and bool(self.before.covered)
 
     def were_left(self, target: Value, baseline: Value) -> bool:
         """Return True if the step before left both, each on its side."""
@@ -71,7 +77,8 @@ class Recorded:
 class LeftBefore:
     """What the step before left, on both sides: contents that the step after begins with, by number."""
 
-    def __init__(self, target: Evaluation, baseline: Evaluation, before: LeftBefore | None = None) -> None:
+    def __init__(self, target: Evaluation, baseline: Evaluation, covered: Sequence[Covered] = ()) -> None:
+        self.covered = covered  # values of one side that parts of the other side cover
         self._sides = target, baseline
         self._recorded = Recorded()
         self._by_size: dict[tuple[int, int], dict[Contents, set[int]]] = {}
@@ -145,6 +152,7 @@ def match_sources(
     matching.pair("left", matching.left)
     matching.pair("equal", matching.equal)
     matching.pair("cast", matching.cast)
+    matching.pair_parts()
     if by_role:
         matching.pair("role", matching.in_role)
     return matching.result()
@@ -156,6 +164,7 @@ class _Matching:
     def __init__(self, target: Evaluation, flow: DataFlow, before: LeftBefore | None, recorded: Recorded) -> None:
         self._found = Sources(before=before)
         self._before = before
+        self._recorded = recorded
         ours, theirs = list(target.sources.values()), sources_in(flow)
         self._ours, self._theirs = of_parts(ours, theirs), of_parts(theirs, ours)
         self._known = {value.id: recorded.contents(value) for value in self._ours}
@@ -191,6 +200,41 @@ class _Matching:
             return False
         self._found.pairs.append((match, value, how))
         return True
+
+    def pair_parts(self) -> None:
+        """Let what the step before left in parts, or as a part, stand for the baseline's sources."""
+        for value in list(self._theirs) if self._before is not None and self._before.covered else ():
+            pieces = self._pieces(value)
+            try:
+                contents = None if pieces is None else _assembled(value, pieces)
+            except UNREADABLE:
+                contents = None
+            if pieces is not None and contents is not None:
+                self._found.stand_ins[value.id] = contents
+                self._found.pairs += [(one, value, "left") for one, _, _ in pieces]
+                self._theirs.remove(value)
+
+    def _pieces(self, value: Value) -> list[tuple[Value, Block, bool]] | None:
+        """Return the target's sources of which a baseline's is made, or a part: with where, and if it is the part."""
+        contents = self._others[value.id]
+        for one in self._before.covered if self._before is not None and contents is not None else ():
+            if one.side == 1 and one.whole.shape == value.shape and self._recorded.contents(one.whole) == contents:
+                found = [(self._left_as(part), block) for part, block in one.pieces]
+                pieces = [(part, block, False) for part, block in found if part is not None]
+                if pieces:
+                    return pieces
+            for part, block in one.pieces if one.side == 0 else ():
+                if part.shape == value.shape and self._recorded.contents(part) == contents:
+                    whole = self._left_as(one.whole)
+                    if whole is not None:
+                        return [(whole, block, True)]
+        return None
+
+    def _left_as(self, value: Value) -> Value | None:
+        """Return the target's source that holds what a value of the step before was."""
+        contents = self._recorded.contents(value)
+        found = self._by_contents.get(contents, []) if contents is not None else []
+        return next((one for one in found if one.shape == value.shape), None)
 
     def left(self, value: Value) -> list[Value]:
         """Return what the step before left, and there was the same as what this was."""
@@ -228,6 +272,19 @@ class _Matching:
         self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
         self._found.baseline = self._theirs
         return self._found
+
+
+def _assembled(value: Value, pieces: Sequence[tuple[Value, Block, bool]]) -> torch.Tensor | None:
+    """Return the contents of a source, put together of its parts or taken out of the whole; None if parts lack."""
+    if pieces[0][2]:
+        whole, block, _ = pieces[0]
+        part = start_tensors([whole])[whole.id].narrow(block.dim, block.start, block.length)
+        return part.reshape(value.shape).clone()
+    found = torch.full(value.shape, torch.nan, dtype=torch.float64)
+    for one, block, _ in pieces:
+        place = found.narrow(block.dim, block.start, block.length)
+        place.copy_(start_tensors([one])[one.id].reshape(place.shape))
+    return None if bool(found.isnan().any()) else found
 
 
 def rounded_sources(sides: tuple[DataFlow, DataFlow], sources: Sources, side: int) -> dict[int, torch.Tensor]:
