@@ -84,6 +84,8 @@ def is_evaluated(task: Task) -> bool:
 def _has_all(rank: RankDump) -> bool:
     """Return True if a recording has all that an evaluation needs: the bytes of all ops."""
     config = rank.config
+    if config.get("source"):
+        return False  # other tools do not keep all arguments
     if config.get("data") not in ("tensor", "full") or config.get("sample"):
         return False
     if config.get("io", "all") != "all" or not records_all_ops(rank) or rank.lacks:

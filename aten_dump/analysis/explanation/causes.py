@@ -20,7 +20,7 @@ from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
-from .other_sources import computing, other_source
+from .other_sources import computing, holds_permuted, other_source
 from .unread import unread
 from .unwritten import unwritten
 
@@ -182,9 +182,11 @@ class Causes:
             if one is None or other is None:
                 return firsts
             given = self._numbers_read(side, one)
-            if given & self._numbers_read(1 - side, other) or self._reads_odd_source(1 - side, other):
+            if given & self._numbers_read(1 - side, other):
                 return firsts
             if given:
+                if self._reads_odd_source(1 - side, other):
+                    return firsts
                 shared = {
                     number: (len(given & self._numbers_read(1 - side, call)), call.op == one.op)
                     for number, call in cones[1 - side].calls.items()
@@ -193,10 +195,14 @@ class Causes:
                 if shared[best][0]:
                     beside = cones[1 - side].calls[best]
                     return [beside, one] if side else [one, beside]
+                return firsts
         return firsts
 
     def _reads_odd_source(self, side: int, call: Call) -> bool:
-        return any(self._is_odd_source(side, value) for _, value in self._sides[side].flow.reads(call))
+        """Return True if a call reads a source that the other side does not have, in another order either."""
+        read = (value for _, value in self._sides[side].flow.reads(call) if self._is_odd_source(side, value))
+        others = (self._sources.target, self._sources.baseline)[1 - side]
+        return any(not any(holds_permuted(value, other) for other in others) for value in read)
 
     def _numbers_read(self, side: int, call: Call) -> set[int]:
         numbers = (self._sides[side].numbers.get(value.id) for _, value in self._sides[side].flow.reads(call))

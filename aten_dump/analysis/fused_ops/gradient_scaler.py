@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import torch
 from torch import Tensor
-
-_UNSCALE: Final[Any] = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_
-_UPDATE: Final[Any] = torch.ops.aten._amp_update_scale_
 
 
 def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse: Tensor) -> None:
-    """Multiply each gradient by the inverse of the scale; torch's own kernel takes no inverse in float64."""
-    if inverse.dtype == torch.float32:
-        _UNSCALE(gradients, found_inf, inverse)
-        return
+    """Multiply each gradient by the inverse of the scale; torch's own kernel takes none in float64."""
     for gradient in gradients:
         if not gradient.isfinite().all():
             found_inf.fill_(1)
@@ -24,9 +15,6 @@ def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse: Tensor) -> Non
 
 def update_scale_(scale: Tensor, tracker: Tensor, found_inf: Tensor, *settings: float) -> Tensor:
     """Lower the scale after an overflow, raise it after so many steps without one."""
-    if scale.dtype == torch.float32:
-        found: Tensor = _UPDATE(scale, tracker, found_inf, *settings)
-        return found
     growth, backoff, interval = settings
     if found_inf.item():
         scale.mul_(backoff)

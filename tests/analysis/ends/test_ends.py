@@ -231,7 +231,9 @@ def test_a_loss_is_what_backward_differentiates(calls: Any, record: Callable[...
         assert found.exit_code == 0, found.answer()
 
 
-@pytest.mark.parametrize("calls", [(first,), (first, first), (first, first, last)], ids=["lacking", "twice", "one twice"])
+@pytest.mark.parametrize(
+    "calls", [(first,), (first, first), (first, first, last)], ids=["lacking", "twice", "one twice"]
+)
 def test_a_part_of_a_loss_that_is_lacking_or_there_twice_is_found(calls: Any, record: Callable[..., Any]) -> None:
     pair = asked(record, *calls), asked(record, first, last)
     for found in (compare(*pair), compare(*pair[::-1])):
