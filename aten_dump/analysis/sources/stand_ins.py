@@ -193,13 +193,19 @@ class _Matching:
 
     def _stands_in(self, matches: list[Value], value: Value, how: How) -> bool:
         role = self._places[1].get(value.id)
-        match = next((one for one in matches if self._places[0].get(one.id) == role), matches[0])
+        match = next((one for one in matches if self._places[0].get(one.id) == role), None)
+        match = match or min(matches, key=lambda one: self._unlike(one, value))
         try:
             self._found.stand_ins[value.id] = start_tensors([match])[match.id].reshape(value.shape)
         except UNREADABLE:
             return False
         self._found.pairs.append((match, value, how))
         return True
+
+    def _unlike(self, one: Value, other: Value) -> float:
+        """Return how unlike two sources are in size: moments that are nothing but rounding have one number."""
+        sizes = [0.0 if found is None else found[1] for found in (self._known[one.id], self._others[other.id])]
+        return abs(sizes[0] - sizes[1]) / (max(sizes) or 1.0)
 
     def pair_parts(self) -> None:
         """Let what the step before left in parts, or as a part, stand for the baseline's sources."""
