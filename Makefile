@@ -85,7 +85,7 @@ sanitize: $(READY) ## Run the tests of the C files under ASAN and UBSAN (needs g
 	@cp -R aten_dump tests benchmarks examples README.md pyproject.toml hatch_build.py build/sanitized
 	@cp -R build/sanitized/made/lib/aten_dump build/sanitized
 	cd build/sanitized && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. PYTHONMALLOC=malloc ../../$(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS)
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. PYTHONMALLOC=malloc ../../$(RUN) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) $(SANITIZED_TESTS)
 
 test-compiled: compiled ## Run the tests that record with the compiled modules
 	cd build/compiled && ../../$(RUN) -m pytest $(PYTEST_ARGS) -m "not slow" $(COMPILED_TESTS)

@@ -204,8 +204,9 @@ class _Matching:
 
     def _unlike(self, one: Value, other: Value) -> float:
         """Return how unlike two sources are in size: moments that are nothing but rounding have one number."""
-        sizes = [0.0 if found is None else found[1] for found in (self._known[one.id], self._others[other.id])]
-        return abs(sizes[0] - sizes[1]) / (max(sizes) or 1.0)
+        sizes = [0.0 if found is None else float(found[1]) for found in (self._known[one.id], self._others[other.id])]
+        most = max(sizes)
+        return abs(sizes[0] - sizes[1]) / most if most else 0.0
 
     def pair_parts(self) -> None:
         """Let what the step before left in parts, or as a part, stand for the baseline's sources."""
