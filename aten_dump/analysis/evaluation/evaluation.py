@@ -615,8 +615,9 @@ class Evaluation:
 
     def _sign_parts(self, value: Value, tensor: torch.Tensor) -> None:
         """Sign the parts of a long tensor: the other side may have them as tensors of their own."""
-        for part in parts_of(value):
-            row = tensor.contiguous()
+        parts = parts_of(value)
+        row = tensor.contiguous() if parts else tensor
+        for part in parts:
             start = row.storage_offset() + part.storage_offset - value.storage_offset
             self._sign(part, row.as_strided(part.shape, part.stride, start))
 

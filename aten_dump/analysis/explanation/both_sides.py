@@ -124,7 +124,7 @@ def _settled(
     if found.differs and in_parts:
         parts = _parts(sides, steps, contents, found)
         if parts.meet():
-            found = replace(ask(sides), notes=tuple(parts.notes), covered=tuple(parts.covered))
+            found = replace(ask(sides), notes=parts.notes, covered=tuple(parts.covered))
     return found
 
 
@@ -169,7 +169,7 @@ def _with_ends(
 
 
 def _is_lost(evaluation: Evaluation, end: End) -> bool:
-    """Return True if nothing of an end is finite: what both sides end so tells nothing of what they compute."""
+    """Return True if no element of an end is finite: where both sides end so, nobody can compare them."""
     found = evaluation.signatures.get(end.value.id)
     if end.buffer is not None:
         found = evaluation.left_as(end.buffer)

@@ -125,7 +125,7 @@ class Causes:
                 if calls is not None and end.buffer is not None and not calls[1].mutated:  # what writes it is the cause
                     here, there = calls
                     name = name_of(self._sides[side].flow, end.buffer)
-                    text = f"{name} is read in the {SIDES[side]} only, and changed there"
+                    text = f"only the {SIDES[side]} reads {name}, and changes it"
                     return Cause("rewired", here if side else there, there if side else here, text)
         return None
 
@@ -199,7 +199,7 @@ class Causes:
         return firsts
 
     def _reads_odd_source(self, side: int, call: Call) -> bool:
-        """Return True if a call reads a source that the other side does not have, in another order either."""
+        """Return True if a call reads a source that the other side does not have, not even in another order."""
         read = (value for _, value in self._sides[side].flow.reads(call) if self._is_odd_source(side, value))
         others = (self._sources.target, self._sources.baseline)[1 - side]
         return any(not any(holds_permuted(value, other) for other in others) for value in read)

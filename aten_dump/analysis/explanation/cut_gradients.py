@@ -19,11 +19,11 @@ from ...dump import Call, Value
 from ..cone.cone import Cone
 from ..ends.ends import End, lost_gradients, number_of
 from ..evaluation.evaluation import Evaluation
+from .left_alone import SIDES
 from .unread import unread
 
 _MOST_NAMED: Final = 3
 _DETACH: Final = "aten::detach"
-_SIDES: Final = ("target", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class CutGradients:
         call, flows = min(cuts or frozen, key=lambda found: found[0].id, default=(None, False))
         if call is None:
             return None
-        here, there = _SIDES[side], _SIDES[1 - side]
+        here, there = SIDES[side], SIDES[1 - side]
         text = f"no gradient flows back through it in the {here}, in the {there} one does" if flows else ""
         told = f"{self._names(1 - side, missing)} a gradient in the {there} only" if missing else ""
         if not flows:
@@ -80,9 +80,7 @@ class CutGradients:
         for end in missing:
             if end.leaf is not None and (calls := unread(self._sides, side, end.leaf)) is not None:
                 here, there = calls
-                text = (
-                    f"{end.name} has a gradient in the {_SIDES[1 - side]} only: in the {_SIDES[side]} no call reads it"
-                )
+                text = f"{end.name} has a gradient in the {SIDES[1 - side]} only: in the {SIDES[side]} no call reads it"
                 found.append(CutGradient(1 - side, there, text) if here is None else CutGradient(side, here, text))
         return min(found, key=lambda cut: cut.call.id, default=None)
 

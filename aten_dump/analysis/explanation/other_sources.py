@@ -7,6 +7,7 @@ import torch
 from ...dump import Call, Value
 from ..cone.cone import Cone
 from ..evaluation.evaluation import Evaluation
+from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..signatures.signature import is_same, sign_value
 from ..sources.stand_ins import Sources
@@ -46,5 +47,8 @@ def holds_permuted(one: Value, other: Value) -> bool:
     """Return True if two values hold the same elements in another order, as weights that a port lays out otherwise."""
     if one.numel != other.numel or one.dtype_name != other.dtype_name or not (one.has_data and other.has_data):
         return False
-    ours, theirs = (value.shared_tensor().to_dense().flatten().sort().values for value in (one, other))
+    try:
+        ours, theirs = (value.shared_tensor().to_dense().flatten().sort().values for value in (one, other))
+    except UNREADABLE:  # complex numbers have no order
+        return False
     return torch.equal(ours, theirs)

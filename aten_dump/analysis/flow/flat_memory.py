@@ -74,7 +74,7 @@ def with_parts(rank: RankDump) -> RankDump:
 
 
 def has_parts(value: Value) -> bool:
-    """Tell whether a value is a long tensor that has parts."""
+    """Return True if a value is a long tensor that has parts."""
     rank = value.rank
     return isinstance(rank, RankWithParts) and value.id in rank.parts
 
@@ -83,6 +83,11 @@ def parts_of(value: Value) -> list[Value]:
     """Return the parts of a long tensor, as values; of any other value, nothing."""
     rank = value.rank
     return [rank.value_by_id(part) for part in rank.parts.get(value.id, ())] if isinstance(rank, RankWithParts) else []
+
+
+def long_tensors(rank: RankDump) -> list[Value]:
+    """Return the values of a recording that have parts."""
+    return [rank.value_by_id(number) for number in rank.parts] if isinstance(rank, RankWithParts) else []
 
 
 def of_parts(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:
@@ -217,7 +222,7 @@ def _numel(value: records.Value) -> int:
 
 
 def _is_dense(value: records.Value) -> bool:
-    """Tell whether a value has its elements in memory one after the other, in row-major order."""
+    """Return True if a value has its elements in memory one after the other, in row-major order."""
     expected = 1
     for size, step in zip(reversed(value.shape), reversed(value.stride), strict=True):
         if size != 1 and step != expected:

@@ -19,7 +19,7 @@ from ...dump import Call, Value
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
 from ..flow.data_flow import DataFlow
-from ..flow.flat_memory import has_parts, parts_of
+from ..flow.flat_memory import has_parts, long_tensors, parts_of
 from ..flow.leaves import accumulations
 from ..rerun.shared_memory import extent
 from .last_reads import LastReads
@@ -88,9 +88,10 @@ class LeftMemory:
         """The long tensors from outside that the program wrote, by storage: each whole first, then its parts."""
         first: dict[int, Value] = {}
         last: dict[int, Value] = {}
-        apart = self._literals | self._of_gradients
-        for value in self._flow.rank.values:
-            if value.from_outside and value.storage not in apart and has_parts(value):
+        values = long_tensors(self._flow.rank)
+        apart = self._literals | self._of_gradients if values else set()
+        for value in values:
+            if value.from_outside and value.storage not in apart:
                 known = first.setdefault(value.storage, value)
                 first[value.storage] = min(known, value, key=lambda one: one.version)
                 last[value.storage] = max(last.get(value.storage, value), value, key=lambda one: one.version)

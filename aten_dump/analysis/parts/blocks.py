@@ -20,6 +20,8 @@ from ..signatures.signature import TOLERANCE
 
 _ANGLES: Final = (0.7390851, 1.9021605)
 _MOST_DIMENSIONS: Final = 5
+_MOST_ELEMENTS: Final = 1 << 22
+_MOST_ROWS: Final = 1 << 18  # of each some 40 bytes are kept
 _SMALLEST: Final = 1e-12
 _CANCELLED: Final = 1e-7  # relative to a tensor: what the norms of its blocks, as differences of sums, may be off
 _MOST_HITS: Final = 256  # blocks of one norm that are looked at: zeros and padding repeat
@@ -38,7 +40,7 @@ class Block:
     def __str__(self) -> str:
         """Return where it lies, in words."""
         last = self.start + self.length - 1
-        where = str(self.start) if self.length == 1 else f"{self.start} to {last}"
+        where = f"index {self.start}" if self.length == 1 else f"indices {self.start} to {last}"
         return f"{where} of {self.size} along dimension {self.dim}"
 
 
@@ -96,15 +98,9 @@ def dimension_of(part: Sequence[int], whole: Sequence[int]) -> int | None:
 class Blocks:
     """Some tensors, to be asked for blocks that are equal to others."""
 
-    def __init__(self, wholes: Mapping[int, Rows], tolerance: float = TOLERANCE) -> None:
-        """Take tensors by the ids of their values.
-
-        Args:
-            wholes: tensors.
-            tolerance: of norms and projections, relative.
-        """
+    def __init__(self, wholes: Mapping[int, Rows]) -> None:
+        """Take tensors by the ids of their values."""
         self._wholes = wholes
-        self._tolerance = tolerance
         self._by_shape: dict[tuple[int, ...], _Windows] = {}
 
     def find(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
@@ -119,8 +115,8 @@ class Blocks:
         windows = self._by_shape.get(part.shape)
         if windows is None:
             windows = self._by_shape[part.shape] = _windows(part.shape, self._wholes)
-        allowed = 2 * self._tolerance * part.norm + noise + _SMALLEST
-        if noise > part.norm * self._tolerance:  # beside what is larger, the norms of such blocks have no digits
+        allowed = 2 * TOLERANCE * part.norm + noise + _SMALLEST
+        if noise > part.norm * TOLERANCE:  # beside what is larger, the norms of such blocks have no digits
             allowed += _CANCELLED * max((whole.norm for whole in self._wholes.values()), default=0.0)
         edges = torch.tensor([part.norm - allowed, part.norm + allowed], dtype=torch.float64)
         first, past = torch.searchsorted(windows.norms, edges).tolist()
@@ -129,7 +125,7 @@ class Blocks:
             number, dim = windows.wholes[int(windows.of[place])]
             whole = self._wholes[number]
             block = Block(dim, int(windows.starts[place]), part.shape[dim], whole.shape[dim])
-            if whole.has(wanted, _SPREAD * (self._tolerance * part.norm + noise), block):
+            if whole.has(wanted, _SPREAD * (TOLERANCE * part.norm + noise), block):
                 found.append((number, block))
         return found
 
@@ -158,13 +154,15 @@ def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
     return _Windows(ordered, torch.tensor(of, dtype=torch.int64)[order], torch.cat(starts)[order], wholes)
 
 
-def can_be_block(tensor: torch.Tensor, most_elements: int) -> bool:
-    """Return True if a tensor can be looked for, or in."""
+def can_be_block(tensor: torch.Tensor) -> bool:
+    """Return True if a tensor can be looked for, or in, and what is kept of it is not too much."""
+    rows = tensor.numel() if tensor.dim() == 1 else math.prod(tensor.shape[:-1])
     return (
         tensor.layout is torch.strided
         and not (tensor.is_complex() or tensor.dtype is torch.bool)
         and 1 <= tensor.dim() <= _MOST_DIMENSIONS
-        and 1 < tensor.numel() <= most_elements
+        and 1 < tensor.numel() <= _MOST_ELEMENTS
+        and rows <= _MOST_ROWS
         and not tensor.is_quantized
     )
 

@@ -20,7 +20,6 @@ from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimension_of
 
-_MOST_ELEMENTS: Final = 1 << 22
 _MOST_NOTES: Final = 3
 
 Sides = tuple[Evaluation, Evaluation]
@@ -52,12 +51,12 @@ class PartsFound:
         self._ends = ends
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
         self._own = tuple({end.value.id for end in side} for side in ends)
-        self.notes: list[str] = []
+        self._said: list[str] = []  # which part each output is
         self.covered: list[Covered] = []
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what a side makes, while it is evaluated once more."""
-        if value.id not in self._rows[side] and can_be_block(tensor, _MOST_ELEMENTS) and self._is_odd(side, value):
+        if value.id not in self._rows[side] and can_be_block(tensor) and self._is_odd(side, value):
             self._rows[side][value.id] = Rows(tensor)
 
     def _is_odd(self, side: int, value: Value) -> bool:
@@ -102,6 +101,13 @@ class PartsFound:
                     self._note_covered(side, whole, seen)
         return bool(parts)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which parts of the other side's outputs one side's outputs are, in sentences."""
+        more = len(self._said) - _MOST_NOTES
+        rest = (f"{more} more outputs are parts of the other side's",) if more > 0 else ()
+        return (*self._said[:_MOST_NOTES], *rest)
+
     def _note_covered(self, side: int, whole: Value, seen: Sequence[Piece]) -> None:
         """Note what covers a value: the step after may begin with it."""
         rank = self._sides[1 - side].flow.rank
@@ -123,12 +129,12 @@ class PartsFound:
 
     def _note(self, side: int, value: Value, found: Sequence[tuple[int, Block]]) -> None:
         """Note which part an output is."""
-        if not self._is_output(side, value) or len(self.notes) > _MOST_NOTES:
+        if not self._is_output(side, value):
             return
         names = ("target", "baseline") if side == 0 else ("baseline", "target")
         end = next(end for end in self._ends[side] if end.value.id == value.id)
         more = f", and {len(found) - 1} equal places" if len(found) > 1 else ""
-        self.notes.append(
+        self._said.append(
             f"the {names[0]} does a part of the {names[1]}'s work: its {end.name} {list(value.shape)} is "
             f"{found[0][1]}{more}"
         )

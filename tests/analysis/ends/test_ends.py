@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,17 @@ def test_a_part_of_a_loss_that_is_lacking_or_there_twice_is_found(calls: Any, re
     pair = asked(record, *calls), asked(record, first, last)
     for found in (compare(*pair), compare(*pair[::-1])):
         assert found.exit_code == 1, found.answer()
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0], ids=["equal", "another number"])
+def test_what_ends_in_nothing_but_nan_is_not_said_to_agree(factor: float, record: Callable[..., Any]) -> None:
+    """Nothing tells such ends apart: of equal runs each bit is the same, of others nobody knows."""
+
+    def train(by: float) -> None:
+        torch.manual_seed(0)
+        layer, x = nn.Linear(4, 4), torch.ones(3, 4)
+        lost = (x * 0).sum(1, keepdim=True)
+        (layer(x) * by * lost / lost).mean().backward()
+
+    found = compare(*(record(partial(train, by)) for by in (factor, 1.0)))
+    assert found.exit_code == (0 if factor == 1 else 2), found.answer()
