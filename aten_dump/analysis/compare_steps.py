@@ -1,6 +1,6 @@
 """Compare the steps of one rank in turn: each is evaluated with what the step before left.
 
-What has no bytes, or only some of its ops (statistics, hashes, a selection), is compared by distance (`judging`).
+What has no bytes, or only some of its ops (statistics, hashes, a selection), is compared by distance (`by_distance`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any
 
 from ..dump import RankDump, open_dump
 from ..store.damage_seen import damage_seen
+from .by_distance.rank_evidence import compare_by_distance, of_what_is_whole
 from .evaluation.evaluation import Evaluation
 from .evidence.findings import RankEvidence
 from .explanation.both_sides import evaluate
+from .explanation.cause_facts import explained
 from .explanation.equal_step import is_equal_step, rows_of_equal
+from .explanation.precisions import precisions_of
 from .explanation.rank_verdict import RankVerdict, counts_of
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
-from .judging.cause_facts import explained
-from .judging.precisions import precisions_of
-from .judging.rank_task import Task, incomplete, pair_calls
-from .judging.sources import records_all_ops
-from .layouts.compare_together import compare_task, of_what_is_whole
+from .layouts.compare_together import compare_together
 from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
 from .pairing.call_keys import normal_module
 from .pairing.user_mapping import found_modules
 from .rerun.allowed_ops import allowing
 from .sources.stand_ins import LeftBefore
+from .tasks import Task, incomplete, pair_calls, records_all_ops
 from .young_garbage import young_garbage_only
 
 
@@ -37,7 +37,7 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     state = _Before(unknown=bool(tasks) and tasks[0].steps[0] > 0)
     for task in tasks:
         if not is_evaluated(task):
-            yield compare_task(task)
+            yield compare_together(task) if task.together else compare_by_distance(task)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
             found = _evidence(task, state)
@@ -61,7 +61,7 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
     target, baseline = (open_dump(path).rank(step, rank) for path, step, rank in sides)
     if not (_has_all(target) and _has_all(baseline)):
         state.left, state.equal, state.unknown, state.differed = None, None, True, False
-        return compare_task(task)
+        return compare_by_distance(task)
     ranks = with_parts(target), with_parts(baseline)
     if is_equal_step(*ranks):
         state.left, state.equal, state.unknown = None, ranks, False

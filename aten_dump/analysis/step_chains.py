@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from .compare_steps import compare_steps
 from .evidence.findings import RankEvidence
 from .executors import finished
-from .judging.rank_task import Task
+from .tasks import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation, is_compiled, runs_compiled
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations, leaf_gradients
-from ..outcomes.left_memory import LeftMemory, LeftPlace
-from ..outcomes.roots import roots_of, starts_of
-from ..outcomes.taken_results import TakenResults
+from ..flow.left_memory import LeftMemory, LeftPlace
+from ..flow.roots import roots_of, starts_of
+from ..flow.taken_results import TakenResults
 
 Kind = Literal["loss", "gradient", "left", "output", "read"]
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ...dump import RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
-from ..outcomes.last_reads import LastReads
+from ..flow.last_reads import LastReads
 from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
 

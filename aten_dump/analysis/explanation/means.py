@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, is_of_leaf
 from ..evaluation.evaluation import Evaluation
-from ..outcomes.last_reads import LastReads
+from ..flow.last_reads import LastReads
 from .cut_gradients import CutGradients
 
 Ends = tuple[list[End], list[End]]

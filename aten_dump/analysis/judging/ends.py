@@ -27,10 +27,10 @@ from ..evidence.findings import Finding, FindingKind, Row
 from ..evidence.judgement import Judgement
 from ..flow.counterparts import Side
 from ..flow.leaves import LeafGradient, named_leaves
+from ..flow.left_memory import LeftPlace
 from ..flow.odd_calls import odd_call
-from ..outcomes.left_memory import LeftPlace
+from ..flow.roots import roots_of, starts_of
 from ..outcomes.loss_parts import add_up_to_the_same, is_the_others_sum
-from ..outcomes.roots import roots_of, starts_of
 from ..pairing.call_keys import normal_module
 from .input_links import Link, state_from
 from .knowledge import Knowledge

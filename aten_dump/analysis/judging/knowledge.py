@@ -25,15 +25,16 @@ from ..flow.data_flow import DataFlow, made_by_both
 from ..flow.flat_memory import has_parts
 from ..flow.read_numbers import ReadNumbers
 from ..flow.regions import Regions
+from ..flow.roots import is_wrapper
 from ..flow.undefined_memory import UndefinedMemory
 from ..flow.wiring import Wiring
-from ..outcomes.roots import is_wrapper
 from ..rerun.op_errors import Undefined
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
+from ..tasks import records_all_ops
 from .input_links import Links
 from .result_judge import ResultJudge, is_random
-from .sources import Sources, records_all_ops
+from .sources import Sources
 
 _SIDES: Final = ("target", "baseline")
 

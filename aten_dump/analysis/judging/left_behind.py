@@ -21,8 +21,8 @@ from ..evidence.states import State
 from ..flow.counterparts import Side
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import named_leaves
+from ..flow.left_memory import LeftMemory, LeftPlace
 from ..flow.same_view import covers
-from ..outcomes.left_memory import LeftMemory, LeftPlace
 from ..outcomes.made_state import MadeState
 from ..outcomes.updates import MAKES_STATE
 from .knowledge import Knowledge

@@ -34,11 +34,11 @@ from ..outcomes.loss_parts import LossParts
 from ..outcomes.region_differences import Accused, region_text
 from ..outcomes.statistics_alone import Statistics, shows_equality
 from ..outcomes.updates import Updates
+from ..tasks import records_all_ops
 from .estimates import error_within
 from .input_links import Link, open_links, state_from
 from .knowledge import Knowledge
 from .leaf_gradients import LeafGradients
-from .sources import records_all_ops
 
 _Pairs = Sequence[tuple[Value, Value]]
 _MOST_TRIED: Final = 8  # pairs among them that are run

@@ -33,9 +33,9 @@ from ..flow.counterparts import NOT_TOLD, Side
 from ..flow.flat_memory import has_parts
 from ..flow.odd_calls import odd_call
 from ..flow.read_numbers import COMPUTED
+from ..flow.roots import roots_of
 from ..outcomes.list_orders import in_another_order
 from ..outcomes.loss_parts import LossParts
-from ..outcomes.roots import roots_of
 from ..outcomes.updates import pair_of_state
 from .ends import Ends, gradients_of
 from .input_links import Link, inputs_from, is_another_source, is_shaped_otherwise, is_unsettled, open_links, state_from

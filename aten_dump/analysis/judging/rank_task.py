@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from ...dump import Call, RankDump, open_dump
-from ...store.records import CALL_KINDS
+from ..by_distance.scaled_losses import without_scales
 from ..distance.value_distance import Level, closeness
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, RankEvidence, Row
@@ -22,65 +22,24 @@ from ..evidence.noise_floors import Limits
 from ..evidence.place_of_call import place_of
 from ..evidence.row_summary import NOT_COMPARED
 from ..evidence.run_settings import summed_otherwise
-from ..evidence.user_rules import Rule
-from ..facts.loss_scales import scale_ratio
+from ..explanation.cause_facts import explained
+from ..explanation.precisions import precisions_of
 from ..flow.flat_memory import with_parts
 from ..meetings.meeting_points import attendance_of
 from ..meetings.meeting_replays import MeetingReplays
-from ..pairing.alignment import HOW_TEXTS, Match, align
-from ..pairing.call_keys import call_keys, normal_module
+from ..pairing.alignment import HOW_TEXTS
+from ..pairing.call_keys import normal_module
 from ..pairing.user_mapping import Mapping, found_modules
+from ..tasks import RECOMPUTE, Task, incomplete, pair_calls, records_all_ops
 from ..young_garbage import young_garbage_only
-from .cause_facts import explained
 from .cut_gradients import named_at_the_cut
-from .ends import wrote_unseen
 from .knowledge import Knowledge
 from .pair_walk import Walk
-from .precisions import precisions_of
 from .result_judge import ResultJudge
-from .scaled_losses import without_scales
-from .sources import Contents, LeftContents, Sources, read_contents, records_all_ops
+from .sources import Contents, LeftContents, Sources, read_contents
 
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 _KINDS: Final = ("aten", "api", "module")  # which is walked: the first that both sides have
-RECOMPUTE: Final = "<recompute>"  # in Task.control: compare recomputed calls with their originals
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to compare."""
-
-    mapping: Mapping = field(default_factory=Mapping)
-    rules: tuple[Rule, ...] = ()
-    replay: bool = True
-    data: bool = True
-    batch_dim: int | None = None  # ranks hold consecutive slices of the batch along it
-    allow_ops: tuple[str, ...] = ()  # patterns of ops to run beside those of torch
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One step and rank to compare; it carries paths, not tensors."""
-
-    target: str
-    baseline: str
-    control: str | None
-    steps: tuple[int, int]
-    ranks: tuple[int, int]
-    settings: Settings
-    before: tuple[int, int] | None = None  # the steps before, where they are compared too
-    after: tuple[int, int] | None = None  # the steps after, likewise
-    together: bool = False  # all ranks of each side are put together; `ranks` has the leads
-
-    @property
-    def step(self) -> int:
-        """The target's step."""
-        return self.steps[0]
-
-    @property
-    def rank(self) -> int:
-        """The target's rank."""
-        return self.ranks[0]
 
 
 def compare_rank(task: Task) -> RankEvidence:
@@ -91,40 +50,6 @@ def compare_rank(task: Task) -> RankEvidence:
             return _evidence(target, target, recompute_pairs(target), task)
         baseline = with_parts(open_dump(task.baseline).rank(task.steps[1], task.ranks[1]))
         return _evidence(target, baseline, pair_calls(target, baseline, task.settings.mapping), task)
-
-
-def pair_calls(target: RankDump, baseline: RankDump, mapping: Mapping) -> list[Pair]:
-    """Align the calls of two step-ranks; only kinds that both sides recorded take part."""
-    kinds = target.calls_by_kind().keys() & baseline.calls_by_kind().keys()
-    positions = [positions_of_kinds(rank, kinds) for rank in (target, baseline)]
-    keys = call_keys(target, positions[0], mapping), call_keys(baseline, positions[1])
-    matches = align(*keys, pinned=_pinned(target, baseline, positions, mapping))
-    return [_pair(target, baseline, positions, match) for match in matches]
-
-
-def positions_of_kinds(rank: RankDump, kinds: Iterable[str]) -> list[int]:
-    """Return where calls of some kinds are in ``rank.calls``, without making a handle for each."""
-    wanted = set(kinds)
-    calls = rank.tables.calls
-    codes = {op.id for op in rank.tables.ops.records() if CALL_KINDS[op.call_kind] in wanted}
-    return [position for position in range(len(calls)) if calls[position].op in codes]
-
-
-def _pair(target: RankDump, baseline: RankDump, positions: list[list[int]], match: Match) -> Pair:
-    return Pair(target.call_at(positions[0][match.target]), baseline.call_at(positions[1][match.baseline]), match.how)
-
-
-def _pinned(
-    target: RankDump, baseline: RankDump, positions: list[list[int]], mapping: Mapping
-) -> list[tuple[int, int]]:
-    found = []
-    if mapping.calls:
-        places = [{position: number for number, position in enumerate(side)} for side in positions]
-        for one, other in mapping.calls.items():
-            at = target.links.names.get(one), baseline.links.names.get(other)
-            if at[0] in places[0] and at[1] in places[1]:
-                found.append((places[0][at[0]], places[1][at[1]]))
-    return found
 
 
 def recompute_pairs(rank: RankDump) -> list[Pair]:
@@ -246,19 +171,6 @@ def _in_target_order(knows: Knowledge, call: Call) -> int:
     """Return the id of the target's call at which one of the baseline's stands."""
     behind = [(other.id, number) for number, other in knows.wiring.pairs.items() if other.id > call.id]
     return min(behind)[1] if behind else knows.target.calls[-1].id
-
-
-def incomplete(target: RankDump, baseline: RankDump) -> Iterator[str]:
-    """Yield notes on what two recordings lack, and on how their losses are scaled."""
-    for rank, side in ((target, "target"), (baseline, "baseline")):
-        if rank.why_no_calls is not None:
-            yield f"the {side} {rank.why_no_calls}"
-        if wrote_unseen(rank):
-            text = "callbacks ran unseen; what they left in memory is compared where a call reads it"
-            yield f"in the {side} {text}"
-    ratio = scale_ratio(target, baseline)
-    if ratio is not None:
-        yield str(ratio)
 
 
 def exact_sources(target: RankDump, baseline: RankDump) -> bool:

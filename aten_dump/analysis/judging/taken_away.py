@@ -18,7 +18,7 @@ from ...dump import Call, Value
 from ..evidence.evidence_rows import Pair
 from ..flow.counterparts import Side
 from ..flow.flat_memory import has_parts
-from ..outcomes.taken_results import TakenResults
+from ..flow.taken_results import TakenResults
 from ..rerun.shared_memory import moment_of
 from .knowledge import Knowledge
 

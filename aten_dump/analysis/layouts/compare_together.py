@@ -27,13 +27,9 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Place, RankEvidence, Row
 from ..evidence.place_of_call import place_of
 from ..judging.rank_task import (
-    RECOMPUTE,
-    Task,
     compare_rank,
     evidence_of,
     exact_sources,
-    pair_calls,
-    positions_of_kinds,
     walked_kind,
 )
 from ..judging.sources import LeftOnRanks, Sources
@@ -41,6 +37,7 @@ from ..pairing.alignment import CallKey, align
 from ..pairing.call_keys import call_keys, normal_module
 from ..pairing.user_mapping import Mapping
 from ..rerun.allowed_ops import allowing
+from ..tasks import RECOMPUTE, Task, pair_calls, positions_of_kinds
 from .fused_loss import LayoutWalk
 from .layout_calls import LAYOUT_TEXTS, LayoutKind, layout_calls
 from .layout_pair_walk import LayoutJudge, LayoutKnowledge, RankExplainer, sizes_of

@@ -12,8 +12,8 @@ from ...dump import Value
 from ..evidence.noise_floors import distance
 from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow
+from ..flow.left_memory import LeftMemory
 from ..flow.regions import Regions
-from .left_memory import LeftMemory
 from .updates import lasts, nearest
 
 

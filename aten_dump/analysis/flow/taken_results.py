@@ -8,7 +8,7 @@ Theory of operation
 from __future__ import annotations
 
 from ...dump import Call, Value
-from ..flow.data_flow import DataFlow
+from .data_flow import DataFlow
 from .last_reads import LastReads
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cached_property
 
 from ...dump import Call, Value
-from ..flow.data_flow import DataFlow
 from ..rerun.shared_memory import extent
+from .data_flow import DataFlow
 
 Which = Callable[[Call], bool]
 

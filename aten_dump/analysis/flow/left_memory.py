@@ -18,11 +18,11 @@ from typing import Final
 from ...dump import Call, Value
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
-from ..flow.data_flow import DataFlow
-from ..flow.flat_memory import has_parts, long_tensors, parts_of
-from ..flow.leaves import accumulations
 from ..rerun.shared_memory import extent
+from .data_flow import DataFlow
+from .flat_memory import has_parts, long_tensors, parts_of
 from .last_reads import LastReads
+from .leaves import accumulations
 
 _SCALES_LOSS: Final = "_amp_update_scale_"
 

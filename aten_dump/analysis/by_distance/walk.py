@@ -1,0 +1,333 @@
+"""Go through the pairs of calls of two recordings: does each make of what it is given what the other makes?
+
+Theory of operation
+    Calls are aligned (`pairing`); only one kind is walked, aten ops where both sides have them. Of each pair the inputs
+    are asked first. What paired calls made has its state from there; what comes from outside is judged as a source;
+    what calls without a counterpart made is compared by its numbers, and where these differ though the calls' own
+    inputs agree, the first of those calls is a finding. Then the results are judged (`result_judge.py`). A result that
+    differs while the inputs agree is a finding. Behind it the walk goes on, and what differs because of it is none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ...dump import Call, RankDump, Value
+from ...store.op_names import is_workspace
+from ..distance.cancelled_sums import times_cancelled
+from ..distance.value_distance import Closeness, is_of_other_numbers
+from ..evidence.evidence_rows import EvidenceRows, Pair, said_of
+from ..evidence.findings import FindingKind, Row, Status
+from ..evidence.judgement import Judgement
+from ..evidence.noise_floors import AMPLIFIES, distance
+from ..evidence.states import WORSE, Inputs, State, inputs_of
+from ..flow.argument_differences import ArgumentDifference, argument_differences
+from ..flow.computed_dtype import computed_dtype, dtype_text
+from ..flow.counterparts import Counterparts, Side
+from ..flow.data_flow import DataFlow, made_by_both, read_by_both
+from ..flow.undefined_memory import UndefinedMemory
+from ..rerun.op_errors import Undefined
+from ..rerun.undefined_elements import DEPENDS
+from .result_judge import OTHER_DRAWS, ResultJudge
+from .sources import Outside
+
+_MOST_BEHIND: Final = 2000  # calls that are looked at behind one value
+_UNDEFINED: Final = State("unknown", undefined=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The calls without a counterpart that made a value, in execution order, and the states of what they start from."""
+
+    calls: list[Call]
+    starts: list[State]
+
+
+class Walk:
+    """Walks the pairs of one step and rank; what it finds is in `evidence`."""
+
+    def __init__(
+        self, ranks: tuple[RankDump, RankDump], kind: str, judge: ResultJudge, sources: Outside, *, read_data: bool
+    ) -> None:
+        self.ranks = ranks
+        self.evidence = EvidenceRows()
+        self.flows = DataFlow(ranks[0], kind), DataFlow(ranks[1], kind)
+        self.unproven: dict[int, Call] = {}  # calls of the target that could only be estimated
+        self.judged: set[int] = set()  # calls of the target that make something, and were judged
+        undefined = UndefinedMemory(self.flows[0], runs=read_data), UndefinedMemory(self.flows[1], runs=read_data)
+        self._undefined = undefined
+        self.known = Counterparts(read_data=read_data, undefined=undefined)
+        judge.replays.undefined = self._undefined_in
+        self._judge = judge
+        self._sources = sources
+        self.led_to: dict[tuple[Side, int], Status] = {}  # what calls without a counterpart led to, by side and id
+        self._paired: tuple[set[int], set[int]] = set(), set()
+        self._noise = 0.0  # the greatest error of what agrees
+        dtypes = computed_dtype(ranks[0]), computed_dtype(ranks[1])
+        self._computed_in = None if None in dtypes else tuple(dtype_text(one) for one in dtypes if one is not None)
+
+    def run(self, pairs: Sequence[Pair]) -> None:
+        """Walk pairs, in the order of the target's calls."""
+        self._paired = {pair.target.id for pair in pairs}, {pair.baseline.id for pair in pairs}
+        for pair in sorted(pairs, key=lambda pair: pair.target.id):
+            is_view = self.flows[0].is_view(pair.target) or self.flows[1].is_view(pair.baseline)
+            self._view(pair) if is_view else self._pair(pair)
+
+    def describe(self, pair: Pair) -> None:
+        """Add rows of a pair that is not judged: what is known of its results."""
+        theirs = dict(pair.baseline.result_values())
+        for slot, value in pair.target.result_values():
+            if slot in theirs:
+                close, state = self.known.close(value, theirs[slot]), self.state(value, theirs[slot])
+                self.evidence.known(pair, slot, close, "unknown" if state is None else state.status)
+
+    def state(self, target: Value, baseline: Value) -> State | None:
+        """Return what is known of two values, also as views of what paired calls made; None if nothing is."""
+        found = self.known.find(target, baseline)
+        if found is None:
+            writers = self.flows[0].writer(target), self.flows[1].writer(baseline)
+            if writers[0] is not None and writers[1] is not None:
+                found = self.known.find(writers[0][2], writers[1][2])
+        return _UNDEFINED if found is None and (target.undefined or baseline.undefined) else found
+
+    def compare(self, target: Value, baseline: Value) -> tuple[Judgement, str, Behind | None]:
+        """Judge two values that no pair made; return what is said, the sentence if it is a finding, what is behind."""
+        close = self.known.close(target, baseline)
+        if self._are_sources(target, baseline):
+            return *self._sources.judge(target, baseline, close), None
+        behind = Behind([], []), Behind([], [])
+        if not close.bitwise:
+            behind = self._behind(0, target), self._behind(1, baseline)
+        both = Behind([*behind[0].calls, *behind[1].calls], behind[0].starts)
+        said, text = self._made_otherwise((target, baseline), close, both)
+        for side in (0, 1):
+            for call in behind[side].calls:
+                worst = self.led_to.get((side, call.id), "same")
+                self.led_to[side, call.id] = max(worst, said.status, key=lambda status: WORSE[status])
+        return said, text, both
+
+    def _made_otherwise(self, values: tuple[Value, Value], close: Closeness, both: Behind) -> tuple[Judgement, str]:
+        """Judge two values that calls without a counterpart made, or calls that are none of each other."""
+        target, baseline = values
+        if target.unsettled or baseline.unsettled or not close.known:
+            return Judgement("unknown", note=close.reason), ""
+        if close.bitwise:
+            return Judgement("same", floor_from="exact"), ""
+        starts = inputs_of(both.starts)
+        limit, ratio = distance(target, baseline, close, starts.depth + len(both.calls), starts.error)
+        if close.level == "statistic":
+            writers = self.flows[0].writer(target), self.flows[1].writer(baseline)
+            sums = zip(writers, (target, baseline), strict=True)
+            ratio /= max(1.0, *(times_cancelled(one[0], one[1], value) for one, value in sums if one is not None), 1.0)
+        if ratio <= 1:
+            return Judgement("within", floor=limit, floor_from="depth", ratio=ratio), ""
+        names = [call.name for call in both.calls]
+        what = f"made by calls without a counterpart ({', '.join(names[:3])})" if names else "made by other calls"
+        text = f"it is given something else: what it reads is {what}"
+        is_new = WORSE[starts.worst] <= WORSE["unknown"]
+        return Judgement("different", is_new, limit, "depth", ratio), text
+
+    def blame_behind(self, kind: FindingKind, row: Row, text: str, behind: Behind | None) -> None:
+        """Add a finding about the calls behind a value, at the odd one among them, else at the row."""
+        seen = row.place
+        if behind is None or not behind.calls:
+            self.evidence.blame(kind, row, text, "", (seen.id, 0))
+            return
+        odd = self._odd(behind.calls)
+        side = 0 if odd.rank is self.ranks[0] else 1
+        place = self.evidence.place(odd)
+        at = replace(row, target=None if side else place, baseline=place if side else None, slot="output")
+        first = [call for call in behind.calls if call.rank is self.ranks[0]]
+        order = (seen.id if side and not first else min(seen.id, first[0].id if first else seen.id), 0)
+        self.evidence.blame("region", at, f"{text}; seen at {row.slot} of {seen.call}", "", order)
+        calls = tuple(call.name for call in behind.calls)
+        self.evidence.findings[-1] = replace(self.evidence.findings[-1], calls=calls, kind=kind)
+
+    # -- one pair ----------------------------------------------------------------------------------------------------
+
+    def _view(self, pair: Pair) -> None:
+        """Note what both look at: what paired calls were given from outside is judged at once."""
+        for slot, (target, baseline) in read_by_both(self.flows, pair.target, pair.baseline).items():
+            if self.state(target, baseline) is None and self._are_sources(target, baseline):
+                self._input(pair, slot, target, baseline)
+        theirs = dict(pair.baseline.output_values())
+        for slot, value in pair.target.output_values():
+            state = self.state(value, theirs[slot]) if slot in theirs else None
+            if state is not None:
+                self.evidence.known(pair, slot, self.known.close(value, theirs[slot]), state.status)
+
+    def _are_sources(self, target: Value, baseline: Value) -> bool:
+        return self.flows[0].maker(target) is None and self.flows[1].maker(baseline) is None
+
+    def _pair(self, pair: Pair) -> None:
+        read = read_by_both(self.flows, pair.target, pair.baseline)
+        before = len(self.evidence.findings)
+        states = [self._input(pair, slot, *values) for slot, values in read.items()]
+        closes = [self.known.close(*values) for values in read.values()]
+        inputs = inputs_of(
+            states,
+            same_shapes=all(close.shape is None for close in closes),
+            same_dtypes=all(close.dtype is None for close in closes),
+        )
+        results = {
+            slot: (*values, self.known.close(*values))
+            for slot, values in made_by_both(self.flows, pair.target, pair.baseline).items()
+        }
+        differences = self._differences(pair)
+        judged = self._judge.results(pair.target, pair.baseline, results, inputs)
+        blamed = len(self.evidence.findings) > before
+        for slot, (target, baseline, close) in results.items():
+            said = judged[slot]
+            if not is_workspace(pair.target.op, slot):
+                said = self._with_arguments(said, close, inputs, differences)
+            state = _state(said, close, inputs.depth + 1, undefined=close.undefined or inputs.undefined)
+            self._keep(target, baseline, state)
+            row = self.evidence.judged(pair, slot, close, said, inputs)
+            if said.guilty and not blamed:
+                blamed = True
+                self._blame(row, said, inputs, differences)
+        if results:
+            self._note_proof(pair, list(judged.values()))
+
+    def _input(self, pair: Pair, slot: str, target: Value, baseline: Value) -> State:
+        """Judge one input of a pair, once."""
+        close = self.known.close(target, baseline)
+        state = self.state(target, baseline)
+        if state is not None:
+            self.evidence.known(pair, slot, close, state.status)
+            return state
+        said, text, behind = self.compare(target, baseline)
+        said = self._judge.rule(pair.target, slot, close) or said
+        starts = inputs_of(behind.starts) if behind is not None else None
+        depth = 0 if starts is None else starts.depth + 1
+        state = _state(said, close, depth)
+        self._keep(target, baseline, state)
+        row = self.evidence.judged(pair, slot, close, said)
+        if said.guilty:
+            self.blame_behind("source" if behind is None else "region", row, text, behind)
+        return state
+
+    def _keep(self, target: Value, baseline: Value, state: State) -> None:
+        self.known.keep(target, baseline, state)
+        if state.status in ("same", "within"):
+            self._noise = max(self._noise, state.error)
+
+    def _note_proof(self, pair: Pair, judged: Sequence[Judgement]) -> None:
+        self.judged.add(pair.target.id)
+        if not all(said.proven for said in judged):
+            self.unproven[pair.target.id] = pair.target
+
+    def _differences(self, pair: Pair) -> list[ArgumentDifference]:
+        """Return the arguments that differ, but numbers that noise explains, and dtypes in which both sides compute."""
+        declared = {*self._sources.precisions, self._computed_in}
+        return [
+            found
+            for found in argument_differences(pair.target, pair.baseline)
+            if (found.dtypes is None or found.dtypes not in declared) and not self._is_noise(found)
+        ]
+
+    def _is_noise(self, found: ArgumentDifference) -> bool:
+        """Return True if numbers differ by no more than what was computed before: they may have been read from it."""
+        limit = AMPLIFIES * self._noise
+        return bool(found.numbers) and all(abs(one - other) <= limit * abs(other) for one, other in found.numbers)
+
+    def _with_arguments(
+        self, said: Judgement, close: Closeness, inputs: Inputs, differences: list[ArgumentDifference]
+    ) -> Judgement:
+        """Hold other arguments, or another dtype, against a result that is not bitwise equal."""
+        if not close.known:
+            said = replace(said, seen="; ".join(map(str, differences)))
+        if said.floor_from == "rule" or not inputs.agree or not inputs.same_shapes:
+            return said
+        declared = {*self._sources.precisions, self._computed_in} if close.dtype is not None else set()
+        wrong_dtype = close.dtype is not None and inputs.same_dtypes and close.dtype not in declared
+        is_equal = close.bitwise and not is_of_other_numbers(close)
+        if wrong_dtype or (not is_equal and close.known and differences):
+            return replace(said, status="different", guilty=True)
+        return said
+
+    def _blame(self, row: Row, said: Judgement, inputs: Inputs, differences: list[ArgumentDifference]) -> None:
+        close = row.closeness
+        assert close is not None
+        kind: FindingKind = "op"
+        if differences and inputs.same_shapes:
+            kind, text = "argument", f"it was called with other arguments: {'; '.join(map(str, differences))}"
+        elif close.shape is not None:
+            kind, text = "shape", f"its result has shape {list(close.shape[0])}, in the baseline {list(close.shape[1])}"
+        elif said.note == OTHER_DRAWS:
+            kind, text = "random", said.note
+        elif close.nonfinite:
+            kind, text = "nonfinite", "NaN or Inf stand at other places of its result"
+        elif close.dtype is not None and said.ratio is None:
+            kind, text = "dtype", f"its result is {close.dtype[0]}, in the baseline {close.dtype[1]}"
+        else:
+            text = "its result is wrong for its inputs" if said.own else "its result does not agree"
+        if said.note and said.note not in text:
+            text = f"{text} ({said.note})"
+        self.evidence.blame(kind, row, text, said_of(inputs), (row.place.id, 1))
+
+    # -- calls without a counterpart ---------------------------------------------------------------------------------
+
+    def _behind(self, side: Side, value: Value) -> Behind:
+        """Return the calls without a counterpart behind a value, and the states of what they start from."""
+        flow, paired = self.flows[side], self._paired[side]
+        calls: dict[int, Call] = {}
+        starts: list[State] = []
+        waiting, seen = [value], {value.id}
+        while waiting and len(calls) < _MOST_BEHIND:
+            one = waiting.pop()
+            maker = flow.maker(one)
+            if maker is None or maker.id in paired:
+                state = self._start(side, one)
+                starts += [] if state is None else [state]
+                continue
+            calls.setdefault(maker.id, maker)
+            given = [v for _, v in maker.input_values() if v.id not in seen]
+            seen |= {v.id for v in given}
+            waiting += given
+        return Behind([calls[number] for number in sorted(calls)], starts)
+
+    def _start(self, side: Side, value: Value) -> State | None:
+        """Return what is known of a value that calls without a counterpart start from."""
+        writer = self.flows[side].writer(value)
+        for one in (value, None if writer is None else writer[2]):
+            partner = None if one is None else self.known.partner(side, one)
+            if one is not None and partner is not None:
+                return self.known.find(partner, one) if side else self.known.find(one, partner)
+        return None
+
+    def _odd(self, calls: Sequence[Call]) -> Call:
+        """Return the first call whose op the other side's calls do not have as often, else the first."""
+        sides = [[call for call in calls if call.rank is rank and not self._is_view(call)] for rank in self.ranks]
+        for side in (0, 1):
+            left = Counter(call.op for call in sides[1 - side])
+            for call in sides[side]:
+                if not left[call.op]:
+                    return call
+                left[call.op] -= 1
+        return next(iter([*sides[0], *sides[1]]), calls[0])
+
+    def _is_view(self, call: Call) -> bool:
+        return self.flows[0 if call.rank is self.ranks[0] else 1].is_view(call)
+
+    def _undefined_in(self, call: Call) -> Undefined:
+        """Return which elements of a call's results depend on memory that nothing had written."""
+        for memory, rank in zip(self._undefined, self.ranks, strict=True):
+            if call.rank is rank:
+                found = {slot: memory.elements(value) for slot, value in call.result_values()}
+                return {slot: elements == DEPENDS for slot, elements in found.items() if elements is not None}
+        return {}  # another rank's, as part of a collective
+
+    def alone(self, pairs: Sequence[Pair]) -> Iterator[tuple[Side, Call]]:
+        """Yield the calls of any kind that are in none of some pairs, with their side."""
+        taken = {p.target.id for p in pairs}, {p.baseline.id for p in pairs}
+        for side in (0, 1):
+            yield from ((side, call) for call in self.ranks[side].calls if call.id not in taken[side])
+
+
+def _state(said: Judgement, close: Closeness, depth: int, *, undefined: bool = False) -> State:
+    noise = close.metrics.rmse if close.metrics is not None else 0.0
+    return State(said.status, close.error or 0.0, depth, noise, undefined)
