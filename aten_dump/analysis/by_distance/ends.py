@@ -92,9 +92,9 @@ class Ends:
 
     def _partner(self, side: Side, value: Value) -> Value | None:
         """Return the counterpart of what stood somewhere before the step."""
-        flow, known = self._walk.flows[side], self._walk.known
-        seen = (value, *flow.of_moment(value))
-        return next((found for one in seen if (found := known.partner(side, one)) is not None), None)
+        found = self._walk.from_outside[side]
+        seen = (value, *self._walk.flows[side].of_moment(value))
+        return next((found[one.record.place] for one in seen if one.record.place in found), None)
 
     def _left_alone(self) -> None:
         """Report memory from outside that one side alone changes; all that a call writes goes together."""

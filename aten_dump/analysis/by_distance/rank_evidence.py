@@ -108,7 +108,8 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     kind = primary[0].target.kind if primary else ""
     judge, sources = ResultJudge(settings.rules, replays, control), _outside(task, target, baseline)
     walk = Walk((target, baseline), kind, judge, sources, read_data=settings.data)
-    walk.run(primary)
+    none = {pair.target.id for pair in walk.run(primary)}
+    pairs = [pair for pair in pairs if pair.target.id not in none]
     ends = Ends(walk, read_data=settings.data)
     if is_whole and len(target.calls) and len(baseline.calls):
         ends.run()

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import torch
+
 from ...dump import Call, RankDump, Value
 from ...store.op_names import is_workspace
 from ..distance.cancelled_sums import times_cancelled
@@ -35,6 +37,8 @@ from .result_judge import OTHER_DRAWS, ResultJudge
 from .sources import Outside
 
 _MOST_BEHIND: Final = 2000  # calls that are looked at behind one value
+Place = tuple[object, ...]  # a storage seen with a geometry
+_ROUNDED: Final = 8  # of a dtype's eps, what elements are off that were rounded and differ in their statistics
 _UNDEFINED: Final = State("unknown", undefined=True)
 
 
@@ -63,18 +67,27 @@ class Walk:
         judge.replays.undefined = self._undefined_in
         self._judge = judge
         self._sources = sources
+        self.from_outside: tuple[dict[Place, Value], dict[Place, Value]] = {}, {}  # counterparts, by place in memory
         self.led_to: dict[tuple[Side, int], Status] = {}  # what calls without a counterpart led to, by side and id
         self._paired: tuple[set[int], set[int]] = set(), set()
         self._noise = 0.0  # the greatest error of what agrees
         dtypes = computed_dtype(ranks[0]), computed_dtype(ranks[1])
+        self._rounding = max((torch.finfo(one).eps for one in dtypes if one is not None), default=0.0) / _ROUNDED
         self._computed_in = None if None in dtypes else tuple(dtype_text(one) for one in dtypes if one is not None)
 
-    def run(self, pairs: Sequence[Pair]) -> None:
-        """Walk pairs, in the order of the target's calls."""
-        self._paired = {pair.target.id for pair in pairs}, {pair.baseline.id for pair in pairs}
-        for pair in sorted(pairs, key=lambda pair: pair.target.id):
+    def run(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Walk pairs, in the order of the target's calls; return those that are none, as they read other shapes."""
+        kept = [pair for pair in pairs if not self._reads_other_shapes(pair)]
+        self._paired = {pair.target.id for pair in kept}, {pair.baseline.id for pair in kept}
+        for pair in sorted(kept, key=lambda pair: pair.target.id):
             is_view = self.flows[0].is_view(pair.target) or self.flows[1].is_view(pair.baseline)
             self._view(pair) if is_view else self._pair(pair)
+        return [pair for pair in pairs if pair.target.id not in self._paired[0]]
+
+    def _reads_other_shapes(self, pair: Pair) -> bool:
+        """Return True if what both calls read has other shapes, and not because it came so from outside."""
+        read = read_by_both(self.flows, pair.target, pair.baseline).values()
+        return any(one.shape != other.shape and not self._are_sources(one, other) for one, other in read)
 
     def describe(self, pair: Pair) -> None:
         """Add rows of a pair that is not judged: what is known of its results."""
@@ -97,6 +110,8 @@ class Walk:
         """Judge two values that no pair made; return what is said, the sentence if it is a finding, what is behind."""
         close = self.known.close(target, baseline)
         if self._are_sources(target, baseline):
+            self.from_outside[0].setdefault(target.record.place, baseline)
+            self.from_outside[1].setdefault(baseline.record.place, target)
             return *self._sources.judge(target, baseline, close), None
         behind = Behind([], []), Behind([], [])
         if not close.bitwise:
@@ -117,7 +132,7 @@ class Walk:
         if close.bitwise:
             return Judgement("same", floor_from="exact"), ""
         starts = inputs_of(both.starts)
-        limit, ratio = distance(target, baseline, close, starts.depth + len(both.calls), starts.error)
+        limit, ratio = distance(target, baseline, close, max(self.known.depth, starts.depth + len(both.calls)), starts.error)
         if close.level == "statistic":
             writers = self.flows[0].writer(target), self.flows[1].writer(baseline)
             sums = zip(writers, (target, baseline), strict=True)
@@ -168,7 +183,7 @@ class Walk:
         states = [self._input(pair, slot, *values) for slot, values in read.items()]
         closes = [self.known.close(*values) for values in read.values()]
         inputs = inputs_of(
-            states,
+            [self._at_least_rounded(state) for state in states],
             same_shapes=all(close.shape is None for close in closes),
             same_dtypes=all(close.dtype is None for close in closes),
         )
@@ -209,6 +224,10 @@ class Walk:
         if said.guilty:
             self.blame_behind("source" if behind is None else "region", row, text, behind)
         return state
+
+    def _at_least_rounded(self, state: State) -> State:
+        """Return a state with the error that rounding left, of which statistics show less than elements have."""
+        return replace(state, error=max(state.error, self._rounding)) if state.error else state
 
     def _keep(self, target: Value, baseline: Value, state: State) -> None:
         self.known.keep(target, baseline, state)

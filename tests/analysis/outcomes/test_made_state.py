@@ -11,7 +11,7 @@ from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.comparison import Comparison
-from aten_dump.analysis.outcomes.left_memory import LeftMemory
+from aten_dump.analysis.flow.left_memory import LeftMemory
 from aten_dump.analysis.outcomes.made_state import MadeState
 from tests.analysis.by_hand import walked
 

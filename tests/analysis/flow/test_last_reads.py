@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from aten_dump.analysis.flow.data_flow import DataFlow
-from aten_dump.analysis.outcomes.last_reads import LastReads
+from aten_dump.analysis.flow.last_reads import LastReads
 from tests.analysis.judging.steps import seeded
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
-from aten_dump.analysis.outcomes.roots import roots_of
+from aten_dump.analysis.flow.roots import roots_of
 
 TOKENS, CHUNK = 24, 8
 Backward = Callable[[nn.Module, Tensor, Tensor], None]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump import compare
-from aten_dump.analysis.judging.precisions import precisions_of
+from aten_dump.analysis.explanation.precisions import precisions_of
 from tests.analysis.by_hand import knowledge
 
 X = torch.linspace(0.1, 2.0, 12).view(3, 4)

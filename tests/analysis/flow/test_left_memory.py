@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from aten_dump.analysis.flow.data_flow import DataFlow
-from aten_dump.analysis.outcomes.left_memory import LeftMemory
+from aten_dump.analysis.flow.left_memory import LeftMemory
 from aten_dump.dump import RankDump
 from tests.analysis.judging.steps import seeded
 
