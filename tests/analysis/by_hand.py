@@ -16,10 +16,11 @@ from aten_dump.analysis.evidence.findings import Status
 from aten_dump.analysis.evidence.states import Inputs
 from aten_dump.analysis.judging.knowledge import Knowledge
 from aten_dump.analysis.judging.pair_walk import Walk
-from aten_dump.analysis.judging.rank_task import Settings, divide, pair_calls, walked_kind
+from aten_dump.analysis.judging.rank_task import divide, walked_kind
 from aten_dump.analysis.judging.result_judge import ResultJudge
 from aten_dump.analysis.judging.sources import Sources
 from aten_dump.analysis.rerun.op_errors import Replays
+from aten_dump.analysis.tasks import Settings, pair_calls
 from aten_dump.dump import Call, RankDump
 from aten_dump.store import records as r
 from tests.dump.building import Builder, value

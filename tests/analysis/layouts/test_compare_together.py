@@ -11,7 +11,7 @@ import torch
 from aten_dump import MissingDataError, open_dump
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import RankEvidence
-from aten_dump.analysis.judging.rank_task import Settings, Task
+from aten_dump.analysis.tasks import Settings, Task
 from aten_dump.analysis.layouts.compare_together import (
     assemble,
     compare_task,
