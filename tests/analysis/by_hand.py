@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from aten_dump import open_dump
+from aten_dump.analysis.by_distance.rank_evidence import divide
+from aten_dump.analysis.by_distance.result_judge import ResultJudge
+from aten_dump.analysis.by_distance.sources import Outside
+from aten_dump.analysis.by_distance.walk import Walk
 from aten_dump.analysis.distance.metrics import Metrics
 from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.findings import Status
 from aten_dump.analysis.evidence.states import Inputs
-from aten_dump.analysis.judging.knowledge import Knowledge
-from aten_dump.analysis.judging.pair_walk import Walk
-from aten_dump.analysis.judging.rank_task import divide, walked_kind
-from aten_dump.analysis.judging.result_judge import ResultJudge
-from aten_dump.analysis.judging.sources import Sources
 from aten_dump.analysis.rerun.op_errors import Replays
 from aten_dump.analysis.tasks import Settings, pair_calls
 from aten_dump.dump import Call, RankDump
@@ -104,22 +103,12 @@ def _tree(b: Builder, item: Any) -> Any:
     return [r.TREE_LIST, *(_tree(b, entry) for entry in item)] if isinstance(item, list) else item
 
 
-def knowledge(
-    target: RankDump, baseline: RankDump, settings: Settings | None = None, *, exact: bool = True, kind: str = ""
-) -> Knowledge:
-    """Return what is known of two recordings before they are walked; pairs of calls are in its wiring."""
-    settings = settings or Settings()
-    pairs = pair_calls(target, baseline, settings.mapping)
-    judge = ResultJudge(settings.rules, Replays(enabled=settings.replay), None)
-    kind = kind or walked_kind(pairs)
-    knows = Knowledge((target, baseline), kind, judge, Sources((0, 0), exact=exact), read_data=settings.data)
-    knows.wiring.pairs = {pair.target.id: pair.baseline for pair in pairs if pair.target.kind == kind}
-    return knows
-
-
 def walked(target: RankDump, baseline: RankDump, settings: Settings | None = None, *, exact: bool = True) -> Walk:
     """Return the walk over the pairs of two recordings."""
-    knows = knowledge(target, baseline, settings, exact=exact)
-    walk = Walk(knows)
-    walk.run(divide(pair_calls(target, baseline, (settings or Settings()).mapping))[0])
+    settings = settings or Settings()
+    pairs, _ = divide(pair_calls(target, baseline, settings.mapping))
+    judge = ResultJudge(settings.rules, Replays(enabled=settings.replay), None)
+    kind = pairs[0].target.kind if pairs else ""
+    walk = Walk((target, baseline), kind, judge, Outside((0, 0), exact=exact), read_data=settings.data)
+    walk.run(pairs)
     return walk

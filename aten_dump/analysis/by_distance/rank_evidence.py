@@ -104,7 +104,7 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     settings, is_whole = task.settings, task.control != RECOMPUTE
     control = _control(baseline, task) if task.control is not None and is_whole else None
     replays = MeetingReplays(enabled=settings.replay)
-    primary, others = _divide(pairs)
+    primary, others = divide(pairs)
     kind = primary[0].target.kind if primary else ""
     judge, sources = ResultJudge(settings.rules, replays, control), _outside(task, target, baseline)
     walk = Walk((target, baseline), kind, judge, sources, read_data=settings.data)
@@ -113,6 +113,7 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     ends = Ends(walk, read_data=settings.data)
     if is_whole and len(target.calls) and len(baseline.calls):
         ends.run()
+    walk.drop_what_meets_again()
     for pair in others:
         if not walk.flows[0].is_apart(pair.target):
             walk.describe(pair)
@@ -136,7 +137,7 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     )  # fmt: skip
 
 
-def _divide(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
+def divide(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Return the pairs that are walked, aten ops or else the innermost of the best kind, and all others."""
     kinds = {pair.target.kind for pair in pairs}
     kind = next((kind for kind in _KINDS if kind in kinds), "")

@@ -32,12 +32,15 @@ from ..flow.counterparts import Counterparts, Side
 from ..flow.data_flow import DataFlow, made_by_both, read_by_both
 from ..flow.undefined_memory import UndefinedMemory
 from ..rerun.op_errors import Undefined
+from ..rerun.rounding_error import SUSPECT
 from ..rerun.undefined_elements import DEPENDS
+from .repaired_pairs import repaired
 from .result_judge import OTHER_DRAWS, ResultJudge
 from .sources import Outside
 
-_MOST_BEHIND: Final = 2000  # calls that are looked at behind one value
+_MOST_BEHIND: Final = 8000  # values that are looked at behind one value
 Place = tuple[object, ...]  # a storage seen with a geometry
+_MOST_NAMED: Final = 3
 _ROUNDED: Final = 8  # of a dtype's eps, what elements are off that were rounded and differ in their statistics
 _UNDEFINED: Final = State("unknown", undefined=True)
 
@@ -70,6 +73,8 @@ class Walk:
         self.from_outside: tuple[dict[Place, Value], dict[Place, Value]] = {}, {}  # counterparts, by place in memory
         self.led_to: dict[tuple[Side, int], Status] = {}  # what calls without a counterpart led to, by side and id
         self._paired: tuple[set[int], set[int]] = set(), set()
+        self._seen_at: dict[int, int] = {}  # at which call of the target findings were seen, by their number
+        self._worst: dict[int, Status] = {}  # of the results of the target's calls that were judged, by id
         self._noise = 0.0  # the greatest error of what agrees
         dtypes = computed_dtype(ranks[0]), computed_dtype(ranks[1])
         self._rounding = max((torch.finfo(one).eps for one in dtypes if one is not None), default=0.0) / _ROUNDED
@@ -79,6 +84,7 @@ class Walk:
         """Walk pairs, in the order of the target's calls; return those that are none, as they read other shapes."""
         kept = [pair for pair in pairs if not self._reads_other_shapes(pair)]
         self._paired = {pair.target.id for pair in kept}, {pair.baseline.id for pair in kept}
+        kept = repaired(kept, self.flows)
         for pair in sorted(kept, key=lambda pair: pair.target.id):
             is_view = self.flows[0].is_view(pair.target) or self.flows[1].is_view(pair.baseline)
             self._view(pair) if is_view else self._pair(pair)
@@ -89,10 +95,37 @@ class Walk:
         read = read_by_both(self.flows, pair.target, pair.baseline).values()
         return any(one.shape != other.shape and not self._are_sources(one, other) for one, other in read)
 
+    def drop_what_meets_again(self) -> None:
+        """Drop findings about what a call is given where all that comes of it is the same again."""
+        kept = []
+        for number, finding in enumerate(self.evidence.findings):
+            seen_at = self._seen_at.get(number)
+            if finding.kind == "argument":
+                seen_at = finding.row.place.id
+            if seen_at is None or not self._meets_again(seen_at):
+                kept.append(finding)
+        self.evidence.findings[:] = kept
+
+    def _meets_again(self, number: int) -> bool:
+        """Return True if all that comes of what one of the target's calls makes is the same again on both sides."""
+        waiting, seen, has_met = [self.ranks[0].call(number)], {number}, False
+        while waiting:
+            call = waiting.pop()
+            worst = self._worst.get(call.id)
+            if worst in ("same", "within"):
+                has_met = True
+                continue
+            readers = self.flows[0].readers(call)
+            if not readers and (worst is not None or call.mutated):
+                return False
+            waiting += [reader for reader in readers if reader.id not in seen]
+            seen |= {reader.id for reader in readers}
+        return has_met
+
     def describe(self, pair: Pair) -> None:
-        """Add rows of a pair that is not judged: what is known of its results."""
-        theirs = dict(pair.baseline.result_values())
-        for slot, value in pair.target.result_values():
+        """Add rows of a pair that is not judged: what is known of its values."""
+        theirs = dict(pair.baseline.input_values()) | dict(pair.baseline.result_values())
+        for slot, value in (*pair.target.input_values(), *pair.target.result_values()):
             if slot in theirs:
                 close, state = self.known.close(value, theirs[slot]), self.state(value, theirs[slot])
                 self.evidence.known(pair, slot, close, "unknown" if state is None else state.status)
@@ -104,7 +137,26 @@ class Walk:
             writers = self.flows[0].writer(target), self.flows[1].writer(baseline)
             if writers[0] is not None and writers[1] is not None:
                 found = self.known.find(writers[0][2], writers[1][2])
+                if found is not None and self._are_other_views(target, baseline, found):
+                    return None
         return _UNDEFINED if found is None and (target.undefined or baseline.undefined) else found
+
+    def _are_other_views(self, target: Value, baseline: Value, whole: State) -> bool:
+        """Return True if two values see other elements of memory that is the same on both sides."""
+        close = self.known.close(target, baseline)
+        if whole.status not in ("same", "within") or close.bitwise or not close.known:
+            return False
+        return close.shape is not None or self._distance(target, baseline, close, whole)[1] > 1
+
+    def _distance(self, target: Value, baseline: Value, close: Closeness, starts: State) -> tuple[float, float]:
+        """Return the limit for two values, and how many times that they are apart."""
+        depth = max(self.known.depth, starts.depth)
+        limit, ratio = distance(target, baseline, close, depth, starts.error)
+        if close.level == "statistic":
+            writers = self.flows[0].writer(target), self.flows[1].writer(baseline)
+            sums = zip(writers, (target, baseline), strict=True)
+            ratio /= max(1.0, *(times_cancelled(one[0], one[1], value) for one, value in sums if one is not None), 1.0)
+        return limit, ratio
 
     def compare(self, target: Value, baseline: Value) -> tuple[Judgement, str, Behind | None]:
         """Judge two values that no pair made; return what is said, the sentence if it is a finding, what is behind."""
@@ -132,26 +184,32 @@ class Walk:
         if close.bitwise:
             return Judgement("same", floor_from="exact"), ""
         starts = inputs_of(both.starts)
-        limit, ratio = distance(target, baseline, close, max(self.known.depth, starts.depth + len(both.calls)), starts.error)
-        if close.level == "statistic":
-            writers = self.flows[0].writer(target), self.flows[1].writer(baseline)
-            sums = zip(writers, (target, baseline), strict=True)
-            ratio /= max(1.0, *(times_cancelled(one[0], one[1], value) for one, value in sums if one is not None), 1.0)
+        limit, ratio = self._distance(target, baseline, close, State(starts.worst, starts.error, starts.depth))
         if ratio <= 1:
             return Judgement("within", floor=limit, floor_from="depth", ratio=ratio), ""
-        names = [call.name for call in both.calls]
-        what = f"made by calls without a counterpart ({', '.join(names[:3])})" if names else "made by other calls"
-        text = f"it is given something else: what it reads is {what}"
-        is_new = WORSE[starts.worst] <= WORSE["unknown"]
-        return Judgement("different", is_new, limit, "depth", ratio), text
+        names = [[call.name for call in both.calls if call.rank is rank] for rank in self.ranks]
+        texts = [", ".join(some[:_MOST_NAMED]) + (", …" if len(some) > _MOST_NAMED else "") for some in names]
+        made = [maker.name for flow, value in zip(self.flows, values, strict=True) if (maker := flow.maker(value))]
+        text = "it is given another value than in the baseline"
+        if len(made) == len(values):
+            text = f"it reads what {made[0]} made, in the baseline what {made[1]} made"
+        if names[0] or names[1]:
+            one, other = (some or "no call without a counterpart" for some in texts)
+            text = f"what it is given was made by {one}; in the baseline by {other}"
+        return Judgement("different", starts.worst != "different", limit, "depth", ratio), text
 
     def blame_behind(self, kind: FindingKind, row: Row, text: str, behind: Behind | None) -> None:
         """Add a finding about the calls behind a value, at the odd one among them, else at the row."""
         seen = row.place
+        if row.slot.partition(".")[0] in ("input", "output"):
+            self._seen_at[len(self.evidence.findings)] = seen.id
         if behind is None or not behind.calls:
+            kind = "rewired" if kind == "region" else kind
             self.evidence.blame(kind, row, text, "", (seen.id, 0))
             return
-        odd = self._odd(behind.calls)
+        wrong = next((call for call in behind.calls if self._is_wrong(call)), None)
+        odd = wrong or self._odd(behind.calls)
+        text = f"{text}; {odd.name} is off by more than rounding from a float64 replay" if wrong is not None else text
         side = 0 if odd.rank is self.ranks[0] else 1
         place = self.evidence.place(odd)
         at = replace(row, target=None if side else place, baseline=place if side else None, slot="output")
@@ -166,7 +224,7 @@ class Walk:
     def _view(self, pair: Pair) -> None:
         """Note what both look at: what paired calls were given from outside is judged at once."""
         for slot, (target, baseline) in read_by_both(self.flows, pair.target, pair.baseline).items():
-            if self.state(target, baseline) is None and self._are_sources(target, baseline):
+            if self.state(target, baseline) is not None or self._are_sources(target, baseline):
                 self._input(pair, slot, target, baseline)
         theirs = dict(pair.baseline.output_values())
         for slot, value in pair.target.output_values():
@@ -179,18 +237,19 @@ class Walk:
 
     def _pair(self, pair: Pair) -> None:
         read = read_by_both(self.flows, pair.target, pair.baseline)
+        results = {
+            slot: (*values, self.known.close(*values))
+            for slot, values in made_by_both(self.flows, pair.target, pair.baseline).items()
+        }
+        makes_same = bool(results) and all(c.bitwise and not is_of_other_numbers(c) for _, _, c in results.values())
         before = len(self.evidence.findings)
-        states = [self._input(pair, slot, *values) for slot, values in read.items()]
+        states = [self._input(pair, slot, *values, makes_same=makes_same) for slot, values in read.items()]
         closes = [self.known.close(*values) for values in read.values()]
         inputs = inputs_of(
             [self._at_least_rounded(state) for state in states],
             same_shapes=all(close.shape is None for close in closes),
             same_dtypes=all(close.dtype is None for close in closes),
         )
-        results = {
-            slot: (*values, self.known.close(*values))
-            for slot, values in made_by_both(self.flows, pair.target, pair.baseline).items()
-        }
         differences = self._differences(pair)
         judged = self._judge.results(pair.target, pair.baseline, results, inputs)
         blamed = len(self.evidence.findings) > before
@@ -205,16 +264,21 @@ class Walk:
                 blamed = True
                 self._blame(row, said, inputs, differences)
         if results:
+            found = (self.known.find(target, baseline) for target, baseline, _ in results.values())
+            self._worst[pair.target.id] = inputs_of([state for state in found if state is not None]).worst
             self._note_proof(pair, list(judged.values()))
 
-    def _input(self, pair: Pair, slot: str, target: Value, baseline: Value) -> State:
-        """Judge one input of a pair, once."""
+    def _input(self, pair: Pair, slot: str, target: Value, baseline: Value, *, makes_same: bool = False) -> State:
+        """Judge one input of a pair, once; one that differs and `makes_same` results counts for nothing."""
         close = self.known.close(target, baseline)
         state = self.state(target, baseline)
         if state is not None:
             self.evidence.known(pair, slot, close, state.status)
             return state
         said, text, behind = self.compare(target, baseline)
+        if makes_same and said.status == "different":
+            self.evidence.known(pair, slot, close, "unknown", "its result is bitwise equal")
+            return State("same")
         said = self._judge.rule(pair.target, slot, close) or said
         starts = inputs_of(behind.starts) if behind is not None else None
         depth = 0 if starts is None else starts.depth + 1
@@ -296,14 +360,15 @@ class Walk:
         calls: dict[int, Call] = {}
         starts: list[State] = []
         waiting, seen = [value], {value.id}
-        while waiting and len(calls) < _MOST_BEHIND:
+        while waiting and len(seen) < _MOST_BEHIND:
             one = waiting.pop()
             maker = flow.maker(one)
-            if maker is None or maker.id in paired:
+            if maker is None or (maker.id in paired and not flow.is_view(maker)):
                 state = self._start(side, one)
                 starts += [] if state is None else [state]
                 continue
-            calls.setdefault(maker.id, maker)
+            if maker.id not in paired:
+                calls.setdefault(maker.id, maker)
             given = [v for _, v in maker.input_values() if v.id not in seen]
             seen |= {v.id for v in given}
             waiting += given
@@ -318,9 +383,15 @@ class Walk:
                 return self.known.find(partner, one) if side else self.known.find(one, partner)
         return None
 
+    def _is_wrong(self, call: Call) -> bool:
+        """Return True if a call is off by more than rounding, by a float64 replay."""
+        replays = self._judge.replays
+        errors = replays.errors(call) if replays.enabled and not self._is_view(call) else ""
+        return isinstance(errors, dict) and any(error.ratio > SUSPECT for error in errors.values())
+
     def _odd(self, calls: Sequence[Call]) -> Call:
         """Return the first call whose op the other side's calls do not have as often, else the first."""
-        sides = [[call for call in calls if call.rank is rank and not self._is_view(call)] for rank in self.ranks]
+        sides = [[call for call in calls if call.rank is rank and self._computes(call)] for rank in self.ranks]
         for side in (0, 1):
             left = Counter(call.op for call in sides[1 - side])
             for call in sides[side]:
@@ -328,6 +399,9 @@ class Walk:
                     return call
                 left[call.op] -= 1
         return next(iter([*sides[0], *sides[1]]), calls[0])
+
+    def _computes(self, call: Call) -> bool:
+        return not self._is_view(call) and not all(value.undefined for _, value in call.result_values())
 
     def _is_view(self, call: Call) -> bool:
         return self.flows[0 if call.rank is self.ranks[0] else 1].is_view(call)

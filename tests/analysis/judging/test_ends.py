@@ -13,10 +13,10 @@ from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.flow import regions
-from aten_dump.analysis.judging.ends import gradients_of
-from aten_dump.analysis.tasks import wrote_unseen
-from aten_dump.analysis.judging.pair_walk import Walk
 from aten_dump.analysis.flow.roots import roots_of, starts_of
+from aten_dump.analysis.judging.ends import gradients_of
+from aten_dump.analysis.judging.pair_walk import Walk
+from aten_dump.analysis.tasks import wrote_unseen
 from aten_dump.dump import RankDump
 from tests.analysis.by_hand import walked
 from tests.analysis.wrong_ops import Wrong

@@ -11,8 +11,8 @@ import torch
 from aten_dump.analysis.evidence.states import State
 from aten_dump.analysis.flow.cones import Cone
 from aten_dump.analysis.judging.knowledge import Knowledge
-from aten_dump.analysis.tasks import Settings
 from aten_dump.analysis.rerun.run_region import Piece
+from aten_dump.analysis.tasks import Settings
 from tests.analysis.by_hand import knowledge
 from tests.analysis.wrong_ops import Wrong
 

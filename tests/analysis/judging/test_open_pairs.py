@@ -19,9 +19,9 @@ from aten_dump.analysis.judging.input_links import Link, open_links
 from aten_dump.analysis.judging.knowledge import Knowledge
 from aten_dump.analysis.judging.open_pairs import OpenPairs
 from aten_dump.analysis.judging.pair_walk import Walk
-from aten_dump.analysis.tasks import Settings
 from aten_dump.analysis.outcomes.region_differences import region_text
 from aten_dump.analysis.pairing.alignment import How
+from aten_dump.analysis.tasks import Settings
 from aten_dump.dump import RankDump, Value
 from tests.analysis.by_hand import knowledge
 from tests.analysis.wrong_ops import Wrong

@@ -13,8 +13,8 @@ from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import Row
 from aten_dump.analysis.evidence.user_rules import Rule
 from aten_dump.analysis.judging.pair_walk import Walk
-from aten_dump.analysis.tasks import Settings
 from aten_dump.analysis.judging.result_judge import OTHER_DRAWS
+from aten_dump.analysis.tasks import Settings
 from tests.analysis.by_hand import walked
 from tests.analysis.wrong_ops import Wrong
 

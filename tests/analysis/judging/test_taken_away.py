@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from aten_dump import compare
-from aten_dump.analysis.tasks import pair_calls
-from aten_dump.analysis.judging.taken_away import TakenAway
 from aten_dump.analysis.flow.roots import roots_of
+from aten_dump.analysis.judging.taken_away import TakenAway
 from aten_dump.analysis.pairing.user_mapping import Mapping
+from aten_dump.analysis.tasks import pair_calls
 from aten_dump.dump import RankDump
 from tests.analysis.by_hand import walked
 from tests.analysis.transformer import OtherDevice

@@ -11,7 +11,6 @@ import torch
 from aten_dump import MissingDataError, open_dump
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import RankEvidence
-from aten_dump.analysis.tasks import Settings, Task
 from aten_dump.analysis.layouts.compare_together import (
     assemble,
     compare_task,
@@ -22,6 +21,7 @@ from aten_dump.analysis.layouts.compare_together import (
     layout_notes,
     slots_of,
 )
+from aten_dump.analysis.tasks import Settings, Task
 from aten_dump.store import records as r
 from tests.dump.building import Builder, value
 

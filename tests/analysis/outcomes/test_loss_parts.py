@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from aten_dump.analysis.flow.data_flow import DataFlow
-from aten_dump.analysis.outcomes.loss_parts import LossParts, add_up_to_the_same
 from aten_dump.analysis.flow.roots import roots_of
+from aten_dump.analysis.outcomes.loss_parts import LossParts, add_up_to_the_same
 
 X = torch.arange(1.0, 9.0).view(8, 1)
 
