@@ -8,7 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,7 +38,9 @@ class End:
 class Ends:
     """Compares the ends of two recordings after they were walked; `unknown` names those that could not be compared."""
 
-    def __init__(self, walk: Walk, *, read_data: bool) -> None:
+    def __init__(self, walk: Walk, modules: Mapping[str, str], *, read_data: bool) -> None:
+        """Prepare to compare; `modules` are the target's that go by other names in the baseline."""
+        self._modules = modules
         self._walk = walk
         self._read_data = read_data
         self._memory = tuple(LeftMemory(flow, read_data=read_data) for flow in walk.flows)
@@ -57,6 +59,7 @@ class Ends:
 
     def _gradients(self) -> Iterator[End]:
         ours, theirs = map(_gradients_of, self._walk.ranks)
+        ours = {self._renamed(name): value for name, value in ours.items()}
         for name, value in ours.items() if theirs else ():
             if name in theirs:
                 yield End("gradient", f"gradient of {name}", value, theirs[name])
@@ -64,6 +67,11 @@ class Ends:
             for side, gradients, others in ((0, ours, theirs), (1, theirs, ours)):
                 for name in gradients.keys() - others.keys():
                     self._lacks(side, name, gradients[name])
+
+    def _renamed(self, name: str) -> str:
+        """Return a parameter's name as the baseline has it."""
+        module, _, own = name.rpartition(".")
+        return f"{self._modules[module]}.{own}" if module in self._modules else name
 
     def _lacks(self, side: int, name: str, value: Value) -> None:
         evidence = self._walk.evidence

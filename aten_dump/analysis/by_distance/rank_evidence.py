@@ -40,6 +40,7 @@ _LED_TO: Final[dict[Status | None, str]] = {
     "within": "what it leads to agrees within noise",
     "different": "what it leads to differs",
 }
+_MEETS: Final = "what comes of it is the same again"
 _NOT_WHOLE: Final = "a side is not whole"
 _OF_CALLS: Final = ("input", "output", "mutated")  # how slots begin that are of a call, and not of the end of a step
 
@@ -110,25 +111,27 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     walk = Walk((target, baseline), kind, judge, sources, read_data=settings.data)
     none = {pair.target.id for pair in walk.run(primary)}
     pairs = [pair for pair in pairs if pair.target.id not in none]
-    ends = Ends(walk, read_data=settings.data)
+    modules = found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs])
+    ends = Ends(walk, modules, read_data=settings.data)
     if is_whole and len(target.calls) and len(baseline.calls):
         ends.run()
-    walk.drop_what_meets_again()
+    meets_again = walk.drop_what_meets_again() and not walk.evidence.findings
     for pair in others:
         if not walk.flows[0].is_apart(pair.target):
             walk.describe(pair)
     rows = [*walk.evidence.rows, *(_alone(walk, pairs) if is_whole else ())]
+    if meets_again:
+        rows = [replace(r, status="within", note=_MEETS) if r.status == "different" else r for r in rows]
     rows.sort(key=lambda row: (row.place.id, row.target is None))
     rows, findings, notes = _explained(walk, pairs, rows, cast=bool(sources.precisions), whole=is_whole)
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
-    modules = [(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]
     return RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         level=next((level for level in _LEVELS if levels[level]), "none"),
         levels={str(level): count for level, count in levels.items()},
         calls=(len(target.calls), len(baseline.calls)),
         pairs={HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
-        rows=tuple(rows), findings=tuple(findings), modules=found_modules(modules),
+        rows=tuple(rows), findings=tuple(findings), modules=modules,
         paired={p.target.name: p.baseline.name for p in pairs},
         notes=(*incomplete(target, baseline), *notes), unknown_ends=tuple(ends.unknown),
         proven=len(walk.judged) - len(walk.unproven), judged=len(walk.judged),

@@ -130,7 +130,7 @@ def digest_of(value: Value) -> str | None:
 
 def _digest_of_bytes(value: Value) -> str | None:
     try:
-        flat = plain(value.tensor()).contiguous().reshape(-1)
+        flat = plain(value.tensor()).clone(memory_format=torch.contiguous_format).reshape(-1)
     except (AtenDumpError, RuntimeError):
         return None
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat

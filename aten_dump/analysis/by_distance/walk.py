@@ -95,8 +95,12 @@ class Walk:
         read = read_by_both(self.flows, pair.target, pair.baseline).values()
         return any(one.shape != other.shape and not self._are_sources(one, other) for one, other in read)
 
-    def drop_what_meets_again(self) -> None:
-        """Drop findings about what a call is given where all that comes of it is the same again."""
+    def _is_near(self, target: Value, baseline: Value, close: Closeness) -> bool:
+        """Return True if two values are as near as if nothing that was different had gone into them."""
+        return close.bitwise or (close.known and self._distance(target, baseline, close, State("same"))[1] <= 1)
+
+    def drop_what_meets_again(self) -> bool:
+        """Drop findings about what a call is given where all that comes of it is the same again; return True if any."""
         kept = []
         for number, finding in enumerate(self.evidence.findings):
             seen_at = self._seen_at.get(number)
@@ -104,7 +108,9 @@ class Walk:
                 seen_at = finding.row.place.id
             if seen_at is None or not self._meets_again(seen_at):
                 kept.append(finding)
+        dropped = len(kept) < len(self.evidence.findings)
         self.evidence.findings[:] = kept
+        return dropped
 
     def _meets_again(self, number: int) -> bool:
         """Return True if all that comes of what one of the target's calls makes is the same again on both sides."""
@@ -112,7 +118,7 @@ class Walk:
         while waiting:
             call = waiting.pop()
             worst = self._worst.get(call.id)
-            if worst in ("same", "within"):
+            if worst == "within":
                 has_met = True
                 continue
             readers = self.flows[0].readers(call)
@@ -245,8 +251,9 @@ class Walk:
         before = len(self.evidence.findings)
         states = [self._input(pair, slot, *values, makes_same=makes_same) for slot, values in read.items()]
         closes = [self.known.close(*values) for values in read.values()]
+        is_blank = all(close.undefined for _, _, close in results.values())  # else what is compared depends on no blank
         inputs = inputs_of(
-            [self._at_least_rounded(state) for state in states],
+            [self._at_least_rounded(state) for state in states if is_blank or not state.undefined],
             same_shapes=all(close.shape is None for close in closes),
             same_dtypes=all(close.dtype is None for close in closes),
         )
@@ -264,8 +271,8 @@ class Walk:
                 blamed = True
                 self._blame(row, said, inputs, differences)
         if results:
-            found = (self.known.find(target, baseline) for target, baseline, _ in results.values())
-            self._worst[pair.target.id] = inputs_of([state for state in found if state is not None]).worst
+            alike = (self._is_near(*values) for values in results.values())
+            self._worst[pair.target.id] = "within" if all(alike) else "different"
             self._note_proof(pair, list(judged.values()))
 
     def _input(self, pair: Pair, slot: str, target: Value, baseline: Value, *, makes_same: bool = False) -> State:

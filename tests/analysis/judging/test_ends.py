@@ -33,8 +33,8 @@ def ended(record: Callable[..., Any]) -> Callable[..., tuple[Walk, list[str]]]:
 
     def run(target: Any, baseline: Any, **options: Any) -> tuple[Walk, list[str]]:
         walk = walked(*(one if isinstance(one, RankDump) else record(one, **options) for one in (target, baseline)))
-        walk.knows.evidence.findings.clear()
-        walk.knows.evidence.rows.clear()
+        walk.evidence.findings.clear()
+        walk.evidence.rows.clear()
         return walk, walk.ends()
 
     return run
@@ -44,11 +44,11 @@ Ended = Callable[..., tuple[Walk, list[str]]]
 
 
 def found(walk: Walk) -> list[tuple[str, str]]:
-    return [(f.kind, f.text) for f in walk.knows.evidence.findings]
+    return [(f.kind, f.text) for f in walk.evidence.findings]
 
 
 def slots(walk: Walk) -> list[tuple[str, str]]:
-    return [(row.slot, row.status) for row in walk.knows.evidence.rows]
+    return [(row.slot, row.status) for row in walk.evidence.rows]
 
 
 def of_nothing(*, also: bool) -> Body:
@@ -119,13 +119,13 @@ def test_a_loss_of_another_meaning_is_a_finding(ended: Ended) -> None:
     walk, _ = ended(lambda: X.clone().requires_grad_().exp().norm().backward(), body(1.0))
     assert found(walk)[0][0] == "loss" and found(walk)[0][1].startswith("the loss is not the same: ")
     assert ("loss", "different") in slots(walk)
-    (finding,) = walk.knows.evidence.findings
+    (finding,) = walk.evidence.findings
     made_it = [
         next(value.producer[0].name for value in roots_of(rank) if value.producer)
-        for rank in (walk.knows.target, walk.knows.baseline)
+        for rank in (walk.ranks[0], walk.ranks[1])
     ]
     assert finding.row.place.call == made_it[0]
-    row = next(row for row in walk.knows.evidence.rows if row.slot == "loss")
+    row = next(row for row in walk.evidence.rows if row.slot == "loss")
     assert row.target is not None and row.baseline is not None
     assert [row.target.call, row.baseline.call] == made_it
 
@@ -139,7 +139,7 @@ def test_a_loss_that_is_another_value_is_a_finding(ended: Ended) -> None:
         return run
 
     walk, _ = ended(body(0), body(1))
-    finding = next(f for f in walk.knows.evidence.findings if f.kind == "loss")
+    finding = next(f for f in walk.evidence.findings if f.kind == "loss")
     assert finding.text == (
         "the loss is not the same: it reads what Aten.sum.0.forward made, in the baseline what Aten.sum.1.forward made"
         "; in float64 from the same values they differ by" + finding.text.rpartition("differ by")[2]
@@ -338,11 +338,11 @@ def test_a_parameter_with_a_gradient_on_one_side_only(record: Callable[..., Any]
     for pair, side in (((both, one), "target"), ((one, both), "baseline")):
         walk, _ = ended(*pair)
         assert ("gradient", f"bias has a gradient in the {side} only") in found(walk)
-        finding = next(f for f in walk.knows.evidence.findings if f.kind == "gradient")
+        finding = next(f for f in walk.evidence.findings if f.kind == "gradient")
         assert (finding.row.target is None) == (side == "baseline")
         assert finding.row.slot == "gradient of bias" and finding.row.status == "different"
-        assert finding.row in walk.knows.evidence.rows
-        assert finding.order == (walk.knows.target.calls[-1].id + 1, 0), "behind all calls"
+        assert finding.row in walk.evidence.rows
+        assert finding.order == (walk.ranks[0].calls[-1].id + 1, 0), "behind all calls"
     none = record(lambda: X.exp(), model)
     assert [kind for kind, _ in found(ended(both, none)[0])] == [], "a step without backward is another step"
 
@@ -475,7 +475,7 @@ def test_what_a_callback_left_that_one_side_did_not_see_is_not_compared(ended: E
     sides = [called_back(X.clone(), unseen=seen != side) for side in ("target", "baseline")]
     walk, unknown = ended(*sides)
     assert unknown == [] and found(walk) == [] and slots(walk) == []
-    noted = [wrote_unseen(rank) for rank in (walk.knows.target, walk.knows.baseline)]
+    noted = [wrote_unseen(rank) for rank in (walk.ranks[0], walk.ranks[1])]
     assert noted == [seen != "target", seen != "baseline"]
 
 
