@@ -45,11 +45,21 @@ class Ends:
         self._read_data = read_data
         self._memory = tuple(LeftMemory(flow, read_data=read_data) for flow in walk.flows)
         self.unknown: list[str] = []
+        self.agree = False  # all ends that are known do
 
     def run(self) -> None:
-        for end in (*self._losses(), *self._gradients(), *self._left()):
+        found, before = [*self._losses(), *self._gradients(), *self._left()], len(self._walk.evidence.findings)
+        for end in found:
             self._judge(end)
         self._left_alone()
+        is_new = len(self._walk.evidence.findings) > before
+        self.agree = not is_new and all(map(self._agrees, found))
+
+    def _agrees(self, end: End) -> bool:
+        state, close = self._walk.state(end.target, end.baseline), self._walk.known.close(end.target, end.baseline)
+        if state is not None and state.status in ("same", "unknown"):
+            return True
+        return self._walk.is_near(end.target, end.baseline, close)
 
     def _losses(self) -> Iterator[End]:
         ours, theirs = map(roots_of, self._walk.ranks)

@@ -115,7 +115,7 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     ends = Ends(walk, modules, read_data=settings.data)
     if is_whole and len(target.calls) and len(baseline.calls):
         ends.run()
-    meets_again = walk.drop_what_meets_again() and not walk.evidence.findings
+    meets_again = ends.agree and walk.drop_what_meets_again() and not walk.evidence.findings
     for pair in others:
         if not walk.flows[0].is_apart(pair.target):
             walk.describe(pair)

@@ -95,16 +95,18 @@ class Walk:
         read = read_by_both(self.flows, pair.target, pair.baseline).values()
         return any(one.shape != other.shape and not self._are_sources(one, other) for one, other in read)
 
-    def _is_near(self, target: Value, baseline: Value, close: Closeness) -> bool:
+    def is_near(self, target: Value, baseline: Value, close: Closeness) -> bool:
         """Return True if two values are as near as if nothing that was different had gone into them."""
-        return close.bitwise or (close.known and self._distance(target, baseline, close, State("same"))[1] <= 1)
+        if close.level == "hash" or not close.known:
+            return close.bitwise
+        return close.bitwise or (self._distance(target, baseline, close, State("same"))[1] <= 1)
 
     def drop_what_meets_again(self) -> bool:
         """Drop findings about what a call is given where all that comes of it is the same again; return True if any."""
         kept = []
         for number, finding in enumerate(self.evidence.findings):
             seen_at = self._seen_at.get(number)
-            if finding.kind == "argument":
+            if finding.kind == "argument" and self._worst.get(finding.row.place.id) == "different":
                 seen_at = finding.row.place.id
             if seen_at is None or not self._meets_again(seen_at):
                 kept.append(finding)
@@ -271,7 +273,7 @@ class Walk:
                 blamed = True
                 self._blame(row, said, inputs, differences)
         if results:
-            alike = (self._is_near(*values) for values in results.values())
+            alike = (self.is_near(*values) for values in results.values())
             self._worst[pair.target.id] = "within" if all(alike) else "different"
             self._note_proof(pair, list(judged.values()))
 
