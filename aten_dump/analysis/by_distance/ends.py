@@ -120,7 +120,7 @@ class Ends:
         for side in (0, 1):
             for place in self._memory[side].places:
                 other = self._partner(side, place.before)
-                if other is None or not self._memory[side].is_state(place) or self._is_written(1 - side, other):
+                if other is None or self._is_written(1 - side, other) or not self._memory[side].is_state(place):
                     continue
                 both = (place.last, other) if side == 0 else (other, place.last)
                 if not closeness(*both, data=self._read_data).bitwise:

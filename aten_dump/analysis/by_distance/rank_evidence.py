@@ -133,7 +133,7 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
         pairs={HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
         rows=tuple(rows), findings=tuple(findings), modules=modules,
         paired={p.target.name: p.baseline.name for p in pairs},
-        notes=(*incomplete(target, baseline), *notes), unknown_ends=tuple(ends.unknown),
+        notes=(*incomplete(target, baseline), *notes), unknown_ends=(*ends.unknown, *walk.unknown),
         proven=len(walk.judged) - len(walk.unproven), judged=len(walk.judged),
         unproven=tuple(call.name for call in walk.unproven.values()),
         meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans),

@@ -28,7 +28,7 @@ from ..evidence.noise_floors import AMPLIFIES, distance
 from ..evidence.states import WORSE, Inputs, State, inputs_of
 from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.computed_dtype import computed_dtype, dtype_text
-from ..flow.counterparts import Counterparts, Side
+from ..flow.counterparts import UNWRITTEN, Counterparts, Side
 from ..flow.data_flow import DataFlow, made_by_both, read_by_both
 from ..flow.undefined_memory import UndefinedMemory
 from ..rerun.op_errors import Undefined
@@ -71,6 +71,7 @@ class Walk:
         self._judge = judge
         self._sources = sources
         self.from_outside: tuple[dict[Place, Value], dict[Place, Value]] = {}, {}  # counterparts, by place in memory
+        self.unknown: list[str] = []  # results of which nobody knows whether they agree
         self.led_to: dict[tuple[Side, int], Status] = {}  # what calls without a counterpart led to, by side and id
         self._paired: tuple[set[int], set[int]] = set(), set()
         self._seen_at: dict[int, int] = {}  # at which call of the target findings were seen, by their number
@@ -106,7 +107,11 @@ class Walk:
         kept = []
         for number, finding in enumerate(self.evidence.findings):
             seen_at = self._seen_at.get(number)
-            if finding.kind == "argument" and self._worst.get(finding.row.place.id) == "different":
+            close = finding.row.closeness
+            is_by_statistics = close is not None and close.level == "statistic"
+            if finding.kind == "argument" and (
+                is_by_statistics or self._worst.get(finding.row.place.id) == "different"
+            ):
                 seen_at = finding.row.place.id
             if seen_at is None or not self._meets_again(seen_at):
                 kept.append(finding)
@@ -266,6 +271,9 @@ class Walk:
             said = judged[slot]
             if not is_workspace(pair.target.op, slot):
                 said = self._with_arguments(said, close, inputs, differences)
+                if differences and close.bitwise and any(state.undefined for state in states):
+                    self.unknown.append(f"{pair.target.name}.{slot}")
+                    said = replace(said, status="unknown", note=UNWRITTEN)
             state = _state(said, close, inputs.depth + 1, undefined=close.undefined or inputs.undefined)
             self._keep(target, baseline, state)
             row = self.evidence.judged(pair, slot, close, said, inputs)
