@@ -108,7 +108,11 @@ class Walk:
         for number, finding in enumerate(self.evidence.findings):
             seen_at = self._seen_at.get(number)
             close = finding.row.closeness
-            is_by_statistics = close is not None and close.level == "statistic"
+            worst = (
+                "different"
+                if close is not None and close.level == "statistic"
+                else self._worst.get(finding.row.place.id)
+            )
             if finding.kind == "argument" and (
                 is_by_statistics or self._worst.get(finding.row.place.id) == "different"
             ):
