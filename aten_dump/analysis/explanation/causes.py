@@ -20,7 +20,7 @@ from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
-from .other_sources import computing, holds_permuted, other_source
+from .other_sources import computing, first_reader, holds_permuted, other_source
 from .unread import unread
 from .unwritten import unwritten
 
@@ -296,6 +296,8 @@ class Causes:
         if odd:
             slot, value = odd[0]
             theirs = dict(self._sides[1].flow.reads(other)).get(slot)
+            if (readers := self._first_readers(value, theirs)) is not None and readers[0].id < first.id:
+                return self._same_op(*readers)
             return Cause("source", first, other, self._other_contents(value, theirs), "", slot)
         if first.id in self._sides[0].flow.rank.tables.random:
             return Cause("random", first, other, "it draws other random numbers")
@@ -359,6 +361,14 @@ class Causes:
                 if makers[0] is not None and makers[1] is not None and makers[0].op == makers[1].op:
                     return makers  # type: ignore[return-value]
         return None
+
+    def _first_readers(self, value: Value, theirs: Value | None) -> tuple[Call, Call] | None:
+        """Return the calls of both sides that read a source first, if they are of one op."""
+        if theirs is None or self._sides[1].flow.maker(theirs) is not None:
+            return None
+        numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs)
+        one, other = (first_reader(side, {number}) for side, number in zip(self._sides, numbers, strict=True))
+        return None if one is None or other is None or one.op != other.op else (one, other)
 
     def _is_odd_source(self, side: int, value: Value) -> bool:
         evaluation, other = self._sides[side], self._sides[1 - side]
