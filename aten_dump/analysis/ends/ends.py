@@ -339,8 +339,9 @@ def lost_gradients(
     ours, theirs = ([end for end in some if end.leaf is not None] for some in (ends[side], ends[1 - side]))
     numbers = [_of_leaves(ours, sides[side]), _of_leaves(theirs, sides[1 - side])]
     names = {end.name for end in theirs if end.is_named}
-    there = {end.number for end in theirs}
     other = sides[1 - side]
+    # A side that accumulates nothing asked for its gradients: it has those that it makes.
+    there: Container[int | None] = {end.number for end in theirs} if theirs else other.holders
     known = other.holders.keys() if made_within else {other.numbers.get(v.id) for v in other.sources.values()}
     found = []
     for end in ours:
