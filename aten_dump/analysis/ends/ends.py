@@ -22,6 +22,7 @@ from typing import Final, Literal
 
 from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation, is_compiled, runs_compiled
+from ..evaluation.memory import seen_of
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations, leaf_gradients
 from ..outcomes.left_memory import LeftMemory, LeftPlace
@@ -84,7 +85,7 @@ class Left:
                 continue
             before = known[0].before
             seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
-            self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
+            self.buffers.append((max(seen, key=lambda v: seen_of(v.shape, v.stride)), known[-1]))
 
 
 def _within_compiled(flow: DataFlow) -> set[int]:
