@@ -161,9 +161,9 @@ def _with_ends(
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
     is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
     if is_trained and not (any(odd) or near):
-        odd = [*map(list, unread_alike(sides))]
+        odd = unread_alike(sides)
     if any(odd) or near or is_trained:
-        return Evaluated(sides, sources, ends, (odd[0], odd[1]), steps, [], unknown, near)
+        return Evaluated(sides, sources, ends, odd, steps, [], unknown, near)
     more = taken_besides(sides)
     odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
     unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]

@@ -21,6 +21,7 @@ from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_sources import computing, first_reader, holds_permuted, other_source
+from .uncleared import uncleared
 from .unread import unread
 from .unwritten import unwritten
 
@@ -97,6 +98,8 @@ class Causes:
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
         if kinds != _FORWARD:
+            if (kept := uncleared(self._sides, self._ends, first_odd)) is not None:
+                return Cause("gradient", kept.target, kept.baseline, kept.text, takes_another=True)
             cut = CutGradients(self._sides, self._ends).find(cones, first_odd)
             if cut is not None:
                 return _at("gradient", cut.side, cut.call, cut.text)
