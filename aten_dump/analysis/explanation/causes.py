@@ -195,11 +195,23 @@ class Causes:
                     for number, call in cones[1 - side].calls.items()
                 }
                 best = max(shared, key=lambda number: (*shared[number], -number))
-                if shared[best][0]:
-                    beside = cones[1 - side].calls[best]
-                    return [beside, one] if side else [one, beside]
-                return firsts
+                if not shared[best][0]:
+                    return firsts
+                beside = cones[1 - side].calls[best]
+                if beside.id != other.id and self._is_skipped(side, one, beside, cones[1 - side]):
+                    return [other, None] if side else [None, other]
+                return [beside, one] if side else [one, beside]
         return firsts
+
+    def _is_skipped(self, side: int, one: Call, beside: Call, cone: Cone) -> bool:
+        """Return True if a call of a side reads what both have where its like reads what the other side alone makes."""
+        flow = self._sides[1 - side].flow
+        ours = dict(self._sides[side].flow.reads(one))
+        for slot, value in flow.reads(beside) if one.op == beside.op else ():
+            writer = flow.writer(value)
+            if writer is not None and writer[0].id in cone.calls and slot in ours:
+                return self._sides[side].numbers.get(ours[slot].id) in self._sides[1 - side].holders
+        return False
 
     def _reads_odd_source(self, side: int, call: Call) -> bool:
         """Return True if a call reads a source that the other side does not have, not even in another order."""
