@@ -272,5 +272,28 @@ def test_gradients_that_one_side_does_not_clear_are_named_with_who_clears_them(c
     assert "what was there before the step" in found.cause.text and "3 more" in found.cause.text
 
 
+@pytest.mark.parametrize("target", [2, 4])
+def test_a_round_too_few_or_too_many_is_a_missing_call(target: int, record: Callable[..., Any]) -> None:
+    """What reads the last round's result reads another one, and is right."""
+
+    class Rounds(nn.Module):
+        def __init__(self, rounds: int) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.rounds, self.lin = rounds, nn.Linear(12, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            votes = self.lin(x)
+            logits, out = torch.zeros(4, 3), votes
+            for _ in range(self.rounds):
+                out = logits.softmax(-1) * votes
+                logits = logits + (votes.detach() * out.detach().sum(0))
+            return out.square() * votes.sigmoid()
+
+    found = compared(record, Rounds(target), Rounds(3))
+    assert found.cause is not None and found.cause.kind == "region", found.answer()
+    assert found.cause.row.place.op == "aten::_softmax" and "no such call" in found.cause.text
+
+
 def _line(source: str) -> int:
     return int(source.rpartition(":")[2].split()[0])
