@@ -22,6 +22,7 @@ from typing import Final, Literal
 
 from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation, is_compiled, runs_compiled
+from ..evaluation.memory import seen_of
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import accumulations, leaf_gradients
 from ..flow.left_memory import LeftMemory, LeftPlace
@@ -84,7 +85,7 @@ class Left:
                 continue
             before = known[0].before
             seen = [before, *(v for v in flow.of_moment(before) if not v.composed)]
-            self.buffers.append((max(seen, key=lambda v: v.numel), known[-1]))
+            self.buffers.append((max(seen, key=lambda v: seen_of(v.shape, v.stride)), known[-1]))
 
 
 def _within_compiled(flow: DataFlow) -> set[int]:
@@ -339,8 +340,9 @@ def lost_gradients(
     ours, theirs = ([end for end in some if end.leaf is not None] for some in (ends[side], ends[1 - side]))
     numbers = [_of_leaves(ours, sides[side]), _of_leaves(theirs, sides[1 - side])]
     names = {end.name for end in theirs if end.is_named}
-    there = {end.number for end in theirs}
     other = sides[1 - side]
+    # A side that accumulates nothing asked for its gradients: it has those that it makes.
+    there: Container[int | None] = {end.number for end in theirs} if theirs else other.holders
     known = other.holders.keys() if made_within else {other.numbers.get(v.id) for v in other.sources.values()}
     found = []
     for end in ours:
@@ -423,12 +425,43 @@ def _size(value: Value) -> tuple[int, bool]:
     return value.numel, value.is_floating
 
 
+def unread_alike(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+    """Return what nothing reads and the other side lacks, of sizes of which both sides make as many.
+
+    A score beside a training step is of this kind. What comes out of a call beside a result that the other side has
+    (the order of a sort) may be dropped.
+    """
+    made = [list(_unread(side)) for side in sides]
+    counts = [Counter(_size(end.value) for end in ends) for ends in made]
+    one, other = (
+        [
+            end
+            for end in ends
+            if counts[0][_size(end.value)] == counts[1][_size(end.value)] and not _has_of(side, theirs, end)
+        ]
+        for ends, side, theirs in zip(made, sides, sides[::-1], strict=True)
+    )
+    return of_sizes(one, other), of_sizes(other, one)
+
+
+def _has_of(evaluation: Evaluation, other: Evaluation, end: End) -> bool:
+    """Return True if the other side has a result of the call that made an end, or nobody knows."""
+    maker = evaluation.flow.maker(end.value)
+    numbers = {evaluation.numbers.get(value.id) for _, value in evaluation.flow.results(maker)} if maker else set()
+    return end.number is None or not (numbers | {end.number}).isdisjoint(other.holders)
+
+
 def _besides(evaluation: Evaluation) -> Iterator[End]:
     """Yield what the program made outside of its modules, and no call reads."""
     returned = {value.id for _, _, value in _returned(evaluation.flow)}
-    for value in TakenResults(evaluation.flow).all() if returned else ():
+    return (end for end in _unread(evaluation) if end.value.id not in returned) if returned else iter(())
+
+
+def _unread(evaluation: Evaluation) -> Iterator[End]:
+    """Yield what the program was shown, and no call reads."""
+    for value in TakenResults(evaluation.flow).all():
         maker = evaluation.flow.maker(value)
-        if maker is not None and value.id not in returned:
+        if maker is not None:
             yield End("output", maker.name, value, number_of(evaluation, value))
 
 

@@ -9,8 +9,10 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -90,7 +92,9 @@ class Memory:
 
     def largest(self, storage: int) -> tuple[Value, torch.Tensor] | None:
         """Return the tensor that shows most of a storage, and its newest value, or None."""
-        known = max(self._by_storage.get(storage, ()), key=lambda one: one[1].numel(), default=None)
+        known = max(
+            self._by_storage.get(storage, ()), key=lambda one: seen_of(one[0].shape, one[0].stride), default=None
+        )
         return None if known is None else (self._newest.get(known[0].record.place, known[0]), known[1])
 
     def meant(self, value: Value) -> torch.Tensor | None:
@@ -200,3 +204,9 @@ def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _bits(value: Value) -> tuple[object, ...]:
     return value.dtype_name, value.conjugate, value.negative
+
+
+def seen_of(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
+    """Return how many elements of its memory a tensor shows; of those that show as many, what repeats none is more."""
+    count = math.prod(size for size, step in zip_longest(shape, stride, fillvalue=1) if step)
+    return count, -math.prod(shape)

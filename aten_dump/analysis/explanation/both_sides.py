@@ -15,7 +15,7 @@ import torch
 
 from ...dump import RankDump
 from ..cone.cone import cone_of
-from ..ends.ends import End, Left, ends_of, of_sizes, starts_of_roots, taken_besides, unmatched, wanted_of
+from ..ends.ends import End, Left, ends_of, of_sizes, starts_of_roots, taken_besides, unmatched, unread_alike, wanted_of
 from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
@@ -160,6 +160,8 @@ def _with_ends(
         odd = [], []
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
     is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
+    if is_trained and not (any(odd) or near):
+        odd = unread_alike(sides)
     if any(odd) or near or is_trained:
         return Evaluated(sides, sources, ends, odd, steps, [], unknown, near)
     more = taken_besides(sides)

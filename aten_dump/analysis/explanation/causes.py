@@ -20,7 +20,8 @@ from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
-from .other_sources import computing, holds_permuted, other_source
+from .other_sources import computing, first_reader, holds_permuted, other_source
+from .uncleared import uncleared
 from .unread import unread
 from .unwritten import unwritten
 
@@ -97,6 +98,8 @@ class Causes:
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
         if kinds != _FORWARD:
+            if (kept := uncleared(self._sides, self._ends, first_odd)) is not None:
+                return Cause("gradient", kept.target, kept.baseline, kept.text, takes_another=True)
             cut = CutGradients(self._sides, self._ends).find(cones, first_odd)
             if cut is not None:
                 return _at("gradient", cut.side, cut.call, cut.text)
@@ -192,11 +195,23 @@ class Causes:
                     for number, call in cones[1 - side].calls.items()
                 }
                 best = max(shared, key=lambda number: (*shared[number], -number))
-                if shared[best][0]:
-                    beside = cones[1 - side].calls[best]
-                    return [beside, one] if side else [one, beside]
-                return firsts
+                if not shared[best][0]:
+                    return firsts
+                beside = cones[1 - side].calls[best]
+                if beside.id != other.id and self._is_skipped(side, one, beside, cones[1 - side]):
+                    return [other, None] if side else [None, other]
+                return [beside, one] if side else [one, beside]
         return firsts
+
+    def _is_skipped(self, side: int, one: Call, beside: Call, cone: Cone) -> bool:
+        """Return True if a call of a side reads what both have where its like reads what the other side alone makes."""
+        flow = self._sides[1 - side].flow
+        ours = dict(self._sides[side].flow.reads(one))
+        for slot, value in flow.reads(beside) if one.op == beside.op else ():
+            writer = flow.writer(value)
+            if writer is not None and writer[0].id in cone.calls and slot in ours:
+                return self._sides[side].numbers.get(ours[slot].id) in self._sides[1 - side].holders
+        return False
 
     def _reads_odd_source(self, side: int, call: Call) -> bool:
         """Return True if a call reads a source that the other side does not have, not even in another order."""
@@ -296,6 +311,8 @@ class Causes:
         if odd:
             slot, value = odd[0]
             theirs = dict(self._sides[1].flow.reads(other)).get(slot)
+            if (readers := self._first_readers(value, theirs)) is not None and readers[0].id < first.id:
+                return self._same_op(*readers)
             return Cause("source", first, other, self._other_contents(value, theirs), "", slot)
         if first.id in self._sides[0].flow.rank.tables.random:
             return Cause("random", first, other, "it draws other random numbers")
@@ -359,6 +376,14 @@ class Causes:
                 if makers[0] is not None and makers[1] is not None and makers[0].op == makers[1].op:
                     return makers  # type: ignore[return-value]
         return None
+
+    def _first_readers(self, value: Value, theirs: Value | None) -> tuple[Call, Call] | None:
+        """Return the calls of both sides that read a source first, if they are of one op."""
+        if theirs is None or self._sides[1].flow.maker(theirs) is not None:
+            return None
+        numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs)
+        one, other = (first_reader(side, {number}) for side, number in zip(self._sides, numbers, strict=True))
+        return None if one is None or other is None or one.op != other.op else (one, other)
 
     def _is_odd_source(self, side: int, value: Value) -> bool:
         evaluation, other = self._sides[side], self._sides[1 - side]

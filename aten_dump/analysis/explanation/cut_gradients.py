@@ -20,6 +20,7 @@ from ..cone.cone import Cone
 from ..ends.ends import End, lost_gradients, number_of
 from ..evaluation.evaluation import Evaluation
 from .left_alone import SIDES
+from .other_sources import first_reader
 from .unread import unread
 
 _MOST_NAMED: Final = 3
@@ -100,7 +101,7 @@ class CutGradients:
         evaluation = self._sides[side]
         if end.is_named or end.leaf is None:
             return end.name
-        reader = _first_reader(evaluation, {evaluation.numbers.get(end.leaf.id, 0)})
+        reader = first_reader(evaluation, {evaluation.numbers.get(end.leaf.id, 0)})
         return "a leaf" if reader is None else f"what {reader.name} is given"
 
     def _touched(self, side: int, cone: Cone) -> set[int]:
@@ -171,7 +172,7 @@ class CutGradients:
         for value in evaluation.sources.values():
             number = evaluation.numbers.get(value.id, 0)
             if value.is_floating and not value.requires_grad and needed[0][number] < needed[1][number]:
-                reader = _first_reader(evaluation, {number})
+                reader = first_reader(evaluation, {number})
                 if reader is not None:
                     yield number, reader
 
@@ -197,17 +198,3 @@ def _around(call: Call) -> str:
     """Return the op of the Python-level call that a call is part of."""
     around = call.parent
     return around.op if around is not None and around.kind == "api" else ""
-
-
-def _first_reader(evaluation: Evaluation, numbers: set[int]) -> Call | None:
-    """Return the first call that is given one of some values; views lead to their readers."""
-    flow = evaluation.flow
-    shown = set(numbers)
-    for call in flow.calls():
-        given = {evaluation.numbers.get(value.id, 0) for _, value in call.input_values()}
-        if not given & shown:
-            continue
-        if not flow.is_view(call):
-            return call
-        shown |= {evaluation.numbers.get(value.id, 0) for _, value in call.output_values()} - {0}
-    return None

@@ -52,3 +52,17 @@ def holds_permuted(one: Value, other: Value) -> bool:
     except UNREADABLE:  # complex numbers have no order
         return False
     return torch.equal(ours, theirs)
+
+
+def first_reader(evaluation: Evaluation, numbers: set[int]) -> Call | None:
+    """Return the first call that is given one of some values; views lead to their readers."""
+    flow = evaluation.flow
+    shown = set(numbers)
+    for call in flow.calls():
+        given = {evaluation.numbers.get(value.id, 0) for _, value in call.input_values()}
+        if not given & shown:
+            continue
+        if not flow.is_view(call):
+            return call
+        shown |= {evaluation.numbers.get(value.id, 0) for _, value in call.output_values()} - {0}
+    return None

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from ...dump import Call, Value
-from ...store.op_names import is_collective
+from ...store.op_names import is_collective, is_workspace
 from ..distance.value_distance import Closeness, Level
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.numbers_in_python import COMPUTED
@@ -211,7 +211,8 @@ class RankVerdict:
             name in theirs and self._close(value, theirs[name]).bitwise
             for name, value in self._found.sides[0].flow.reads(call)
         )
-        is_asked = are_equal and not is_collective(call.op) and call.id not in call.rank.tables.random
+        is_free = is_collective(call.op) or is_workspace(call.op, slot) or call.id in call.rank.tables.random
+        is_asked = are_equal and not is_free
         status: Status = "different" if ratio > 1 and is_asked and not close.undefined else "within"
         row = Row(
             self._place(call), self._place(maker), how, slot, status, close, floor if is_asked else None,

@@ -12,7 +12,9 @@ _TRAINING: Final = {True: "training", False: "evaluation"}
 
 
 def mode_sentence(target: Call, baseline: Call) -> str:
-    """Return in which modes two calls ran that are not the same, "" where both did."""
+    """Return in which modes two calls of one phase ran that are not the same, "" where both did."""
+    if target.phase != baseline.phase:
+        return ""
     modes = target.training, baseline.training
     said = []
     if None not in modes and modes[0] != modes[1]:

@@ -253,3 +253,92 @@ def test_what_ends_in_nothing_but_nan_is_not_said_to_agree(factor: float, record
 
     found = compare(*(record(partial(train, by)) for by in (factor, 1.0)))
     assert found.exit_code == (0 if factor == 1 else 2), found.answer()
+
+
+# -- beside a training step -----------------------------------------------------------------------------------------------
+
+
+def scored(record: Callable[..., Any], score: Callable[[Tensor], object]) -> Any:
+    """Record a training step after which a score is computed that nothing reads."""
+    torch.manual_seed(0)
+    model = nn.Linear(12, 3)
+
+    def step() -> None:
+        model(X).square().mean().backward()
+        with torch.no_grad():
+            score(model(X))
+
+    return record(step, model=model)
+
+
+def test_a_score_beside_a_training_step_is_an_end(record: Callable[..., Any]) -> None:
+    three, four = (scored(record, lambda y, by=by: y.logsumexp(1) / by) for by in (3.0, 4.0))
+    found = compare(three, four)
+    assert found.exit_code == 1 and found.cause is not None
+    assert found.cause.kind == "argument" and found.cause.row.place.op == "aten::div.Tensor", found.answer()
+    by_hand = scored(record, lambda y: (y.logsumexp(1) * 0.25).clone())
+    assert compare(four, by_hand).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "baseline"),
+    [
+        (lambda y: None, lambda y: y.logsumexp(1) / 3),
+        (lambda y: (y.sum(), y.square().sum()), lambda y: y.exp().sum()),
+        (lambda y: y.sort(0).values.mean(), lambda y: y.flip(0).sort(0).values.mean()),
+    ],
+    ids=["on one side", "more on one side", "the order of a sort"],
+)
+def test_what_a_program_looks_at_beside_a_training_step_is_its_own_affair(
+    target: Callable[[Tensor], object], baseline: Callable[[Tensor], object], record: Callable[..., Any]
+) -> None:
+    found = compare(scored(record, target), scored(record, baseline))
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_gradients_that_a_program_asks_for_are_those_that_another_accumulates(
+    factor: float, record: Callable[..., Any]
+) -> None:
+    def trained_by(asks: bool, by: float) -> Any:
+        torch.manual_seed(0)
+        model = nn.Linear(12, 3)
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            loss = (model(X) * by).square().mean()
+            if asks:
+                for one, slope in zip(
+                    model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True
+                ):
+                    one.grad = slope
+            else:
+                loss.backward()
+            optimizer.step()
+
+        return record(step, model=model)
+
+    pair = trained_by(False, 1.0), trained_by(True, factor)
+    for found in (compare(*pair), compare(*pair[::-1])):
+        assert found.exit_code == int(factor != 1), found.answer()
+
+
+@pytest.mark.parametrize("target", [True, False])
+def test_a_parameter_that_is_expanded_is_left_once(target: bool, record: Callable[..., Any]) -> None:
+    """A view that repeats its elements is read first, and is larger than the parameter."""
+
+    def trained_with(expanded: bool) -> Any:
+        torch.manual_seed(0)
+        model = nn.Module()
+        model.start = nn.Parameter(torch.linspace(-1, 1, 12))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            start = model.start.expand(4, 12) if expanded else model.start
+            (start * X).square().mean().backward()
+            optimizer.step()
+
+        return record(step, model=model)
+
+    found = compare(trained_with(target), trained_with(not target))
+    assert found.exit_code == 0, found.answer()

@@ -225,3 +225,75 @@ def test_what_cuts_a_gradient_off_is_named_with_the_parameters_that_lose_theirs(
     for name in ("one.weight", "one.bias", "scale"):
         assert name in found.cause.text
     assert found.cause.text.endswith("have a gradient in the baseline only")
+
+
+def test_a_source_that_differs_is_named_where_it_is_read_first(record: Callable[..., Any]) -> None:
+    """A row for padding that is never asked for differs, and only the decay of an optimizer shows it."""
+
+    def trained(padding: int | None) -> Any:
+        torch.manual_seed(0)
+        model = nn.Embedding(6, 4, padding_idx=padding)
+        optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.2)
+        words = torch.tensor([0, 1, 2, 3])
+
+        def run() -> None:
+            optimizer.zero_grad()
+            model(words)[1:].square().sum().backward()
+            optimizer.step()
+
+        return record(run, model=model)
+
+    found = compare(trained(None), trained(0))
+    assert found.cause is not None and found.cause.kind == "argument", found.answer()
+    assert found.cause.row.place.op == "aten::embedding" and "padding_idx" in found.cause.text
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_gradients_that_one_side_does_not_clear_are_named_with_who_clears_them(clears: bool, tmp_path: Path) -> None:
+    def trained(name: str, clears: bool) -> Path:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 3), nn.Tanh(), nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def body(_: int) -> None:
+            model(X).square().mean().backward()
+            optimizer.step()
+            if clears:
+                optimizer.zero_grad()
+
+        return record_steps(tmp_path / name, body, model, steps=2)
+
+    found = compare(trained("target", clears), trained("baseline", not clears))
+    assert found.exit_code == 1 and found.cause is not None, found.answer()
+    row = found.cause.row
+    adding, clearing = (row.baseline, row.target) if clears else (row.target, row.baseline)
+    assert adding is not None and (adding.step, adding.op, adding.phase) == (1, "aten::add_.Tensor", "backward")
+    assert clearing is not None and "zero_grad" in Path(__file__).read_text().splitlines()[_line(clearing.source) - 1]
+    assert "what was there before the step" in found.cause.text and "3 more" in found.cause.text
+
+
+@pytest.mark.parametrize("target", [2, 4])
+def test_a_round_too_few_or_too_many_is_a_missing_call(target: int, record: Callable[..., Any]) -> None:
+    """What reads the last round's result reads another one, and is right."""
+
+    class Rounds(nn.Module):
+        def __init__(self, rounds: int) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.rounds, self.lin = rounds, nn.Linear(12, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            votes = self.lin(x)
+            logits, out = torch.zeros(4, 3), votes
+            for _ in range(self.rounds):
+                out = logits.softmax(-1) * votes
+                logits = logits + (votes.detach() * out.detach().sum(0))
+            return out.square() * votes.sigmoid()
+
+    found = compared(record, Rounds(target), Rounds(3))
+    assert found.cause is not None and found.cause.kind == "region", found.answer()
+    assert found.cause.row.place.op == "aten::_softmax" and "no such call" in found.cause.text
+
+
+def _line(source: str) -> int:
+    return int(source.rpartition(":")[2].split()[0])
