@@ -17,6 +17,7 @@ from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, Missi
 if TYPE_CHECKING:
     from .analysis.compare import compare
     from .analysis.replay import replay
+    from .analysis.weights import weights
     from .capture.mode import DumpMode, stop_all
     from .dump import Call, Dump, RankDump, Step, Value, open_dump
 
@@ -43,6 +44,7 @@ __all__ = [
     "open_dump",
     "replay",
     "stop_all",
+    "weights",
 ]
 
 # Imported when first asked for: the configuration and the command line's help need no torch.
@@ -51,6 +53,7 @@ _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump")
 )
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
+_LAZY["weights"] = "analysis.weights"
 
 
 def __dir__() -> list[str]:
