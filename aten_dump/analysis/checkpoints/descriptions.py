@@ -14,7 +14,7 @@ from .orders import box_text, permutation_text, ranges, ranges_text
 from .profiles import ROUNDING, Profile, View
 
 _DIGITS: Final = 6
-_NOT_TURNED: Final = ", not transposed: was a transposition forgotten?"
+_NOT_TURNED: Final = " without a transposition (forgotten?)"
 
 
 def noun_of(view: View, shape: Sequence[int]) -> str:

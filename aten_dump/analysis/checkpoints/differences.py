@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from typing import Final
 
@@ -64,8 +65,8 @@ def _apart(found: torch.Tensor, wanted: torch.Tensor, tensor: Profile, other: Pr
             as_float64((side[start : start + step] if side.ndim else side).reshape(min(step, rows - start), -1))
             for side in (found, wanted)
         )
-        units = unit(np.maximum(np.abs(mine), np.abs(its)), (tensor.exact_in, other.exact_in))
-        apart.add(mine, its, units, np.arange(start, start + len(mine)))
+        units_at = partial(unit, np.maximum(np.abs(mine), np.abs(its)), (tensor.exact_in, other.exact_in))
+        apart.add(mine, its, units_at, np.arange(start, start + len(mine)))
     return apart
 
 

@@ -291,10 +291,16 @@ class Finder:
                     self._take(Weight((name,), (other,), ("altered", "permuted"), text, False))
 
     def _take_rest(self) -> None:
-        for number in range(2):
-            for name, stored in list(self._open[number].items()):
-                if number == 0 or name not in self._covered:
-                    self._take(_alone(((name,), ()) if number == 0 else ((), (name,)), stored, bool(self._merged)))
+        for name, stored in list(self._open[0].items()):
+            self._take(_alone(((name,), ()), stored, bool(self._merged)))
+        digests = self._digests[1]
+        known = {digests[name]: name for name in digests if name not in self._open[1] or name in self._covered}
+        for name in [name for name in self._open[1] if name not in self._covered]:
+            if digests[name] in known:
+                text = f"tied to {known[digests[name]]}, which was found"
+                self._take(Weight((), (name,), ("tied",), text))
+            else:
+                self._take(_alone(((), (name,)), self._open[1][name], bool(self._merged)))
         for name, views in self._covered.items():
             self.found += _left_over(self._profiles[1][name], views)
         order = {name: place for place, name in enumerate((*self._sides[0].tensors, *self._sides[1].tensors))}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from .profiles import ROUNDING, Array, Profile, Vectors, View
 from .vector_table import Indexes, Pairs, VectorTable
 
 _MOST_PIECES: Final = 4096
-_CHUNK: Final = 1 << 22  # elements that are compared at a time
+_CHUNK: Final = 1 << 19  # elements that are compared at a time
 _ULP: Final = 2.0  # units of the last place that a computation may be off
 _LEAST_SHARE: Final = 0.05  # of a view's vectors: fewer are no layout
 _SAME_SCALE: Final = 1e-6  # relative: of factors, beside rounding
@@ -83,20 +84,30 @@ class Apart:
     def relative_l2(self) -> float:
         return float(np.sqrt(self.squares / self.reference)) if self.reference else float(self.squares > 0)
 
-    def add(self, found: Array, wanted: Array, ulp: Array, vectors: Indexes) -> None:
-        """Take in some vectors of a tensor, what each ought to be, and how large a unit of the last place is there."""
-        same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-        apart = np.where(same, 0.0, found - wanted)
-        wrong = ~same & ~(np.abs(apart) <= self.allowed * ulp)
+    def add(self, found: Array, wanted: Array, units_at: Callable[[], Array], vectors: Indexes) -> None:
+        """Take in some vectors of a tensor, what each ought to be, and what returns units of the last place there."""
         self.elements += found.size
-        self.differing += int(wrong.sum())
-        self.exact &= bool(same.all())
-        near = np.where(wrong | same, 0.0, np.abs(apart))
-        self.ulp = max(self.ulp, float((near / np.where(ulp > 0, ulp, 1.0)).max(initial=0.0)))
-        finite = np.where(np.isfinite(apart), apart, 0.0)
-        self.squares += float((finite**2).sum())
-        self.reference += float((np.where(np.isfinite(wanted), wanted, 0.0) ** 2).sum())
-        self.vectors += vectors[wrong.any(1)].tolist()
+        self.reference += _squares(wanted)
+        if (found == wanted).all():
+            return
+        with np.errstate(invalid="ignore", divide="ignore"):
+            apart = np.abs(found - wanted)
+            units = apart / units_at()
+        apart[(found == wanted) | (np.isnan(found) & np.isnan(wanted))] = 0.0
+        self.exact &= not apart.any()
+        wrong = ~(units <= self.allowed) & ~(apart == 0)
+        self.ulp = max(self.ulp, float(units.max(where=(apart > 0) & ~wrong, initial=0.0)))
+        self.squares += _squares(apart)
+        if wrong.any():
+            self.differing += int(wrong.sum())
+            self.vectors += vectors[wrong.any(1)].tolist()
+
+
+def _squares(array: Array) -> float:
+    """Return the sum of the squares of the finite elements."""
+    flat = array.ravel()
+    found = float(flat @ flat)
+    return found if np.isfinite(found) else float((flat[np.isfinite(flat)] ** 2).sum())
 
 
 def unit(found: Array, dtypes: tuple[torch.dtype, ...]) -> Array:
@@ -105,8 +116,8 @@ def unit(found: Array, dtypes: tuple[torch.dtype, ...]) -> Array:
     if coarsest not in ROUNDING:
         return np.zeros_like(found)
     info = torch.finfo(coarsest)
-    sizes = np.maximum(np.abs(np.where(np.isfinite(found), found, 0.0)), info.tiny)
-    units: Array = 2.0 ** np.floor(np.log2(sizes)) * info.eps
+    exponents = np.frexp(found)[1]  # of what is not finite 0
+    units: Array = np.ldexp(info.eps / 2, np.maximum(exponents, np.frexp(info.tiny)[1]))
     return units
 
 
@@ -204,7 +215,7 @@ def check(layout: Layout) -> Apart:
         for part in _chunks(len(piece.given), ours.shape[1]):
             mine = as_float64(ours[torch.from_numpy(piece.given[part])])
             wanted = as_float64(theirs[torch.from_numpy(piece.indexes[part])]) * factors[part, None]
-            found.add(mine, wanted, unit(wanted, dtypes), piece.given[part])
+            found.add(mine, wanted, partial(unit, wanted, dtypes), piece.given[part])
     return found
 
 

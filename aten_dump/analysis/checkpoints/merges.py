@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from typing import Final
 
@@ -53,8 +54,8 @@ def adapter_of(tensor: Profile, other: Profile, spare: Sequence[Profile], names:
             scale = float((product * update).sum()) / (float((product**2).sum()) or 1.0)
             sizes = np.maximum(np.abs(found), np.maximum(np.abs(wanted), abs(scale) * terms))
             apart = Apart(allowed=2.0 + min(one.shape))  # each term of a product is rounded
-            units = unit(sizes, (tensor.exact_in, other.exact_in))
-            apart.add(found, wanted + scale * product, units, np.arange(len(found)))
+            units_at = partial(unit, sizes, (tensor.exact_in, other.exact_in))
+            apart.add(found, wanted + scale * product, units_at, np.arange(len(found)))
             left = float(((update - scale * product) ** 2).sum()) / max(float((update**2).sum()), 1e-300)
             if left <= _MOST_LEFT and apart.differing <= _MOST_DIFFERING * apart.elements:
                 return Merge((one, two), scale, apart)
