@@ -16,6 +16,7 @@ from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, Missi
 
 if TYPE_CHECKING:
     from .analysis.compare import compare
+    from .analysis.compare_at import compare_at
     from .analysis.replay import replay
     from .analysis.weights import weights
     from .capture.mode import DumpMode, stop_all
@@ -41,6 +42,7 @@ __all__ = [
     "StoreError",
     "Value",
     "compare",
+    "compare_at",
     "open_dump",
     "replay",
     "stop_all",
@@ -53,6 +55,7 @@ _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump")
 )
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
+_LAZY["compare_at"] = "analysis.compare_at"
 _LAZY["weights"] = "analysis.weights"
 
 

@@ -47,9 +47,12 @@ def adapter_of(tensor: Profile, other: Profile, spare: Sequence[Profile], names:
     """
     if len(tensor.shape) != 2 or tensor.shape != other.shape:
         return None
+    candidates = list(_factors(tensor, other, spare, names))
+    if not candidates:
+        return None
     found, wanted = as_float64(tensor.read()), as_float64(other.read())
     update = found - wanted
-    for one, two in _factors(tensor, other, spare, names):
+    for one, two in candidates:
         for product, terms in _products(as_float64(one.read()), as_float64(two.read()), update.shape):
             scale = float((product * update).sum()) / (float((product**2).sum()) or 1.0)
             sizes = np.maximum(np.abs(found), np.maximum(np.abs(wanted), abs(scale) * terms))

@@ -147,7 +147,9 @@ def engine(llama: State) -> State:
             if f".{layer}." in name
         }
         q, k, v = (mine[f"self_attn.{part}_proj.weight"] for part in "qkv")
-        groups = [torch.cat([q[32 * g : 32 * g + 32], k[16 * g : 16 * g + 16], v[16 * g : 16 * g + 16]]) for g in (0, 1)]
+        groups = [
+            torch.cat([q[32 * g : 32 * g + 32], k[16 * g : 16 * g + 16], v[16 * g : 16 * g + 16]]) for g in (0, 1)
+        ]
         gate_up = torch.stack([mine["mlp.gate_proj.weight"], mine["mlp.up_proj.weight"]], 1)
         found[f"h.{layer}.qkv"] = torch.cat(groups)
         found[f"h.{layer}.gate_up"] = gate_up.reshape(-1, 64)
@@ -289,8 +291,7 @@ def test_batch_norm_folded_into_convolutions() -> None:
 def test_kernels_in_the_order_of_another_framework() -> None:
     state = convolutions().state_dict()
     turned = {
-        name: tensor.permute(2, 3, 1, 0).contiguous() if tensor.ndim == 4 else tensor
-        for name, tensor in state.items()
+        name: tensor.permute(2, 3, 1, 0).contiguous() if tensor.ndim == 4 else tensor for name, tensor in state.items()
     }
     found = aten_dump.weights(turned, state)
     assert found.exit_code == 0

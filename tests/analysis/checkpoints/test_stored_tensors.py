@@ -33,7 +33,9 @@ def sharded(folder: Path, index: bool = True) -> Path:
 def test_every_kind_of_file(tmp_path: Path) -> None:
     save_file(STATE, tmp_path / "one.safetensors")
     torch.save(STATE, tmp_path / "one.pt")
-    torch.save({"model": STATE, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 3}, tmp_path / "t.pth")
+    torch.save(
+        {"model": STATE, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 3}, tmp_path / "t.pth"
+    )
     (tmp_path / "link.safetensors").symlink_to(tmp_path / "one.safetensors")  # as in a download cache
     others = [sharded(tmp_path / "indexed"), sharded(tmp_path / "plain", index=False), STATE]
     others += [tmp_path / name for name in ("one.pt", "t.pth", "link.safetensors")]
