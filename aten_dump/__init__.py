@@ -16,7 +16,9 @@ from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, Missi
 
 if TYPE_CHECKING:
     from .analysis.compare import compare
+    from .analysis.compare_at import compare_at
     from .analysis.replay import replay
+    from .analysis.weights import weights
     from .capture.mode import DumpMode, stop_all
     from .dump import Call, Dump, RankDump, Step, Value, open_dump
 
@@ -40,9 +42,11 @@ __all__ = [
     "StoreError",
     "Value",
     "compare",
+    "compare_at",
     "open_dump",
     "replay",
     "stop_all",
+    "weights",
 ]
 
 # Imported when first asked for: the configuration and the command line's help need no torch.
@@ -51,6 +55,8 @@ _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump")
 )
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
+_LAZY["compare_at"] = "analysis.compare_at"
+_LAZY["weights"] = "analysis.weights"
 
 
 def __dir__() -> list[str]:

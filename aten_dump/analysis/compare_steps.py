@@ -59,7 +59,7 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
     """Compare one step, and note what it leaves to the next one."""
     sides = zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
     target, baseline = (open_dump(path).rank(step, rank) for path, step, rank in sides)
-    if not (_has_all(target) and _has_all(baseline)):
+    if not (has_all(target) and has_all(baseline)):
         state.left, state.equal, state.unknown, state.differed = None, None, True, False
         return compare_by_distance(task)
     ranks = with_parts(target), with_parts(baseline)
@@ -81,7 +81,7 @@ def is_evaluated(task: Task) -> bool:
     return is_plain and settings.replay and settings.data
 
 
-def _has_all(rank: RankDump) -> bool:
+def has_all(rank: RankDump) -> bool:
     """Return True if a recording has all that an evaluation needs: the bytes of all ops."""
     config = rank.config
     if config.get("source"):

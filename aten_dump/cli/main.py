@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "stats": "A table of all values and their statistics, also as CSV or JSON.",
     "saved": "Memory that forward keeps alive for backward, by call and module.",
     "compare": "Compare two dumps: the first op that is wrong, and the table.",
+    "weights": "Which parameter of a checkpoint became which of another, by contents.",
     "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",
     "nonfinite": "Where NaN and Inf came from, in execution order.",
     "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",

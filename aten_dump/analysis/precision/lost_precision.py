@@ -11,7 +11,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -60,7 +60,7 @@ class PrecisionSearch:
     ) -> None:
         """Take both sides as they were evaluated from the same sources, with their numbers."""
         self._sides = sides
-        self._own = tuple(_Distances(step, _exact_sources(sources.pairs, side)) for side, step in enumerate(steps))
+        self._own = tuple(Distances(step, exact_sources(sources.pairs, side)) for side, step in enumerate(steps))
         self._budget = budget
 
     def find(self, ends: tuple[Sequence[End], Sequence[End]]) -> LostPrecision | None:
@@ -130,23 +130,34 @@ def _coarsest(evaluation: Evaluation) -> float:
     return torch.finfo(max(counts, key=counts.__getitem__)).eps if counts else 1.0
 
 
-class _Distances:
+class Distances:
     """The distances of one recorded step.
 
     Attributes:
         evaluation: of the step from its own sources.
         by_value: relative L2 distance of each floating result, by value id.
+        meanings: the values that are wanted in float64, by value id.
     """
 
-    def __init__(self, step: EvaluatedStep, exact: Mapping[int, torch.Tensor]) -> None:
-        """Evaluate a step; `exact` has the contents of sources that it holds with fewer digits, by value id."""
+    def __init__(
+        self, step: EvaluatedStep, exact: Mapping[int, torch.Tensor], wanted: Container[int] = frozenset()
+    ) -> None:
+        """Evaluate a step.
+
+        Args:
+            step: a recorded step and rank.
+            exact: the contents of sources that it holds with fewer digits than the other side, by value id.
+            wanted: ids of values whose meanings are kept.
+        """
         self.by_value: dict[int, float] = {}
+        self.meanings: dict[int, torch.Tensor] = {}
+        self._wanted = wanted
         self._step, self._exact = step, exact
         self._is_scaled = bool(step.loss_scales)
         for number, contents in exact.items():
             self._watch(step.flow.rank.value_by_id(number), contents)
         self.evaluation = Evaluation(step, Shared(), exact, leads=True)
-        self.evaluation.watch = self._watch
+        self.evaluation.watch, self.evaluation.watch_all = self._watch, self._keep
         self.evaluation.run()
 
     def _watch(self, value: Value, meaning: torch.Tensor) -> None:
@@ -157,6 +168,10 @@ class _Distances:
                 return
             if recorded.shape == meaning.shape:
                 self.by_value[value.id] = _distance(recorded, meaning, scaled=self._is_scaled)
+
+    def _keep(self, value: Value, meaning: torch.Tensor) -> None:
+        if value.id in self._wanted:
+            self.meanings[value.id] = meaning.detach().clone()
 
     def of(self, value: Value) -> float:
         """Return the distance of a value, of the one that its writer left for a view; 0 for a source."""
@@ -184,7 +199,7 @@ class _Distances:
         return max((self.of(value) for _, value in self.evaluation.flow.reads(call)), default=0.0)
 
 
-def _exact_sources(pairs: Sequence[tuple[Value, Value, How]], side: int) -> dict[int, torch.Tensor]:
+def exact_sources(pairs: Sequence[tuple[Value, Value, How]], side: int) -> dict[int, torch.Tensor]:
     """Return the contents of the sources of a side that the other side holds with more digits, by value id."""
     found = {}
     for pair in pairs:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from ...analysis.compare import compare, compare_recompute
+from ...analysis.compare_at import compare_at
 from ...analysis.comparison import Comparison
 from ...analysis.comparison_rows import COLUMNS, comparison_rows
 from ...analysis.evidence.findings import STATUS_TEXTS, Row
@@ -16,7 +17,7 @@ from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
 from ...report.comparison import comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of
-from ..console import count_progress, echo, line_limit, print_table, say_left_out
+from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
 from ..files import opened
 from ..options import allow_ops_option
 from ..workers import jobs_option, workers
@@ -29,6 +30,11 @@ _path = click.Path(path_type=Path)
 @click.argument("target", type=_path)
 @click.argument("baseline", type=_path, required=False)
 @click.option("--recompute", is_flag=True, help="Compare recomputed calls with their originals within one dump.")
+@click.option(
+    "--at",
+    metavar="NAME=NAME",
+    help="One value of TARGET and BASELINE, by the names of DumpMode.save or slots: what makes up the gap between both.",
+)
 @click.option("--step", help="Step of both, or TARGET:BASELINE as in 3:0.  [default: all in common]")
 @click.option("--rank", help="Rank of both, or TARGET:BASELINE.  [default: all in common]")
 @click.option("--control", type=_path, help="Dump of an honest repeat of BASELINE: its distance is a noise floor.")
@@ -58,7 +64,7 @@ _path = click.Path(path_type=Path)
 @click.option("--status", type=click.Choice(list(STATUS_TEXTS)), help="Only rows of this status.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write the table to.")
 @click.option("--limit", type=click.IntRange(min=0), help="Most rows of a table, 0 for all.")
-def command(target: Path, baseline: Path | None, recompute: bool, form: str, **options: Any) -> None:
+def command(target: Path, baseline: Path | None, recompute: bool, form: str, at: str | None, **options: Any) -> None:
     """Compare dump TARGET with dump BASELINE and name the first op that is wrong.
 
     Exit code 0 when they agree, bitwise or but for rounding; 1 when they differ; 2 when they could not be compared;
@@ -73,9 +79,13 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
       aten-dump compare fsdp_dump single_dump --batch-shard 0
       aten-dump compare ported_dump original_dump
       aten-dump compare --recompute dump
+      aten-dump compare rollout_dump trainer_dump --at logprobs=logp
     """  # noqa: D301 - \b keeps click from filling lines
     if recompute == (baseline is not None):
         raise click.UsageError("give TARGET and BASELINE, or --recompute and one dump")
+    if at is not None:
+        _compare_at(target, baseline, at, form, options)
+        return
     if form == "answer" and (options["output"] or options["status"]):
         raise click.UsageError("--output and --status are of the table: give --format table, csv, json or parquet")
     if form == "table" and options["output"]:
@@ -91,6 +101,22 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, **o
     to_stdout = form in ("csv", "json") and options["output"] is None
     echo(found.answer(), err=to_stdout)
     _write(found, form, options["status"], options["output"], options["limit"])
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)
+
+
+_BESIDE_AT: Final = ("step", "rank", "allow_ops", "jobs", "limit")  # options that --at takes, or may be given with it
+
+
+def _compare_at(target: Path, baseline: Path | None, at: str, form: str, options: dict[str, Any]) -> None:
+    others = [f"--{name.replace('_', '-')}" for name, given in options.items() if given and name not in _BESIDE_AT]
+    if baseline is None or form != "answer" or others:
+        raise click.UsageError(
+            f"--at takes two dumps, --step, --rank and --allow-ops; not {', '.join(others) or 'this'}"
+        )
+    names = {name: options[name] for name in ("step", "rank", "allow_ops")}
+    found = compare_at(target, baseline, at, **names)
+    print_lines(found.answer().splitlines())
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
 

@@ -24,6 +24,7 @@ import torch
 
 from ...errors import AtenDumpError, FormatError, MissingDataError, StoreError
 from ...store.regular_files import open_inside
+from ...torch_names import tree_leaves
 from .made_index import Load
 
 # What parsers and our readers raise on what no tool writes.
@@ -92,6 +93,22 @@ def _opened(path: Path) -> int:
     return fd
 
 
+def load_torch(path: Path) -> object:
+    """Read what `torch.save` has written: tensors, and containers of them. They are mapped into memory.
+
+    Raises:
+        FormatError: it is something else, needs code to be run, or claims more elements than it has bytes.
+        StoreError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _of_torch(file, path)
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # as in _load
+        raise FormatError(f"{path} cannot be read safely: {error!s:.{_SHOWN}}") from error
+
+
 def _load(path: Path) -> torch.Tensor:
     try:
         if path.parent.is_symlink():
@@ -123,8 +140,11 @@ def _of_numpy(file: BinaryIO) -> torch.Tensor:
     return torch.from_numpy(np.load(file, allow_pickle=False))
 
 
-def _of_torch(file: BinaryIO) -> object:
-    """Read what `torch.save` has written: no more elements than bytes, no calls but those that make tensors."""
+def _of_torch(file: BinaryIO, mapped: Path | None = None) -> object:
+    """Read what `torch.save` has written: no more elements than bytes, no calls but those that make tensors.
+
+    Of a file whose path is given, tensors are mapped into memory and read where they are looked at.
+    """
     size = os.fstat(file.fileno()).st_size
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
@@ -134,9 +154,11 @@ def _of_torch(file: BinaryIO) -> object:
             if entry.filename.endswith("data.pkl"):
                 _refuse_calls(archive.read(entry))
     file.seek(0)
-    found = torch.load(file, map_location="cpu", weights_only=True)
-    if isinstance(found, torch.Tensor) and found.layout is torch.strided and found.numel() * found.itemsize > size:
-        raise ValueError(f"it claims {found.numel()} elements in a file of {size} bytes")
+    given = file if mapped is None else str(mapped)
+    found: object = torch.load(given, map_location="cpu", weights_only=True, mmap=mapped is not None)
+    for one in tree_leaves(found):
+        if isinstance(one, torch.Tensor) and one.layout is torch.strided and one.numel() * one.itemsize > size:
+            raise ValueError(f"it claims {one.numel()} elements in a file of {size} bytes")
     return found
 
 

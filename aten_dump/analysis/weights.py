@@ -1,0 +1,31 @@
+"""Which weight of a target became which of a baseline, by contents."""
+
+from __future__ import annotations
+
+from .checkpoints.finder import Finder, Progress
+from .checkpoints.found_weights import Weights
+from .checkpoints.stored_tensors import Given, open_checkpoint
+from .host_default import made_on_the_host
+
+
+@made_on_the_host
+def weights(target: Given, baseline: Given, *, progress: Progress | None = None) -> Weights:
+    """Find which weight of a target became which of a baseline.
+
+    Names do not matter. It finds what is equal, cast, transposed, permuted, fused, split, padded, tied, scaled, or
+    merged of several tensors, and says what is altered, extra or missing. Tensors are read one or two at a time.
+
+    Args:
+        target: the weights in question: a safetensors file or a folder of them, a state dict of ``torch.save``, a dump,
+            a module, or tensors by name.
+        baseline: the weights that are trusted, given likewise.
+        progress: called with how much is done, of how much.
+
+    Raises:
+        FormatError: a file is damaged, or is none of these.
+        MissingDataError: there is no such file, or a shard is missing.
+        StoreError: a file cannot be read.
+    """
+    sides = open_checkpoint(target), open_checkpoint(baseline)
+    found = Finder(*sides, progress).run()
+    return Weights((sides[0].label, sides[1].label), (len(sides[0].tensors), len(sides[1].tensors)), tuple(found))

@@ -1,0 +1,65 @@
+"""``aten-dump weights``: which parameter of one checkpoint became which of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...analysis.checkpoints.found_weights import COLUMNS, Weights
+from ...analysis.weights import weights
+from ...report.value_rows import write_csv, write_json
+from ...whole_files import refuse_to_replace_part_of
+from ..console import count_progress, print_lines
+from ..files import opened
+
+_WRITERS: Final = {"csv": write_csv, "json": write_json}
+
+
+@click.command("weights")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("baseline", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "csv"]),
+    default="text",
+    show_default=True,
+    help="Lines to read, alike layers in one; or a row for each tensor, for another program.",
+)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
+def command(target: Path, baseline: Path, form: str, output: Path | None) -> None:
+    """Say which weight of TARGET became which of BASELINE, by contents: names do not matter.
+
+    Each is a safetensors file, a folder or an index of several, a state dict that torch.save wrote (.pt, .pth, .bin),
+    or a dump. Nothing in a file is run. Found are weights that are equal, cast, transposed, permuted, fused, split,
+    padded, tied, scaled, or merged of several (LoRA, norms); and what is altered, extra or missing.
+
+    Exit code 0 when all weights are accounted for; 1 when one is altered, extra or missing; 2 when a file cannot be
+    read; 3 when the tool itself failed.
+
+    \b
+    Examples
+      aten-dump weights ported.safetensors original/
+      aten-dump weights merged/ base_and_adapter.pt --format json
+      aten-dump weights ported_dump original_dump
+    """  # noqa: D301 - \b keeps click from filling lines
+    if output is not None:
+        refuse_to_replace_part_of([target, baseline], output)
+    with count_progress("reading") as update:
+        found = weights(target, baseline, progress=update)
+    _write(found, form, output)
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)
+
+
+def _write(found: Weights, form: str, output: Path | None) -> None:
+    if form == "text" and output is None:
+        print_lines(found.answer().splitlines())
+        return
+    with opened(output) as file:
+        if form == "text":
+            file.write(f"{found.answer()}\n")
+        else:
+            _WRITERS[form]((weight.row for weight in found), COLUMNS, file)
