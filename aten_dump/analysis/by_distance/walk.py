@@ -107,21 +107,18 @@ class Walk:
         kept = []
         for number, finding in enumerate(self.evidence.findings):
             seen_at = self._seen_at.get(number)
-            close = finding.row.closeness
-            worst = (
-                "different"
-                if close is not None and close.level == "statistic"
-                else self._worst.get(finding.row.place.id)
-            )
-            if finding.kind == "argument" and (
-                is_by_statistics or self._worst.get(finding.row.place.id) == "different"
-            ):
+            if finding.kind == "argument" and self._shows_otherwise(finding.row):
                 seen_at = finding.row.place.id
             if seen_at is None or not self._meets_again(seen_at):
                 kept.append(finding)
         dropped = len(kept) < len(self.evidence.findings)
         self.evidence.findings[:] = kept
         return dropped
+
+    def _shows_otherwise(self, row: Row) -> bool:
+        """Return True if a result shows that it is another one, or if statistics are all that is known of it."""
+        by_statistics = row.closeness is not None and row.closeness.level == "statistic"
+        return by_statistics or self._worst.get(row.place.id) == "different"
 
     def _meets_again(self, number: int) -> bool:
         """Return True if all that comes of what one of the target's calls makes is the same again on both sides."""
