@@ -31,7 +31,7 @@ from ..outcomes.taken_results import TakenResults
 Kind = Literal["loss", "gradient", "left", "output", "read"]
 
 
-_AS_LEFT: Final = " as it was left"
+AS_LEFT: Final = " as it was left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     for name, values in left.changed.items():
         kept = [value for value in values if not _is_dropped(evaluation, value)]
         if kept:
-            found.append(End("gradient", name + _AS_LEFT, kept[-1], evaluation.numbers.get(kept[-1].id)))
+            found.append(End("gradient", name + AS_LEFT, kept[-1], evaluation.numbers.get(kept[-1].id)))
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
         if number is not None:
@@ -361,7 +361,7 @@ def is_of_leaf(end: End) -> bool:
 
 
 def _is_changed(end: End) -> bool:
-    return end.name.endswith(_AS_LEFT)
+    return end.name.endswith(AS_LEFT)
 
 
 def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]) -> list[tuple[End, End]]:

@@ -169,6 +169,8 @@ class Evaluation:
         holders: the ids of the values that have a number.
         watch: is shown each result as it was made.
         watch_all: the same, views too, after it.
+        watch_calls: is called after each call.
+        watch_left: is shown what each buffer was left as.
         rounds: every result is moved by what its dtype rounds, in place of `jitter`.
         rounded: ids of calls that were not run, of which the recorded results are moved by what their dtype rounds.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
@@ -212,6 +214,8 @@ class Evaluation:
         self.rounded: frozenset[int] = frozenset()
         self.watch: Callable[[Value, torch.Tensor], None] | None = None
         self.watch_all: Callable[[Value, torch.Tensor], None] | None = None
+        self.watch_calls: Callable[[Call], None] | None = None
+        self.watch_left: Callable[[Value, torch.Tensor], None] | None = None
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
@@ -231,6 +235,8 @@ class Evaluation:
         for plan in self._step.plans:
             if plan.is_run:
                 self._evaluate(plan)
+                if self.watch_calls is not None:
+                    self.watch_calls(plan.call)
             freed = [group for group in plan.frees if group not in kept]
             self._sign_wholes(freed)
             self._memory.free(freed)
@@ -238,10 +244,21 @@ class Evaluation:
             tensor = self._memory.known(value)
             if tensor is not None:
                 self._left.append((value, sign(tensor)))
+                if self.watch_left is not None:
+                    self.watch_left(value, tensor)
                 self._sign_change(value, tensor)
         self._memory = Memory(self._load)
         self._sign_scalars()
         self._number_left()
+
+    def held(self, value: Value) -> torch.Tensor | None:
+        """Return what stands for a value now, while the evaluation runs; None if it is not in memory."""
+        return self._memory.known(value)
+
+    def start_of(self, value: Value) -> torch.Tensor | None:
+        """Return what memory from outside began with."""
+        start = self._stand_ins.get(value.id)
+        return _recorded(value) if start is None else start
 
     def _sign_scalars(self) -> None:
         """Sign what backward differentiates: a root times the gradient that it starts from, summed."""
@@ -253,8 +270,7 @@ class Evaluation:
 
     def _sign_change(self, value: Value, tensor: torch.Tensor) -> None:
         """Sign by how much memory changed: beside what stood there, an update may be too small to be seen."""
-        start = self._stand_ins.get(value.id)
-        start = _recorded(value) if start is None else start
+        start = self.start_of(value)
         if start is None or not tensor.is_floating_point() or start.shape != tensor.shape:
             return
         if start.layout is tensor.layout is torch.strided:

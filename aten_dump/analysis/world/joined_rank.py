@@ -44,6 +44,7 @@ _OF_CALLS: Final[dict[int, tuple[str, ...]]] = {  # the fields that are ids of c
 }
 _OTHERS: Final = (r.SHARD, r.MODE, r.NOTE, r.STATISTICS, r.HASH, r.SAME, r.OPEN, r.SAVED, r.PACKED, r.FETCHED, r.OPTIMIZER_GROUPS)
 _KINDS: Final = (*_REFERENCES, *_OTHERS)
+_ON_RANK: Final = " on rank "
 _IN_EXTRA: Final = ("local", "memory")  # keys of a value's `extra` that name other values
 _THREADS: Final = 1 << 16  # of a rank, at the most
 
@@ -168,7 +169,12 @@ class JoinedRank(RankWithParts):
 
 def named_on(name: str, number: int) -> str:
     """Return the name of what a rank other than the first has under a name."""
-    return f"{name} on rank {number}"
+    return f"{name}{_ON_RANK}{number}"
+
+
+def own_name(name: str) -> str:
+    """Return the name that something has on its rank."""
+    return name.rpartition(_ON_RANK)[0] if _ON_RANK in name else name
 
 
 def origin_of(call: Call) -> Call:
