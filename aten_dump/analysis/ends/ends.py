@@ -147,7 +147,7 @@ def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
             writer = flow.writer(value)
             if writer is not None and writer[0].phase != "optimizer":
                 found.setdefault(name, []).append(value)
-    readers = _phases_of_readers(flow) if found else {}
+    readers = phases_of_readers(flow) if found else {}
     is_end = {
         value.id: "optimizer" in phases or not phases
         for values in found.values()
@@ -158,7 +158,7 @@ def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
     return {name: sorted(values, key=lambda value: value.version) for name, values in kept.items()}
 
 
-def _phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
+def phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
     """Return in which phases calls compute with the memory of each moment."""
     found: dict[tuple[int, int], set[str]] = {}
     for call in flow.calls():

@@ -23,7 +23,7 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError, ReplayError
-from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
+from ...store.op_names import UNSCALE_GRADIENTS, WAIT_TENSOR, is_workspace, read_op_name
 from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import parts_of
@@ -464,6 +464,8 @@ class Evaluation:
     def _run(self, plan: CallPlan) -> dict[str, Any]:
         if plan.is_met:
             return self._meet(plan)
+        if plan.call.op == WAIT_TENSOR:
+            return {"output.0": self._memory.find(plan.reads[0][1])}
         if plan.is_collective:
             raise ReplayError("a collective: other ranks have a part in it")
         if plan.draws:

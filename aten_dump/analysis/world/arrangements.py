@@ -36,6 +36,12 @@ class Arrangement:
             whole[places.reshape(-1)] = pieces[rank].reshape(-1).to(torch.float64)
         return whole.reshape(self.shape)
 
+    def fits(self, pieces: Pieces) -> bool:
+        """Return True if pieces have the shapes of this arrangement's."""
+        return self.places.keys() == pieces.keys() and all(
+            pieces[rank].shape == places.shape for rank, places in self.places.items()
+        )
+
     def cut(self, whole: Tensor, rank: int) -> Tensor:
         """Return the piece of a rank."""
         return whole.reshape(-1)[self.places[rank]]
@@ -110,7 +116,9 @@ def _teams(count: int) -> Iterator[list[list[int]]]:
 
 
 def _on_mesh(pieces: Pieces, grid: Grid) -> Arrangement | None:
-    """Return where the pieces of a distributed tensor lie."""
+    """Return where the pieces of a distributed tensor lie; None if they are terms of a sum."""
+    if any(placement.kind not in ("shard", "strided", "replica") for placement in grid.placements):
+        return None
     ids, begins = {}, {}
     begin = 0
     for rank, piece in pieces.items():

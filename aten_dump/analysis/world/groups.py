@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ...dump.across_ranks.part_grids import Grid
 from ..signatures.signature import TOLERANCE
 from .arrangements import Arrangement, Pieces, arranged_rows, arrangements
 
-_EXACT = 1e-10  # relative
+_MOST_ELEMENTS: Final = 1 << 20  # of a tensor whose rows are looked for
 
 
 @dataclass(slots=True)
@@ -58,49 +59,54 @@ class Match:
     ways: tuple[Arrangement, Arrangement]
 
 
-def match(target: Group, baseline: Group) -> Match | None:
-    """Return how two groups are the same tensor; None if they are not."""
+Ways = tuple[Arrangement, Arrangement]
+
+
+def match(target: Group, baseline: Group, known: Iterable[Ways] = ()) -> Match | None:
+    """Return how two groups are the same tensor; None if they are not.
+
+    Args:
+        target: of the target's ranks.
+        baseline: of the baseline's.
+        known: how other tensors lie: those of the same shapes may lie likewise.
+    """
     theirs = list(baseline.ways())
     for one in target.ways():
         for other in theirs:
             if one.shape == other.shape and _agree(target, baseline, (one, other)):
                 return Match(target, baseline, (one, other))
-    return _match_rows(target, baseline) or _match_rows(baseline, target, swapped=True)
+    for ways in known:
+        if ways[0].fits(target.now) and ways[1].fits(baseline.now) and _agree(target, baseline, ways):
+            return Match(target, baseline, ways)
+    for ways in _with_rows(target, baseline):
+        if _agree(target, baseline, ways):
+            return Match(target, baseline, ways)
+    return None
 
 
-def _match_rows(parts: Group, whole: Group, *, swapped: bool = False) -> Match | None:
-    """Match pieces of which the rows lie anywhere in what each rank of the other side has."""
-    other = next(iter(whole.ways()), None)
-    if other is None or len(parts.now) < 2 or len(whole.now) > 1:
-        return None
-    (tensor,) = (whole.before or whole.now).values()
-    allowed = TOLERANCE * norm(tensor) + sum(parts.noise(rank) for rank in parts.now)
-    if tensor.dim() < 1 or tensor.numel() > 1 << 20:
-        return None
-    one = arranged_rows(parts.before or parts.now, tensor.to(torch.float64), allowed)
-    if one is None:
-        return None
-    pair = (whole, parts) if swapped else (parts, whole)
-    ways = (other, one) if swapped else (one, other)
-    return Match(*pair, ways) if _agree(*pair, ways) else None
+def _with_rows(target: Group, baseline: Group) -> Iterator[Ways]:
+    """Yield how pieces of one side may lie anywhere in what the ranks of the other side make up."""
+    for parts, whole in ((target, baseline), (baseline, target)):
+        for other in whole.ways() if len(parts.now) > 1 else ():
+            tensor = other.join(whole.before or whole.now)
+            allowed = TOLERANCE * norm(tensor) + sum(parts.noise(rank) for rank in parts.now)
+            if 0 < tensor.dim() and tensor.numel() <= _MOST_ELEMENTS:
+                found = arranged_rows(parts.before or parts.now, tensor, allowed)
+                if found is not None:
+                    yield (found, other) if parts is target else (other, found)
 
 
-def _agree(target: Group, baseline: Group, ways: tuple[Arrangement, Arrangement]) -> bool:
-    if target.before and baseline.before and not _same(target.before, baseline.before, ways, {}, _of_start):
+def _agree(target: Group, baseline: Group, ways: Ways) -> bool:
+    if target.before and baseline.before and not _same(target.before, baseline.before, ways, 0.0, TOLERANCE):
         return False
     noise = {rank: target.noise(rank) for rank in target.now}, {rank: baseline.noise(rank) for rank in baseline.now}
     total = math.sqrt(sum(one**2 for side in noise for one in side.values()))
-    return _same(target.now, baseline.now, ways, {0: total}, TOLERANCE)
+    return _same(target.now, baseline.now, ways, total, TOLERANCE)
 
 
-_of_start = 1e-6
-
-
-def _same(
-    ours: Pieces, theirs: Pieces, ways: tuple[Arrangement, Arrangement], noise: Mapping[int, float], tolerance: float
-) -> bool:
+def _same(ours: Pieces, theirs: Pieces, ways: Ways, noise: float, tolerance: float) -> bool:
     wholes = ways[0].join(ours), ways[1].join(theirs)
-    allowed = tolerance * norm(wholes[0]) + noise.get(0, 0.0) + 1e-300
+    allowed = tolerance * norm(wholes[0]) + noise
     if wholes[0].shape != wholes[1].shape or not near(*wholes, allowed):
         return False
     return all(near(piece, ways[0].cut(wholes[1], rank), allowed) for rank, piece in ours.items()) and all(

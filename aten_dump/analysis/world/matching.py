@@ -30,6 +30,7 @@ class Matched:
     odd: tuple[list[End], list[End]] = field(default_factory=lambda: ([], []))
     gradients: list[Match] = field(default_factory=list)
     left: list[Match] = field(default_factory=list)
+    means: list[str] = field(default_factory=list)  # gradients that one side's optimizer does not take: others count
     compared: int = 0  # ends that have their counterpart
 
     @property
@@ -51,8 +52,8 @@ class Matching:
     def run(self) -> Matched:
         """Match all kinds of ends."""
         self._losses()
-        self._named("gradient")
         self._left()
+        self._named("gradient")
         if not self._found.compared and not self._found.differs:
             self._named("output")
         return self._found
@@ -88,13 +89,14 @@ class Matching:
     # -- gradients and outputs ---------------------------------------------------------------------------------------
 
     def _named(self, kind: str) -> None:
-        groups = [side.groups(kind) for side in self._sides]
-        for side, known in zip(self._sides, groups, strict=True):
-            side.finish(known)
-        ours, theirs = groups
+        ours, theirs = (side.groups(kind) for side in self._sides)
+        for groups, other in ((ours, self._sides[1]), (theirs, self._sides[0])) if kind == "gradient" else ():
+            for name in groups.keys() & other.means:
+                self._found.means.append(name)
+                del groups[name]
         for name in ours.keys() & theirs.keys():
             one, other = ours.pop(name), theirs.pop(name)
-            found = match(one, other)
+            found = match(one, other, (known.ways for known in self._found.left))
             if found is None:
                 self._add(0, one, self._right(one, other))
                 self._add(1, other, self._right(other, one))

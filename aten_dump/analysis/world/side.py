@@ -14,7 +14,7 @@ from ...dump import Call, Step, Value
 from ...dump.across_ranks.part_grids import Grid
 from ...dump.across_ranks.part_holders import spec_of
 from ...geometry import reach
-from ..ends.ends import AS_LEFT, End, Left, ends_of, starts_of_roots, wanted_of
+from ..ends.ends import AS_LEFT, End, Left, ends_of, phases_of_readers, starts_of_roots, wanted_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
 from ..flow.flat_memory import with_parts
 from ..outcomes.left_memory import LeftPlace
@@ -43,6 +43,7 @@ class Side:
         evaluation: that of which the numbers count.
         kept: the tensors of its ends.
         moved: the same of an evaluation in which every result was moved a little.
+        means: names of gradients that the optimizer does not take: what is made of them counts.
     """
 
     evaluation: Evaluation
@@ -58,6 +59,7 @@ class Side:
         self._wanted = wanted
         self.step = EvaluatedStep(self.flow, buffers, wanted, starts_of_roots(self.flow), transfers)
         self.moved = Kept()
+        self.means: set[str] = set()
 
     def run(self, shared: Shared, stand_ins: Mapping[int, Tensor], *, leads: bool) -> None:
         """Evaluate the step; `stand_ins` are contents of sources, by value id."""
@@ -114,11 +116,21 @@ class Side:
         chosen = [end for end in self.ends if end.kind == kind]
         if kind == "gradient":
             named = [end for end in chosen if end.is_named or end.name.endswith(AS_LEFT)]
-            chosen = sorted(named, key=lambda end: end.name.endswith(AS_LEFT))
+            chosen = sorted(filter(self._is_taken, named), key=lambda end: end.name.endswith(AS_LEFT))
+            self.means = {_tensor_name(end) for end in named} - {_tensor_name(end) for end in chosen}
         for end in chosen:
-            name = normal_module(own_name(end.name.removesuffix(AS_LEFT)))
-            self._add(found, name, end.value)
+            self._add(found, _tensor_name(end), end.value)
+        self._finish(found)
         return found
+
+    def _is_taken(self, end: End) -> bool:
+        """Return True if the optimizer takes a gradient, or nothing reads it: else it is a means to what is taken."""
+        phases = self._phases.get((end.value.storage, end.value.version), set())
+        return not phases or "optimizer" in phases
+
+    @cached_property
+    def _phases(self) -> dict[tuple[int, int], set[str]]:
+        return phases_of_readers(self.flow)
 
     def _add(self, found: dict[str, Group], name: str, value: Value) -> None:
         number = self.rank.rank_of_value(value.id)
@@ -130,7 +142,7 @@ class Side:
         if value.id in self.moved.ends:
             group.moved[number] = self.moved.ends[value.id]
 
-    def finish(self, groups: Mapping[str, Group]) -> None:
+    def _finish(self, groups: Mapping[str, Group]) -> None:
         """Say of groups how their distributed tensors were placed."""
         for group in groups.values():
             grids: dict[tuple[int, ...], Grid] = {}
@@ -172,7 +184,7 @@ class Side:
             group.before[number] = changed(start)
             if value.id in self.moved.left:
                 group.moved[number] = changed(self.moved.left[value.id])
-        self.finish(found)
+        self._finish(found)
         return list(found.values())
 
     @cached_property
@@ -202,6 +214,10 @@ class Side:
         begun = None if start is None else kept.ends.get(start)
         weighted = tensor if begun is None or begun.shape != tensor.shape else tensor * begun
         return float(weighted.to(torch.float64).sum())
+
+
+def _tensor_name(end: End) -> str:
+    return normal_module(own_name(end.name.removesuffix(AS_LEFT)))
 
 
 def _changed_slice(whole: Value, written: Value, start: Tensor, now: Tensor) -> Callable[[Tensor], Tensor]:
