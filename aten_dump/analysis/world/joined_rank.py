@@ -143,9 +143,12 @@ class JoinedRank(RankWithParts):
 
     # -- back to the ranks -------------------------------------------------------------------------------------------
 
-    def number_of(self, id: int) -> int:
-        """Return the rank of a call."""
-        return self._order[id - 1][0]
+    def number_of(self, call: int) -> int:
+        return self._order[call - 1][0]
+
+    def id_of(self, number: int, own: int) -> int:
+        """Return the id under which a call of a rank goes here."""
+        return self._ids[number, own]
 
     def origin(self, id: int) -> Call:
         """Return a call as its rank recorded it."""

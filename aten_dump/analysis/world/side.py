@@ -72,6 +72,11 @@ class Side:
         self.moved = self._run(found)
         return found
 
+    def renumber(self, shared: Shared, noise: Mapping[int, float]) -> None:
+        """Give numbers anew; `noise` is how far rounding moves values."""
+        self.evaluation.renumber(shared, noise)
+        self.__dict__.pop("ends", None)
+
     def _run(self, evaluation: Evaluation) -> Kept:
         kept = Kept()
 
