@@ -35,6 +35,7 @@ from .carried import Carried, Carrying
 from .groups import Match
 from .joined_rank import JoinedRank, origin_of
 from .matching import Matched, Matching
+from .shares import Shares
 from .side import Side
 
 Sides = tuple[Side, Side]
@@ -97,7 +98,10 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
     shared = Shared()
     for side, one in zip(sides, noise, strict=True):
         side.renumber(shared, one)
-    return carried, Matching(sides).run()
+    matched = Matching(sides).run()
+    if matched.differs:
+        Shares(sides, shared.numbering).find(({}, carried.stand_ins))
+    return carried, matched
 
 
 def _unknown(matched: Matched) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -112,8 +112,9 @@ class Side:
 
     @cached_property
     def ends(self) -> list[End]:
-        """The ends of all ranks."""
-        return ends_of(self.evaluation, self.left)
+        """The ends of all ranks; gradients have the names that they have on one rank."""
+        found = ends_of(self.evaluation, self.left)
+        return [replace(end, name=_on_one_rank(end.name)) if end.kind == "gradient" else end for end in found]
 
     def groups(self, kind: str) -> dict[str, Group]:
         """Return the gradients, or the outputs, of all ranks by name; of a gradient what the optimizer gets."""
@@ -222,7 +223,12 @@ class Side:
 
 
 def _tensor_name(end: End) -> str:
-    return normal_module(own_name(end.name.removesuffix(AS_LEFT)))
+    return end.name.removesuffix(AS_LEFT)
+
+
+def _on_one_rank(name: str) -> str:
+    suffix = AS_LEFT if name.endswith(AS_LEFT) else ""
+    return normal_module(own_name(name.removesuffix(suffix))) + suffix
 
 
 def _changed_slice(whole: Value, written: Value, start: Tensor, now: Tensor) -> Callable[[Tensor], Tensor]:
