@@ -37,8 +37,10 @@ from .joined_rank import JoinedRank, origin_of
 from .matching import Matched, Matching
 from .shares import Shares
 from .side import Side
+from .world_causes import WorldCauses
 
 Sides = tuple[Side, Side]
+Terms = tuple[set[int], set[int]]  # numbers of what each side must add up over ranks
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
         Side(open_dump(task.target).step(task.steps[0])),
         Side(open_dump(task.baseline).step(task.steps[1])),
     )
-    carried, matched = _evaluate(sides, before)
+    carried, matched, terms = _evaluate(sides, before)
     evaluations = sides[0].evaluation, sides[1].evaluation
     sources = Sources(target=[], baseline=carried.unknown)
     ends = list(sides[0].ends), list(sides[1].ends)
@@ -64,6 +66,7 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
     pairs = _pairs(sides, task.settings.mapping)
     replays = RankedReplays(enabled=task.settings.replay)
     verdict = WorldVerdict(found, pairs, replays)
+    verdict.terms = terms
     verdict.run()
     ranks = sides[0].rank, sides[1].rank
     findings = [_with_ranks(finding, ranks) for finding in verdict.findings]
@@ -81,7 +84,7 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
     return evidence, WorldBefore(sides, matched.left, not evidence.findings)
 
 
-def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matched]:
+def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matched, Terms]:
     """Evaluate both sides; where ends differ, once more by what rounding leaves of all values."""
     shared = Shared()
     sides[0].run(shared, {}, leads=True)
@@ -90,7 +93,7 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
     sides[1].run(shared, carried.stand_ins, leads=False)
     matched = Matching(sides).run()
     if not matched.differs:
-        return carried, matched
+        return carried, matched, (set(), set())
     noise = [
         side.evaluation.noise_beside(side.run_moved(contents, JITTER))
         for side, contents in zip(sides, ({}, carried.stand_ins), strict=True)
@@ -99,9 +102,10 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
     for side, one in zip(sides, noise, strict=True):
         side.renumber(shared, one)
     matched = Matching(sides).run()
+    shares = Shares(sides, shared.numbering)
     if matched.differs:
-        Shares(sides, shared.numbering).find(({}, carried.stand_ins))
-    return carried, matched
+        shares.find(({}, carried.stand_ins))
+    return carried, matched, shares.terms
 
 
 def _unknown(matched: Matched) -> tuple[str, ...]:
@@ -146,6 +150,11 @@ class RankedReplays(MeetingReplays):
 
 class WorldVerdict(RankVerdict):
     """Makes the rows and findings of all ranks."""
+
+    terms: Terms = (set(), set())
+
+    def _causes(self) -> WorldCauses:
+        return WorldCauses(self._found, self._pairs, self.terms)
 
     def _is_far_apart(self) -> bool:
         return False  # its ends are pieces

@@ -1,8 +1,8 @@
 """The order in which the calls of all ranks may have run, and which of them are one transfer.
 
 Theory of operation
-    Each rank runs on until it comes to a transfer. When all ranks that take part have come there, their calls are put
-    next to each other; a message is there once it was sent. Where all ranks wait (each posts a receive before it
+    The rank that is least far on runs its next call, so that calls of one place stand near each other. At a transfer a
+    rank waits until all ranks that take part have come there; a message is there once it was sent. Where all ranks wait (each posts a receive before it
     sends), they run on past what they wait for, until a call looks at the memory that is to come.
 """
 
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...dump import Call, RankDump
+from ...dump import RankDump
 from ...store.argument_trees import input_ids, result_ids
-from ..evidence.other_ranks import Key
-from ..meetings.meeting_points import Attendance, attendance_of, others_at, ranks_of
+from ..meetings.meeting_points import attendance_of, others_at, ranks_of
 from ..meetings.process_groups import is_message
 
 At = tuple[int, int]  # number of a rank, id of a call
@@ -61,25 +60,25 @@ class Interleaving:
                     self.meetings[number, part.call] = Meeting(calls, is_message(call.op))
 
     def _advance(self, *, eager: bool) -> bool:
-        """Let each rank run on as far as it can; return True if one did."""
-        moved = False
-        for number, rank in self._ranks.items():
-            while (call := rank.next(eager=eager)) is not None:
-                moved = True
-                at = number, call.id
-                meeting = self.meetings.get(at)
-                rank.left.pop()
-                if meeting is None or (meeting.is_message and meeting.calls[0] == at):
-                    self.order.append(at)
-                    self._posted.add(at)
-                else:
-                    rank.wait_for(call)
-                    self._posted.add(at)
-                    self._settle(meeting)
-                if eager:
-                    break
-            self._settle_messages(rank, number)
-        return moved
+        """Run the next call of the rank that is least far on and can run; return False if none can."""
+        for number, rank in sorted(self._ranks.items(), key=lambda one: -len(one[1].left) / one[1].count):
+            call = rank.next(eager=eager)
+            if call is not None:
+                self._run(number, rank, call)
+                return True
+        return any([self._settle_all(number, rank) for number, rank in self._ranks.items()])
+
+    def _run(self, number: int, rank: _Rank, call: int) -> None:
+        at = number, call
+        meeting = self.meetings.get(at)
+        rank.left.pop()
+        self._posted.add(at)
+        if meeting is None or (meeting.is_message and meeting.calls[0] == at):
+            self.order.append(at)
+        else:
+            rank.wait_for(call)
+        if meeting is not None:
+            self._settle(meeting)
 
     def _settle(self, meeting: Meeting) -> None:
         """Put the calls of a transfer next to each other, if all ranks have come to it."""
@@ -89,9 +88,12 @@ class Interleaving:
                     self.order.append((number, id))
                     self._ranks[number].waiting.pop(id)
 
-    def _settle_messages(self, rank: _Rank, number: int) -> None:
+    def _settle_all(self, number: int, rank: _Rank) -> bool:
+        """Settle what a rank waits for, as far as it is there; return True if something was."""
+        before = len(rank.waiting)
         for id in list(rank.waiting):
             self._settle(self.meetings[number, id])
+        return len(rank.waiting) < before
 
     def _give_up(self) -> None:
         """Let all that waits be done, as nobody knows what it waits for."""
@@ -109,22 +111,25 @@ class _Rank:
     def __init__(self, recording: RankDump) -> None:
         self.recording = recording
         self.left = list(range(len(recording.tables.calls) - 1, -1, -1))
+        self.count = max(1, len(self.left))
         self.waiting: dict[int, set[int]] = {}  # storages to which a transfer brings something, by call
         self._values = recording.tables.values
+        self._ids = recording.tables.calls.column("id").tolist()
 
-    def next(self, *, eager: bool) -> Call | None:
-        """Return the call that is to be run next, if it can be."""
+    def next(self, *, eager: bool) -> int | None:
+        """Return the id of the call that is to be run next, if it can be."""
         if not self.left or (self.waiting and not eager):
             return None
-        record = self.recording.tables.calls[self.left[-1]]
         if self.waiting:
+            record = self.recording.tables.calls[self.left[-1]]
             seen = {self._values[number].storage for number in (*input_ids(record), *result_ids(record))}
             if any(seen & storages for storages in self.waiting.values()):
                 return None
-        return self.recording.call_at(self.left[-1])
+        return int(self._ids[self.left[-1]])
 
-    def wait_for(self, call: Call) -> None:
-        self.waiting[call.id] = {value.storage for _, value in call.result_values()} - {0}
+    def wait_for(self, id: int) -> None:
+        found = self.recording.call(id).result_values()
+        self.waiting[id] = {value.storage for _, value in found} - {0}
 
     def is_waiting_for(self, id: int) -> bool:
         return id in self.waiting

@@ -2,7 +2,7 @@
 
 Theory of operation
     Both sides are evaluated once more, and each value without a counterpart is looked for in the other side: as a block
-    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, as a multiple
+    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, be it multiplied
     (a rank's loss is a mean of its own samples), or as a term of a sum over all ranks. What is found, and what is
     covered by what is found, has its counterpart there.
 """
@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -19,12 +19,13 @@ from torch import Tensor
 
 from ...dump import Value
 from ..evaluation.evaluation import Evaluation, Shared
-from ..parts.blocks import Block, Blocks, Rows, can_be_block, dimension_of
+from ..parts.blocks import Block, Blocks, Rows, can_be_block
 from ..parts.parts import covers
 from ..signatures.numbering import Numbering
-from ..signatures.signature import Signature, sign
+from ..signatures.signature import sign
 from .side import Side
 
+_Beside = tuple[int, tuple[int, ...]]
 _MOST_SLICES: Final = 256
 _MOST_TERM: Final = 1 << 22  # elements of a value that is added up over ranks
 
@@ -48,6 +49,7 @@ class Shares:
         self._terms: tuple[dict[object, _Terms], dict[object, _Terms]] = ({}, {})
         counts = {len(side.rank.ranks) for side in sides} | {max(1, len(side.losses())) for side in sides}
         counts |= {one // other for one in counts for other in counts if one % other == 0}
+        self.terms: tuple[set[int], set[int]] = (set(), set())  # numbers of what must be added up over ranks
         self._scales = sorted({1.0, *map(float, counts), *(1.0 / count for count in counts)}, key=lambda s: abs(s - 1))
 
     def find(self, stand_ins: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
@@ -58,7 +60,6 @@ class Shares:
             again.watch_all = partial(self._watch, side)
             again.run()
         for side in (0, 1):
-            self._find_multiples(side)
             self._find_terms(side)
         self._find_blocks()
 
@@ -107,19 +108,6 @@ class Shares:
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
-    def _find_multiples(self, side: int) -> None:
-        """Find what is a multiple of what the other side has."""
-        evaluation = self._sides[side].evaluation
-        other = self._sides[1 - side].evaluation
-        for id, signature in evaluation.signatures.items():
-            if evaluation.numbers.get(id) in other.holders or signature.norm == 0:
-                continue
-            for scale in self._scales[1:]:
-                number = self._numbering.find(_scaled(signature, scale))
-                if number is not None and number in other.holders:
-                    self._let_have(1 - side, evaluation.numbers.get(id))
-                    break
-
     def _find_terms(self, side: int) -> None:
         """Find what is a term of a sum, or of a mean, that the other side has."""
         rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
@@ -131,6 +119,7 @@ class Shares:
                         for id in terms.values:
                             for own in self._numbers(side, rank.value_by_id(id)):
                                 self._let_have(1 - side, own)
+                                self.terms[side].add(own)
                         break
 
     def _find_blocks(self) -> None:
@@ -140,11 +129,13 @@ class Shares:
             rows = self._turned if turned else self._rows
             blocks = Blocks(rows[0]), Blocks(rows[1])
             for side in (0, 1):
+                shapes = {one.shape for one in rows[1 - side].values()}
+                likely = {(dim, _beside(shape, dim)) for shape in shapes for dim in range(len(shape) - 1)}
                 for id, own in rows[side].items():
                     value = self._sides[side].rank.value_by_id(id)
                     if self._is_known(side, self._numbers(side, value)):
                         continue
-                    found = list(self._blocks_of(own, blocks[1 - side], rows[1 - side]))
+                    found = list(self._blocks_of(own, blocks[1 - side], likely))
                     if found:
                         parts.append((side, value))
                     for held, scale, block in found:
@@ -159,8 +150,14 @@ class Shares:
                     for number in self._numbers(side, self._sides[side].rank.value_by_id(id)):
                         self._let_have(1 - side, number)
 
-    def _blocks_of(self, own: Rows, blocks: Blocks, others: Mapping[int, Rows]) -> Iterator[tuple[int, float, Block]]:
-        """Yield where a tensor, or a multiple of it, lies in the other side's: in one piece, or slice by slice."""
+    def _blocks_of(self, own: Rows, blocks: Blocks, likely: Container[_Beside]) -> Iterator[tuple[int, float, Block]]:
+        """Yield where a tensor, or a multiple of it, lies in the other side's: in one piece, or slice by slice.
+
+        Args:
+            own: the tensor.
+            blocks: the other side's.
+            likely: dimensions of the other side's tensors, each with the sizes of the others.
+        """
         for scale in self._scales:
             part = own if scale == 1 else own.scaled(scale)
             found = blocks.find(part)
@@ -170,22 +167,19 @@ class Shares:
         for scale in self._scales[:3]:
             part = own if scale == 1 else own.scaled(scale)
             for dim in range(len(own.shape) - 1):
-                yield from _slices(part, dim, scale, blocks, others)
+                if (dim, _beside(part.shape, dim)) in likely:
+                    yield from ((id, scale, block) for id, block in _slices(part, dim, blocks))
 
     def _let_have(self, side: int, number: int | None) -> None:
         if number is not None:
             self._sides[side].evaluation.holders.setdefault(number, [])
 
 
-def _slices(
-    part: Rows, dim: int, scale: float, blocks: Blocks, others: Mapping[int, Rows]
-) -> Iterator[tuple[int, float, Block]]:
+def _slices(part: Rows, dim: int, blocks: Blocks) -> Iterator[tuple[int, Block]]:
     """Yield where the slices of a tensor along a dimension lie in one other tensor."""
     count = part.shape[dim]
-    if not 1 < count <= _MOST_SLICES or not any(dimension_of(part.shape, one.shape) == dim for one in others.values()):
-        return
     held: dict[int, list[Block]] | None = None
-    for start in range(count):
+    for start in range(count if 1 < count <= _MOST_SLICES else 0):
         found: dict[int, list[Block]] = {}
         for id, block in blocks.find(part.narrowed(dim, start, 1)):
             if block.dim == dim and (held is None or id in held):
@@ -193,14 +187,12 @@ def _slices(
         held = {id: [*(held or {}).get(id, ()), *some] for id, some in found.items()}
         if not held:
             return
-    yield from ((id, scale, block) for id, some in (held or {}).items() for block in some)
+    yield from ((id, block) for id, some in (held or {}).items() for block in some)
+
+
+def _beside(shape: Sequence[int], dim: int) -> tuple[int, ...]:
+    return (*shape[:dim], *shape[dim + 1 :])
 
 
 def _turned_dim(dim: int, dims: int) -> int:
     return {dims - 1: dims - 2, dims - 2: dims - 1}.get(dim, dim)
-
-
-def _scaled(signature: Signature, scale: float) -> Signature:
-    found = signature._replace(norm=signature.norm * scale, first=signature.first * scale)
-    return found._replace(second=signature.second * scale, noise=signature.noise * scale)
-
