@@ -29,6 +29,7 @@ from .pairing.user_mapping import found_modules
 from .rerun.allowed_ops import allowing
 from .sources.stand_ins import LeftBefore
 from .tasks import Task, incomplete, pair_calls, records_all_ops
+from .world.compare_world import WorldBefore, compare_world
 from .young_garbage import young_garbage_only
 
 
@@ -52,11 +53,14 @@ class _Before:
     unknown: bool  # nobody knows what the step before left
     left: LeftBefore | None = None
     equal: tuple[RankDump, RankDump] | None = None  # the step before, if it was the same to the bit
+    world: WorldBefore | None = None  # the step before, of all ranks
     differed: bool = False
 
 
 def _evidence(task: Task, state: _Before) -> RankEvidence:
     """Compare one step, and note what it leaves to the next one."""
+    if task.together:
+        return _of_world(task, state)
     sides = zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
     target, baseline = (open_dump(path).rank(step, rank) for path, step, rank in sides)
     if not (has_all(target) and has_all(baseline)):
@@ -74,10 +78,22 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
     return found
 
 
+def _of_world(task: Task, state: _Before) -> RankEvidence:
+    """Compare one step of all ranks of each side."""
+    steps = [open_dump(path).step(step) for path, step in zip((task.target, task.baseline), task.steps, strict=True)]
+    ranks = [step.rank(number) for step in steps for number in step.ranks]
+    is_there = all(set(step.ranks) == set(range(step.rank(step.ranks[0]).header.world_size)) for step in steps)
+    if not (is_there and all(map(_has_all, ranks))):
+        state.world = None
+        return compare_task(task)
+    found, state.world = compare_world(task, state.world)
+    return found
+
+
 def is_evaluated(task: Task) -> bool:
     """Return True if a task is evaluated, as far as its settings tell: then it needs what the step before left."""
     settings = task.settings
-    is_plain = not task.together and task.control is None and not settings.rules
+    is_plain = task.control is None and not settings.rules
     return is_plain and settings.replay and settings.data
 
 

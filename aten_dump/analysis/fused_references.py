@@ -1,4 +1,4 @@
-"""What the fused ops of NPUs and GPUs compute, by name."""
+"""What the fused ops of NPUs, GPUs and FSDP2 compute, by name."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .fused_ops import (
     norms,
     pointwise,
     recurrent,
+    sharding,
 )
 
 _ATTENTION: Final[dict[str, Callable[..., Any]]] = {
@@ -86,6 +87,10 @@ FUSED: Final[dict[str, Callable[..., Any]]] = {
     f"npu::{name}": reference
     for table in (_ATTENTION, _EXPERTS, _NORMS, _POINTWISE, _GRADIENTS)
     for name, reference in table.items()
+} | {
+    "fsdp::all_gather_copy_in": sharding.all_gather_copy_in,
+    "fsdp::split_with_sizes_copy": sharding.split_with_sizes_copy,
+    "fsdp::chunk_cat": sharding.chunk_cat,
 }
 # Ops of torch's own that have no kernel for a CPU.
 ON_GPU: Final[dict[str, Callable[..., Any]]] = {

@@ -360,6 +360,10 @@ class Recording:
             found = self._handles[id] = Value(self, record)
         return found
 
+    def number_of(self, call: int) -> int:
+        """Return the rank that made a call, by id."""
+        return self.rank
+
     def children_of(self, id: int) -> list[Call]:
         """Return the calls that ran directly in a call; in none for id 0."""
         return [self.call_at(position) for position in self.links.children.get(id, ())]

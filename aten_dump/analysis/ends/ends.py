@@ -32,7 +32,7 @@ from ..flow.taken_results import TakenResults
 Kind = Literal["loss", "gradient", "left", "output", "read"]
 
 
-_AS_LEFT: Final = " as it was left"
+AS_LEFT: Final = " as it was left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     for name, values in left.changed.items():
         kept = [value for value in values if not _is_dropped(evaluation, value)]
         if kept:
-            found.append(End("gradient", name + _AS_LEFT, kept[-1], evaluation.numbers.get(kept[-1].id)))
+            found.append(End("gradient", name + AS_LEFT, kept[-1], evaluation.numbers.get(kept[-1].id)))
     for value, place in left.buffers:
         number = evaluation.at_end.get(value.id)
         if number is not None:
@@ -148,7 +148,7 @@ def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
             writer = flow.writer(value)
             if writer is not None and writer[0].phase != "optimizer":
                 found.setdefault(name, []).append(value)
-    readers = _phases_of_readers(flow) if found else {}
+    readers = phases_of_readers(flow) if found else {}
     is_end = {
         value.id: "optimizer" in phases or not phases
         for values in found.values()
@@ -159,7 +159,7 @@ def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
     return {name: sorted(values, key=lambda value: value.version) for name, values in kept.items()}
 
 
-def _phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
+def phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
     """Return in which phases calls compute with the memory of each moment."""
     found: dict[tuple[int, int], set[str]] = {}
     for call in flow.calls():
@@ -363,7 +363,7 @@ def is_of_leaf(end: End) -> bool:
 
 
 def _is_changed(end: End) -> bool:
-    return end.name.endswith(_AS_LEFT)
+    return end.name.endswith(AS_LEFT)
 
 
 def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]) -> list[tuple[End, End]]:

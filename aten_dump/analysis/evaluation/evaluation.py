@@ -17,13 +17,13 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError, ReplayError
-from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
+from ...store.op_names import UNSCALE_GRADIENTS, WAIT_TENSOR, is_workspace, read_op_name
 from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import parts_of
@@ -46,6 +46,22 @@ _UNRUN: Final = 2.0  # times the eps of its dtype: what an element of a result t
 _SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
 
 
+class Transfers(Protocol):
+    """The collectives of a recording of all ranks."""
+
+    def __contains__(self, call: object, /) -> bool:
+        """Return True if all is known that a collective is given, by id."""
+        ...
+
+    def run(self, call: Call, memory: Memory) -> dict[int, dict[str, torch.Tensor]]:
+        """Return what each of the calls that meet one brings, by its id and slot.
+
+        Raises:
+            ReplayError: what such a collective must deliver is not known.
+        """
+        ...
+
+
 class EvaluatedStep:
     """A recorded step and rank, read for its evaluations.
 
@@ -56,6 +72,7 @@ class EvaluatedStep:
         undefined: which elements depend on memory that nothing wrote.
         wanted: ids of values that are to have a signature of their own, views among them.
         starts: ids of the gradients that backward was given, by id of what it was called on.
+        transfers: the collectives that can be run, as all ranks are there.
         loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
             precision, and is no part of the function.
         extremes: what stands for the largest numbers of the dtype that the side computes in. They stand for infinity in
@@ -68,9 +85,11 @@ class EvaluatedStep:
         left: Sequence[Value],
         wanted: Container[int] = (),
         starts: Mapping[int, int] = MappingProxyType({}),
+        transfers: Transfers | None = None,
     ) -> None:
         self.flow = flow
-        self.plans = plan_of(flow)
+        self.transfers = transfers
+        self.plans = plan_of(flow, transfers or ())
         self.left = tuple(left)
         self.wanted, self.starts = wanted, starts
         self.of_roots = frozenset((*starts, *starts.values()))
@@ -150,6 +169,8 @@ class Evaluation:
         holders: the ids of the values that have a number.
         watch: is shown each result as it was made.
         watch_all: the same, views too, after it.
+        watch_calls: is called after each call.
+        watch_left: is shown what each buffer was left as.
         rounds: every result is moved by what its dtype rounds, in place of `jitter`.
         rounded: ids of calls that were not run, of which the recorded results are moved by what their dtype rounds.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
@@ -193,6 +214,8 @@ class Evaluation:
         self.rounded: frozenset[int] = frozenset()
         self.watch: Callable[[Value, torch.Tensor], None] | None = None
         self.watch_all: Callable[[Value, torch.Tensor], None] | None = None
+        self.watch_calls: Callable[[Call], None] | None = None
+        self.watch_left: Callable[[Value, torch.Tensor], None] | None = None
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
@@ -201,6 +224,7 @@ class Evaluation:
         self._began: dict[int, int] = {}
         self._partly: set[int] = set()  # storages that were written in part last
         self.wholes: list[Signature] = []
+        self._brought: dict[int, dict[str, torch.Tensor]] = {}  # by collectives that other ranks began, by call
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -211,6 +235,8 @@ class Evaluation:
         for plan in self._step.plans:
             if plan.is_run:
                 self._evaluate(plan)
+                if self.watch_calls is not None:
+                    self.watch_calls(plan.call)
             freed = [group for group in plan.frees if group not in kept]
             self._sign_wholes(freed)
             self._memory.free(freed)
@@ -218,10 +244,21 @@ class Evaluation:
             tensor = self._memory.known(value)
             if tensor is not None:
                 self._left.append((value, sign(tensor)))
+                if self.watch_left is not None:
+                    self.watch_left(value, tensor)
                 self._sign_change(value, tensor)
         self._memory = Memory(self._load)
         self._sign_scalars()
         self._number_left()
+
+    def held(self, value: Value) -> torch.Tensor | None:
+        """Return what stands for a value now, while the evaluation runs; None if it is not in memory."""
+        return self._memory.known(value)
+
+    def start_of(self, value: Value) -> torch.Tensor | None:
+        """Return what memory from outside began with."""
+        start = self._stand_ins.get(value.id)
+        return _recorded(value) if start is None else start
 
     def _sign_scalars(self) -> None:
         """Sign what backward differentiates: a root times the gradient that it starts from, summed."""
@@ -233,8 +270,7 @@ class Evaluation:
 
     def _sign_change(self, value: Value, tensor: torch.Tensor) -> None:
         """Sign by how much memory changed: beside what stood there, an update may be too small to be seen."""
-        start = self._stand_ins.get(value.id)
-        start = _recorded(value) if start is None else start
+        start = self.start_of(value)
         if start is None or not tensor.is_floating_point() or start.shape != tensor.shape:
             return
         if start.layout is tensor.layout is torch.strided:
@@ -322,12 +358,12 @@ class Evaluation:
                 for _, value in plan.reads:
                     self._number_again(value)
                 key = plan.key(self._numbers_read(plan), self._literals)
-                known = None if plan.draws else shared.numbering.by_key(key)
+                known = shared.numbering.by_key(key) if plan.is_keyed else None
                 numbers = []
                 for place, value in enumerate(plan.results.values()):
                     same = known[place] if known is not None and place < len(known) else None
                     numbers.append(self._give(value, same) if same is not None else self._number_again(value))
-                if known is None and not plan.draws:
+                if known is None and plan.is_keyed:
                     shared.numbering.keep(key, tuple(numbers))
         for number in self.signatures.keys() - self.numbers.keys():
             self._number_again(self.flow.rank.value_by_id(number))
@@ -346,7 +382,7 @@ class Evaluation:
         for _, value in plan.reads:
             self.number_of(value)
         key = self._key(plan)
-        known = None if plan.draws else self._shared.numbering.by_key(key)
+        known = self._shared.numbering.by_key(key) if plan.is_keyed else None
         try:
             made = self._run(plan)
         except UNREADABLE as error:
@@ -382,7 +418,7 @@ class Evaluation:
                 numbers.append(self._sign(value, tensors[slot], same))
             else:
                 numbers.append(self._give(value, self._shared.numbering.new() if same is None else same))
-        if known is None and not plan.draws:
+        if known is None and plan.is_keyed:
             self._shared.numbering.keep(key, tuple(numbers))
             self._note(plan, key)
 
@@ -401,7 +437,7 @@ class Evaluation:
     def _key(self, plan: CallPlan) -> Hashable:
         """Return the key of a call, with the target's numbers for those that were computed of numbers read."""
         key = plan.key(self._numbers_read(plan), self._literals)
-        if not self._leads and (plan.draws or self._shared.numbering.by_key(key) is None):
+        if not self._leads and (not plan.is_keyed or self._shared.numbering.by_key(key) is None):
             stand_ins = self.in_python.computed(*without_floats(key))
             if stand_ins:
                 self._literals |= stand_ins
@@ -426,6 +462,10 @@ class Evaluation:
         return {value.id: numbers[value.id] for _, value in plan.reads if value.id in numbers}
 
     def _run(self, plan: CallPlan) -> dict[str, Any]:
+        if plan.is_met:
+            return self._meet(plan)
+        if plan.call.op == WAIT_TENSOR:
+            return {"output.0": self._memory.find(plan.reads[0][1])}
         if plan.is_collective:
             raise ReplayError("a collective: other ranks have a part in it")
         if plan.draws:
@@ -438,6 +478,14 @@ class Evaluation:
             return _as_held(tensor, value) if plan.makes_integers else tensor
 
         return dict(result_slots(run_on(plan.call, given, numbers=self._literals)))
+
+    def _meet(self, plan: CallPlan) -> dict[str, Any]:
+        """Run a collective for all of its ranks, when the first of their calls is evaluated."""
+        transfers = self._step.transfers
+        assert transfers is not None
+        if plan.call.id not in self._brought:
+            self._brought |= transfers.run(plan.call, self._memory)
+        return self._brought.pop(plan.call.id)
 
     # -- what is not run ---------------------------------------------------------------------------------------------
 

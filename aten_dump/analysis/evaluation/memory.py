@@ -4,7 +4,7 @@ Theory of operation
     Views run as they did and share memory, so that a write through one is seen through the others: after it, the same
     memory, seen with the same geometry, is the next version's value. A value that no call showed with its geometry is
     laid over a tensor of its storage. Memory that nothing wrote holds random numbers, others on each side: what depends
-    on them has no counterpart.
+    on them has no counterpart. It is made for a whole storage, as calls may write it slice by slice and read it whole.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Memory:
         self._ids: dict[Group, list[int]] = {}
         self._places: dict[int, list[tuple[object, ...]]] = {}
         self._newest: dict[tuple[object, ...], Value] = {}
+        self._bases: dict[int, _Base] = {}  # whole storages, of which only slices were seen, by storage
 
     def keep(self, value: Value, tensor: torch.Tensor) -> None:
         """Take a tensor as what stands for a value from now on."""
@@ -68,6 +69,8 @@ class Memory:
         self._by_id[value.id] = tensor
         self._ids.setdefault(group_of(storage, value.id), []).append(value.id)
         if storage and not value.composed:
+            if storage in self._bases and not value.undefined:
+                self._bases[storage].note(value, tensor)
             place = value.record.place
             self._newest_version[storage] = max(value.version, self._newest_version.get(storage, 0))
             self._newest[place] = value
@@ -84,11 +87,16 @@ class Memory:
         """
         known = self._by_storage.get(value.storage, ()) if value.storage else ()
         if any(not _share(other, tensor) for _, other in known):
-            self._by_storage.pop(value.storage, None)
-            for place in self._places.pop(value.storage, ()):
-                self._by_place.pop(place, None)
-                self._newest.pop(place, None)
+            self._forget(value.storage)
         self.keep(value, tensor)
+
+    def _forget(self, storage: int) -> None:
+        """Forget what a storage looks like, but for the values that are known by id."""
+        self._bases.pop(storage, None)
+        self._by_storage.pop(storage, None)
+        for place in self._places.pop(storage, ()):
+            self._by_place.pop(place, None)
+            self._newest.pop(place, None)
 
     def largest(self, storage: int) -> tuple[Value, torch.Tensor] | None:
         """Return the tensor that shows most of a storage, and its newest value, or None."""
@@ -126,10 +134,7 @@ class Memory:
             for number in self._ids.pop(group, ()):
                 self._by_id.pop(number, None)
             if group[0]:
-                self._by_storage.pop(group[0], None)
-                for place in self._places.pop(group[0], ()):
-                    self._by_place.pop(place, None)
-                    self._newest.pop(place, None)
+                self._forget(group[0])
 
     def known(self, value: Value) -> torch.Tensor | None:
         """Return the tensor of a value that was made or loaded, or None."""
@@ -138,6 +143,8 @@ class Memory:
             self._forget_what_was_written_over(value)
             found = self._by_place.get(value.record.place)
             found = self._laid_over(value) if found is None else found
+            base = self._bases.get(value.storage)
+            found = base.seen_as(value) if found is None and base is not None else found
         return found
 
     def _forget_what_was_written_over(self, value: Value) -> None:
@@ -145,10 +152,7 @@ class Memory:
         newest = self._newest_version.get(value.storage, value.version)
         if value.version > newest and value.has_data and self._is_unseen(value):
             self._newest_version[value.storage] = value.version
-            self._by_storage.pop(value.storage, None)
-            for place in self._places.pop(value.storage, ()):
-                self._by_place.pop(place, None)
-                self._newest.pop(place, None)
+            self._forget(value.storage)
 
     def find(self, value: Value) -> torch.Tensor:
         """Return the tensor of a value.
@@ -170,23 +174,28 @@ class Memory:
     def blank(self, value: Value) -> torch.Tensor:
         """Return memory that nothing has written, for a value that is only written to."""
         found = self.known(value)
+        if found is None and value.storage in self._bases:
+            found = self._bases[value.storage].slice_of(value)
         if found is None:
             dtype = wide(value.dtype)
-            if value.numel > _LARGE and 0 not in value.stride:
-                memory = np.zeros(
-                    reach(value.shape, value.stride) * dtype.itemsize, np.uint8
-                )  # pages nobody touches yet
-                found = torch.from_numpy(memory).view(dtype).as_strided(value.shape, value.stride)
-                self.keep(value, found)
-                return found
-            found = torch.empty_strided(value.shape, value.stride, dtype=dtype)
-            kept = found[tuple(slice(0, 1) if step == 0 else slice(None) for step in found.stride())]
-            if dtype.is_floating_point:
-                kept.uniform_(*_BLANK, generator=self._generator)
-            else:
-                kept.fill_(_BLANK[0]) if dtype.is_complex else kept.zero_()  # that may be indices
+            is_slice = value.numel * value.dtype.itemsize < value.storage_nbytes and not value.composed
+            if is_slice and value.storage and 0 not in value.stride and value.storage not in self._bases:
+                base = self._bases[value.storage] = _Base(value, self._unwritten(dtype, _elements(value)))
+                found = base.slice_of(value)
+            if found is None:
+                flat = self._unwritten(dtype, reach(value.shape, value.stride))
+                found = flat.as_strided(value.shape, value.stride)
             self.keep(value, found)
         return found
+
+    def _unwritten(self, dtype: torch.dtype, count: int) -> torch.Tensor:
+        """Return memory that nothing has written, in a row."""
+        if count > _LARGE:  # pages nobody touches yet
+            return torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8)).view(dtype)
+        found = torch.empty(count, dtype=dtype)
+        if dtype.is_floating_point:
+            return found.uniform_(*_BLANK, generator=self._generator)
+        return found.fill_(_BLANK[0]) if dtype.is_complex else found.zero_()  # that may be indices
 
     def _laid_over(self, value: Value) -> torch.Tensor | None:
         """Return a view on the newest tensor of the same storage that reaches as far."""
@@ -196,6 +205,40 @@ class Memory:
             if is_alike and first >= 0 and first + reach(value.shape, value.stride) <= reach(other.shape, other.stride):
                 return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + first)
         return None
+
+
+class _Base:
+    """A whole storage, of which only slices were seen."""
+
+    def __init__(self, value: Value, memory: torch.Tensor) -> None:
+        self._memory = memory
+        self._kind = _bits(value)
+        self._written = torch.zeros(memory.numel(), dtype=torch.bool)
+
+    def note(self, value: Value, tensor: torch.Tensor) -> None:
+        """Note that a value was written, if it lies here."""
+        if self._fits(value) and _share(tensor, self._memory):
+            self._written.as_strided(value.shape, value.stride, value.storage_offset).fill_(True)
+
+    def seen_as(self, value: Value) -> torch.Tensor | None:
+        """Return what a value is, if all of it was written."""
+        if not self._fits(value) or not self._written.as_strided(value.shape, value.stride, value.storage_offset).all():
+            return None
+        return self.slice_of(value)
+
+    def slice_of(self, value: Value) -> torch.Tensor | None:
+        """Return the memory of a value, written or not."""
+        if not self._fits(value):
+            return None
+        return self._memory.as_strided(value.shape, value.stride, value.storage_offset)
+
+    def _fits(self, value: Value) -> bool:
+        end = value.storage_offset + reach(value.shape, value.stride)
+        return _bits(value) == self._kind and end <= self._memory.numel()
+
+
+def _elements(value: Value) -> int:
+    return value.storage_nbytes // value.dtype.itemsize
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +36,12 @@ class CallPlan:
     makes_integers: bool  # of floats, by a cast
     copies: tuple[Value, Value] | None  # bytes of a storage to those of another
     frees: list[Group]  # memory that no later call looks at
+    is_met: bool = False  # what all ranks give to it is known
+
+    @property
+    def is_keyed(self) -> bool:
+        """True if calls of equal keys make the same."""
+        return not (self.draws or self.is_met)
 
     def key(self, number_of: Mapping[int, int], literals: Mapping[float, float]) -> Hashable:
         """Return the op and its arguments, with the numbers of values for tensors.
@@ -88,8 +94,8 @@ def without_floats(key: Hashable) -> tuple[Hashable, tuple[float, ...]]:
     return masked(key), tuple(floats)
 
 
-def plan_of(flow: DataFlow) -> list[CallPlan]:
-    """Return the calls of a step, as evaluations need them."""
+def plan_of(flow: DataFlow, met: Container[int] = ()) -> list[CallPlan]:
+    """Return the calls of a step, as evaluations need them; `met` are the collectives that can be run."""
     random = flow.rank.tables.random
     found = []
     last: dict[Group, CallPlan] = {}
@@ -112,6 +118,7 @@ def plan_of(flow: DataFlow) -> list[CallPlan]:
             makes_integers=is_cast and not any(isinstance(v, Value) and v.dtype.is_floating_point for _, v in recorded),
             copies=_copied(call) if name == _COPY else None,
             frees=[],
+            is_met=call.id in met,
         )
         found.append(plan)
         for value in (*(v for _, v in given), *(item for _, item in recorded if isinstance(item, Value))):

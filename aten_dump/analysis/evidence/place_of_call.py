@@ -11,6 +11,6 @@ def place_of(call: Call) -> Place:
     forward = call.forward
     rank = call.rank
     return Place(
-        rank.step, rank.rank, call.id, call.name, call.op, call.kind, call.phase, call.module, call.where,
+        rank.step, rank.number_of(call.id), call.id, call.name, call.op, call.kind, call.phase, call.module, call.where,
         forward.name if forward else "", "",
     )  # fmt: skip

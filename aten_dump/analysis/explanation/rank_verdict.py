@@ -62,7 +62,7 @@ class RankVerdict:
 
     def run(self) -> None:
         if self._found.differs:
-            causes = Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs)
+            causes = self._causes()
             self.findings.append(self._finding(causes.find(self._found.odd, self._found.near)))
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
@@ -72,6 +72,9 @@ class RankVerdict:
             self._find_lost_precision()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)
+
+    def _causes(self) -> Causes:
+        return Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs)
 
     @property
     def unknown_ends(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The schemas of the fused ops that have a reference, as torch_npu has them: they are run where it is missing."""
+"""The schemas of the fused ops that have a reference, as torch_npu and FSDP2 have them: they are run where these lack."""
 
 from __future__ import annotations
 
@@ -127,6 +127,13 @@ npu_apply_adam_w.out(Scalar beta1_power, Scalar beta2_power, Scalar lr, Scalar w
     Scalar beta2, Scalar epsilon, Tensor grad, Tensor? max_grad_norm, bool? amsgrad, bool? maximize, *, Tensor[]
     out) -> (Tensor, Tensor, Tensor)
 """
+_OF_FSDP: Final = (
+    "fsdp::all_gather_copy_in(Tensor[] all_gather_inputs, Tensor all_gather_output, SymInt[] inp_split_sizes, "
+    "SymInt all_gather_input_numel, SymInt rank) -> (Tensor, Tensor)",
+    "fsdp::split_with_sizes_copy(Tensor all_gather_output, SymInt[] all_gather_input_split_sizes, int dim=0, *, "
+    "Tensor(a!)[] out) -> ()",
+    "fsdp::chunk_cat(Tensor[] tensors, int dim, int num_chunks, *, Tensor(a!) out) -> ()",
+)
 
 
 class FusedOp:
@@ -147,5 +154,5 @@ class FusedOp:
 def fused_ops() -> dict[str, FusedOp]:
     """Return the ops by name."""
     texts = _SCHEMAS.strip().replace("\n    ", " ").splitlines()
-    found = [FusedOp(f"npu::{text}") for text in texts]
+    found = [*(FusedOp(f"npu::{text}") for text in texts), *map(FusedOp, _OF_FSDP)]
     return {op.name(): op for op in found}

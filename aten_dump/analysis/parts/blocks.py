@@ -71,6 +71,21 @@ class Rows:
         self.squares = found.square().sum(-1)
         self.norm = math.sqrt(float(self.squares.sum()))
 
+    def scaled(self, factor: float) -> Rows:
+        """Return what would be kept of a multiple of the tensor."""
+        found: Rows = object.__new__(Rows)
+        found.shape, found.last, found.norm = self.shape, self.last, self.norm * abs(factor)
+        found.sums, found.squares = self.sums * factor, self.squares * factor**2
+        return found
+
+    def narrowed(self, dim: int, start: int, length: int) -> Rows:
+        """Return what would be kept of a block along a dimension other than the last."""
+        found: Rows = object.__new__(Rows)
+        found.shape, found.last = (*self.shape[:dim], length, *self.shape[dim + 1 :]), self.last
+        found.sums, found.squares = self.sums.narrow(dim + 1, start, length), self.squares.narrow(dim, start, length)
+        found.norm = math.sqrt(float(found.squares.sum()))
+        return found
+
     def projections(self) -> list[complex]:
         """Return the projections of the whole tensor."""
         return _projections(self.sums, self.last)

@@ -94,7 +94,7 @@ class PartsFound:
         for side in (0, 1):
             for number, seen in covered[side].items():
                 whole = self._sides[side].flow.rank.value_by_id(number)
-                is_covered = _is_covered([block for _, block in seen])
+                is_covered = covers([block for _, block in seen])
                 if is_covered or self._is_output(side, whole):
                     self._let_have(1 - side, self._numbers(side, whole))
                 if is_covered:
@@ -140,15 +140,15 @@ class PartsFound:
         )
 
 
-def _is_covered(blocks: Sequence[Block]) -> bool:
+def covers(blocks: Sequence[Block]) -> bool:
     """Return True if blocks cover a tensor along one dimension."""
     by_dim: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
         by_dim[block.dim].append(block)
-    return any(_covers(sorted(some, key=lambda one: one.start)) for some in by_dim.values())
+    return any(_reaches_all(sorted(some, key=lambda one: one.start)) for some in by_dim.values())
 
 
-def _covers(blocks: Sequence[Block]) -> bool:
+def _reaches_all(blocks: Sequence[Block]) -> bool:
     reached = 0
     for block in blocks:
         if block.start > reached:

@@ -108,7 +108,7 @@ def allowed_op(op: str) -> Any:
     if _NAME.fullmatch(op) is None:
         raise ReplayError(f"{op!a} is no name of an op, as in 'aten::add.Tensor'")
     by_name = any(fnmatchcase(text, pattern) for pattern in _allowed.get() for text in (op, parts.without_overload))
-    if namespace not in COMPUTING_NAMESPACES and not by_name:
+    if namespace not in COMPUTING_NAMESPACES and not by_name and op not in fused_ops():
         raise ReplayError(
             f"ops of {namespace} are run only where they are allowed: --allow-ops '{namespace}::*', if you trust the "
             "dump and the library"

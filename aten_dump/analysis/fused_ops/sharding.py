@@ -1,0 +1,29 @@
+"""What FSDP2's own ops do: they put shards next to each other for a collective, and take apart what it brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def all_gather_copy_in(
+    shards: list[Tensor], gathered: Tensor, sizes: Sequence[int], numel: int, rank: int
+) -> tuple[Tensor, Tensor]:
+    """Copy a rank's shards to its place in the memory that is gathered."""
+    own = gathered.narrow(0, numel * rank, numel)
+    for place, shard in zip(own.split(list(sizes)), shards, strict=True):
+        place.copy_(shard)
+    return own, gathered
+
+
+def split_with_sizes_copy(gathered: Tensor, sizes: Sequence[int], dim: int = 0, *, out: list[Tensor]) -> None:
+    """Copy what was gathered to the parameters."""
+    for place, part in zip(out, gathered.split(list(sizes), dim), strict=True):
+        place.copy_(part)
+
+
+def chunk_cat(tensors: list[Tensor], dim: int, num_chunks: int, *, out: Tensor) -> None:
+    """Copy gradients to the memory that is reduced, each padded to equal chunks."""
+    out.copy_(torch._chunk_cat(tensors, dim, num_chunks))

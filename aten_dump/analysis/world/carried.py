@@ -1,0 +1,139 @@
+"""What the target's ranks begin a step with, for the baseline to begin with.
+
+Theory of operation
+    What the step before changed on both sides, and was the same tensor there, is the same tensor here, whatever
+    rounding made of it. Memory that the step before made (moments of an optimizer) is read in the same role on both
+    sides. The baseline's ranks are given their pieces of what the target's make up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from torch import Tensor
+
+from ...dump import Value
+from ..evaluation.memory import UNREADABLE
+from ..flow.data_flow import DataFlow
+from ..rerun.run_region import start_tensors
+from ..sources.stand_ins import Contents, Recorded, roles, sources_in
+from .groups import Group, Match, Ways, norm
+from .side import Side
+
+_NEAR: Final = 2e-2  # relative L2 of tensors in the same role, of which nobody knows what the step before did
+
+
+@dataclass(slots=True)
+class Carried:
+    """What the baseline's sources are given.
+
+    Attributes:
+        stand_ins: contents, by id of the baseline's value.
+        unknown: the baseline's sources of which nobody knows whether they stand for the target's.
+    """
+
+    stand_ins: dict[int, Tensor] = field(default_factory=dict)
+    unknown: list[Value] = field(default_factory=list)
+
+
+class Carrying:
+    """Finds what stands for the baseline's sources."""
+
+    def __init__(self, target: Side, baseline: Side, before: tuple[Side, Side, Sequence[Match]] | None) -> None:
+        """Take both sides, of which the target was evaluated; `before` are the sides of the step before."""
+        self._target, self._baseline = target, baseline
+        self._recorded = Recorded()
+        self._before = before
+        self._found = Carried()
+        self._known: list[Ways] = [] if before is None else [found.ways for found in before[2]]
+
+    def run(self, *, by_role: bool) -> Carried:
+        """Find them; `by_role` those that differ stand for each other where they are read in the same role."""
+        ours = {self._recorded.contents(value) for value in self._target.evaluation.sources.values()}
+        rest = [v for v in sources_in(self._baseline.flow) if self._recorded.contents(v) not in ours]
+        rest = [value for value in rest if not self._from_before(value)]
+        self._found.unknown = [value for value in rest if value.is_floating and value.numel > 1]
+        if by_role:
+            self._by_role({value.id for value in rest})
+        return self._found
+
+    def _from_before(self, value: Value) -> bool:
+        """Give a source what the step before left of it on the target's side; return False if that is not known."""
+        found = self._left.get(self._recorded.contents(value))
+        if found is None:
+            return False
+        match, rank = found
+        side = self._before[0] if self._before is not None else self._target
+        pieces = _tensors({rank: side.places[v.id].last for rank, v in match.target.values.items()})
+        if pieces is None or not match.ways[0].fits(pieces):
+            return False
+        piece = match.ways[1].cut(match.ways[0].join(pieces), rank)
+        if piece.numel() != value.numel:
+            return False
+        self._found.stand_ins[value.id] = piece.reshape(value.shape)
+        return True
+
+    @property
+    def _left(self) -> Mapping[Contents | None, tuple[Match, int]]:
+        """What the step before left on the baseline's side, by contents."""
+        if not hasattr(self, "_by_contents"):
+            self._by_contents: dict[Contents | None, tuple[Match, int]] = {}
+            for match in self._before[2] if self._before is not None else ():
+                for rank, value in match.baseline.values.items():
+                    contents = self._recorded.contents(self._before[1].places[value.id].last)  # type: ignore[index]
+                    if contents is not None:
+                        self._by_contents.setdefault(contents, (match, rank))
+        return self._by_contents
+
+    def _by_role(self, rest: set[int]) -> None:
+        ours = _by_role(self._target, set(self._target.evaluation.sources))
+        for role, other in _by_role(self._baseline, rest).items():
+            one = ours.get(role)
+            ways = None if one is None else self._nearest(one, other)
+            if one is None or ways is None:
+                continue
+            whole = ways[0].join(one.now)
+            for rank, value in other.values.items():
+                self._found.stand_ins[value.id] = ways[1].cut(whole, rank)
+        self._found.unknown = [v for v in self._found.unknown if v.id not in self._found.stand_ins]
+
+    def _nearest(self, one: Group, other: Group) -> Ways | None:
+        """Return how two groups lie, if they hold nearly the same so."""
+        best: tuple[float, Ways] | None = None
+        for ways in self._ways(one, other):
+            wholes = ways[0].join(one.now), ways[1].join(other.now)
+            apart, size = norm(wholes[0] - wholes[1]), max(map(norm, wholes))
+            distance = apart / size if size else 0.0
+            if best is None or distance < best[0]:
+                best = distance, ways
+        is_near = best is not None and (best[0] <= _NEAR or self._before is not None)
+        return best[1] if best is not None and is_near else None
+
+    def _ways(self, one: Group, other: Group) -> Iterator[Ways]:
+        theirs = list(other.ways())
+        yield from ((a, b) for a in one.ways() for b in theirs if a.shape == b.shape)
+        yield from (ways for ways in self._known if ways[0].fits(one.now) and ways[1].fits(other.now))
+
+
+def _by_role(side: Side, chosen: set[int]) -> dict[Hashable, Group]:
+    """Return some sources of a side by where each rank reads them first."""
+    found: dict[Hashable, Group] = defaultdict(lambda: Group(""))
+    for number, rank in side.rank.ranks.items():
+        for own, role in roles(DataFlow(rank, "aten", wrapped=False)).items():
+            value = side.rank.value_by_id(side.rank.value_on(number, own))
+            tensors = _tensors({number: value}) if value.id in chosen else None
+            if tensors is not None:
+                found[role].values[number] = value
+                found[role].now |= tensors
+    return found
+
+
+def _tensors(values: Mapping[int, Value]) -> dict[int, Tensor] | None:
+    """Return the recorded contents of some values in float64, by the same keys; None if one cannot be read."""
+    try:
+        return {key: start_tensors([value])[value.id] for key, value in values.items()}
+    except UNREADABLE:
+        return None

@@ -1,0 +1,169 @@
+"""Compare one step of two dumps of different parallel layouts: all ranks of each side as one graph.
+
+Theory of operation
+    1. The ranks of each side are joined at their collectives, and evaluated in float64 (`side`). The baseline begins
+       with what the target's ranks begin with (`carried`).
+    2. Ends are compared as wholes (`matching`): how their pieces lie on the ranks is found, not asked for.
+    3. Where ends differ, values without a counterpart are looked for among the parts of the other side's (`shares`).
+       The cause is the first call behind the cut, on any rank.
+    4. Kernels are a question of each rank for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...dump import Call, open_dump
+from ..evaluation.evaluation import JITTER, Shared
+from ..evidence.evidence_rows import Pair
+from ..evidence.findings import Finding, RankEvidence
+from ..explanation.both_sides import Evaluated
+from ..explanation.cause_facts import explained
+from ..explanation.rank_verdict import RankVerdict, counts_of
+from ..meetings.meeting_replays import MeetingReplays
+from ..pairing.call_keys import normal_module
+from ..pairing.user_mapping import Mapping, found_modules
+from ..rerun.op_errors import OwnError
+from ..rerun.rounding_error import LocalError
+from ..sources.stand_ins import Sources
+from ..tasks import Task, incomplete, pair_calls
+from .carried import Carried, Carrying
+from .groups import Match
+from .joined_rank import JoinedRank, origin_of
+from .matching import Matched, Matching
+from .shares import Shares
+from .side import Side
+from .world_causes import WorldCauses
+
+Sides = tuple[Side, Side]
+Terms = tuple[set[int], set[int]]  # numbers of what each side must add up over ranks
+
+
+@dataclass(slots=True)
+class WorldBefore:
+    """The step before, of all ranks."""
+
+    sides: Sides
+    left: Sequence[Match]
+    agreed: bool
+
+
+def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence, WorldBefore]:
+    """Compare one step, all ranks of each side; return what was found, and what the step leaves to the next one."""
+    sides = (
+        Side(open_dump(task.target).step(task.steps[0])),
+        Side(open_dump(task.baseline).step(task.steps[1])),
+    )
+    carried, matched, terms = _evaluate(sides, before)
+    evaluations = sides[0].evaluation, sides[1].evaluation
+    sources = Sources(target=[], baseline=carried.unknown)
+    ends = list(sides[0].ends), list(sides[1].ends)
+    found = Evaluated(evaluations, sources, ends, matched.odd, (sides[0].step, sides[1].step), [], _unknown(matched))
+    pairs = _pairs(sides, task.settings.mapping)
+    replays = RankedReplays(enabled=task.settings.replay)
+    verdict = WorldVerdict(found, pairs, replays)
+    verdict.terms = terms
+    verdict.run()
+    ranks = sides[0].rank, sides[1].rank
+    findings = [_with_ranks(finding, ranks) for finding in verdict.findings]
+    findings, told = explained(ranks, pairs, verdict.rows, findings, whole=True)
+    modules = found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs])
+    judged = [call for call in sides[0].flow.calls() if sides[0].flow.results(call)]
+    unproven = [call.name for call in judged if call.id in evaluations[0].unproven and not verdict.is_met(call)]
+    parts: dict[str, Any] = {**counts_of(verdict.rows, pairs), "unknown_ends": verdict.unknown_ends}
+    evidence = RankEvidence(
+        task.target, task.baseline, task.steps, task.ranks,
+        calls=(len(ranks[0].calls), len(ranks[1].calls)), rows=tuple(verdict.rows), findings=tuple(findings),
+        modules=modules, notes=(*incomplete(*ranks), *told), together=(len(ranks[0].ranks), len(ranks[1].ranks)),
+        proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven), **parts,
+    )  # fmt: skip
+    return evidence, WorldBefore(sides, matched.left, not evidence.findings)
+
+
+def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matched, Terms]:
+    """Evaluate both sides; where ends differ, once more by what rounding leaves of all values."""
+    shared = Shared()
+    sides[0].run(shared, {}, leads=True)
+    known = None if before is None else (*before.sides, before.left)
+    carried = Carrying(*sides, known).run(by_role=before is not None or sides[0].rank.step > 0)
+    sides[1].run(shared, carried.stand_ins, leads=False)
+    matched = Matching(sides).run()
+    if not matched.differs:
+        return carried, matched, (set(), set())
+    noise = [
+        side.evaluation.noise_beside(side.run_moved(contents, JITTER))
+        for side, contents in zip(sides, ({}, carried.stand_ins), strict=True)
+    ]
+    shared = Shared()
+    for side, one in zip(sides, noise, strict=True):
+        side.renumber(shared, one)
+    matched = Matching(sides).run()
+    shares = Shares(sides, shared.numbering)
+    if matched.differs:
+        shares.find(({}, carried.stand_ins))
+    return carried, matched, shares.terms
+
+
+def _unknown(matched: Matched) -> tuple[str, ...]:
+    """Return the ends that nobody compared: gradients that are means, where what is made of them is not seen."""
+    if not matched.compared and not matched.differs:
+        return ("all ends of the step: none was found that both sides have",)
+    return () if matched.left or not matched.means else tuple(f"gradient of {name}" for name in matched.means)
+
+
+def _pairs(sides: Sides, mapping: Mapping) -> list[Pair]:
+    """Pair the calls of each of the target's ranks with those of the baseline's rank of that number, or its last."""
+    target, baseline = sides[0].rank, sides[1].rank
+    found: list[Pair] = []
+    for number, rank in target.ranks.items():
+        other = number if number in baseline.ranks else max(baseline.ranks)
+        for pair in pair_calls(rank, baseline.ranks[other], mapping):
+            one = target.call(target.id_of(number, pair.target.id))
+            two = baseline.call(baseline.id_of(other, pair.baseline.id))
+            found.append(Pair(_computing(sides[0], one), _computing(sides[1], two), pair.how))
+    return found
+
+
+def _computing(side: Side, call: Call) -> Call:
+    """Return the op on local tensors that does what an op on distributed ones does, if it is one."""
+    if call.kind != "aten" or not side.flow.is_apart(call):
+        return call
+    inner = [child for child in call.children if child.op == call.op]
+    return inner[0] if len(inner) == 1 else call
+
+
+class RankedReplays(MeetingReplays):
+    """Replays of calls of joined ranks: collectives are looked up on their ranks."""
+
+    def local_errors(self, target: Call, baseline: Call) -> dict[str, OwnError] | str:
+        return super().local_errors(target, baseline)
+
+    def errors(self, call: Call) -> dict[str, LocalError] | str:
+        rank = call.rank
+        is_met = isinstance(rank, JoinedRank) and call.id in rank.meetings
+        return super().errors(origin_of(call) if is_met else call)
+
+
+class WorldVerdict(RankVerdict):
+    """Makes the rows and findings of all ranks."""
+
+    terms: Terms = (set(), set())
+
+    def _causes(self) -> WorldCauses:
+        return WorldCauses(self._found, self._pairs, self.terms)
+
+    def _is_far_apart(self) -> bool:
+        return False  # its ends are pieces
+
+    def _lean(self, call: Call, maker: Call) -> None:
+        """All ranks are here: nothing rests on others."""
+
+
+def _with_ranks(finding: Finding, ranks: tuple[JoinedRank, JoinedRank]) -> Finding:
+    """Say which rank a finding is on, where there are several."""
+    rank = ranks[0 if finding.row.target is not None else 1]
+    if len(rank.ranks) < 2:
+        return finding
+    return replace(finding, text=f"on rank {finding.row.place.rank}: {finding.text}")

@@ -1,0 +1,251 @@
+"""One step of all ranks as one recording: their calls in one order, their values and memory side by side.
+
+Theory of operation
+    Ids of each rank's records are moved by so much that no two ranks share one; calls get the numbers of their order
+    (`Interleaving`). So whatever asks a recording for its flow of data asks that of all ranks. `origin` leads back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dump import Call, RankDump
+from ...dump.index.source import Source
+from ...dump.index.tables import Tables
+from ...store import records as r
+from ...store.argument_trees import slots, with_leaves
+from ...store.op_names import read_inputs
+from ...store.records import TREE_VALUE, Tree
+from ..flow.flat_memory import RankWithParts
+from .interleaving import At, Interleaving
+
+_REFERENCES: Final[dict[int, tuple[str, ...]]] = {  # the fields of each kind that are ids, but for those of calls
+    r.TEXT: ("id",),
+    r.OP: ("id",),
+    r.FRAME: ("id", "file", "function"),
+    r.STACK: ("id", "parent", "frame"),
+    r.STORAGE: ("id", "device", "memory"),
+    r.VALUE: ("id", "storage", "dtype"),
+    r.BLOB: ("id",),
+    r.DATA: ("value", "blob"),
+    r.GRADIENT: ("value",),
+    r.RANDOM: ("device", "blob"),
+    r.CALL: ("op", "stack", "module"),
+}
+_OF_CALLS: Final[dict[int, tuple[str, ...]]] = {  # the fields that are ids of calls
+    r.CALL: ("id", "parent", "forward"),
+    r.GRADIENT: ("call",),
+    r.RANDOM: ("call",),
+}
+_OTHERS: Final = (
+    r.SHARD,
+    r.MODE,
+    r.NOTE,
+    r.STATISTICS,
+    r.HASH,
+    r.SAME,
+    r.OPEN,
+    r.SAVED,
+    r.PACKED,
+    r.FETCHED,
+    r.OPTIMIZER_GROUPS,
+)
+_KINDS: Final = (*_REFERENCES, *_OTHERS)
+_ON_RANK: Final = " on rank "
+_IN_EXTRA: Final = ("local", "memory")  # keys of a value's `extra` that name other values
+_THREADS: Final = 1 << 16  # of a rank, at the most
+
+
+class _JoinedSource(Source):
+    """The files of all ranks."""
+
+    def __init__(self, joined: JoinedRank, lead: RankDump) -> None:
+        super().__init__(lead.directory, lead.source.verify)
+        self._joined = joined
+
+    def read(self, tables: Tables, blob: r.Blob, start: int, stop: int) -> NDArray[np.uint8]:
+        place, id = divmod(blob.id, self._joined.spread)
+        rank = list(self._joined.ranks.values())[place]
+        return rank.source.read(rank.tables, rank.tables.blobs[id], start, stop)
+
+    def lost_blobs(self, tables: Tables) -> frozenset[int]:
+        spread, ranks = self._joined.spread, self._joined.ranks.values()
+        return frozenset(n * spread + id for n, one in enumerate(ranks) for id in one.source.lost_blobs(one.tables))
+
+
+class JoinedCall(Call):
+    """A call of one of the ranks."""
+
+    __slots__ = ()
+
+    def read_value_ids(self) -> set[int]:
+        rank = self._rank
+        assert isinstance(rank, JoinedRank)
+        trees = read_inputs(self._tables.op(self._record.op), self._record, rank.number_of(self._record.id))
+        return {value for tree in trees for _, value in slots(tree, "")}
+
+
+class JoinedRank(RankWithParts):
+    """All ranks of one step, as one recording.
+
+    Attributes:
+        ranks: the recordings, by rank.
+        spread: by how much the ids of each rank are moved beyond those of the rank before.
+        meetings: the calls of each transfer in the order of its group, by id of each of them.
+    """
+
+    def __init__(self, ranks: Mapping[int, RankDump]) -> None:
+        """Join ranks of one step; some may have values for the parts of their flat memory."""
+        lead = next(iter(ranks.values()))
+        RankDump.__init__(self, lead.directory, lead.step, lead.rank)
+        self.ranks = dict(ranks)
+        self.lead = lead
+        self.spread = 1 + max(map(_most, ranks.values()))
+        self.source = _JoinedSource(self, lead)
+        found = Interleaving(ranks)
+        self._order = found.order
+        self._ids: dict[At, int] = {at: place for place, at in enumerate(found.order, 1)}
+        self.meetings = {
+            self._ids[at]: tuple(self._ids[one] for one in meeting.calls) for at, meeting in found.meetings.items()
+        }
+        places = enumerate(ranks.values())
+        self.parts = {
+            place * self.spread + id: tuple(place * self.spread + part for part in parts)
+            for place, rank in places
+            if isinstance(rank, RankWithParts)
+            for id, parts in rank.parts.items()
+        }
+
+    @property
+    def where(self) -> str:
+        """Path, step and ranks, as errors name them."""
+        return f"{self.directory.parent.parent} (step {self.step}, {len(self.ranks)} ranks together)"
+
+    @cached_property
+    def tables(self) -> Tables:
+        return self.lead.source.changed_tables(self.where, self._records(), _KINDS)
+
+    def _records(self) -> Iterator[tuple[Any, ...]]:
+        for place, (number, rank) in enumerate(self.ranks.items()):
+            moved = place * self.spread
+            move = _moving(moved)
+            call_id = self._numbering(number)
+            for record in _records_of(rank.tables):
+                kind = record[0]
+                changed = {name: move(getattr(record, name)) for name in _REFERENCES.get(kind, ())}
+                changed |= {name: call_id(getattr(record, name)) for name in _OF_CALLS.get(kind, ())}
+                if isinstance(record, r.Call):
+                    changed |= _trees(record, move) | {"thread": record.thread + place * _THREADS}
+                elif isinstance(record, r.Value):
+                    changed["extra"] = _extra(record.extra, move)
+                elif isinstance(record, r.Gradient) and place:
+                    changed["name"] = named_on(record.name, number)
+                yield record._replace(**changed)  # type: ignore[attr-defined]
+
+    def _numbering(self, number: int) -> Callable[[int], int]:
+        return lambda id: self._ids.get((number, id), 0)
+
+    def call_at(self, position: int) -> Call:
+        return JoinedCall(self, self.tables.calls[position])
+
+    # -- back to the ranks -------------------------------------------------------------------------------------------
+
+    def number_of(self, call: int) -> int:
+        return self._order[call - 1][0]
+
+    def id_of(self, number: int, own: int) -> int:
+        """Return the id under which a call of a rank goes here."""
+        return self._ids[number, own]
+
+    def origin(self, id: int) -> Call:
+        """Return a call as its rank recorded it."""
+        number, own = self._order[id - 1]
+        return self.ranks[number].call(own)
+
+    def rank_of_value(self, id: int) -> int:
+        """Return the rank of a value."""
+        return list(self.ranks)[id // self.spread]
+
+    def value_on(self, number: int, id: int) -> int:
+        """Return the id under which a value of a rank goes here."""
+        return list(self.ranks).index(number) * self.spread + id
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return hash(id(self))
+
+
+def named_on(name: str, number: int) -> str:
+    """Return the name of what a rank other than the first has under a name."""
+    return f"{name}{_ON_RANK}{number}"
+
+
+def own_name(name: str) -> str:
+    """Return the name that something has on its rank."""
+    return name.rpartition(_ON_RANK)[0] if _ON_RANK in name else name
+
+
+def origin_of(call: Call) -> Call:
+    """Return a call as its rank recorded it; a call of one rank is that already."""
+    rank = call.rank
+    return rank.origin(call.id) if isinstance(rank, JoinedRank) else call
+
+
+def _most(rank: RankDump) -> int:
+    """Return the greatest id of a rank."""
+    tables = rank.tables
+    kinds = (tables.texts, tables.ops, tables.frames, tables.stacks, tables.storages, tables.values, tables.blobs)
+    return max(max(kind, default=0) for kind in kinds)
+
+
+def _records_of(tables: Tables) -> Iterator[Any]:
+    yield from (r.Text(r.TEXT, id, text) for id, text in tables.texts.items())
+    known: tuple[Iterable[Any], ...] = (
+        tables.ops.records(), tables.frames.records(), tables.stacks.records(), tables.storages.records(),
+        tables.values.records(), tables.blobs.records(), tables.data.records(),
+        tables.gradients, tables.random.records(), tables.calls,
+    )  # fmt: skip
+    for records in known:
+        yield from records
+
+
+def _moving(moved: int) -> Callable[[int], int]:
+    return lambda id: id + moved if id else 0
+
+
+def _trees(record: r.Call, move: Callable[[int], int]) -> dict[str, Any]:
+    """Return the fields of a call that hold trees, with other ids of values."""
+
+    def leaf(tree: Tree) -> Tree:
+        is_value = type(tree) is tuple and tree[0] == TREE_VALUE
+        return (TREE_VALUE, move(tree[1])) if is_value else tree
+
+    found: dict[str, Any] = {
+        "args": [with_leaves(tree, leaf) for tree in record.args],
+        "kwargs": record.kwargs and {name: with_leaves(tree, leaf) for name, tree in record.kwargs.items()},
+        "outputs": with_leaves(record.outputs, leaf),
+    }
+    if record.written is not None:
+        found["written"] = [
+            tree if place % 2 == 0 else with_leaves(tree, leaf) for place, tree in enumerate(record.written)
+        ]
+    return found
+
+
+def _extra(extra: dict[str, Any] | None, move: Callable[[int], int]) -> dict[str, Any] | None:
+    if not extra:
+        return extra
+    found = dict(extra)
+    for key in _IN_EXTRA:
+        if isinstance(found.get(key), int):
+            found[key] = move(found[key])
+    if "parts" in found:
+        found["parts"] = {name: move(id) if isinstance(id, int) else id for name, id in found["parts"].items()}
+    return found

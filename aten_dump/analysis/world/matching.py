@@ -1,0 +1,207 @@
+"""Which ends of one side's ranks together are which of the other's.
+
+Theory of operation
+    Gradients belong together by name; of each the pieces on all ranks must make up the same tensor on both sides. Memory
+    that the step changed belongs together if it began and ended as the same tensor, arranged in the same way. Losses
+    are numbers: each rank's, or each micro-batch's, is of its own samples, so their mean or their sum counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..ends.ends import End
+from ..signatures.signature import TOLERANCE
+from .arrangements import Arrangement
+from .groups import Group, Match, match, near, norm
+from .side import Side
+
+Sides = tuple[Side, Side]
+
+
+@dataclass(slots=True)
+class Matched:
+    """What was found of the ends of both sides."""
+
+    odd: tuple[list[End], list[End]] = field(default_factory=lambda: ([], []))
+    gradients: list[Match] = field(default_factory=list)
+    left: list[Match] = field(default_factory=list)
+    means: list[str] = field(default_factory=list)  # gradients that one side's optimizer does not take: others count
+    compared: int = 0  # ends that have their counterpart
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.odd[0] or self.odd[1])
+
+
+class Matching:
+    """Matches the ends of both sides."""
+
+    def __init__(self, sides: Sides) -> None:
+        self._sides = sides
+        self._found = Matched()
+        self._ends: tuple[dict[int, End], dict[int, End]] = ({}, {})
+        for side, known in zip(sides, self._ends, strict=True):
+            for end in side.ends:
+                known[end.value.id if end.buffer is None else end.buffer.id] = end
+
+    def run(self) -> Matched:
+        """Match all kinds of ends."""
+        self._losses()
+        self._left()
+        self._named("gradient")
+        if not self._found.compared and not self._found.differs:
+            self._named("output")
+        return self._found
+
+    def _add(self, side: int, group: Group, but: Sequence[int] = ()) -> None:
+        for rank, value in group.values.items():
+            end = self._ends[side].get(value.id)
+            if end is not None and rank not in but:
+                self._found.odd[side].append(end)
+
+    # -- losses ------------------------------------------------------------------------------------------------------
+
+    def _losses(self) -> None:
+        ours, theirs = (side.losses() for side in self._sides)
+        if not ours or not theirs:
+            return
+        noise = sum(one[2] for one in (*ours, *theirs))
+        numbers = [one[1] for one in ours], [one[1] for one in theirs]
+        sums = sum(numbers[0]), sum(numbers[1])
+        allowed = TOLERANCE * max(abs(number) for number in (*numbers[0], *numbers[1])) + noise
+        scales = {1.0, len(ours) / len(theirs), *(self._ranks_per_loss())}
+        is_same = any(abs(sums[0] - scale * sums[1]) <= allowed * max(1.0, scale) * len(ours) for scale in scales)
+        if is_same:
+            self._found.compared += 1
+            return
+        for side, losses in enumerate((ours, theirs)):
+            self._found.odd[side].extend(end for end, _, _ in losses)
+
+    def _ranks_per_loss(self) -> Iterator[float]:
+        one, other = (len(side.rank.ranks) for side in self._sides)
+        yield from (one / other, float(one), 1.0 / other)
+
+    # -- gradients and outputs ---------------------------------------------------------------------------------------
+
+    def _named(self, kind: str) -> None:
+        ours, theirs = (side.groups(kind) for side in self._sides)
+        for groups, other in ((ours, self._sides[1]), (theirs, self._sides[0])) if kind == "gradient" else ():
+            for name in groups.keys() & other.means:
+                self._found.means.append(name)
+                del groups[name]
+        for name in ours.keys() & theirs.keys():
+            one, other = ours.pop(name), theirs.pop(name)
+            found = match(one, other, (known.ways for known in self._found.left))
+            if found is None:
+                self._add(0, one, self._right(one, other))
+                self._add(1, other, self._right(other, one))
+                continue
+            self._found.compared += 1
+            if kind == "gradient":
+                self._found.gradients.append(found)
+        rest = list(theirs.values())
+        for one in ours.values():
+            twin = next((other for other in rest if match(one, other) is not None), None)
+            if twin is None:
+                self._add(0, one)
+            else:
+                rest.remove(twin)
+                self._found.compared += 1
+        for other in rest:
+            self._add(1, other)
+
+    @staticmethod
+    def _right(group: Group, other: Group) -> list[int]:
+        """Return the ranks that hold what the other side has: of replicas one may be wrong."""
+        wholes = [way.join(other.now) for way in other.ways()]
+        return [
+            rank
+            for rank, piece in group.now.items()
+            if any(near(piece, whole, TOLERANCE * norm(whole) + group.noise(rank)) for whole in wholes)
+        ]
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _left(self) -> None:
+        groups = [self._sides[side].left_groups() for side in (0, 1)]
+        rest = self._matched(groups[0], groups[1])
+        alone = [[one for group in groups for one in _by_rank(group)] for groups in rest]
+        rest = self._matched(alone[0], alone[1])
+        for side in (0, 1):
+            for group in rest[side]:
+                if self._is_end(side, group):
+                    self._add(side, group)
+
+    def _matched(self, ours: list[Group], theirs: list[Group]) -> tuple[list[Group], list[Group]]:
+        """Match memory; return what has no counterpart."""
+        known = _Wholes(theirs)
+        left, taken = [], set[int]()
+        for group in ours:
+            found = next((m for other in known.like(group) if (m := match(group, other)) is not None), None)
+            if found is None:
+                left.append(group)
+                continue
+            taken.add(id(found.baseline))
+            self._found.left.append(found)
+            self._found.compared += 1
+        return left, [group for group in theirs if id(group) not in taken]
+
+    def _is_end(self, side: int, group: Group) -> bool:
+        """Return True if memory that has no counterpart counts: it was changed, and the other side lacks that."""
+        evaluation, other = self._sides[side].evaluation, self._sides[1 - side].evaluation
+        for rank, value in group.values.items():
+            is_changed = not near(group.now[rank], group.before[rank], 1e-12 * norm(group.now[rank]))
+            is_known = evaluation.at_end.get(value.id) in other.holders
+            if is_changed and not is_known and not self._sides[side].is_read(value):
+                return True
+        return False
+
+
+class _Wholes:
+    """Groups by what they may make up."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._by_shape: dict[tuple[int, ...], list[tuple[float, Group]]] = defaultdict(list)
+        for group in groups:
+            for way in group.ways():
+                self._by_shape[way.shape].append((_norm_of(way, group.before), group))
+
+    def like(self, group: Group) -> Iterator[Group]:
+        """Yield the groups that began as much, in size."""
+        seen: set[int] = set()
+        for way in group.ways():
+            size = _norm_of(way, group.before)
+            for other, known in self._by_shape.get(way.shape, ()):
+                if id(known) not in seen and abs(size - other) <= 1e-6 * max(size, other):
+                    seen.add(id(known))
+                    yield known
+        shapes = {tuple(tensor.shape) for tensor in group.now.values()}
+        for shape, groups in self._by_shape.items():  # rows may lie anywhere
+            for _, known in groups:
+                if id(known) not in seen and len(known.now) != len(group.now) and any(
+                    len(one) == len(shape) and sum(a != b for a, b in zip(one, shape, strict=True)) == 1
+                    for one in shapes
+                ):  # fmt: skip
+                    seen.add(id(known))
+                    yield known
+
+
+def _norm_of(way: Arrangement, pieces: dict[int, Tensor]) -> float:
+    return norm(way.join(pieces))
+
+
+def _by_rank(group: Group) -> Iterator[Group]:
+    """Yield what each rank has of a group, as a group of its own."""
+    for rank in group.now:
+        yield Group(
+            group.name,
+            {rank: group.values[rank]},
+            {rank: group.now[rank]},
+            {rank: group.moved[rank]} if rank in group.moved else {},
+            {rank: group.before[rank]},
+        )

@@ -1,0 +1,198 @@
+"""Which values of one side are shares of the other side's: what a rank does of the work.
+
+Theory of operation
+    Both sides are evaluated once more, and each value without a counterpart is looked for in the other side: as a block
+    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, be it multiplied
+    (a rank's loss is a mean of its own samples), or as a term of a sum over all ranks. What is found, and what is
+    covered by what is found, has its counterpart there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from torch import Tensor
+
+from ...dump import Value
+from ..evaluation.evaluation import Evaluation, Shared
+from ..parts.blocks import Block, Blocks, Rows, can_be_block
+from ..parts.parts import covers
+from ..signatures.numbering import Numbering
+from ..signatures.signature import sign
+from .side import Side
+
+_Beside = tuple[int, tuple[int, ...]]
+_MOST_SLICES: Final = 256
+_MOST_TERM: Final = 1 << 22  # elements of a value that is added up over ranks
+
+
+@dataclass(slots=True)
+class _Terms:
+    """The sum over ranks of what they make at one place."""
+
+    total: Tensor
+    values: list[int]
+
+
+class Shares:
+    """Finds shares, and lets both sides have their numbers."""
+
+    def __init__(self, sides: tuple[Side, Side], numbering: Numbering) -> None:
+        self._sides = sides
+        self._numbering = numbering
+        self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
+        self._turned: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with the last two dimensions exchanged
+        self._terms: tuple[dict[object, _Terms], dict[object, _Terms]] = ({}, {})
+        counts = {len(side.rank.ranks) for side in sides} | {max(1, len(side.losses())) for side in sides}
+        counts |= {one // other for one in counts for other in counts if one % other == 0}
+        self.terms: tuple[set[int], set[int]] = (set(), set())  # numbers of what must be added up over ranks
+        self._scales = sorted({1.0, *map(float, counts), *(1.0 / count for count in counts)}, key=lambda s: abs(s - 1))
+
+    def find(self, stand_ins: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
+        """Evaluate both sides once more, and let both have the numbers of what was found."""
+        shared = Shared()
+        for side, contents in enumerate(stand_ins):
+            again = Evaluation(self._sides[side].step, shared, contents, leads=side == 0)
+            again.watch_all = partial(self._watch, side)
+            again.run()
+        for side in (0, 1):
+            self._find_terms(side)
+        self._find_blocks()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def _watch(self, side: int, value: Value, tensor: Tensor) -> None:
+        if value.id in self._rows[side] or not can_be_block(tensor) or not self._is_odd(side, value):
+            return
+        self._rows[side][value.id] = Rows(tensor)
+        if tensor.dim() > 1:
+            self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
+        if tensor.is_floating_point() and tensor.numel() <= _MOST_TERM and len(self._sides[side].rank.ranks) > 1:
+            self._add_term(side, value, tensor)
+
+    def _add_term(self, side: int, value: Value, tensor: Tensor) -> None:
+        """Add a value to those that other ranks made at the same place."""
+        rank = self._sides[side].rank
+        maker = self._sides[side].flow.maker(value)
+        if maker is None:
+            return
+        slot = next((slot for slot, number in maker.output_slots() if number == value.id), None)
+        slot = slot or next((slot for slot, number in maker.written_slots() if number == value.id), "")
+        key = rank.origin(maker.id).name, slot, tuple(tensor.shape)
+        known = self._terms[side].get(key)
+        if known is None:
+            self._terms[side][key] = _Terms(tensor.detach().clone(), [value.id])
+        elif len(known.values) < len(rank.ranks):
+            known.total += tensor
+            known.values.append(value.id)
+
+    def _is_odd(self, side: int, value: Value) -> bool:
+        numbers = self._numbers(side, value)
+        return bool(numbers) and not self._is_known(side, numbers)
+
+    def _is_known(self, side: int, numbers: list[int]) -> bool:
+        return any(number in self._sides[1 - side].evaluation.holders for number in numbers)
+
+    def _numbers(self, side: int, value: Value) -> list[int]:
+        """Return the numbers of a value, and of what it is all of, seen in another shape."""
+        evaluation = self._sides[side].evaluation
+        found = [evaluation.numbers.get(value.id)]
+        writer = evaluation.flow.writer(value)
+        if writer is not None and writer[2].numel == value.numel:
+            found.append(evaluation.numbers.get(writer[2].id))
+        return [number for number in found if number is not None]
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def _find_terms(self, side: int) -> None:
+        """Find what is a term of a sum, or of a mean, that the other side has."""
+        rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
+        for terms in self._terms[side].values():
+            if len(terms.values) == len(rank.ranks):
+                for scale in self._scales:
+                    number = self._numbering.find(sign(terms.total * scale))
+                    if number is not None and number in other.holders:
+                        for id in terms.values:
+                            for own in self._numbers(side, rank.value_by_id(id)):
+                                self._let_have(1 - side, own)
+                                self.terms[side].add(own)
+                        break
+
+    def _find_blocks(self) -> None:
+        covered: tuple[dict[tuple[int, float], list[Block]], ...] = (defaultdict(list), defaultdict(list))
+        parts: list[tuple[int, Value]] = []
+        for turned in (False, True):
+            rows = self._turned if turned else self._rows
+            blocks = Blocks(rows[0]), Blocks(rows[1])
+            for side in (0, 1):
+                shapes = {one.shape for one in rows[1 - side].values()}
+                likely = {(dim, _beside(shape, dim)) for shape in shapes for dim in range(len(shape) - 1)}
+                for id, own in rows[side].items():
+                    value = self._sides[side].rank.value_by_id(id)
+                    if self._is_known(side, self._numbers(side, value)):
+                        continue
+                    found = list(self._blocks_of(own, blocks[1 - side], likely))
+                    if found:
+                        parts.append((side, value))
+                    for held, scale, block in found:
+                        dim = _turned_dim(block.dim, len(own.shape)) if turned else block.dim
+                        covered[1 - side][held, scale].append(Block(dim, block.start, block.length, block.size))
+        for side, value in parts:
+            for number in self._numbers(side, value):
+                self._let_have(1 - side, number)
+        for side in (0, 1):
+            for (id, _), seen in covered[side].items():
+                if covers(seen):
+                    for number in self._numbers(side, self._sides[side].rank.value_by_id(id)):
+                        self._let_have(1 - side, number)
+
+    def _blocks_of(self, own: Rows, blocks: Blocks, likely: Container[_Beside]) -> Iterator[tuple[int, float, Block]]:
+        """Yield where a tensor, or a multiple of it, lies in the other side's: in one piece, or slice by slice.
+
+        Args:
+            own: the tensor.
+            blocks: the other side's.
+            likely: dimensions of the other side's tensors, each with the sizes of the others.
+        """
+        for scale in self._scales:
+            part = own if scale == 1 else own.scaled(scale)
+            found = blocks.find(part)
+            if found:
+                yield from ((held, scale, block) for held, block in found)
+                return
+        for scale in self._scales[:3]:
+            part = own if scale == 1 else own.scaled(scale)
+            for dim in range(len(own.shape) - 1):
+                if (dim, _beside(part.shape, dim)) in likely:
+                    yield from ((id, scale, block) for id, block in _slices(part, dim, blocks))
+
+    def _let_have(self, side: int, number: int | None) -> None:
+        if number is not None:
+            self._sides[side].evaluation.holders.setdefault(number, [])
+
+
+def _slices(part: Rows, dim: int, blocks: Blocks) -> Iterator[tuple[int, Block]]:
+    """Yield where the slices of a tensor along a dimension lie in one other tensor."""
+    count = part.shape[dim]
+    held: dict[int, list[Block]] | None = None
+    for start in range(count if 1 < count <= _MOST_SLICES else 0):
+        found: dict[int, list[Block]] = {}
+        for id, block in blocks.find(part.narrowed(dim, start, 1)):
+            if block.dim == dim and (held is None or id in held):
+                found.setdefault(id, []).append(block)
+        held = {id: [*(held or {}).get(id, ()), *some] for id, some in found.items()}
+        if not held:
+            return
+    yield from ((id, block) for id, some in (held or {}).items() for block in some)
+
+
+def _beside(shape: Sequence[int], dim: int) -> tuple[int, ...]:
+    return (*shape[:dim], *shape[dim + 1 :])
+
+
+def _turned_dim(dim: int, dims: int) -> int:
+    return {dims - 1: dims - 2, dims - 2: dims - 1}.get(dim, dim)

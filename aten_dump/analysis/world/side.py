@@ -1,0 +1,247 @@
+"""One side of a comparison: all ranks of a step, evaluated as one graph, and what its ends are, rank by rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...dump import Call, Step, Value
+from ...dump.across_ranks.part_grids import Grid
+from ...dump.across_ranks.part_holders import spec_of
+from ...geometry import reach
+from ..ends.ends import AS_LEFT, End, Left, ends_of, phases_of_readers, starts_of_roots, wanted_of
+from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
+from ..flow.flat_memory import with_parts
+from ..flow.left_memory import LeftPlace
+from ..pairing.call_keys import normal_module
+from .groups import Group
+from .joined_rank import JoinedRank, own_name
+from .transfers import JoinedFlow, JoinedTransfers
+
+
+@dataclass(slots=True)
+class Kept:
+    """The tensors of an evaluation that its ends are compared by, by value id."""
+
+    ends: dict[int, Tensor] = field(default_factory=dict)
+    left: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Side:
+    """The ranks of one step as one graph.
+
+    Attributes:
+        rank: the recording.
+        flow: its flow of data.
+        left: the memory that it leaves.
+        step: the same, for evaluations.
+        evaluation: that of which the numbers count.
+        kept: the tensors of its ends.
+        moved: the same of an evaluation in which every result was moved a little.
+        means: names of gradients that the optimizer does not take: what is made of them counts.
+    """
+
+    evaluation: Evaluation
+    kept: Kept
+
+    def __init__(self, step: Step) -> None:
+        self.rank = JoinedRank({number: with_parts(step.rank(number)) for number in step.ranks})
+        self.flow = JoinedFlow(self.rank, "aten", wrapped=False)
+        self.left = Left(self.flow)
+        buffers = [value for value, _ in self.left.buffers]
+        transfers = JoinedTransfers(self.flow)
+        wanted = wanted_of(self.flow) | {value.id for found in self.left.changed.values() for value in found}
+        self._wanted = wanted
+        self.step = EvaluatedStep(self.flow, buffers, wanted, starts_of_roots(self.flow), transfers)
+        self.moved = Kept()
+        self.means: set[str] = set()
+
+    def run(self, shared: Shared, stand_ins: Mapping[int, Tensor], *, leads: bool) -> None:
+        """Evaluate the step; `stand_ins` are contents of sources, by value id."""
+        self.evaluation = Evaluation(self.step, shared, stand_ins, leads=leads)
+        self.kept = self._run(self.evaluation)
+
+    def run_moved(self, stand_ins: Mapping[int, Tensor], jitter: float) -> Evaluation:
+        """Evaluate the step once more, with every result moved a little."""
+        found = Evaluation(self.step, Shared(), stand_ins, leads=True, jitter=jitter)
+        self.moved = self._run(found)
+        return found
+
+    def renumber(self, shared: Shared, noise: Mapping[int, float]) -> None:
+        """Give numbers anew; `noise` is how far rounding moves values."""
+        self.evaluation.renumber(shared, noise)
+        self.__dict__.pop("ends", None)
+
+    def _run(self, evaluation: Evaluation) -> Kept:
+        kept = Kept()
+
+        def look(value: Value) -> None:
+            tensor = evaluation.held(value)
+            if tensor is not None:
+                kept.ends[value.id] = tensor.detach().clone()
+
+        def after(call: Call) -> None:
+            for value in self._made_by.get(call.id, ()):
+                look(value)
+
+        def left(value: Value, tensor: Tensor) -> None:
+            kept.left[value.id] = tensor.detach().clone()
+
+        evaluation.watch_calls, evaluation.watch_left = after, left
+        evaluation.run()
+        return kept
+
+    @cached_property
+    def _made_by(self) -> dict[int, list[Value]]:
+        """The values that may be ends, by the call that wrote them."""
+        found: dict[int, list[Value]] = defaultdict(list)
+        for number in self._wanted:
+            value = self.rank.value_by_id(number)
+            writer = self.flow.writer(value)
+            maker = writer[0] if writer is not None else self.flow.maker(value)
+            if maker is not None:
+                found[maker.id].append(value)
+        return found
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def ends(self) -> list[End]:
+        """The ends of all ranks; gradients have the names that they have on one rank."""
+        found = ends_of(self.evaluation, self.left)
+        return [replace(end, name=_on_one_rank(end.name)) if end.kind == "gradient" else end for end in found]
+
+    def groups(self, kind: str) -> dict[str, Group]:
+        """Return the gradients, or the outputs, of all ranks by name; of a gradient what the optimizer gets."""
+        found: dict[str, Group] = {}
+        chosen = [end for end in self.ends if end.kind == kind]
+        if kind == "gradient":
+            named = [end for end in chosen if end.is_named or end.name.endswith(AS_LEFT)]
+            chosen = sorted(filter(self._is_taken, named), key=lambda end: end.name.endswith(AS_LEFT))
+            self.means = {_tensor_name(end) for end in named} - {_tensor_name(end) for end in chosen}
+        for end in chosen:
+            self._add(found, _tensor_name(end), end.value)
+        self._finish(found)
+        return found
+
+    def _is_taken(self, end: End) -> bool:
+        """Return True if the optimizer takes a gradient, or nothing reads it: else it is a means to what is taken."""
+        phases = self._phases.get((end.value.storage, end.value.version), set())
+        return not phases or "optimizer" in phases
+
+    @cached_property
+    def _phases(self) -> dict[tuple[int, int], set[str]]:
+        return phases_of_readers(self.flow)
+
+    def _add(self, found: dict[str, Group], name: str, value: Value) -> None:
+        number = self.rank.rank_of_value(value.id)
+        tensor = self.kept.ends.get(value.id)
+        if tensor is None:
+            return
+        group = found.setdefault(name, Group(name))
+        group.values[number], group.now[number] = value, tensor
+        if value.id in self.moved.ends:
+            group.moved[number] = self.moved.ends[value.id]
+
+    def _finish(self, groups: Mapping[str, Group]) -> None:
+        """Say of groups how their distributed tensors were placed."""
+        for group in groups.values():
+            grids: dict[tuple[int, ...], Grid] = {}
+            for value in group.values.values():
+                spec = self._specs.get((value.storage, *value.shape))
+                if spec is not None:
+                    grids[spec.ranks] = Grid(spec.mesh, spec.ranks, spec.placements)
+            group.grids = tuple(grids.values())
+
+    @cached_property
+    def _specs(self):  # type: ignore[no-untyped-def]
+        """Mesh and placements of the distributed tensors, by the memory of what holds their elements."""
+        found = {}
+        values = self.rank.tables.values
+        for record in values.records():
+            spec = spec_of(record.extra)
+            local = values.find((record.extra or {}).get("local", 0))
+            if spec is not None and local is not None:
+                found[(local.storage, *local.shape)] = spec
+        return found
+
+    def left_groups(self) -> list[Group]:
+        """Return the memory that the step changed, what belongs together on several ranks in one group."""
+        found: dict[str, Group] = {}
+        counts: dict[tuple[int, str], int] = defaultdict(int)
+        for value, place in self.left.buffers:
+            if value.id not in self.kept.left:
+                continue
+            number = self.rank.rank_of_value(value.id)
+            start = self.evaluation.start_of(value)
+            if start is None:
+                continue
+            writer = self.rank.origin(place.writer.id).name
+            counts[number, writer] += 1
+            name = f"{writer}/{counts[number, writer]}"
+            group = found.setdefault(name, Group(name))
+            changed = _changed_slice(value, place.last, start, self.kept.left[value.id])
+            group.values[number], group.now[number] = value, changed(self.kept.left[value.id])
+            group.before[number] = changed(start)
+            if value.id in self.moved.left:
+                group.moved[number] = changed(self.moved.left[value.id])
+        self._finish(found)
+        return list(found.values())
+
+    @cached_property
+    def places(self) -> dict[int, LeftPlace]:
+        """Who wrote each buffer last, by its id."""
+        return {value.id: place for value, place in self.left.buffers}
+
+    def is_read(self, value: Value) -> bool:
+        """Return True if the step itself goes on to read what it wrote to a buffer."""
+        return value.storage in self.left.read
+
+    def losses(self) -> list[tuple[End, float, float]]:
+        """Return what backward differentiates, as numbers, and how far rounding moves each."""
+        found = []
+        for end in self.ends:
+            if end.kind == "loss":
+                tensor = self._differentiated(self.kept, end.value)
+                if tensor is not None:
+                    moved = self._differentiated(self.moved, end.value)
+                    found.append((end, tensor, 0.0 if moved is None else 10 * abs(tensor - moved)))
+        return found
+
+    def _differentiated(self, kept: Kept, root: Value) -> float | None:
+        tensor, start = kept.ends.get(root.id), self.step.starts.get(root.id)
+        if tensor is None:
+            return None
+        begun = None if start is None else kept.ends.get(start)
+        weighted = tensor if begun is None or begun.shape != tensor.shape else tensor * begun
+        return float(weighted.to(torch.float64).sum())
+
+
+def _tensor_name(end: End) -> str:
+    return end.name.removesuffix(AS_LEFT)
+
+
+def _on_one_rank(name: str) -> str:
+    suffix = AS_LEFT if name.endswith(AS_LEFT) else ""
+    return normal_module(own_name(name.removesuffix(suffix))) + suffix
+
+
+def _changed_slice(whole: Value, written: Value, start: Tensor, now: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return what shows the slice of memory that was written, if the rest (padding) is what it was; else all of it."""
+    first = written.storage_offset - whole.storage_offset
+    is_slice = first >= 0 and first + reach(written.shape, written.stride) <= start.numel() and start.shape == now.shape
+
+    def slice_of(tensor: Tensor) -> Tensor:
+        return tensor.contiguous().view(-1).as_strided(written.shape, written.stride, first)
+
+    if is_slice and whole.dtype == written.dtype and written.numel < whole.numel:
+        rest = now.contiguous().clone()
+        slice_of(rest).copy_(slice_of(start))
+        if torch.equal(rest.nan_to_num(), start.nan_to_num()):
+            return slice_of
+    return lambda tensor: tensor
