@@ -83,9 +83,9 @@ def _of_world(task: Task, state: _Before) -> RankEvidence:
     steps = [open_dump(path).step(step) for path, step in zip((task.target, task.baseline), task.steps, strict=True)]
     ranks = [step.rank(number) for step in steps for number in step.ranks]
     is_there = all(set(step.ranks) == set(range(step.rank(step.ranks[0]).header.world_size)) for step in steps)
-    if not (is_there and all(map(_has_all, ranks))):
+    if not (is_there and all(map(has_all, ranks))):
         state.world = None
-        return compare_task(task)
+        return compare_together(task)
     found, state.world = compare_world(task, state.world)
     return found
 
