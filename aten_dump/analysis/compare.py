@@ -26,11 +26,11 @@ from .evidence.user_rules import Predicate, Rule, make_rules
 from .executors import why_unfinished
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
-from .layouts.same_layout import layouts_differ
 from .pairing.user_mapping import Mapping
 from .rerun.allowed_ops import allowed_patterns
 from .step_chains import compare_chains
 from .tasks import RECOMPUTE, Settings, Task
+from .world.same_layout import layouts_differ
 
 Progress = Callable[[int, int], None]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..dump import RankDump, open_dump
 from ..store.damage_seen import damage_seen
@@ -21,7 +21,6 @@ from .explanation.precisions import precisions_of
 from .explanation.rank_verdict import RankVerdict, counts_of
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
-from .layouts.compare_together import compare_together
 from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
 from .pairing.call_keys import normal_module
@@ -32,13 +31,18 @@ from .tasks import Task, incomplete, pair_calls, records_all_ops
 from .world.compare_world import WorldBefore, compare_world
 from .young_garbage import young_garbage_only
 
+_RANKS_APART: Final = (
+    "ranks that share the work otherwise can be compared by the bytes of all ops alone, of all ranks and without rules "
+    'or a control dump: record both with data="tensor", copy all ranks, or name one with --rank'
+)
+
 
 def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
     """Compare the steps of one pair of ranks, in order; runs in any process."""
     state = _Before(unknown=bool(tasks) and tasks[0].steps[0] > 0)
     for task in tasks:
         if not is_evaluated(task):
-            yield compare_together(task) if task.together else compare_by_distance(task)
+            yield _of_ranks_apart(task) if task.together else compare_by_distance(task)
             continue
         with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
             found = _evidence(task, state)
@@ -85,9 +89,19 @@ def _of_world(task: Task, state: _Before) -> RankEvidence:
     is_there = all(set(step.ranks) == set(range(step.rank(step.ranks[0]).header.world_size)) for step in steps)
     if not (is_there and all(map(has_all, ranks))):
         state.world = None
-        return compare_together(task)
+        return _of_ranks_apart(task)
     found, state.world = compare_world(task, state.world)
     return found
+
+
+def _of_ranks_apart(task: Task) -> RankEvidence:
+    """Return the evidence of ranks in unlike layouts that cannot be evaluated: nobody knows whether they agree."""
+    ranks = open_dump(task.target).step(task.steps[0]).ranks, open_dump(task.baseline).step(task.steps[1]).ranks
+    return RankEvidence(
+        task.target, task.baseline, task.steps, task.ranks,
+        level="none", levels={}, calls=(0, 0), pairs={}, rows=(), findings=(), modules={}, paired={},
+        together=(len(ranks[0]), len(ranks[1])), incomplete=True, not_whole=(_RANKS_APART,),
+    )  # fmt: skip
 
 
 def is_evaluated(task: Task) -> bool:

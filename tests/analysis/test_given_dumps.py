@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from aten_dump import ConfigError, DumpConfig, DumpMode, MissingDataError, compare, open_dump, replay
 from aten_dump.analysis.given_dumps import chosen, opened, rank_of
 from aten_dump.cli.main import main
-from tests.analysis.judging.steps import record, seeded
+from tests.analysis.by_distance.steps import record, seeded
 from tests.dump.building import Builder
 
 

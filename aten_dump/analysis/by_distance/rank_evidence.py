@@ -53,7 +53,7 @@ def compare_by_distance(task: Task) -> RankEvidence:
     with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
         target = with_parts(open_dump(task.target).rank(task.steps[0], task.ranks[0]))
         if task.control == RECOMPUTE:
-            found = _evidence(task, target, target, _recompute_pairs(target))
+            found = _evidence(task, target, target, recompute_pairs(target))
         else:
             baseline = with_parts(open_dump(task.baseline).rank(task.steps[1], task.ranks[1]))
             found = _evidence(task, target, baseline, pair_calls(target, baseline, task.settings.mapping))
@@ -95,7 +95,7 @@ def _is_shown(row: Row) -> bool:
     return row.target is not None and row.baseline is not None and row.slot.partition(".")[0] in _OF_CALLS
 
 
-def _recompute_pairs(rank: RankDump) -> list[Pair]:
+def recompute_pairs(rank: RankDump) -> list[Pair]:
     """Return each recomputed call with its original."""
     found = ((call, call.forward) for call in rank.calls.filter(phase="recompute"))
     return [Pair(call, original, "recompute") for call, original in found if original is not None]

@@ -13,7 +13,6 @@ from aten_dump.analysis.by_distance.walk import Walk
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import Row
 from aten_dump.analysis.evidence.user_rules import Rule
-from aten_dump.analysis.judging.result_judge import OTHER_DRAWS
 from aten_dump.analysis.tasks import Settings
 from tests.analysis.by_hand import walked
 from tests.analysis.wrong_ops import Wrong
@@ -149,15 +148,6 @@ def test_another_dtype_is_wrong_though_the_numbers_are_equal(walk: Walks) -> Non
     assert text(seen) == "its result is float64, in the baseline float32"
     half = X.bfloat16()
     assert found(walk(lambda: half.relu(), lambda: X.relu())) == [], "the other precision came from outside"
-
-
-def test_other_random_numbers(walk: Walks) -> None:
-    def body(seed: int) -> Body:
-        return lambda: torch.randn(4, generator=torch.Generator().manual_seed(seed))
-
-    seen = walk(body(0), body(1))
-    assert [(kind, call) for kind, call, _ in found(seen)] == [("random", "Aten.randn.0.forward")]
-    assert text(seen) == OTHER_DRAWS
 
 
 def test_several_results_of_one_call_are_one_finding(walk: Walks) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from aten_dump import compare
-from tests.analysis.judging.steps import record as record_steps
+from tests.analysis.by_distance.steps import record as record_steps
 
 X = torch.linspace(-2, 2, 48).view(4, 12)
 

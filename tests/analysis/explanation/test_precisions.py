@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from aten_dump import compare
-from aten_dump.analysis.explanation.precisions import precisions_of
-from tests.analysis.by_hand import knowledge
 
 X = torch.linspace(0.1, 2.0, 12).view(3, 4)
 
@@ -21,19 +19,6 @@ def _coarse() -> None:
 
 def _plain() -> None:
     (X @ X.t()).exp()
-
-
-def test_a_product_in_bfloat16_is_told(record: Callable[..., Any]) -> None:
-    coarse, plain = record(_coarse, data="tensor"), record(_plain, data="tensor")
-    told = "computes in bfloat16 (3 calls, Aten._to_copy.0.forward the first), the"
-    found = compare(coarse, plain)
-    assert found.exit_code == 0
-    assert f"Note: the target {told} baseline does not" in found.answer()
-    notes = [f"the baseline {told} target does not: what differs by that counts as rounding"]
-    assert compare(plain, coarse).ranks[0].notes == tuple(notes)
-    assert compare(coarse, coarse).ranks[0].notes == compare(plain, plain).ranks[0].notes == ()
-    ranks = (knowledge(plain, coarse).target, knowledge(plain, coarse).baseline)
-    assert precisions_of(ranks, cast_sources=False, in_target_order=lambda call: 0) == ([], notes)
 
 
 W = torch.linspace(-1.0, 1.0, 48).view(3, 4, 4)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from aten_dump import open_dump
 from aten_dump.analysis.evidence.states import State
 from aten_dump.analysis.flow.counterparts import Counterparts
 from aten_dump.dump import Value
-from tests.analysis.by_hand import knowledge
 from tests.dump.building import Builder
 
 Side = list[Value]
@@ -102,15 +99,3 @@ def test_closeness_is_found_once_and_by_what_may_be_read(sides: tuple[Side, Side
     assert reads.close(t[2], b[3]).error != reads.close(t[2], b[2]).error
     assert reads_not.close(t[2], b[2]).level == "none"
     assert reads_not.close(t[0], b[0]).bitwise, "the index tells equal bytes"
-
-
-def test_what_depends_on_unwritten_memory_is_told(record: Callable[..., Any]) -> None:
-    def body() -> torch.Tensor:
-        made = torch.empty(8)
-        made[:4] = 1.0
-        return made * 2
-
-    knows = knowledge(record(body), record(body), kind="aten")
-    made, written = knows.target["Aten.mul.0.forward"].outputs, knows.target["Aten.fill_.0.forward"].outputs
-    assert knows.known.holds_undefined(0, made) and not knows.known.holds_undefined(0, written)
-    assert not Counterparts(read_data=True).holds_undefined(0, made)

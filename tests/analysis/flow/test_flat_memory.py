@@ -14,7 +14,7 @@ from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.flow.flat_memory import RankWithParts, parts_of_call, with_parts
-from tests.analysis.judging.steps import seeded
+from tests.analysis.by_distance.steps import seeded
 from tests.sampling import every_second
 
 LR, DECAY, BETA1, EPSILON = 1e-2, 0.01, 0.9, 1e-8

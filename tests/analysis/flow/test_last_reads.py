@@ -9,7 +9,7 @@ import torch
 
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.flow.last_reads import LastReads
-from tests.analysis.judging.steps import seeded
+from tests.analysis.by_distance.steps import seeded
 
 
 def test_reads_of_memory_and_of_what_became_of_it(record: Callable[..., Any]) -> None:

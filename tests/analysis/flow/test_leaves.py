@@ -10,7 +10,7 @@ from torch import nn
 
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.flow.leaves import leaf_gradients, named_leaves
-from tests.analysis.judging.steps import seeded
+from tests.analysis.by_distance.steps import seeded
 
 
 def test_which_leaf_a_gradient_is_for(record: Callable[..., Any]) -> None:

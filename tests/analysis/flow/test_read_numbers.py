@@ -17,8 +17,8 @@ from aten_dump.analysis.evaluation.numbers_in_python import COMPUTED
 from aten_dump.analysis.flow.argument_differences import ArgumentDifference
 from aten_dump.analysis.flow.read_numbers import ReadNumbers
 from aten_dump.dump import Call
+from tests.analysis.by_distance.steps import record, seeded
 from tests.analysis.by_hand import inputs
-from tests.analysis.judging.steps import record, seeded
 from tests.analysis.transformer import OtherDevice
 from tests.models import single_thread
 

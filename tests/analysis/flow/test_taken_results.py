@@ -11,7 +11,7 @@ from torch import nn
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.flow.taken_results import TakenResults
 from aten_dump.dump import RankDump
-from tests.analysis.judging.steps import seeded
+from tests.analysis.by_distance.steps import seeded
 
 
 def taken(rank: RankDump) -> list[str]:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from aten_dump import compare, replay
 from aten_dump.analysis.composed_ops import composed
 from aten_dump.analysis.fused_ops import recurrent
-from tests.analysis.judging.steps import record, seeded
+from tests.analysis.by_distance.steps import record, seeded
 
 LAYERS = ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward")
 
