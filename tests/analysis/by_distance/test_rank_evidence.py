@@ -127,28 +127,6 @@ def test_the_best_kind_that_both_have_is_walked(record: Callable[..., Any]) -> N
 # -- sources -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("step", "config", "exact"),
-    [
-        (0, {}, True),
-        (0, {"level": "aten"}, True),
-        (0, {"level": "api"}, False),
-        (0, {"level": "module"}, False),
-        (1, {}, False),
-        (0, {"ops": ["aten::mm"]}, False),
-        (0, {"exclude_ops": ["aten::mm"]}, False),
-        (0, {"modules": ["net"]}, False),
-        (0, {"ops": []}, True),
-    ],
-)
-def test_sources_are_exact_at_the_first_step_if_all_was_recorded(
-    tmp_path: Path, step: int, config: dict[str, Any], exact: bool
-) -> None:
-    whole = open_dump(Builder(tmp_path / "whole").finish()).rank(0, 0)
-    other = open_dump(Builder(tmp_path / "other", step=step, config=config).finish()).rank(step, 0)
-    assert exact_sources(whole, other) == exact_sources(other, whole) == exact
-
-
 def test_the_step_before_tells_what_was_inherited(tmp_path: Path) -> None:
     memory = [torch.zeros(4), torch.zeros(4)]
 
@@ -163,14 +141,6 @@ def test_the_step_before_tells_what_was_inherited(tmp_path: Path) -> None:
     assert "source" not in [f.kind for f in after.findings]
     inherited = [row for row in after.rows if row.note == "inherited from the step before"]
     assert [(row.slot, row.status) for row in inherited] == [("input.0", "within")]
-
-
-def test_a_rank_that_did_not_record_the_step_before_has_none(tmp_path: Path) -> None:
-    Builder(tmp_path / "dump", step=0, rank=1).finish()
-    Builder(tmp_path / "dump", step=1, rank=0).finish()
-    rank = open_dump(tmp_path / "dump").rank(1, 0)
-    made = Task(str(tmp_path / "dump"), str(tmp_path / "dump"), None, (1, 1), (0, 0), Settings(), before=(0, 0))
-    assert sources_of(made, rank, rank)._before is None
 
 
 # -- what comes back -----------------------------------------------------------------------------------------------

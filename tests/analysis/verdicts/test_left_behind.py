@@ -13,9 +13,8 @@ from torch import nn
 
 from aten_dump import compare
 from aten_dump.analysis.comparison import Comparison
+from tests.analysis.by_distance.steps import record, seeded
 from tests.sampling import diagonal, every_second, slow_but_for
-
-from .steps import record, seeded
 
 Average = Callable[[list[torch.Tensor], list[torch.Tensor]], object]
 

@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader
 
 from aten_dump import compare, open_dump, replay
 from aten_dump.analysis.comparison import Comparison
+from tests.analysis.by_distance.steps import record, seeded
 from tests.analysis.transformer import OtherDevice
-
-from .steps import record, seeded
 
 Program = Callable[[], object]
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from aten_dump import compare
+from tests.analysis.by_distance.steps import record, seeded
 from tests.analysis.transformer import OtherDevice
 from tests.sampling import one_in
 
-from .steps import record, seeded
 from .test_left_behind import both_ways
 
 Last = Callable[[torch.Tensor], object]

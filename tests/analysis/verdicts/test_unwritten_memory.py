@@ -15,11 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import compare
 from aten_dump.analysis.comparison import Comparison
+from tests.analysis.by_distance.steps import record, seeded
 from tests.analysis.transformer import OtherDevice
 from tests.analysis.wrong_ops import Wrong
 from tests.sampling import every_second
-
-from .steps import record, seeded
 
 A = torch.ops.aten
 Program = Callable[[], object]

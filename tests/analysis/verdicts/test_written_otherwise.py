@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from aten_dump import compare
 from aten_dump.analysis.comparison import Comparison
+from tests.analysis.by_distance.steps import record, seeded
 from tests.sampling import slow_but_for
-
-from .steps import record, seeded
 
 Loss = Callable[[nn.ModuleDict], Tensor]
 
