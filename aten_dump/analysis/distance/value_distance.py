@@ -228,11 +228,6 @@ def _factor(stats: Statistics, pairs: Mapping[str, tuple[Any, Any]], scale: floa
     return Factor(number, _apart(pairs, scale, count, number), count)
 
 
-def has_equal_statistics(close: Closeness) -> bool:
-    """Return True if statistics are all that is known of two values, and are equal."""
-    return close.level == "statistic" and not close.error and not close.nonfinite
-
-
 def equal_but_for_order(target: Value, baseline: Value, close: Closeness) -> bool:
     """Return True if two values' statistics are the same but for what rounds where sums are taken in another order.
 

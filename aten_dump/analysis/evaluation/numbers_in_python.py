@@ -13,6 +13,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,10 +21,11 @@ from typing import Final
 import torch
 
 from ...dump import Call
-from ..flow.read_numbers import AMPLIFIES, is_written, relative_distance
 from ..signatures.signature import TOLERANCE, Signature, is_same
 
 COMPUTED: Final = "given a number that was computed in Python, it seems, of numbers that were read of tensors before"
+_AMPLIFIES: Final = 8.0  # honest arithmetic may put numbers so many times further apart than those it was done on
+_WRITTEN: Final = 8  # digits that a number has at the most which a person wrote
 _ROUNDING: Final = 8.0  # times the epsilon of a dtype: what is further apart widens nothing
 
 
@@ -60,7 +62,7 @@ class NumbersInPython:
         known = self._read.get(of)
         if known is None:
             return None
-        apart = relative_distance(known[0], number)
+        apart = _relative_distance(known[0], number)
         if apart <= _ROUNDING * _epsilon(call):
             self.apart = max(self.apart, apart)
         return known[0]
@@ -69,7 +71,7 @@ class NumbersInPython:
         """Take the numbers that a call of the target was given, by its key without them."""
         self._given.setdefault(masked, []).append((floats, call, results))
         for number in floats:
-            if not is_written(number):
+            if not _is_written(number):
                 self._users.setdefault(number, []).append(call.id)
 
     def computed(self, masked: Hashable, floats: tuple[float, ...]) -> dict[float, float]:
@@ -92,9 +94,9 @@ class NumbersInPython:
         return found
 
     def _is_computed(self, target: float, baseline: float) -> bool:
-        if is_written(target) or is_written(baseline):
+        if _is_written(target) or _is_written(baseline):
             return False
-        return relative_distance(target, baseline) <= AMPLIFIES * self.apart
+        return _relative_distance(target, baseline) <= _AMPLIFIES * self.apart
 
     def near(
         self, masked: Hashable, floats: tuple[float, ...], call: Call, signatures: Mapping[int, Signature]
@@ -104,7 +106,7 @@ class NumbersInPython:
         if len(known) != 1:
             return []
         ours, target, results = known[0]
-        if all(relative_distance(one, other) <= TOLERANCE for one, other in zip(ours, floats, strict=True)):
+        if all(_relative_distance(one, other) <= TOLERANCE for one, other in zip(ours, floats, strict=True)):
             return []
         theirs = [value.id for _, value in call.result_values() if value.id in signatures]
         pairs = tuple(zip(results, theirs, strict=False))
@@ -129,3 +131,15 @@ def _epsilon(call: Call) -> float:
     """Return the epsilon of the coarsest dtype among what a call was given."""
     dtypes = [value.dtype for _, value in call.input_values() if value.is_floating]
     return max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
+
+
+def _relative_distance(one: float, other: float) -> float:
+    """Return how far two numbers are apart, over the larger one."""
+    largest = max(abs(one), abs(other))
+    return abs(one - other) / largest if math.isfinite(largest) and largest else 0.0 if one == other else math.inf
+
+
+def _is_written(number: float) -> bool:
+    """Return True if a number has as few digits as one in a program's text."""
+    digits = repr(number).partition("e")[0].lstrip("-").replace(".", "").strip("0")
+    return len(digits) <= _WRITTEN

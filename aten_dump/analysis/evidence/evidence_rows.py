@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...dump import Call
 from ..distance.value_distance import Closeness
@@ -59,25 +58,6 @@ class EvidenceRows:
     def blame(self, kind: FindingKind, row: Row, text: str, inputs: str, order: tuple[int, int]) -> None:
         """Add a finding about the pair of calls of a row."""
         self.findings.append(Finding(kind, row, text, inputs, order))
-
-    def blame_region(self, seen_as: Finding, odd: tuple[Call, int], calls: Sequence[Call]) -> None:
-        """Add a finding about calls without a counterpart, at the odd one among them.
-
-        Args:
-            seen_as: what does not hold, at the pair of calls where it was seen.
-            odd: the call that most likely is the reason, and its side.
-            calls: all of them.
-        """
-        guilty, side = odd
-        row = seen_as.row
-        seen = row.target
-        assert seen is not None
-        there = self.place(guilty)
-        at = replace(row, target=None if side else there, baseline=there if side else None, slot="output")
-        order = (seen.id if side else guilty.id, 0)
-        names = tuple(call.name for call in calls)
-        text = f"{seen_as.text}; seen at {row.slot} of {seen.call}"
-        self.findings.append(Finding(seen_as.kind, at, text, seen_as.inputs, order, names))
 
     def _both(self, pair: Pair) -> tuple[Place, Place]:
         return self.place(pair.target), self.place(pair.baseline)

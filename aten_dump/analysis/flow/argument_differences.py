@@ -18,7 +18,6 @@ _BACKEND: Final = "backend"  # each device has its own
 _ABSENT: Final = object()
 _DIMENSIONS: Final = frozenset(("dim", "dims", "dim0", "dim1", "axis"))
 _NEW_DIMENSION: Final = ("stack", "unsqueeze")  # in names of calls whose result has one more, which is counted
-_MOVING: Final = _DIMENSIONS | {"shifts", "pad", "padding", "descending", "start", "end", "step", "offset", "k"}
 _LIMITS: Final = ("min", "max", "tiny", "eps", "smallest_normal")  # of torch.finfo
 
 
@@ -34,11 +33,6 @@ class ArgumentDifference:
 
     def __str__(self) -> str:
         return f"{self.name} is {self.target}, in the baseline {self.baseline}"
-
-
-def may_move(difference: ArgumentDifference) -> bool:
-    """Tell whether an argument may do no more than put elements elsewhere, which statistics do not show."""
-    return difference.name in _MOVING
 
 
 def argument_differences(target: Call, baseline: Call) -> list[ArgumentDifference]:

@@ -1,9 +1,6 @@
-"""What is known of pairs of values while two recordings are walked: who is whose counterpart, and how both compare.
+"""How close pairs of values are, each computed once, and what is known of pairs that were judged.
 
-Theory of operation
-    Counterparts form classes: values of both sides that stand for the same thing. A class begins with a result of two
-    calls that were paired, or with memory from outside that both read at one place; views of the same elements join it.
-    In a class the numbers may differ, by noise or because of a cause that was found before: the `State` says so.
+Of elements that depend on memory that nothing had written nothing is said.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
-from ...dump import Call, Value
+from ...dump import Value
 from ..distance.metrics import Measured, measure
 from ..distance.value_distance import Closeness, closeness
 from ..evidence.states import State
@@ -25,7 +22,7 @@ NOT_TOLD: Final = "it may depend on memory that nothing had written: that cannot
 
 
 class Counterparts:
-    """Classes of counterparts, the states of pairs, and how close pairs are, each computed once."""
+    """The states of pairs, and how close pairs are, each computed once."""
 
     def __init__(self, *, read_data: bool, undefined: tuple[UndefinedMemory, UndefinedMemory] | None = None) -> None:
         self.depth = 0
@@ -34,9 +31,7 @@ class Counterparts:
         self._states: dict[tuple[int, int], State] = {}
         self._close: dict[tuple[int, int], Closeness] = {}
         self._measured = Measured()
-        self._parents: dict[tuple[Side, int], tuple[Side, int]] = {}
         self._partners: tuple[dict[int, Value], dict[int, Value]] = ({}, {})
-        self._targets: dict[int, Value] = {}
 
     def close(self, target: Value, baseline: Value) -> Closeness:
         """Return the closeness of a pair of values; of undefined elements nothing is said."""
@@ -73,17 +68,6 @@ class Counterparts:
             found, bitwise=apart.bitwise, error=apart.rel_l2, metrics=apart, nonfinite=apart.nonfinite > 0, reason=why
         )
 
-    def holds_undefined(self, side: Side, value: Value) -> bool:
-        """Tell whether something of a value depends on memory that nothing had written."""
-        return value.undefined or (self._undefined is not None and self._undefined[side].elements(value) is not None)
-
-    def leaves_undefined(self, side: Side, call: Call) -> bool:
-        """Tell whether something of what a call made depends on memory that nothing had written."""
-        values = [value for _, value in call.result_values()]
-        told = None if self._undefined is None else self._undefined[side].elements
-        found = [None if told is None else told(value) for value in values]
-        return any(v.undefined for v in values) or any(e is not None and bool((e == DEPENDS).any()) for e in found)
-
     def find(self, target: Value, baseline: Value) -> State | None:
         """Return the state of a pair of values; None where they are not known to be counterparts."""
         return self._states.get((target.id, baseline.id))
@@ -92,34 +76,9 @@ class Counterparts:
         """Note that two values are counterparts, and their state."""
         self._states[target.id, baseline.id] = state
         self._partners[0].setdefault(target.id, baseline)
-        self._targets.setdefault(target.id, target)
         self._partners[1].setdefault(baseline.id, target)
-        self._parents[self.class_of(0, target)] = self.class_of(1, baseline)
         self.depth = max(self.depth, state.depth)
-
-    def pairs(self) -> list[tuple[Value, Value]]:
-        """Return the values of the target that have a counterpart, with the first one."""
-        return [(target, self._partners[0][target.id]) for target in self._targets.values()]
-
-    def is_known(self, side: Side, value: Value) -> bool:
-        """Tell whether a value has a counterpart."""
-        return value.id in self._partners[side]
 
     def partner(self, side: Side, value: Value) -> Value | None:
         """Return the first counterpart of a value."""
         return self._partners[side].get(value.id)
-
-    def class_of(self, side: Side, value: Value) -> tuple[Side, int]:
-        """Return what stands for the class of a value."""
-        key: tuple[Side, int] = (side, value.id)
-        root = key
-        while (parent := self._parents.get(root, root)) != root:
-            root = parent
-        while key != root:
-            key, self._parents[key] = self._parents.get(key, root), root
-        return root
-
-    def state_of(self, value: Value) -> State | None:
-        """Return the state of a value of the target's and its counterpart."""
-        partner = self._partners[0].get(value.id)
-        return None if partner is None else self._states.get((value.id, partner.id))

@@ -140,11 +140,6 @@ class DataFlow:
             self._results[call.id] = found
         return found
 
-    @staticmethod
-    def slot_of(call: Call, value: Value) -> str:
-        """Return the slot under which a call returned a value."""
-        return next((slot for slot, number in call.output_slots() if number == value.id), "")
-
     def is_view(self, call: Call) -> bool:
         """Tell whether a call only looks at what it was given in another way, or hands it on."""
         return not call.mutated and bool(call.output_values()) and not self.results(call)
@@ -205,14 +200,6 @@ class DataFlow:
             if record.storage:
                 found.setdefault(record.place, []).append(record.id)
         return found
-
-
-def written_parts(flow: DataFlow, value: Value) -> dict[str, Value]:
-    """Return the parts of a sparse tensor that no call showed since one of them was written; else nothing."""
-    if value.storage or value.composed or flow.maker(value) is not None:
-        return {}
-    parts = value.parts
-    return parts if any(flow.maker(part) is not None for part in parts.values()) else {}
 
 
 def _with_parts(call: Call, rank: RankDump) -> Iterator[tuple[str, int]]:

@@ -18,13 +18,12 @@ from typing import NamedTuple
 
 import torch
 
-from ...dump import Call, RankDump, Value
+from ...dump import RankDump, Value
 from ...dump.index.tables import Tables
 from ...geometry import reach
 from ...store import records
 from ...store.argument_trees import input_ids, result_ids
 from ...torch_names import DTYPES
-from ..rerun.allowed_ops import registered_op
 
 _HOLDS_ALL = (records.LAYOUTS.index("strided"), records.LAYOUTS.index("compact"))
 _Length = tuple[int, int]  # of a long tensor in elements, and its dtype
@@ -95,31 +94,6 @@ def of_parts(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:
     sizes = {value.numel for value in others}
     found = ((parts_of(value) if value.numel not in sizes else []) or [value] for value in values)
     return list({value.id: value for some in found for value in some}.values())
-
-
-def parts_of_call(call: Call, value: Value, written: Value) -> dict[int, Value] | None:
-    """Return the part of each long tensor of a call that goes with one that it wrote, by id of the long tensor.
-
-    Args:
-        call: that wrote `written`.
-        value: a part of what it wrote, or anything else.
-        written: what it wrote.
-
-    Returns:
-        None if `value` is no such part, or the call does not work element by element.
-    """
-    rank = call.rank
-    known = rank.parts if isinstance(rank, RankWithParts) else {}
-    if value.id not in known.get(written.id, ()):
-        return None
-    op = registered_op(call.op)
-    tensors = {v.id: v for _, v in call.all_values()}
-    long = {number: known[number] for number in tensors if number in known}
-    is_by_element = op is not None and torch.Tag.pointwise in op.tags
-    if not is_by_element or any(v.numel != 1 for v in tensors.values() if v.id not in long):
-        return None
-    number = known[written.id].index(value.id)
-    return {whole: rank.value_by_id(parts[number]) for whole, parts in long.items()}
 
 
 class _Finding:

@@ -84,23 +84,6 @@ def test_without_an_error_of_the_inputs_nothing_is_amplified(pair: Pair) -> None
     assert (row.amplification, row.own_error, row.note) == (None, None, "why")
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_region_is_blamed_on_its_odd_call(pair: Pair, side: int) -> None:
-    rows = EvidenceRows()
-    row = rows.judged(pair, "input.0", apart(0.4), Judgement("different", True))
-    odd = (pair.target, pair.baseline)[side].rank["Aten.exp.0.forward"]
-    seen_as = Finding("region", row, "they differ", "its inputs are equal", (pair.target.id, 0))
-    rows.blame_region(seen_as, (odd, side), [odd, pair.target])
-    (finding,) = rows.findings
-    assert (finding.kind, finding.inputs) == ("region", "its inputs are equal")
-    assert finding.text == "they differ; seen at input.0 of Aten.add.0.forward"
-    assert finding.calls == ("Aten.exp.0.forward", "Aten.add.0.forward")
-    assert (finding.row.target is None, finding.row.baseline is None) == (side == 1, side == 0)
-    assert finding.row.place.call == "Aten.exp.0.forward" and finding.row.slot == "output"
-    assert finding.row.status == "different" and finding.row.closeness == row.closeness
-    assert finding.order == ((odd.id, 0) if side == 0 else (pair.target.id, 0)), "in the target's order"
-
-
 def test_what_is_said_of_inputs() -> None:
     assert said_of(inputs("same")) == "its inputs are bitwise equal"
     assert said_of(inputs("within", error=0.0123)) == "its inputs agree within noise (up to 0.012 apart)"

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
-from aten_dump.analysis.flow.flat_memory import RankWithParts, parts_of_call, with_parts
+from aten_dump.analysis.flow.flat_memory import RankWithParts, with_parts
 from tests.analysis.by_distance.steps import seeded
 from tests.sampling import every_second
 
@@ -100,9 +100,7 @@ def test_what_a_parameter_is_after_a_write_to_all_of_them(tmp_path: Path) -> Non
     assert [list(part.shape) for part in parts[1]] == shapes
     for before, after in zip(*parts, strict=True):
         assert torch.equal(after.tensor().flatten(), written.tensor()[after.storage_offset :][: after.numel])
-        of_part = parts_of_call(call, after, written)
-        assert of_part is not None and of_part[given.id] == before
-    assert parts_of_call(call, parts[0][0], written) is None, "it is of another moment"
+        assert before.shape == after.shape and before.version < after.version
     gradients = rank.parts[call.inputs[0][1].id]
     assert [list(rank.value_by_id(id).shape) for id in gradients] == shapes, "of all that is as long"
 

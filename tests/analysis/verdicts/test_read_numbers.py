@@ -15,10 +15,8 @@ from aten_dump import compare, open_dump
 from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.evaluation.numbers_in_python import COMPUTED
 from aten_dump.analysis.flow.argument_differences import ArgumentDifference
-from aten_dump.analysis.flow.read_numbers import ReadNumbers
 from aten_dump.dump import Call
 from tests.analysis.by_distance.steps import record, seeded
-from tests.analysis.by_hand import inputs
 from tests.analysis.transformer import OtherDevice
 from tests.models import single_thread
 
@@ -203,29 +201,3 @@ def reading(tmp_path: Path) -> Callable[[float], Call]:
 
 def given(*pairs: tuple[float, float]) -> ArgumentDifference:
     return ArgumentDifference("other", "", "", numbers=pairs)
-
-
-def test_numbers_are_told_by_what_was_read_of_them(reading: Callable[[float], Call]) -> None:
-    numbers, near = ReadNumbers(), 1.3 * (1 + 3e-7)
-    one, other = reading(near), reading(1.3)
-    pair = (one.outputs, other.outputs)
-    assert not numbers.explain(given(pair)), "nobody has read it"
-    numbers.note(one, other, inputs("within"))
-    assert numbers.explain(given(pair))
-    apart = abs(pair[0] - pair[1]) / pair[0]
-    third = 1 / 3
-    assert numbers.explain(given((third * (1 + 7 * apart), third)))
-    assert not numbers.explain(given((third * (1 + 9 * apart), third)))
-    assert not numbers.explain(given(pair, (third * (1 + 9 * apart), third))), "one of them is another"
-    assert not numbers.explain(given((0.25 * (1 + apart), 0.25))), "somebody wrote it"
-    assert numbers.counterparts({pair[0], 0.5}, {pair[1], 0.5, 7.0}) == {pair[1]: pair[0]}
-    assert not numbers.explain(ArgumentDifference("dim", "0", "1")), "it is no number that differs"
-
-
-def test_what_differs_by_more_than_rounding_widens_nothing(reading: Callable[[float], Call]) -> None:
-    numbers = ReadNumbers()
-    numbers.note(reading(1.4), reading(1.3), inputs("within"))
-    assert not numbers.explain(given((0.3333 / 0.97, 0.3333 / 0.96))), "sums that cancel are noise"
-    numbers = ReadNumbers()
-    numbers.note(reading(1.3 * (1 + 3e-7)), reading(1.3), inputs("different"))
-    assert not numbers.explain(given((1 / 3 * (1 + 1e-7), 1 / 3)))
