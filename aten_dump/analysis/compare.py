@@ -50,6 +50,7 @@ def compare(
     together: bool | None = None,
     batch_shard: int | None = None,
     allow_ops: Sequence[str] = (),
+    precision_budget: float | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -69,6 +70,8 @@ def compare(
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
+        precision_budget: how far a loss, a gradient or an output may be from what float64 makes of the same sources, as
+            a relative L2 distance, before lost precision is a difference; None takes 0.1.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
 
@@ -78,7 +81,15 @@ def compare(
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
     options = replay, data, batch_shard
-    settings = Settings(_mapping(mapping), make_rules(rules), *options, allowed_patterns(allow_ops))
+    settings = Settings(_mapping(mapping), make_rules(rules), *options, allowed_patterns(allow_ops), precision_budget)
+    if precision_budget is not None:
+        if not precision_budget > 0:
+            raise ConfigError(f"precision_budget is {precision_budget!r}; allowed: a number above 0, such as 0.1")
+        if control is not None or settings.rules or not (replay and data) or together or batch_shard is not None:
+            raise ConfigError(
+                "precision_budget is for steps that are evaluated; with a control, rules or ranks put together, and "
+                "without replay or data, values are compared by their distance: leave one of both out"
+            )
     if rank is not None and (together or batch_shard is not None):
         raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)

@@ -25,6 +25,7 @@ from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
 from .pairing.call_keys import normal_module
 from .pairing.user_mapping import found_modules
+from .precision.lost_precision import BUDGET
 from .rerun.allowed_ops import allowing
 from .sources.stand_ins import LeftBefore
 from .tasks import Task, incomplete, pair_calls, records_all_ops
@@ -158,7 +159,7 @@ def _compared(
     found = evaluate(ranks, before, by_role=by_role)
     pairs = pair_calls(target, baseline, task.settings.mapping)
     replays = MeetingReplays(enabled=True)
-    verdict = RankVerdict(found, pairs, replays)
+    verdict = RankVerdict(found, pairs, replays, task.settings.precision_budget or BUDGET)
     verdict.run()
     cast_sources = any(how == "cast" for _, _, how in found.sources.pairs)
     casts, notes = precisions_of((target, baseline), cast_sources=cast_sources, in_target_order=verdict.in_target_order)

@@ -97,8 +97,8 @@ class Causes:
         self.cones = self._behind(odd)
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
-        if kinds != _FORWARD:
-            if (kept := uncleared(self._sides, self._ends, first_odd)) is not None:
+        if kinds != _FORWARD or _reaches_backward(cones):
+            if (kept := uncleared(self._sides, self._ends, odd)) is not None:
                 return Cause("gradient", kept.target, kept.baseline, kept.text, takes_another=True)
             cut = CutGradients(self._sides, self._ends).find(cones, first_odd)
             if cut is not None:
@@ -443,6 +443,11 @@ def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[st
         if found[0] or found[1]:
             return kinds, (found[0], found[1])
     return (), ([], [])
+
+
+def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
+    """Return True if a backward lies behind some ends: a later loss may rest on what an optimizer made of gradients."""
+    return any(call.phase == "backward" for cone in cones for call in cone.calls.values())
 
 
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:

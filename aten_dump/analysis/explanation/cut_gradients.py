@@ -129,8 +129,8 @@ class CutGradients:
         """Yield the calls of a forward that cut a gradient off, each with the number of a value that has it there."""
         yield from self._detaches(side)
         evaluation, other = self._sides[side], self._sides[1 - side]
-        for call in _forward(evaluation):
-            if call.sequence_nr is not None:
+        for call in evaluation.flow.calls():  # gradients may be asked for without their graph, and computed with
+            if call.phase != "forward" or call.sequence_nr is not None:
                 continue
             for _, value in evaluation.flow.results(call):
                 number = evaluation.numbers.get(value.id)

@@ -1,10 +1,12 @@
-"""Gradients of leaves that are means to another end of the step, and no ends of their own.
+"""Gradients of leaves, and losses, that are means to another end of the step, and no ends of their own.
 
 Theory of operation
     A program may cut its graph in two: it makes a leaf of what it computed, and goes on with the leaf's gradient from
     there (a loss by chunks, a block that is checkpointed). Where the other side does not cut, it has no such gradient.
     What other ends rest on shows in them. A leaf that the step itself made has no gradient on the other side if it is
     no leaf there; that is a difference where the other side cuts it off.
+    A loss of which the program asks gradients to compute with (a penalty on slopes) has no counterpart where the other
+    side finds the same slopes otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, is_of_leaf
 from ..evaluation.evaluation import Evaluation
 from ..flow.last_reads import LastReads
+from ..flow.roots import gradients_asked
 from .cut_gradients import CutGradients
 
 Ends = tuple[list[End], list[End]]
@@ -22,7 +25,7 @@ Sides = tuple[Evaluation, Evaluation]
 
 
 def without_means(odd: Ends, ends: Ends, sides: Sides) -> Ends:
-    """Return ends that differ, of the ends of both sides, without the gradients that are means to other ends."""
+    """Return ends that differ, of the ends of both sides, without those that are means to other ends."""
     means = _means(0, odd, ends, sides), _means(1, odd, ends, sides)
     return [end for end in odd[0] if end not in means[0]], [end for end in odd[1] if end not in means[1]]
 
@@ -35,7 +38,24 @@ def _means(side: int, odd: Ends, ends: Ends, sides: Sides) -> list[End]:
     within = [end for end in within if not _has_leaf(end, side, ends, sides)]
     if within and _is_cut(within, side, ends, sides):
         within = [end for end in within if not _is_cut([end], side, ends, sides)]
-    return [*_serving(unknown, ends[side], evaluation), *within]
+    return [*_serving(unknown, ends[side], evaluation), *within, *_asked(side, odd, ends, evaluation)]
+
+
+def _asked(side: int, odd: Ends, ends: Ends, evaluation: Evaluation) -> list[End]:
+    """Return the losses of one side alone whose gradients it goes on to compute with, towards another end."""
+    lost = [end for end in odd[side] if end.kind == "loss"]
+    counts = [sum(end.kind == "loss" for end in some) for some in ends]
+    if not lost or counts[side] <= counts[1 - side]:
+        return []
+    known = {end.value.id for end in lost}
+    starts = [end.value for end in ends[side] if end.kind in ("loss", "gradient") and end.value.id not in known]
+    behind, reads = cone_of(evaluation, (), starts).calls, LastReads(evaluation.flow)
+    gradients = gradients_asked(evaluation.flow.rank)
+    return [
+        end
+        for end in lost
+        if any(reads.is_read(one, lambda call: call.id in behind) for one in gradients.get(end.value.id, ()))
+    ]
 
 
 def _serving(asked: Sequence[End], ends: Sequence[End], evaluation: Evaluation) -> list[End]:

@@ -44,10 +44,13 @@ class RankVerdict:
     It has more than twenty methods: rows and findings are made of the same numbers.
     """
 
-    def __init__(self, found: Evaluated, pairs: Sequence[Pair], replays: Replays) -> None:
+    def __init__(
+        self, found: Evaluated, pairs: Sequence[Pair], replays: Replays, precision_budget: float = BUDGET
+    ) -> None:
         self._found = found
         self._pairs = pairs
         self._replays = replays
+        self._budget = precision_budget
         replays.undefined, replays.storages = self._undefined_in, self._storages_of
         self._partners = {pair.target.id: pair for pair in pairs}
         self._taken = {pair.baseline.id for pair in pairs}
@@ -333,12 +336,13 @@ class RankVerdict:
             other = theirs.get(end.number)
             if other is not None and other.number is not None:
                 error = self._close(end.value, other.value).error
-                if error is not None and error > BUDGET / 2:
+                if error is not None and error > self._budget / 2:
                     return True
         return False
 
     def _find_lost_precision(self) -> None:
-        lost = PrecisionSearch(self._found.sides, self._found.steps, self._found.sources, BUDGET).find(self._found.ends)
+        search = PrecisionSearch(self._found.sides, self._found.steps, self._found.sources, self._budget)
+        lost = search.find(self._found.ends)
         if lost is None:
             return
         partner = None if lost.partner is None else self._place(lost.partner[0])
@@ -347,12 +351,7 @@ class RankVerdict:
             self._place(lost.call), partner, "flow" if partner else "", lost.slot, "different", close,
             floor_from="semantics", own_error=lost.made,
         )  # fmt: skip
-        text = (
-            f"precision is lost here: its result is {lost.made:.2g} from its meaning in float64, its inputs "
-            f"{lost.given:.2g}, the baseline's result {lost.kept:.2g}; {lost.end} is {lost.end_distance:.2g} from its "
-            f"meaning, in the baseline {lost.baseline_end:.2g}"
-        )
-        self.findings.append(Finding("precision", row, text, "", (lost.call.id, 1)))
+        self.findings.append(Finding("precision", row, str(lost), "", (lost.call.id, 1)))
 
     # -- findings ----------------------------------------------------------------------------------------------------
 

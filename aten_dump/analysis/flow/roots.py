@@ -8,6 +8,7 @@ from typing import Final, TypeGuard
 from ...dump import Call, RankDump, Value
 
 _DEEPEST: Final = 3  # calls between the gradients of parts and the gradient that backward goes on with
+_ASKS: Final = "torch.autograd.grad"
 _STARTS: Final = {  # the argument with the gradients that backward starts from
     "torch.Tensor.backward": "gradient",
     "torch.autograd.backward": "grad_tensors",
@@ -42,6 +43,16 @@ def starts_of(rank: RankDump) -> dict[int, Value]:
         for root, start in zip(_given(call), starts, strict=False):
             if _is_told(root) and _is_told(start):
                 found[root.id] = start
+    return found
+
+
+def gradients_asked(rank: RankDump) -> dict[int, list[Value]]:
+    """Return the gradients that the program asked for with `torch.autograd.grad`, by the ids of what it asked of."""
+    found: dict[int, list[Value]] = {}
+    for call in _calls(rank):
+        for root in _given(call) if call.op == _ASKS else ():
+            if _is_told(root):
+                found.setdefault(root.id, []).extend(value for _, value in call.output_values())
     return found
 
 

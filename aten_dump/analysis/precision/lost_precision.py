@@ -26,9 +26,8 @@ from ..evaluation.memory import UNREADABLE
 from ..rerun.run_region import start_tensors
 from ..sources.stand_ins import How, Sources
 
-BUDGET: Final = 0.1  # relative L2 of an end from its meaning: gradients of honest bfloat16 training are at most 0.06
+BUDGET: Final = 0.1  # relative L2 of an end from its meaning, unless another budget is given (docs/comparing.md)
 _FACTOR: Final = 8.0  # times as far from its meaning as the counterpart: precision is lost at this call
-_CANCELLED: Final = 1e-9  # of the norm of what went in
 _END_FACTOR: Final = 2.0  # times as far: an end that suffers from it
 
 
@@ -46,6 +45,14 @@ class LostPrecision:
     end: str
     end_distance: float
     baseline_end: float
+
+    def __str__(self) -> str:
+        factor = f", {self.made / self.given:.2g} times as far" if self.given else ""
+        return (
+            f"precision is lost here: its inputs are {self.given:.2g} from their meaning in float64, its result is "
+            f"{self.made:.2g}{factor}, the baseline's result {self.kept:.2g}; {self.end} is {self.end_distance:.2g} "
+            f"from its meaning, in the baseline {self.baseline_end:.2g}"
+        )
 
 
 class PrecisionSearch:
@@ -76,19 +83,10 @@ class PrecisionSearch:
         for end in ours:
             partner = None if end.number is None else partners.get(end.number)
             is_update = end.kind == "left"  # an optimizer divides by the size of gradients, be they rounding alone
-            if partner is not None and not is_update and not self._is_cancelled(end.value):
+            if partner is not None and not is_update:
                 far, near = self._own[0].of(end.value), self._own[1].of(partner.value)
                 if far > self._budget and far > _END_FACTOR * near * self._coarser():
                     yield end, far, near
-
-    def _is_cancelled(self, value: Value) -> bool:
-        """Return True if what makes a value is given far more than is left of it: then all of it is rounding."""
-        evaluation = self._own[0].evaluation
-        writer = evaluation.flow.writer(value)
-        known = [evaluation.signatures.get(v.id) for _, v in (evaluation.flow.reads(writer[0]) if writer else ())]
-        given = max((one.norm for one in known if one is not None), default=0.0)
-        made = evaluation.signatures.get(value.id if writer is None else writer[2].id)
-        return made is not None and made.norm <= _CANCELLED * given
 
     def _coarser(self) -> float:
         """Return how much coarser than the baseline the target rounds what most of its results are."""

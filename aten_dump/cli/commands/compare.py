@@ -51,6 +51,11 @@ _path = click.Path(path_type=Path)
     help="Put the ranks of each dump together, or compare rank by rank.  [default: together where layouts differ]",
 )
 @click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")
+@click.option(
+    "--precision-budget",
+    type=click.FloatRange(0, min_open=True),
+    help="How far a loss, gradient or output may be from its float64 meaning (relative L2).  [default: 0.1]",
+)
 @allow_ops_option
 @jobs_option
 @click.option(
@@ -142,6 +147,7 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
             together=options["together"],
             batch_shard=options["batch_shard"],
             allow_ops=options["allow_ops"],
+            precision_budget=options["precision_budget"],
             executor=executor,
             progress=update,
         )

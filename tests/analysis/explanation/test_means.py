@@ -82,3 +82,40 @@ def test_the_gradient_of_such_a_leaf_that_both_sides_have_or_ought_to_is_one(
     pair = recorded(record, asked(detached=False)), recorded(record, other)
     for found in (compare(*pair), compare(*pair[::-1])):
         assert found.exit_code == 1 and found.cause is not None, found.answer()
+
+
+def penalized(*, by_vmap: bool = False, graph: bool = True, most: float = 1.0) -> Callable[[Net], None]:
+    """Return a program whose loss counts the slopes of the network, and that goes on with what it learned."""
+
+    def program(net: Net) -> None:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def one(x: torch.Tensor) -> torch.Tensor:
+            return net.head(net.body(x).tanh()).sum()
+
+        x = (X * 1).requires_grad_()
+        slopes = (
+            torch.func.vmap(torch.func.grad(one))(X)
+            if by_vmap
+            else torch.autograd.grad(one(x), x, create_graph=graph)[0]
+        )
+        (net.body(X).square().mean() + (slopes.norm(dim=1) - most).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        whole(net)
+
+    return program
+
+
+@pytest.mark.parametrize("most", [1.0, 1.1])
+def test_a_loss_that_is_asked_for_slopes_to_compute_with_is_no_end(most: float, record: Any) -> None:
+    pair = recorded(record, penalized(by_vmap=True, most=most)), recorded(record, penalized())
+    for found in (compare(*pair), compare(*pair[::-1])):
+        assert found.exit_code == int(most != 1), found.answer()
+        assert found.cause is None or found.cause.row.place.op in ("aten::sub.Tensor", "aten::rsub.Scalar")
+
+
+def test_slopes_that_were_asked_for_without_their_graph_are_named_though_a_later_loss_differs(record: Any) -> None:
+    found = compare(recorded(record, penalized(graph=False)), recorded(record, penalized()))
+    assert found.exit_code == 1 and found.cause is not None and found.cause.kind == "gradient", found.answer()
+    assert found.cause.row.place.op == "aten::linalg_vector_norm" and "no gradient flows" in found.cause.text

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
-from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump import ConfigError, DumpConfig, DumpMode, compare
 from aten_dump.analysis.comparison import Comparison
+from aten_dump.cli.commands.compare import command
 
 
 class Rotated(nn.Module):
@@ -75,3 +79,38 @@ def test_another_precision_of_the_whole_model_agrees(tmp_path: Path) -> None:
 
 def test_a_baseline_that_loses_it_is_no_fault_of_the_target(tmp_path: Path) -> None:
     assert compared(tmp_path, (False, True), BFLOAT16).exit_code == 0
+
+
+@pytest.mark.parametrize(("budget", "code"), [(None, 1), (0.01, 1), (10.0, 0)])
+def test_how_far_an_end_may_be_from_its_meaning_is_for_the_user_to_say(
+    budget: float | None, code: int, tmp_path: Path
+) -> None:
+    paths = [
+        recorded(tmp_path / name, torch.bfloat16, rounded_table=is_rounded)
+        for name, is_rounded in (("target", True), ("baseline", False))
+    ]
+    found = compare(*paths, precision_budget=budget)
+    assert found.exit_code == code, found.answer()
+    if code:
+        assert found.cause is not None and "times as far" in found.cause.text
+    asked = [] if budget is None else ["--precision-budget", str(budget)]
+    answer = CliRunner().invoke(command, [*map(str, paths), *asked])
+    assert answer.exit_code == code, answer.output
+
+
+@pytest.mark.parametrize(
+    ("budget", "options", "text"),
+    [
+        (0.0, {}, "a number above 0"),
+        (-1.0, {}, "a number above 0"),
+        (float("nan"), {}, "a number above 0"),
+        (0.1, {"replay": False}, "compared by their distance"),
+        (0.1, {"rules": [("mm", lambda _: True)]}, "compared by their distance"),
+    ],
+)
+def test_a_budget_that_nothing_would_read_is_refused(
+    budget: float, options: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    path = recorded(tmp_path / "dump", torch.bfloat16, rounded_table=False, positions=4)
+    with pytest.raises(ConfigError, match=text):
+        compare(path, path, precision_budget=budget, **options)
