@@ -238,6 +238,7 @@ PARAMETERS = 5
 # A user passes them by keyword, so many as there are options.
 MANY_OPTIONS = {
     "analysis/compare.py:compare": "the public API",
+    "analysis/compare_at.py:compare_at": "the public API",
     "analysis/replay.py:replay": "the public API",
     "analysis/replay.py:replay_all": "the public API",
     "export/job.py:export_dump": "the public API",

@@ -19,6 +19,7 @@ from .explanation.cause_facts import explained
 from .explanation.equal_step import is_equal_step, rows_of_equal
 from .explanation.precisions import precisions_of
 from .explanation.rank_verdict import RankVerdict, counts_of
+from .explanation.state_names import begins_otherwise
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
 from .meetings.meeting_points import attendance_of
@@ -164,6 +165,8 @@ def _compared(
     cast_sources = any(how == "cast" for _, _, how in found.sources.pairs)
     casts, notes = precisions_of((target, baseline), cast_sources=cast_sources, in_target_order=verdict.in_target_order)
     findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
+    if findings and before is None:
+        notes = [*notes, *begins_otherwise(found.sides, (found.sources.target, found.sources.baseline))]
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
     # An op on distributed tensors is judged by the ops on what the rank holds of them.

@@ -50,6 +50,7 @@ _FILTERS = (
     click.option("--phase", type=click.Choice(PHASES), help="Only calls of this phase."),
     click.option("--mode", type=click.Choice(list(MODES)), help="Only calls in such modules, or in this grad mode."),
     click.option("--module", help="Glob on the module path: 'transformer.h.*.attn'; takes in what is inside."),
+    click.option("--scope", help="Only calls in scopes of this name (DumpMode.scope), backward too; or regex:..."),
     click.option("--name", "call_name", help="A part of the call's name, or regex:..."),
 )
 
@@ -89,7 +90,7 @@ def places_options(function: Function) -> Function:
 
 
 def filter_options(function: Function) -> Function:
-    """Add --op, --kind, --phase, --mode, --module and --name."""
+    """Add --op, --kind, --phase, --mode, --module, --scope and --name."""
     return _add(function, _FILTERS)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import ConfigError
 from ..patterns import module_test, op_test, text_test
@@ -15,6 +16,7 @@ from ..store import records
 if TYPE_CHECKING:
     from .index.tables import Tables
 
+SCOPE_OP: Final = "aten_dump.scope"  # op of the calls that DumpMode.scope makes
 _SHOWN: Final = 100  # characters of a text, in an error
 
 
@@ -28,6 +30,7 @@ class Wanted:
     module: str | None = None
     name: str | None = None
     mode: str | None = None
+    scope: str | None = None
 
 
 class CallFilter:
@@ -40,6 +43,7 @@ class CallFilter:
         self._ops = self._matching_ops(wanted.op, wanted.kind)
         self._mode = None if wanted.mode is None else tables.modes.are(wanted.mode)
         self._modules = None if wanted.module is None else module_test(wanted.module, "filter module")
+        self._scopes = None if wanted.scope is None else self._in_scopes(wanted.scope)
         self._module_facts: dict[int, bool] = {}
 
     def _matching_ops(self, op: str | None, kind: str | None) -> set[int] | None:
@@ -54,6 +58,21 @@ class CallFilter:
             found = [record for record in found if matches(record.op, f"{record.prefix}.{record.api}")]
         return {record.id for record in found}
 
+    def _in_scopes(self, scope: str) -> npt.NDArray[np.bool_]:
+        """Return of each call whether it is in a scope of a name, or is one; a part of a name where none is it."""
+        ops = [record for record in self._tables.ops.records() if record.op == SCOPE_OP]
+        named = {record.id for record in ops if record.api == scope}
+        if not named:
+            matches = text_test(scope, _what("scope", scope))
+            named = {record.id for record in ops if matches(record.api)}
+        calls = self._tables.calls
+        ids, parents, of_op = (calls.column(name) for name in ("id", "parent", "op"))
+        within = {0: False}
+        starts = np.isin(of_op, list(named))
+        for place in np.argsort(ids, kind="stable").tolist():
+            within[int(ids[place])] = bool(starts[place]) or within.get(int(parents[place]), False)
+        return np.array([within[number] for number in ids.tolist()], dtype=bool)
+
     def select(self, positions: Sequence[int]) -> Sequence[int]:
         """Return those of `positions` whose call matches."""
         calls = self._tables.calls
@@ -64,6 +83,8 @@ class CallFilter:
             found = found[calls.column("phase")[found] == self._phase]
         if self._mode is not None:
             found = found[self._mode[found]]
+        if self._scopes is not None:
+            found = found[self._scopes[found]]
         if self._modules is not None:
             modules, ops = (calls.column(name)[found].tolist() for name in ("module", "op"))
             found = found[[self._in_module(module, op) for module, op in zip(modules, ops, strict=True)]]

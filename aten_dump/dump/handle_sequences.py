@@ -73,6 +73,14 @@ class Calls(Sequence[Call]):
         """
         return self.matching(Wanted(mode=mode))
 
+    def in_scope(self, name: str) -> Calls:
+        """Return the calls that ran in a scope of a name, and the scopes themselves; their backward too.
+
+        Args:
+            name: as ``DumpMode.scope`` was given it; a part of it where no scope has it, or ``"regex:..."``.
+        """
+        return self.matching(Wanted(scope=name))
+
     def matching(self, wanted: Wanted) -> Calls:
         """Return the calls that are wanted; see `filter` and `in_mode`."""
         return Calls(self._rank, CallFilter(self._rank.tables, wanted).select(self._positions))

@@ -20,7 +20,7 @@ from .loss_scale import LossScale, loss_scales_of
 from .optimizer_groups import OptimizerGroup, optimizer_groups
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
-from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors
+from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors, scopes
 from .wholeness import State, lacks_of, state_of
 from .why_absent import missing_parts, no_such_call, why_no_calls
 
@@ -130,6 +130,11 @@ class RankDump(Recording):
     def marks(self) -> list[Mark]:
         """The texts that ``DumpMode.mark`` recorded, in execution order."""
         return marks(self.calls)
+
+    @cached_property
+    def scopes(self) -> dict[str, list[Call]]:
+        """The scopes that the program entered (``DumpMode.scope``), by name, in execution order."""
+        return scopes(self.calls)
 
     def module(self, path: str) -> RecordedModule:
         """Return what a module did: ``rank.module("layer4").outputs``; ``""`` is the model itself.

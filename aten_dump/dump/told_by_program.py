@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import torch
 
 from ..errors import MissingDataError
+from .call_filter import SCOPE_OP
 from .handle_sequences import Calls
 from .handles import Call, Recording, Value
 
@@ -118,6 +119,15 @@ def _saved(calls: Calls) -> Iterator[SavedTensor]:
 def marks(calls: Calls) -> list[Mark]:
     """Return the marks in execution order."""
     return [Mark(call.api.removeprefix("Mark."), call) for call in calls.filter(op="aten_dump.mark", kind="api")]
+
+
+def scopes(calls: Calls) -> dict[str, list[Call]]:
+    """Return the calls that stand for scopes, by the names of these; one for each time that a scope was entered."""
+    found: dict[str, list[Call]] = {}
+    for call in calls.filter(op=SCOPE_OP, kind="api"):
+        if call.phase != "backward":
+            found.setdefault(call.api.removeprefix("Scope."), []).append(call)
+    return found
 
 
 def recorded_module(rank: Recording, calls: Calls, path: str) -> RecordedModule:

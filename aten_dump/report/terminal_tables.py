@@ -18,6 +18,7 @@ from .units import counted, format_bytes, format_number, tensor_type
 # How well a statistic can be spared where a terminal is narrow; with the shapes at 1, NaN stay the longest.
 _SPARE: Final = {"nan": -1, "min": 0, "max": 0, "posinf": 2, "neginf": 2, "mean": 3, "l2norm": 3, "std": 4}
 _LEAST_TELLING: Final = 5
+_MOST_SCOPES: Final = 12  # that are named
 UNCHECKED: Final = "unchecked"  # state of an index that ends with its commit record, and was not read whole
 
 
@@ -104,6 +105,13 @@ def note_sentences(rank: RankDump) -> Iterator[str]:
     notes: list[Note] = rank.notes
     for note in notes:
         yield note.message + (f" ({note.count} times)" if note.count > 1 else "")
+
+
+def scopes_line(rank: RankDump) -> str:
+    """Return which scopes a step has, and how often each was entered; "" for none."""
+    found = [name if len(calls) == 1 else f"{name} ({len(calls)} times)" for name, calls in rank.scopes.items()]
+    more = f" and {len(found) - _MOST_SCOPES} more" if len(found) > _MOST_SCOPES else ""
+    return f"scopes: {', '.join(found[:_MOST_SCOPES])}{more}" if found else ""
 
 
 def statistics_table(calls: Iterable[Call], statistics: list[str], limit: int | None) -> tuple[Table, int]:

@@ -195,6 +195,17 @@ def test_decoded_positions_against_the_whole_sequence(tmp_path: Path, trainer: P
     assert wrong.gap.cause is not None
 
 
+def test_a_request_of_several(tmp_path: Path, trainer: Path) -> None:
+    net, ids = model(), tokens()
+    with torch.no_grad(), DumpMode(DumpConfig(path=tmp_path / "served", data="tensor"), model=net) as dump:
+        for request, shift in (("request-1", 3), ("request-2", 0)):
+            with dump.scope(request):
+                logits = net((ids + shift) % TOKENS, by_hand=True)
+                dump.save("rollout", log_probabilities(logits[:, :-1], ids[:, 1:]))
+    assert aten_dump.compare_at(tmp_path / "served", trainer, "request-2/rollout=logp").exit_code == 0
+    assert aten_dump.compare_at(tmp_path / "served", trainer, "request-1/rollout=logp").exit_code == 1
+
+
 def test_calls_and_slots_name_values_too(tmp_path: Path, trainer: Path) -> None:
     path = engine(tmp_path / "engine")
     for at in ("Module.layers.0.0.forward", "Module.layers.0.0.forward.output.0=Module.layers.0.0.forward"):

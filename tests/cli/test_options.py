@@ -108,7 +108,8 @@ def test_options_arrive_by_name() -> None:
         "0",
     )
     assert found == {
-        "dump": Path("my dump"), "step": 3, "rank": None, "op": None, "kind": "aten", "phase": None, "mode": None, "module": None,
+        "dump": Path("my dump"), "step": 3, "rank": None, "op": None, "kind": "aten", "phase": None, "mode": None,
+            "module": None, "scope": None,
         "call_name": "addmm", "allow_ops": ("a::*", "b::x"), "limit": 0,
     }  # fmt: skip
 

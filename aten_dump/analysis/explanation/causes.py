@@ -21,6 +21,7 @@ from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_sources import computing, first_reader, holds_permuted, other_source
+from .state_names import StateNames
 from .uncleared import uncleared
 from .unread import unread
 from .unwritten import unwritten
@@ -396,6 +397,8 @@ class Causes:
         if name and other and name != other:
             return f"it reads {name}, in the baseline {other}"
         step = getattr(value.rank, "step", 0)
+        state = StateNames(self._sides[0].flow).of(value)
+        name = name or (state.name if state.group in ("buffers", "optimizer state") else "")
         return f"it reads other contents{' of ' + name if name else ''}, which no call of step {step} made"
 
     def _rewired(self, first: Call, other: Call) -> Iterator[tuple[str, str]]:

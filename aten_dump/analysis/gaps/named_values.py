@@ -30,15 +30,22 @@ def named_values(rank: RankDump, name: str) -> list[Value]:
 
     Args:
         rank: a recorded step and rank.
-        name: as `DumpMode.save` was given it; a slot (``Aten.addmm.3.forward.output.0``); or a call with one result.
+        name: as `DumpMode.save` was given it; the same in a scope alone (``request-7/logp``); a slot
+            (``Aten.addmm.3.forward.output.0``); or a call with one result.
 
     Raises:
         MissingDataError: there is none.
     """
     saved = rank.saved
-    if name in saved:
-        again = [f"{name}.{number}" for number in range(1, len(saved))]
-        return [saved[one].value for one in (name, *(one for one in again if one in saved))]
+    scope, slash, bare = name.rpartition("/")
+    within = {call.id for call in rank.calls.in_scope(scope)} if slash and scope in rank.scopes else None
+    wanted = name if within is None else bare
+    found = [one for one in saved.values() if one.call.api == f"Saved.{wanted}"]
+    found = [one for one in found if within is None or one.call.id in within]
+    if not found and name in saved:  # one of several
+        found = [saved[name]]
+    if found:
+        return [one.value for one in found]
     if name in rank:
         results = [value for _, value in rank[name].output_values()]
         if len(results) == 1:

@@ -33,7 +33,7 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--at",
     metavar="NAME=NAME",
-    help="One value of TARGET and BASELINE, by the names of DumpMode.save or slots: what makes up the gap between both.",
+    help="One value of both, by names of DumpMode.save or slots: what makes up the gap between them.",
 )
 @click.option("--step", help="Step of both, or TARGET:BASELINE as in 3:0.  [default: all in common]")
 @click.option("--rank", help="Rank of both, or TARGET:BASELINE.  [default: all in common]")

@@ -55,12 +55,21 @@ def command(
     phase: str | None,
     mode: str | None,
     module: str | None,
+    scope: str | None,
     call_name: str | None,
     sources: Path | None,
     overwrite: bool,
 ) -> None:
     """Write a dump in the format of another tool."""
-    filters = {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
+    filters = {
+        "op": op,
+        "kind": kind,
+        "phase": phase,
+        "mode": mode,
+        "module": module,
+        "scope": scope,
+        "name": call_name,
+    }
     opened = open_all(dump, steps=_chosen("steps", steps), ranks=_chosen("ranks", ranks))
     with count_progress(f"exporting to {to}") as progress:
         options = Options(steps, ranks, filters, sources, overwrite)

@@ -16,7 +16,7 @@ from ...dump.shown.command_lines import command_line
 from ...dump.shown.step_ranks import told_together
 from ...dump.wholeness import lacks_of
 from ...errors import AtenDumpError
-from ...report.terminal_tables import UNCHECKED, collectives_table, note_sentences, run_lines, steps_table
+from ...report.terminal_tables import UNCHECKED, collectives_table, note_sentences, run_lines, scopes_line, steps_table
 from ..console import echo, print_lines, print_table, with_progress
 from ..options import dump_argument, say_not_whole
 
@@ -96,6 +96,7 @@ def _look(rank: RankDump, summary: Summary, *, read: bool) -> _Look:
     try:
         # What it lacks is said in the first lines already.
         notes = [sentence for sentence in note_sentences(fresh) if not fresh.lacks or sentence not in fresh.missing]
+        notes += filter(None, [scopes_line(fresh)])
         return _Look(*where, fresh.state, fresh.lacks, fresh.calls_by_kind(), notes)
     except AtenDumpError as error:  # a look at a dump does not end with one damaged file of it
         return _Look(*where, "damaged", lacks_of("damaged", (str(error),)), Counter(), [])

@@ -32,6 +32,7 @@ def command(
     phase: str | None,
     mode: str | None,
     module: str | None,
+    scope: str | None,
     call_name: str | None,
     depth: int | None,
     limit: int | None,
@@ -59,7 +60,8 @@ def command(
         return
     echo(shown.line)
     matched = selected(
-        opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
+        opened,
+        {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "scope": scope, "name": call_name},
     )
     print_lines((call_line(line) for line in tree_lines(opened, matched, depth)), line_limit(limit))
 

@@ -43,6 +43,7 @@ def command(
     phase: str | None,
     mode: str | None,
     module: str | None,
+    scope: str | None,
     call_name: str | None,
     form: str,
     output: Path | None,
@@ -61,7 +62,8 @@ def command(
     shown = Place(dump, step, rank, err=form != "table" and output is None)
     opened = shown.rank
     matched = selected(
-        opened, {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "name": call_name}
+        opened,
+        {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "scope": scope, "name": call_name},
     )
     calls = opened.calls if matched is None else matched
     if form == "table":
