@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...dump import Call, open_dump
+from ...store.op_names import WAIT_TENSOR, is_collective
 from ..ends.ends import End
 from ..evaluation.evaluation import JITTER, Evaluation, Shared
 from ..evidence.evidence_rows import Pair
@@ -28,7 +29,6 @@ from ..judging.rank_task import Task, incomplete, pair_calls
 from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.call_keys import normal_module
 from ..pairing.user_mapping import Mapping, found_modules
-from ..rerun.op_errors import OwnError
 from ..rerun.rounding_error import LocalError
 from ..sources.stand_ins import Sources
 from .carried import Carried, Carrying
@@ -139,13 +139,11 @@ def _computing(side: Side, call: Call) -> Call:
 class RankedReplays(MeetingReplays):
     """Replays of calls of joined ranks: collectives are looked up on their ranks."""
 
-    def local_errors(self, target: Call, baseline: Call) -> dict[str, OwnError] | str:
-        return super().local_errors(target, baseline)
-
     def errors(self, call: Call) -> dict[str, LocalError] | str:
-        rank = call.rank
-        is_met = isinstance(rank, JoinedRank) and call.id in rank.meetings
-        return super().errors(origin_of(call) if is_met else call)
+        origin = origin_of(call)
+        if call.op == WAIT_TENSOR:
+            return self.errors_of_wait(origin)
+        return super().errors(origin if is_collective(call.op) else call)
 
 
 class WorldVerdict(RankVerdict):

@@ -18,7 +18,7 @@ from ...dump import Call, RankDump
 from ...dump.index.source import Source
 from ...dump.index.tables import Tables
 from ...store import records as r
-from ...store.argument_trees import slots, with_leaves
+from ...store.argument_trees import result_ids, slots, with_leaves
 from ...store.op_names import read_inputs
 from ...store.records import TREE_VALUE, Tree
 from ..flow.flat_memory import RankWithParts
@@ -101,6 +101,11 @@ class JoinedRank(RankWithParts):
         self.meetings = {
             self._ids[at]: tuple(self._ids[one] for one in meeting.calls) for at, meeting in found.meetings.items()
         }
+        self._brought = {
+            (number, value)
+            for number, id in found.meetings
+            for value in result_ids(ranks[number].call(id).record)
+        }
         places = enumerate(ranks.values())
         self.parts = {
             place * self.spread + id: tuple(place * self.spread + part for part in parts)
@@ -131,6 +136,8 @@ class JoinedRank(RankWithParts):
                     changed |= _trees(record, move) | {"thread": record.thread + place * _THREADS}
                 elif isinstance(record, r.Value):
                     changed["extra"] = _extra(record.extra, move)
+                    if (number, record.id) in self._brought:
+                        changed["flags"] = record.flags & ~r.UNDEFINED  # be it that the program never waited for it
                 elif isinstance(record, r.Gradient) and place:
                     changed["name"] = named_on(record.name, number)
                 yield record._replace(**changed)  # type: ignore[attr-defined]

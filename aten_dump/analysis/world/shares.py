@@ -27,6 +27,7 @@ from .side import Side
 
 _Beside = tuple[int, tuple[int, ...]]
 _MOST_SLICES: Final = 256
+_MOST_FLAT: Final = 1 << 16  # elements of a tensor in which flat pieces are looked for
 _MOST_TERM: Final = 1 << 22  # elements of a value that is added up over ranks
 
 
@@ -46,6 +47,7 @@ class Shares:
         self._numbering = numbering
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
         self._turned: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with the last two dimensions exchanged
+        self._flat: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # in a row
         self._terms: tuple[dict[object, _Terms], dict[object, _Terms]] = ({}, {})
         counts = {len(side.rank.ranks) for side in sides} | {max(1, len(side.losses())) for side in sides}
         counts |= {one // other for one in counts for other in counts if one % other == 0}
@@ -66,12 +68,16 @@ class Shares:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def _watch(self, side: int, value: Value, tensor: Tensor) -> None:
-        if value.id in self._rows[side] or not can_be_block(tensor) or not self._is_odd(side, value):
+        is_source = self._sides[side].flow.maker(value) is None
+        is_odd = self._is_odd(side, value)
+        if value.id in self._rows[side] or not can_be_block(tensor) or not (is_odd or is_source):
             return
         self._rows[side][value.id] = Rows(tensor)
         if tensor.dim() > 1:
             self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
-        if tensor.is_floating_point() and tensor.numel() <= _MOST_TERM and len(self._sides[side].rank.ranks) > 1:
+        if tensor.numel() <= _MOST_FLAT:
+            self._flat[side][value.id] = Rows(tensor.reshape(-1)) if tensor.dim() > 1 else self._rows[side][value.id]
+        if is_odd and tensor.is_floating_point() and tensor.numel() <= _MOST_TERM and len(self._sides[side].rank.ranks) > 1:
             self._add_term(side, value, tensor)
 
     def _add_term(self, side: int, value: Value, tensor: Tensor) -> None:
@@ -112,7 +118,8 @@ class Shares:
         """Find what is a term of a sum, or of a mean, that the other side has."""
         rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
         for terms in self._terms[side].values():
-            if len(terms.values) == len(rank.ranks):
+            numbers = {self._sides[side].evaluation.numbers.get(id) for id in terms.values}
+            if len(terms.values) == len(rank.ranks) and len(numbers) > 1:  # replicas are no terms
                 for scale in self._scales:
                     number = self._numbering.find(sign(terms.total * scale))
                     if number is not None and number in other.holders:
@@ -125,8 +132,8 @@ class Shares:
     def _find_blocks(self) -> None:
         covered: tuple[dict[tuple[int, float], list[Block]], ...] = (defaultdict(list), defaultdict(list))
         parts: list[tuple[int, Value]] = []
-        for turned in (False, True):
-            rows = self._turned if turned else self._rows
+        for rows in (self._rows, self._turned, self._flat):
+            turned = rows is self._turned
             blocks = Blocks(rows[0]), Blocks(rows[1])
             for side in (0, 1):
                 shapes = {one.shape for one in rows[1 - side].values()}
@@ -168,7 +175,8 @@ class Shares:
             part = own if scale == 1 else own.scaled(scale)
             for dim in range(len(own.shape) - 1):
                 if (dim, _beside(part.shape, dim)) in likely:
-                    yield from ((id, scale, block) for id, block in _slices(part, dim, blocks))
+                    found = list(_slices(part, dim, blocks))
+                    yield from ((id, scale, b) for id, b in found if scale == 1 or b.size > own.shape[dim])
 
     def _let_have(self, side: int, number: int | None) -> None:
         if number is not None:

@@ -33,16 +33,17 @@ class WorldCauses(Causes):
     def _unreduced(self, side: int, end: End) -> Cause:
         """Return the cause where a rank goes on with its own gradient."""
         flow = self._sides[side].flow
-        call = next((call for call in flow.calls() if self._takes(side, call, end.value)), None)
-        made = flow.maker(end.value)
-        named = call or made or next(flow.calls())
+        readers = [call for call in flow.calls() if self._takes(side, call, end.value)]
+        made = [call for call in (flow.maker(end.value),) if call is not None]
+        named = next(iter([*(call for call in readers if call.phase == "optimizer"), *readers, *made, *flow.calls()]))
         name = end.name.removesuffix(AS_LEFT)
         text = f"{name} is this rank's own gradient, a term of the sum over ranks, which nothing has reduced"
         text += "" if side == 0 else f" in the {SIDES[side]}"
         return Cause("gradient", None if side else named, named if side else None, text)
 
     def _takes(self, side: int, call: Call, value: Value) -> bool:
-        read = self._sides[side].flow.reads(call)
+        flow = self._sides[side].flow
+        read = () if flow.is_view(call) else flow.reads(call)
         return any((v.storage, v.version) == (value.storage, value.version) for _, v in read if v.storage)
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
