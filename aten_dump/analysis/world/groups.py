@@ -90,7 +90,7 @@ def _with_rows(target: Group, baseline: Group) -> Iterator[Ways]:
         for other in whole.ways() if len(parts.now) > 1 else ():
             tensor = other.join(whole.before or whole.now)
             allowed = TOLERANCE * norm(tensor) + sum(parts.noise(rank) for rank in parts.now)
-            if 0 < tensor.dim() and tensor.numel() <= _MOST_ELEMENTS:
+            if tensor.dim() > 0 and tensor.numel() <= _MOST_ELEMENTS:
                 found = arranged_rows(parts.before or parts.now, tensor, allowed)
                 if found is not None:
                     yield (found, other) if parts is target else (other, found)

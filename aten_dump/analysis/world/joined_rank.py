@@ -42,7 +42,19 @@ _OF_CALLS: Final[dict[int, tuple[str, ...]]] = {  # the fields that are ids of c
     r.GRADIENT: ("call",),
     r.RANDOM: ("call",),
 }
-_OTHERS: Final = (r.SHARD, r.MODE, r.NOTE, r.STATISTICS, r.HASH, r.SAME, r.OPEN, r.SAVED, r.PACKED, r.FETCHED, r.OPTIMIZER_GROUPS)
+_OTHERS: Final = (
+    r.SHARD,
+    r.MODE,
+    r.NOTE,
+    r.STATISTICS,
+    r.HASH,
+    r.SAME,
+    r.OPEN,
+    r.SAVED,
+    r.PACKED,
+    r.FETCHED,
+    r.OPTIMIZER_GROUPS,
+)
 _KINDS: Final = (*_REFERENCES, *_OTHERS)
 _ON_RANK: Final = " on rank "
 _IN_EXTRA: Final = ("local", "memory")  # keys of a value's `extra` that name other values
@@ -102,9 +114,7 @@ class JoinedRank(RankWithParts):
             self._ids[at]: tuple(self._ids[one] for one in meeting.calls) for at, meeting in found.meetings.items()
         }
         self._brought = {
-            (number, value)
-            for number, id in found.meetings
-            for value in result_ids(ranks[number].call(id).record)
+            (number, value) for number, id in found.meetings for value in result_ids(ranks[number].call(id).record)
         }
         places = enumerate(ranks.values())
         self.parts = {
@@ -130,7 +140,7 @@ class JoinedRank(RankWithParts):
             call_id = self._numbering(number)
             for record in _records_of(rank.tables):
                 kind = record[0]
-                changed = {name: move(getattr(record, name)) for name in _REFERENCES.get(kind, ())}
+                changed: dict[str, Any] = {name: move(getattr(record, name)) for name in _REFERENCES.get(kind, ())}
                 changed |= {name: call_id(getattr(record, name)) for name in _OF_CALLS.get(kind, ())}
                 if isinstance(record, r.Call):
                     changed |= _trees(record, move) | {"thread": record.thread + place * _THREADS}
@@ -140,7 +150,7 @@ class JoinedRank(RankWithParts):
                         changed["flags"] = record.flags & ~r.UNDEFINED  # be it that the program never waited for it
                 elif isinstance(record, r.Gradient) and place:
                     changed["name"] = named_on(record.name, number)
-                yield record._replace(**changed)  # type: ignore[attr-defined]
+                yield record._replace(**changed)
 
     def _numbering(self, number: int) -> Callable[[int], int]:
         return lambda id: self._ids.get((number, id), 0)

@@ -2,7 +2,7 @@
 
 Theory of operation
     Both sides are evaluated once more, and each value without a counterpart is looked for in the other side: as a block
-    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, be it multiplied
+    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, also multiplied
     (a rank's loss is a mean of its own samples), or as a term of a sum over all ranks. What is found, and what is
     covered by what is found, has its counterpart there.
 """
@@ -77,7 +77,12 @@ class Shares:
             self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
         if tensor.numel() <= _MOST_FLAT:
             self._flat[side][value.id] = Rows(tensor.reshape(-1)) if tensor.dim() > 1 else self._rows[side][value.id]
-        if is_odd and tensor.is_floating_point() and tensor.numel() <= _MOST_TERM and len(self._sides[side].rank.ranks) > 1:
+        if (
+            is_odd
+            and tensor.is_floating_point()
+            and tensor.numel() <= _MOST_TERM
+            and len(self._sides[side].rank.ranks) > 1
+        ):
             self._add_term(side, value, tensor)
 
     def _add_term(self, side: int, value: Value, tensor: Tensor) -> None:

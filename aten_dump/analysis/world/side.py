@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...dump import Call, Step, Value
 from ...dump.across_ranks.part_grids import Grid
-from ...dump.across_ranks.part_holders import spec_of
+from ...dump.across_ranks.part_holders import Spec, spec_of
 from ...geometry import reach
 from ..ends.ends import AS_LEFT, End, Left, ends_of, phases_of_readers, starts_of_roots, wanted_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
@@ -153,21 +153,21 @@ class Side:
         for group in groups.values():
             grids: dict[tuple[int, ...], Grid] = {}
             for value in group.values.values():
-                spec = self._specs.get((value.storage, *value.shape))
+                spec = self._specs.get((value.storage, tuple(value.shape)))
                 if spec is not None:
                     grids[spec.ranks] = Grid(spec.mesh, spec.ranks, spec.placements)
             group.grids = tuple(grids.values())
 
     @cached_property
-    def _specs(self):  # type: ignore[no-untyped-def]
+    def _specs(self) -> dict[tuple[int, tuple[int, ...]], Spec]:
         """Mesh and placements of the distributed tensors, by the memory of what holds their elements."""
-        found = {}
+        found: dict[tuple[int, tuple[int, ...]], Spec] = {}
         values = self.rank.tables.values
         for record in values.records():
             spec = spec_of(record.extra)
             local = values.find((record.extra or {}).get("local", 0))
             if spec is not None and local is not None:
-                found[(local.storage, *local.shape)] = spec
+                found[local.storage, tuple(local.shape)] = spec
         return found
 
     def left_groups(self) -> list[Group]:
@@ -234,7 +234,7 @@ def _on_one_rank(name: str) -> str:
 def _changed_slice(whole: Value, written: Value, start: Tensor, now: Tensor) -> Callable[[Tensor], Tensor]:
     """Return what shows the slice of memory that was written, if the rest (padding) is what it was; else all of it."""
     first = written.storage_offset - whole.storage_offset
-    is_slice = 0 <= first and first + reach(written.shape, written.stride) <= start.numel() and start.shape == now.shape
+    is_slice = first >= 0 and first + reach(written.shape, written.stride) <= start.numel() and start.shape == now.shape
 
     def slice_of(tensor: Tensor) -> Tensor:
         return tensor.contiguous().view(-1).as_strided(written.shape, written.stride, first)

@@ -7,10 +7,10 @@ from collections.abc import Container, Sequence
 from ...dump import Call, Value
 from ..cone.cone import Cone
 from ..ends.ends import AS_LEFT, End, number_of
+from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..explanation.both_sides import Evaluated
 from ..explanation.causes import Cause, Causes
-from ..evaluation.numbers_in_python import NearCall
 from ..explanation.left_alone import SIDES
 
 
