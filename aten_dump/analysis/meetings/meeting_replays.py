@@ -132,14 +132,17 @@ class MeetingReplays(Replays):
 
     def errors_of_wait(self, wait: Call) -> dict[str, LocalError] | str:
         """Return how far what a wait returned is from what the collective must have brought."""
-        given = wait.input_values()[0][1]
-        made = given.producer
-        if made is None or group_of(made[0]) is None:
-            return "a collective: what was waited for began before the step"
-        try:
-            return self._collective(made[0], {given.id: wait.output_values()[:1]})
-        except AtenDumpError as error:
-            return str(error)
+        storage = wait.input_values()[0][1].storage
+        rank = self._ranks_of(wait)
+        begun = (wait.rank.find(id) for id in rank.attendance(wait.rank.rank).by_call if id < wait.id)
+        for call in begun:
+            for _, value in () if call is None else call.result_values():
+                if call is not None and storage and value.storage == storage:
+                    try:
+                        return self._collective(call, {value.id: wait.output_values()[:1]})
+                    except AtenDumpError as error:
+                        return str(error)
+        return "a collective: what was waited for began before the step"
 
     def _collective(self, call: Call, waited: Waited | None = None) -> dict[str, LocalError] | str:
         """Return the error of each result; `waited` are results as a wait returned them, by the value waited for."""

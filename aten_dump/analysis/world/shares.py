@@ -62,6 +62,7 @@ class Shares:
             again.watch_all = partial(self._watch, side)
             again.run()
         for side in (0, 1):
+            self._find_zeros(side)
             self._find_terms(side)
         self._find_blocks()
 
@@ -118,6 +119,14 @@ class Shares:
         return [number for number in found if number is not None]
 
     # -- finding -----------------------------------------------------------------------------------------------------
+
+    def _find_zeros(self, side: int) -> None:
+        """Let the other side have zeros that a side begins with: they are a share of any zeros."""
+        evaluation = self._sides[side].evaluation
+        for id in evaluation.sources:
+            signature = evaluation.signatures.get(id)
+            if signature is not None and not signature.norm and not signature.nonfinite:
+                self._let_have(1 - side, evaluation.numbers.get(id))
 
     def _find_terms(self, side: int) -> None:
         """Find what is a term of a sum, or of a mean, that the other side has."""

@@ -14,6 +14,7 @@ from ...dump import Call, Step, Value
 from ...dump.across_ranks.part_grids import Grid
 from ...dump.across_ranks.part_holders import Spec, spec_of
 from ...geometry import reach
+from ...store.op_names import is_collective
 from ..ends.ends import AS_LEFT, End, Left, ends_of, phases_of_readers, starts_of_roots, wanted_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
 from ..flow.flat_memory import with_parts
@@ -206,12 +207,21 @@ class Side:
         """Return what backward differentiates, as numbers, and how far rounding moves each."""
         found = []
         for end in self.ends:
-            if end.kind == "loss":
+            if end.kind == "loss" and not self._is_means(end.value):
                 tensor = self._differentiated(self.kept, end.value)
                 if tensor is not None:
                     moved = self._differentiated(self.moved, end.value)
                     found.append((end, tensor, 0.0 if moved is None else 10 * abs(tensor - moved)))
         return found
+
+    def _is_means(self, root: Value) -> bool:
+        """Return True if backward goes on from there with what another rank sent, or it is of memory nothing wrote."""
+        start = self.step.starts.get(root.id)
+        value = None if start is None else self.rank.value_by_id(start)
+        maker = None if value is None else self.flow.maker(value)
+        while maker is not None and self.flow.is_view(maker):
+            maker = self.flow.maker(self.flow.reads(maker)[0][1])
+        return (maker is not None and is_collective(maker.op)) or self.evaluation.depends(root)
 
     def _differentiated(self, kept: Kept, root: Value) -> float | None:
         tensor, start = kept.ends.get(root.id), self.step.starts.get(root.id)
