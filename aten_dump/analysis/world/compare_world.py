@@ -103,7 +103,7 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
         side.renumber(shared, one)
     matched = Matching(sides).run()
     shares = Shares(sides, shared.numbering)
-    if matched.differs:
+    if matched.differs and (before is None or before.agreed):  # what follows from a step that differs differs
         shares.find(({}, carried.stand_ins))
     return carried, matched, shares.terms
 

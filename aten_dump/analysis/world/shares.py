@@ -201,7 +201,9 @@ def _slices(part: Rows, dim: int, blocks: Blocks) -> Iterator[tuple[int, Block]]
     """Yield where the slices of a tensor along a dimension lie in one other tensor."""
     count = part.shape[dim]
     held: dict[int, list[Block]] | None = None
-    for start in range(count if 1 < count <= _MOST_SLICES else 0):
+    if not 1 < count <= _MOST_SLICES or not blocks.may_have_slices(part, dim):
+        return
+    for start in range(count):
         found: dict[int, list[Block]] = {}
         for id, block in blocks.find(part.narrowed(dim, start, 1)):
             if block.dim == dim and (held is None or id in held):

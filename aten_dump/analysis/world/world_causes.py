@@ -48,6 +48,9 @@ class WorldCauses(Causes):
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         """Return the cause: a rank's part of a tensor from outside may be read by another op than the whole is."""
+        asked = self._with_other_arguments(cones[0].first, cones[1].first)
+        if asked is not None:
+            return self._same_op(*asked)
         for side, call in ((0, first), (1, other)):
             read = () if call is None else self._sides[side].flow.reads(call)
             odd = [(slot, value) for slot, value in read if self._is_odd_source(side, value)]
