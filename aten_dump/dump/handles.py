@@ -290,7 +290,7 @@ def _value_of(rank: Recording, id: int) -> Value:
 class Recording:
     """The calls and values of one step and rank, by id and position: what handles stand on.
 
-    `RankDump` adds what a user asks of it.
+    `RankDump` adds what a user asks of it. It has more than twenty methods: all that handles ask of it is here.
     """
 
     def __init__(self, directory: Path, step: int, rank: int, verify: bool = True) -> None:

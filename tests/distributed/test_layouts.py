@@ -58,12 +58,10 @@ def assert_agree_in_all(found: Comparison) -> None:
     (evidence,) = found.ranks
     assert evidence.together == (2, 1)
     assert evidence.level == "tensor"
-    # Every op of the one process has its counterpart, and what could be compared was.
+    # Every op is shown to be right by itself, and the ends are the same by what all of them make together.
     assert not [row for row in evidence.rows if row.status == "unmatched" and row.target is None]
-    assert evidence.count("unknown") <= 1  # the sum of two gradients that autograd made out of sight
-    compared = [row for row in evidence.rows if row.closeness is not None and row.closeness.level == "tensor"]
-    assert len(compared) > 500
-    assert {row.place.phase for row in compared} >= {"forward", "backward", "optimizer"}
+    assert evidence.count("unknown") == 0
+    assert evidence.proven == evidence.judged > 150
 
 
 def test_what_an_optimizer_makes_of_rounding_is_the_affair_of_its_step(dumps: Path) -> None:
@@ -79,27 +77,17 @@ def test_what_an_optimizer_of_shards_makes_of_rounding_is_the_affair_of_its_step
 def assert_inherited(found: Comparison) -> None:
     assert found.verdict == "within", found.answer()
     assert len(found.ranks) == 2
-    inherited = [row for row in found.ranks[1].rows if row.note == "inherited from the step before"]
-    assert any(row.closeness is not None and (row.closeness.error or 0.0) > 1e-3 for row in inherited)
 
 
-def test_what_serves_the_layout_is_listed_as_what_it_is(dumps: Path) -> None:
-    found = compare(dumps / "tp", dumps / "single")
-    rows = {row.place.op: row.note for row in found.rows if row.status == "layout"}
-    assert rows["_c10d_functional::all_reduce"] == "collectives"
-    assert rows["torch.distributed.tensor._redistribute.Redistribute"] == "calls of torch.distributed that move data"
-    inner = [row for row in found.rows if row.status == "layout" and row.place.op == "aten::addmm"]
-    assert inner
-    assert all("in Aten.addmm." in row.note for row in inner)
-    assert "calls are part of the parallel layout" in found.answer()
+def test_collectives_are_ops_as_any_other(dumps: Path) -> None:
+    (evidence,) = compare(dumps / "tp", dumps / "single").ranks
+    assert any(call.op == "_c10d_functional::all_reduce" for call in open_dump(dumps / "tp").step(0).rank(0).calls)
+    assert not evidence.unproven
 
 
 @pytest.mark.slow
 def test_a_loss_whose_classes_are_divided_agrees_with_one_process(more: Path) -> None:
-    found = compare(more / "tp.classes", more / "single.classes")
-    assert_agree(found)
-    notes = {row.place.op: row.note for row in found.rows if "loss_parallel" in row.note}
-    assert notes.keys() == {"aten::nll_loss_backward", "aten::_log_softmax_backward_data"}
+    assert_agree(compare(more / "tp.classes", more / "single.classes"))
 
 
 def test_the_node_of_a_redistribution_belongs_to_its_call(dumps: Path) -> None:
@@ -130,19 +118,19 @@ def test_statistics_of_shards_are_put_together(more: Path) -> None:
 
 
 FAULTS = {
-    "fsdp.weight": ("source", "Aten.t.", "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0"),
-    "tp.norm": ("source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
-    "tp.gelu": ("op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
-    "tp.addmm": ("op", "Aten.addmm.", "rank 1 computed it wrong"),
-    "ddp.unreduced": ("moved", "Distributed.allreduce_.0", "as if this had reduced nothing"),
-    "tp.wait": ("moved", "Distributed.all_reduce.2.backward", "that of rank 1 is compared"),
+    "fsdp.weight": ("source", "Custom.all_gather_copy_in.", "on rank 1: it reads other contents"),
+    "tp.norm": ("source", "Aten.native_layer_norm.0", "on rank 1: it reads other contents of blocks.0.norm.weight"),
+    "tp.gelu": ("op", "Aten.gelu.0.forward", "on rank 1: its result is wrong for its inputs"),
+    "tp.addmm": ("op", "Aten.addmm.", "on rank 1: its result is wrong for its inputs"),
+    "ddp.unreduced": ("gradient", "Aten.add_.", "a term of the sum over ranks, which nothing has reduced"),
+    "tp.wait": ("op", "Distributed.wait_tensor.3.backward", "on rank 1: its result is wrong for its inputs"),
 }
 MORE_FAULTS = {
-    "tp.weight": ("source", "Aten.t.", "96 of 96 elements of rank 1 differ (relative L2 0.02), those of rank 0 agree"),
-    "ddp.norm": ("source", "Aten.native_layer_norm.0", "the replicas are not equal: that of rank 1 is compared"),
-    "fsdp.gelu": ("op", "Aten.gelu.0.forward", "rank 1 computed it wrong"),
-    "tp.nan": ("nonfinite", "Aten.add.0.forward", "the replicas are not equal: that of rank 1 is compared"),
-    "tp.cat": ("op", "Aten.cat.", "rank 1 computed it wrong"),
+    "tp.weight": ("source", "Aten.t.", "on rank 1: it reads other contents"),
+    "ddp.norm": ("source", "Aten.native_layer_norm.0", "on rank 1: it reads other contents"),
+    "fsdp.gelu": ("op", "Aten.gelu.0.forward", "on rank 1: its result is wrong for its inputs"),
+    "tp.nan": ("nonfinite", "Aten.add.0.forward", "on rank 1"),
+    "tp.cat": ("op", "Aten.cat.", "on rank 1: its result is wrong for its inputs"),
 }
 
 
@@ -170,10 +158,7 @@ def assert_first_cause(found: Comparison, fault: str, kind: str, call: str, said
     assert said in found.answer().splitlines()[0]
     if fault == "tp.addmm":
         assert found.cause.row.place.module == "blocks.0.down", "a term of a sum over ranks"
-    if fault.endswith(".norm"):
-        (evidence,) = found.ranks
-        assert "on rank 1: relative L2 0.02, greatest difference 0.02 at [0]" in evidence.replicas[0]
-        assert f"replicas differ: {evidence.replicas[0]}" in found.answer()
+    assert found.cause.row.place.rank == 1
 
 
 def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
@@ -181,19 +166,12 @@ def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
     assert found.verdict == "different"
     assert found.cause is not None
     assert found.cause.row.place.op == "aten::add.Tensor", "the first op that takes a term for the sum"
-    assert "is a reduction missing" in found.cause.text
 
 
 @needs_fsdp_on_cpu
-def test_a_shuffled_batch_is_not_compared_and_its_gradients_are(dumps: Path) -> None:
+def test_a_shuffled_batch_has_the_same_gradients(dumps: Path) -> None:
     found = compare(dumps / "fsdp.shuffled", dumps / "single")
     assert_agree(found)
-    unknown = {row.place.call for row in found.rows if row.status == "unknown"}
-    assert {"Aten.gelu.0.forward", "Module.blocks.0.0.forward"} <= unknown
-    steps = [row for row in found.rows if row.place.op == "aten::add_.Tensor" and row.slot == "input.1"]
-    assert len(steps) > 10
-    assert {row.status for row in steps} <= {"same", "within"}
-    assert "--batch-shard" in found.answer()
     insisted = compare(dumps / "fsdp.shuffled", dumps / "single", batch_shard=0)
     assert insisted.verdict == "different"
     assert_agree(compare(dumps / "fsdp", dumps / "single", batch_shard=0))
@@ -212,7 +190,7 @@ def test_the_command_line(dumps: Path) -> None:
     ran = CliRunner().invoke(command, [str(dumps / "tp.gelu"), str(dumps / "single"), "--together"])
     assert ran.exit_code == 1
     first = ran.output.splitlines()[0]
-    assert first.startswith("The dumps differ. First cause: Aten.gelu.0.forward (baseline Aten.gelu.0.forward)")
+    assert first.startswith("The dumps differ. First cause: Aten.gelu.0.forward")
     assert "step 0, 2 ranks against 1:" in ran.output
     both = CliRunner().invoke(command, [str(dumps / "tp"), str(dumps / "single"), "--rank", "0", "--batch-shard", "0"])
     assert both.exit_code != 0
@@ -220,15 +198,11 @@ def test_the_command_line(dumps: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "unknown"),
-    [
-        ("tp4", 0),
-        *(pytest.param(*one, marks=needs_fsdp_on_cpu) for one in (("hsdp", 0), ("fsdp_tp", 400), ("fsdp_sp", 400))),
-    ],
+    "layout", ["tp4", *(pytest.param(one, marks=needs_fsdp_on_cpu) for one in ("hsdp", "fsdp_tp", "fsdp_sp"))]
 )
-def test_four_ranks(tmp_path_factory: pytest.TempPathFactory, layout: str, unknown: int) -> None:
+def test_four_ranks(tmp_path_factory: pytest.TempPathFactory, layout: str) -> None:
     folder = launch_once("meshes", tmp_path_factory, MODULE, ranks=4).folder
     found = compare(folder / layout, folder / "single")
     assert_agree(found)
     assert found.ranks[0].together == (4, 1)
-    assert found.ranks[0].count("unknown") <= unknown  # activations that are divided in two ways
+    assert found.ranks[0].count("unknown") == 0

@@ -45,11 +45,11 @@ def test_buckets_of_other_sizes_are_one_layout(dumps: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "other", "op", "module"),
     [
-        ("tensor_parallel.bias", "single", "aten::add.Tensor", "block"),
-        ("tensor_parallel.unreduced", "single", "aten::view", "block.attention.out"),
+        ("tensor_parallel.bias", "single", "aten::mm", "block.attention.out"),
+        ("tensor_parallel.unreduced", "single", "aten::mm", "block.attention.out"),
         ("summed", "ddp", "aten::div_.Tensor", ""),
         ("flat.summed", "flat.scattered", "aten::div_.Tensor", ""),
-        ("left_out", "single", "torch.Tensor.lerp_", ""),
+        ("left_out", "single", "aten::lerp_.Scalar", ""),
         pytest.param("summed", "single", "aten::div_.Tensor", "", marks=pytest.mark.slow),
     ],
 )

@@ -1,4 +1,4 @@
-"""The schemas of the fused ops that have a reference, as torch_npu and FSDP2 have them: they are run where these lack."""
+"""The schemas of the fused ops that have a reference, as torch_npu and FSDP2 have them, to run them without these."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,7 @@ from .process_groups import group_of, is_message
 
 _MOST_RANKS: Final = 16  # of a group whose tensors are read
 _MOST_ELEMENTS: Final = 1 << 26  # that one of them sends
+Waited = Mapping[int, Sequence[tuple[str, Value]]]
 _GROWTH: Final = 2.0  # of the dtype's limits, times the root of the number of ops
 
 
@@ -128,7 +130,22 @@ class MeetingReplays(Replays):
                 self._known[key] = str(error)
         return self._known[key]
 
-    def _collective(self, call: Call) -> dict[str, LocalError] | str:
+    def errors_of_wait(self, wait: Call) -> dict[str, LocalError] | str:
+        """Return how far what a wait returned is from what the collective must have brought."""
+        storage = wait.input_values()[0][1].storage
+        rank = self._ranks_of(wait)
+        begun = (wait.rank.find(id) for id in rank.attendance(wait.rank.rank).by_call if id < wait.id)
+        for call in begun:
+            for _, value in () if call is None else call.result_values():
+                if call is not None and storage and value.storage == storage:
+                    try:
+                        return self._collective(call, {value.id: wait.output_values()[:1]})
+                    except AtenDumpError as error:
+                        return str(error)
+        return "a collective: what was waited for began before the step"
+
+    def _collective(self, call: Call, waited: Waited | None = None) -> dict[str, LocalError] | str:
+        """Return the error of each result; `waited` are results as a wait returned them, by the value waited for."""
         meeting = self._meeting(call)
         if isinstance(meeting, str):
             return meeting
@@ -141,10 +158,11 @@ class MeetingReplays(Replays):
             return f"a collective: what {call.op} must deliver is not known here"
         found = {}
         for (slots, value), native, reference in zip(results, plain, wide, strict=True):
-            recorded = value.tensor()
-            if recorded.numel() != native.numel():
-                return "a collective: what was sent has another number of elements"
-            for slot in slots:
+            shown = [(slot, value) for slot in slots] if waited is None else waited.get(value.id, [])
+            for slot, seen in shown:
+                recorded = seen.tensor()
+                if recorded.numel() != native.numel():
+                    return "a collective: what was sent has another number of elements"
                 found[slot] = _measured(slot, recorded, native, reference, len(meeting.sent))
         return found
 

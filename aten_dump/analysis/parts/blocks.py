@@ -127,9 +127,7 @@ class Blocks:
         """
         if not part.norm:
             return []
-        windows = self._by_shape.get(part.shape)
-        if windows is None:
-            windows = self._by_shape[part.shape] = _windows(part.shape, self._wholes)
+        windows = self._of_shape(part.shape)
         allowed = 2 * TOLERANCE * part.norm + noise + _SMALLEST
         if noise > part.norm * TOLERANCE:  # beside what is larger, the norms of such blocks have no digits
             allowed += _CANCELLED * max((whole.norm for whole in self._wholes.values()), default=0.0)
@@ -143,6 +141,20 @@ class Blocks:
             if whole.has(wanted, _SPREAD * (TOLERANCE * part.norm + noise), block):
                 found.append((number, block))
         return found
+
+    def may_have_slices(self, part: Rows, dim: int) -> bool:
+        """Return True if for each slice along a dimension there is a block of its norm."""
+        norms = part.norms(dim, 1)
+        norms = norms[norms > 0]
+        known = self._of_shape((*part.shape[:dim], 1, *part.shape[dim + 1 :])).norms
+        allowed = 2 * TOLERANCE * norms + _SMALLEST
+        return bool((torch.searchsorted(known, norms - allowed) < torch.searchsorted(known, norms + allowed)).all())
+
+    def _of_shape(self, shape: tuple[int, ...]) -> _Windows:
+        windows = self._by_shape.get(shape)
+        if windows is None:
+            windows = self._by_shape[shape] = _windows(shape, self._wholes)
+        return windows
 
 
 class _Windows(NamedTuple):

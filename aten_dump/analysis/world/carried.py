@@ -8,7 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +19,7 @@ from ...dump import Value
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..rerun.run_region import start_tensors
-from ..sources.stand_ins import Contents, Recorded, roles, sources_in
+from ..sources.stand_ins import Contents, Recorded, sources_in
 from .groups import Group, Match, Ways, norm
 from .side import Side
 
@@ -122,13 +122,29 @@ def _by_role(side: Side, chosen: set[int]) -> dict[Hashable, Group]:
     """Return some sources of a side by where each rank reads them first."""
     found: dict[Hashable, Group] = defaultdict(lambda: Group(""))
     for number, rank in side.rank.ranks.items():
-        for own, role in roles(DataFlow(rank, "aten", wrapped=False)).items():
+        for own, role in _roles(DataFlow(rank, "aten", wrapped=False)):
             value = side.rank.value_by_id(side.rank.value_on(number, own))
             tensors = _tensors({number: value}) if value.id in chosen else None
             if tensors is not None:
                 found[role].values[number] = value
                 found[role].now |= tensors
     return found
+
+
+def _roles(flow: DataFlow) -> Iterator[tuple[int, Hashable]]:
+    """Yield sources, by id, with where each is read first; of memory that is seen in several shapes the first.
+
+    A shard may be gathered in a row before the optimizer reads it as it is, where the other side reads it at once.
+    """
+    counts: Counter[Hashable] = Counter()
+    seen: set[int] = set()
+    for call in flow.calls():
+        for slot, value in flow.reads(call):
+            if flow.maker(value) is None and (value.storage or -value.id) not in seen:
+                seen.add(value.storage or -value.id)
+                role = call.module, call.phase, call.op, slot
+                yield value.id, (*role, counts[role])
+                counts[role] += 1
 
 
 def _tensors(values: Mapping[int, Value]) -> dict[int, Tensor] | None:

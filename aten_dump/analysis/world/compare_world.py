@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...dump import Call, open_dump
+from ...store.op_names import WAIT_TENSOR, is_collective
 from ..evaluation.evaluation import JITTER, Shared
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, RankEvidence
@@ -25,9 +26,8 @@ from ..explanation.rank_verdict import RankVerdict, counts_of
 from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.call_keys import normal_module
 from ..pairing.user_mapping import Mapping, found_modules
-from ..rerun.op_errors import OwnError
 from ..rerun.rounding_error import LocalError
-from ..sources.stand_ins import Sources
+from ..sources.stand_ins import Recorded, Sources
 from ..tasks import Task, incomplete, pair_calls
 from .carried import Carried, Carrying
 from .groups import Match
@@ -68,11 +68,13 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
     verdict.run()
     ranks = sides[0].rank, sides[1].rank
     findings = [_with_ranks(finding, ranks) for finding in verdict.findings]
+    findings = [finding for finding in findings if not _is_inherited(finding, sides, before)]
+    unknown = () if findings or not verdict.findings else (f"what step {task.step} began with",)
     findings, told = explained(ranks, pairs, verdict.rows, findings, whole=True)
     modules = found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs])
     judged = [call for call in sides[0].flow.calls() if sides[0].flow.results(call)]
     unproven = [call.name for call in judged if call.id in evaluations[0].unproven and not verdict.is_met(call)]
-    parts: dict[str, Any] = {**counts_of(verdict.rows, pairs), "unknown_ends": verdict.unknown_ends}
+    parts: dict[str, Any] = {**counts_of(verdict.rows, pairs), "unknown_ends": (*verdict.unknown_ends, *unknown)}
     evidence = RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(ranks[0].calls), len(ranks[1].calls)), rows=tuple(verdict.rows), findings=tuple(findings),
@@ -101,7 +103,7 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
         side.renumber(shared, one)
     matched = Matching(sides).run()
     shares = Shares(sides, shared.numbering)
-    if matched.differs:
+    if matched.differs and (before is None or before.agreed):  # what follows from a step that differs differs
         shares.find(({}, carried.stand_ins))
     return carried, matched, shares.terms
 
@@ -137,13 +139,11 @@ def _computing(side: Side, call: Call) -> Call:
 class RankedReplays(MeetingReplays):
     """Replays of calls of joined ranks: collectives are looked up on their ranks."""
 
-    def local_errors(self, target: Call, baseline: Call) -> dict[str, OwnError] | str:
-        return super().local_errors(target, baseline)
-
     def errors(self, call: Call) -> dict[str, LocalError] | str:
-        rank = call.rank
-        is_met = isinstance(rank, JoinedRank) and call.id in rank.meetings
-        return super().errors(origin_of(call) if is_met else call)
+        origin = origin_of(call)
+        if call.op == WAIT_TENSOR:
+            return self.errors_of_wait(origin)
+        return super().errors(origin if is_collective(call.op) else call)
 
 
 class WorldVerdict(RankVerdict):
@@ -157,8 +157,27 @@ class WorldVerdict(RankVerdict):
     def _is_far_apart(self) -> bool:
         return False  # its ends are pieces
 
+    def _of_pair(self, pair: Pair) -> None:
+        """Add rows of a pair of Python calls where both return as much: shares of it say nothing."""
+        theirs = dict(pair.baseline.output_values())
+        if all(theirs[slot].shape == value.shape for slot, value in pair.target.output_values() if slot in theirs):
+            super()._of_pair(pair)
+
     def _lean(self, call: Call, maker: Call) -> None:
         """All ranks are here: nothing rests on others."""
+
+
+def _is_inherited(finding: Finding, sides: Sides, before: WorldBefore | None) -> bool:
+    """Return True if a finding is about what the step before, which agreed, left: nobody knows what stands for it."""
+    if before is None or not before.agreed or finding.kind != "source":
+        return False
+    side = 0 if finding.row.target is not None else 1
+    call = sides[side].rank.call(finding.row.place.id)
+    value = dict(call.input_values()).get(finding.row.slot)
+    recorded = Recorded()
+    wanted = None if value is None else recorded.contents(value)
+    others = (v for v in before.sides[side].rank.values if value is not None and v.numel == value.numel)
+    return wanted is not None and any(recorded.contents(v) == wanted for v in others if not (v.undefined or v.opaque))
 
 
 def _with_ranks(finding: Finding, ranks: tuple[JoinedRank, JoinedRank]) -> Finding:

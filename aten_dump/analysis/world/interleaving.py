@@ -2,8 +2,9 @@
 
 Theory of operation
     The rank that is least far on runs its next call, so that calls of one place stand near each other. At a transfer a
-    rank waits until all ranks that take part have come there; a message is there once it was sent. Where all ranks wait (each posts a receive before it
-    sends), they run on past what they wait for, until a call looks at the memory that is to come.
+    rank waits until all ranks that take part have come there; a message is there once it was sent. Where all ranks wait
+    (each posts a receive before it sends), they run on past what they wait for, until a call looks at the memory that
+    is to come.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Interleaving:
         self._ranks = {number: _Rank(rank) for number, rank in ranks.items()}
         self._find()
         self._posted: set[At] = set()
-        while any(rank.left for rank in self._ranks.values()):
+        while any(rank.left or rank.waiting for rank in self._ranks.values()):
             if not self._advance(eager=False) and not self._advance(eager=True):
                 self._give_up()
 
@@ -66,7 +67,8 @@ class Interleaving:
             if call is not None:
                 self._run(number, rank, call)
                 return True
-        return any([self._settle_all(number, rank) for number, rank in self._ranks.items()])
+        settled = [self._settle_all(number, rank) for number, rank in self._ranks.items()]
+        return any(settled)
 
     def _run(self, number: int, rank: _Rank, call: int) -> None:
         at = number, call
@@ -100,7 +102,8 @@ class Interleaving:
         for number, rank in self._ranks.items():
             for id in list(rank.waiting):
                 self.order.append((number, id))
-                for at in self.meetings[number, id].calls:
+                meeting = self.meetings.get((number, id))
+                for at in () if meeting is None else meeting.calls:
                     self.meetings.pop(at, None)
                 del rank.waiting[id]
 

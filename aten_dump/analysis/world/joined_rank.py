@@ -18,8 +18,8 @@ from ...dump import Call, RankDump
 from ...dump.index.source import Source
 from ...dump.index.tables import Tables
 from ...store import records as r
-from ...store.argument_trees import slots, with_leaves
-from ...store.op_names import read_inputs
+from ...store.argument_trees import input_ids, result_ids, slots, with_leaves
+from ...store.op_names import WAIT_TENSOR, read_inputs
 from ...store.records import TREE_VALUE, Tree
 from ..flow.flat_memory import RankWithParts
 from .interleaving import At, Interleaving
@@ -113,6 +113,7 @@ class JoinedRank(RankWithParts):
         self.meetings = {
             self._ids[at]: tuple(self._ids[one] for one in meeting.calls) for at, meeting in found.meetings.items()
         }
+        self._brought = set(_brought(ranks, found.meetings))
         places = enumerate(ranks.values())
         self.parts = {
             place * self.spread + id: tuple(place * self.spread + part for part in parts)
@@ -137,15 +138,17 @@ class JoinedRank(RankWithParts):
             call_id = self._numbering(number)
             for record in _records_of(rank.tables):
                 kind = record[0]
-                changed = {name: move(getattr(record, name)) for name in _REFERENCES.get(kind, ())}
+                changed: dict[str, Any] = {name: move(getattr(record, name)) for name in _REFERENCES.get(kind, ())}
                 changed |= {name: call_id(getattr(record, name)) for name in _OF_CALLS.get(kind, ())}
                 if isinstance(record, r.Call):
                     changed |= _trees(record, move) | {"thread": record.thread + place * _THREADS}
                 elif isinstance(record, r.Value):
                     changed["extra"] = _extra(record.extra, move)
+                    if (number, *_moment(record)) in self._brought:
+                        changed["flags"] = record.flags & ~r.UNDEFINED  # be it that the program never waited for it
                 elif isinstance(record, r.Gradient) and place:
                     changed["name"] = named_on(record.name, number)
-                yield record._replace(**changed)  # type: ignore[attr-defined]
+                yield record._replace(**changed)
 
     def _numbering(self, number: int) -> Callable[[int], int]:
         return lambda id: self._ids.get((number, id), 0)
@@ -196,6 +199,28 @@ def origin_of(call: Call) -> Call:
     """Return a call as its rank recorded it; a call of one rank is that already."""
     rank = call.rank
     return rank.origin(call.id) if isinstance(rank, JoinedRank) else call
+
+
+def _brought(ranks: Mapping[int, RankDump], meetings: Iterable[At]) -> Iterator[tuple[int, int, int]]:
+    """Yield rank, storage and version of what transfers bring, also as it was seen before the program waited for it."""
+    storages: set[tuple[int, int]] = set()
+    for number, id in meetings:
+        for value in result_ids(ranks[number].call(id).record):
+            moment = _moment(ranks[number].tables.values[value])
+            storages.add((number, moment[0]))
+            yield (number, *moment)
+    for number, rank in ranks.items():
+        waits = {op.id for op in rank.tables.ops.records() if op.op == WAIT_TENSOR}
+        for call in rank.tables.calls if waits else ():
+            for value in input_ids(call) if call.op in waits else ():
+                moment = _moment(rank.tables.values[value])
+                if moment[0] and (number, moment[0]) in storages:
+                    yield (number, *moment)
+
+
+def _moment(value: r.Value) -> tuple[int, int]:
+    """Return a storage and its version; of what has no storage something of its own."""
+    return (value.storage, value.version) if value.storage else (0, value.id)
 
 
 def _most(rank: RankDump) -> int:

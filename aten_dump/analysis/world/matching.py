@@ -1,9 +1,9 @@
 """Which ends of one side's ranks together are which of the other's.
 
 Theory of operation
-    Gradients belong together by name; of each the pieces on all ranks must make up the same tensor on both sides. Memory
-    that the step changed belongs together if it began and ended as the same tensor, arranged in the same way. Losses
-    are numbers: each rank's, or each micro-batch's, is of its own samples, so their mean or their sum counts.
+    Gradients belong together by name; of each the pieces on all ranks must make up the same tensor on both sides.
+    Memory that the step changed belongs together if it began and ended as the same tensor, arranged in the same way.
+    Losses are numbers: each rank's, or each micro-batch's, is of its own samples, so their mean or their sum counts.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Matching:
 
     def _named(self, kind: str) -> None:
         ours, theirs = (side.groups(kind) for side in self._sides)
-        for groups, other in ((ours, self._sides[1]), (theirs, self._sides[0])) if kind == "gradient" else ():
-            for name in groups.keys() & other.means:
+        for groups, against in ((ours, self._sides[1]), (theirs, self._sides[0])) if kind == "gradient" else ():
+            for name in groups.keys() & against.means:
                 self._found.means.append(name)
                 del groups[name]
         for name in ours.keys() & theirs.keys():

@@ -2,7 +2,7 @@
 
 Theory of operation
     Both sides are evaluated once more, and each value without a counterpart is looked for in the other side: as a block
-    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, be it multiplied
+    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, also multiplied
     (a rank's loss is a mean of its own samples), or as a term of a sum over all ranks. What is found, and what is
     covered by what is found, has its counterpart there.
 """
@@ -27,6 +27,7 @@ from .side import Side
 
 _Beside = tuple[int, tuple[int, ...]]
 _MOST_SLICES: Final = 256
+_MOST_FLAT: Final = 1 << 16  # elements of a tensor in which flat pieces are looked for
 _MOST_TERM: Final = 1 << 22  # elements of a value that is added up over ranks
 
 
@@ -46,6 +47,7 @@ class Shares:
         self._numbering = numbering
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
         self._turned: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with the last two dimensions exchanged
+        self._flat: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # in a row
         self._terms: tuple[dict[object, _Terms], dict[object, _Terms]] = ({}, {})
         counts = {len(side.rank.ranks) for side in sides} | {max(1, len(side.losses())) for side in sides}
         counts |= {one // other for one in counts for other in counts if one % other == 0}
@@ -60,18 +62,28 @@ class Shares:
             again.watch_all = partial(self._watch, side)
             again.run()
         for side in (0, 1):
+            self._find_zeros(side)
             self._find_terms(side)
         self._find_blocks()
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def _watch(self, side: int, value: Value, tensor: Tensor) -> None:
-        if value.id in self._rows[side] or not can_be_block(tensor) or not self._is_odd(side, value):
+        is_source = self._sides[side].flow.maker(value) is None
+        is_odd = self._is_odd(side, value)
+        if value.id in self._rows[side] or not can_be_block(tensor) or not (is_odd or is_source):
             return
         self._rows[side][value.id] = Rows(tensor)
         if tensor.dim() > 1:
             self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
-        if tensor.is_floating_point() and tensor.numel() <= _MOST_TERM and len(self._sides[side].rank.ranks) > 1:
+        if tensor.numel() <= _MOST_FLAT:
+            self._flat[side][value.id] = Rows(tensor.reshape(-1)) if tensor.dim() > 1 else self._rows[side][value.id]
+        if (
+            is_odd
+            and tensor.is_floating_point()
+            and tensor.numel() <= _MOST_TERM
+            and len(self._sides[side].rank.ranks) > 1
+        ):
             self._add_term(side, value, tensor)
 
     def _add_term(self, side: int, value: Value, tensor: Tensor) -> None:
@@ -108,11 +120,20 @@ class Shares:
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
+    def _find_zeros(self, side: int) -> None:
+        """Let the other side have zeros that a side begins with: they are a share of any zeros."""
+        evaluation = self._sides[side].evaluation
+        for id in evaluation.sources:
+            signature = evaluation.signatures.get(id)
+            if signature is not None and not signature.norm and not signature.nonfinite:
+                self._let_have(1 - side, evaluation.numbers.get(id))
+
     def _find_terms(self, side: int) -> None:
         """Find what is a term of a sum, or of a mean, that the other side has."""
         rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
         for terms in self._terms[side].values():
-            if len(terms.values) == len(rank.ranks):
+            numbers = {self._sides[side].evaluation.numbers.get(id) for id in terms.values}
+            if len(terms.values) == len(rank.ranks) and len(numbers) > 1:  # replicas are no terms
                 for scale in self._scales:
                     number = self._numbering.find(sign(terms.total * scale))
                     if number is not None and number in other.holders:
@@ -125,8 +146,8 @@ class Shares:
     def _find_blocks(self) -> None:
         covered: tuple[dict[tuple[int, float], list[Block]], ...] = (defaultdict(list), defaultdict(list))
         parts: list[tuple[int, Value]] = []
-        for turned in (False, True):
-            rows = self._turned if turned else self._rows
+        for rows in (self._rows, self._turned, self._flat):
+            turned = rows is self._turned
             blocks = Blocks(rows[0]), Blocks(rows[1])
             for side in (0, 1):
                 shapes = {one.shape for one in rows[1 - side].values()}
@@ -168,7 +189,8 @@ class Shares:
             part = own if scale == 1 else own.scaled(scale)
             for dim in range(len(own.shape) - 1):
                 if (dim, _beside(part.shape, dim)) in likely:
-                    yield from ((id, scale, block) for id, block in _slices(part, dim, blocks))
+                    found = list(_slices(part, dim, blocks))
+                    yield from ((id, scale, b) for id, b in found if scale == 1 or b.size > own.shape[dim])
 
     def _let_have(self, side: int, number: int | None) -> None:
         if number is not None:
@@ -179,7 +201,9 @@ def _slices(part: Rows, dim: int, blocks: Blocks) -> Iterator[tuple[int, Block]]
     """Yield where the slices of a tensor along a dimension lie in one other tensor."""
     count = part.shape[dim]
     held: dict[int, list[Block]] | None = None
-    for start in range(count if 1 < count <= _MOST_SLICES else 0):
+    if not 1 < count <= _MOST_SLICES or not blocks.may_have_slices(part, dim):
+        return
+    for start in range(count):
         found: dict[int, list[Block]] = {}
         for id, block in blocks.find(part.narrowed(dim, start, 1)):
             if block.dim == dim and (held is None or id in held):

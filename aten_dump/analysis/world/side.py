@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ...dump import Call, Step, Value
 from ...dump.across_ranks.part_grids import Grid
-from ...dump.across_ranks.part_holders import spec_of
+from ...dump.across_ranks.part_holders import Spec, spec_of
 from ...geometry import reach
+from ...store.op_names import is_collective
 from ..ends.ends import AS_LEFT, End, Left, ends_of, phases_of_readers, starts_of_roots, wanted_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
 from ..flow.flat_memory import with_parts
@@ -153,21 +154,21 @@ class Side:
         for group in groups.values():
             grids: dict[tuple[int, ...], Grid] = {}
             for value in group.values.values():
-                spec = self._specs.get((value.storage, *value.shape))
+                spec = self._specs.get((value.storage, tuple(value.shape)))
                 if spec is not None:
                     grids[spec.ranks] = Grid(spec.mesh, spec.ranks, spec.placements)
             group.grids = tuple(grids.values())
 
     @cached_property
-    def _specs(self):  # type: ignore[no-untyped-def]
+    def _specs(self) -> dict[tuple[int, tuple[int, ...]], Spec]:
         """Mesh and placements of the distributed tensors, by the memory of what holds their elements."""
-        found = {}
+        found: dict[tuple[int, tuple[int, ...]], Spec] = {}
         values = self.rank.tables.values
         for record in values.records():
             spec = spec_of(record.extra)
             local = values.find((record.extra or {}).get("local", 0))
             if spec is not None and local is not None:
-                found[(local.storage, *local.shape)] = spec
+                found[local.storage, tuple(local.shape)] = spec
         return found
 
     def left_groups(self) -> list[Group]:
@@ -206,12 +207,21 @@ class Side:
         """Return what backward differentiates, as numbers, and how far rounding moves each."""
         found = []
         for end in self.ends:
-            if end.kind == "loss":
+            if end.kind == "loss" and not self._is_means(end.value):
                 tensor = self._differentiated(self.kept, end.value)
                 if tensor is not None:
                     moved = self._differentiated(self.moved, end.value)
                     found.append((end, tensor, 0.0 if moved is None else 10 * abs(tensor - moved)))
         return found
+
+    def _is_means(self, root: Value) -> bool:
+        """Return True if backward goes on from there with what another rank sent, or it is of memory nothing wrote."""
+        start = self.step.starts.get(root.id)
+        value = None if start is None else self.rank.value_by_id(start)
+        maker = None if value is None else self.flow.maker(value)
+        while maker is not None and self.flow.is_view(maker):
+            maker = self.flow.maker(self.flow.reads(maker)[0][1])
+        return (maker is not None and is_collective(maker.op)) or self.evaluation.depends(root)
 
     def _differentiated(self, kept: Kept, root: Value) -> float | None:
         tensor, start = kept.ends.get(root.id), self.step.starts.get(root.id)

@@ -49,12 +49,13 @@ class JoinedTransfers:
         group = group_of(call)
         if group is None:
             raise ReplayError("a collective of an unknown group")
-        is_message = len(calls) == 2 and not name_of(calls[1]).startswith(("all", "reduce", "broadcast", "_all"))
+        is_message = any(name_of(one).startswith(("send", "recv")) for one in calls)
         found: Brought = {}
         numbers = [self._rank.number_of(one.id) for one in calls]
         splits = tuple(input_splits_of(one) for one in calls)
         for place, one in enumerate(calls):
-            if is_message and name_of(one).startswith(("send", "recv")):
+            results: list[torch.Tensor] | None
+            if is_message:
                 results = sent[0] if place else []
             else:
                 root = root_of(one, group)

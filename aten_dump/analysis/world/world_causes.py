@@ -33,20 +33,24 @@ class WorldCauses(Causes):
     def _unreduced(self, side: int, end: End) -> Cause:
         """Return the cause where a rank goes on with its own gradient."""
         flow = self._sides[side].flow
-        call = next((call for call in flow.calls() if self._takes(side, call, end.value)), None)
-        made = flow.maker(end.value)
-        named = call or made or next(flow.calls())
+        readers = [call for call in flow.calls() if self._takes(side, call, end.value)]
+        made = [call for call in (flow.maker(end.value),) if call is not None]
+        named = next(iter([*(call for call in readers if call.phase == "optimizer"), *readers, *made, *flow.calls()]))
         name = end.name.removesuffix(AS_LEFT)
         text = f"{name} is this rank's own gradient, a term of the sum over ranks, which nothing has reduced"
         text += "" if side == 0 else f" in the {SIDES[side]}"
         return Cause("gradient", None if side else named, named if side else None, text)
 
     def _takes(self, side: int, call: Call, value: Value) -> bool:
-        read = self._sides[side].flow.reads(call)
+        flow = self._sides[side].flow
+        read = () if flow.is_view(call) else flow.reads(call)
         return any((v.storage, v.version) == (value.storage, value.version) for _, v in read if v.storage)
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         """Return the cause: a rank's part of a tensor from outside may be read by another op than the whole is."""
+        asked = self._with_other_arguments(cones[0].first, cones[1].first)
+        if asked is not None:
+            return self._same_op(*asked)
         for side, call in ((0, first), (1, other)):
             read = () if call is None else self._sides[side].flow.reads(call)
             odd = [(slot, value) for slot, value in read if self._is_odd_source(side, value)]
