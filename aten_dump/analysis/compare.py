@@ -68,7 +68,7 @@ def compare(
         replay: measure noise floors by float64 replays.
         data: read tensors; False compares hashes and statistics only.
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
-        batch_shard: each rank of one dump took a consecutive slice of the other's batch along this dimension.
+        batch_shard: puts the ranks together; how they share a batch is found, whatever number is given.
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         precision_budget: how far a loss, a gradient or an output may be from what float64 makes of the same sources, as
             a relative L2 distance, before lost precision is a difference; None takes 0.1.
@@ -80,21 +80,28 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    options = replay, data, batch_shard
-    settings = Settings(_mapping(mapping), make_rules(rules), *options, allowed_patterns(allow_ops), precision_budget)
-    if precision_budget is not None:
-        if not precision_budget > 0:
-            raise ConfigError(f"precision_budget is {precision_budget!r}; allowed: a number above 0, such as 0.1")
-        if control is not None or settings.rules or not (replay and data) or together or batch_shard is not None:
-            raise ConfigError(
-                "precision_budget is for steps that are evaluated; with a control, rules or ranks put together, and "
-                "without replay or data, values are compared by their distance: leave one of both out"
-            )
-    if rank is not None and (together or batch_shard is not None):
-        raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
+    how = replay, data, allowed_patterns(allow_ops), precision_budget
+    settings = Settings(_mapping(mapping), make_rules(rules), *how)
+    together = True if batch_shard is not None and together is None else together
+    _check(settings, has_control=control is not None, together=bool(together), names_rank=rank is not None)
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
-    plan.fill(step, rank, batch_shard is not None if together is None else together, together is None)
+    plan.fill(step, rank, bool(together), together is None)
     return plan.run(executor, progress, _lost(one, other) if step is None and rank is None else ())
+
+
+def _check(settings: Settings, *, has_control: bool, together: bool, names_rank: bool) -> None:
+    """Refuse options that exclude each other."""
+    budget = settings.precision_budget
+    if budget is not None and not budget > 0:
+        raise ConfigError(f"precision_budget is {budget!r}; allowed: a number above 0, such as 0.1")
+    is_evaluated = not (has_control or settings.rules or together) and settings.replay and settings.data
+    if budget is not None and not is_evaluated:
+        raise ConfigError(
+            "precision_budget is for steps that are evaluated; with a control, rules or ranks put together, and "
+            "without replay or data, values are compared by their distance: leave one of both out"
+        )
+    if together and names_rank:
+        raise ConfigError("ranks are put together (together, batch_shard), or one is named (rank): give one of both")
 
 
 class _Plan:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..dump import RankDump, open_dump
+from ..dump import RankDump, Step, open_dump
 from ..store.damage_seen import damage_seen
 from .by_distance.rank_evidence import compare_by_distance, of_what_is_whole
 from .evaluation.evaluation import Evaluation
@@ -98,12 +98,27 @@ def _of_world(task: Task, state: _Before) -> RankEvidence:
 
 def _of_ranks_apart(task: Task) -> RankEvidence:
     """Return the evidence of ranks in unlike layouts that cannot be evaluated: nobody knows whether they agree."""
-    ranks = open_dump(task.target).step(task.steps[0]).ranks, open_dump(task.baseline).step(task.steps[1]).ranks
+    steps = open_dump(task.target).step(task.steps[0]), open_dump(task.baseline).step(task.steps[1])
+    missing = [text for step, side in zip(steps, ("target", "baseline"), strict=True) if (text := _missing(step, side))]
     return RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         level="none", levels={}, calls=(0, 0), pairs={}, rows=(), findings=(), modules={}, paired={},
-        together=(len(ranks[0]), len(ranks[1])), incomplete=True, not_whole=(_RANKS_APART,),
+        together=(len(steps[0].ranks), len(steps[1].ranks)), incomplete=True,
+        not_whole=(*missing, *([] if missing else [_RANKS_APART])),
     )  # fmt: skip
+
+
+def _missing(step: Step, side: str) -> str:
+    """Return which ranks of a step are missing, as a sentence; "" if none is."""
+    world_size = step.rank(step.ranks[0]).header.world_size
+    missing = sorted(set(range(world_size)) - set(step.ranks))
+    if not missing:
+        return ""
+    names = ", ".join(map(str, missing))
+    return (
+        f"rank {names} of the {side}'s {world_size} is missing in step {step.step}; what it held was not compared: "
+        f"copy step{step.step}/rank{missing[0]}"
+    )
 
 
 def is_evaluated(task: Task) -> bool:

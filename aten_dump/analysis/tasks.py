@@ -29,7 +29,6 @@ class Settings:
     rules: tuple[Rule, ...] = ()
     replay: bool = True
     data: bool = True
-    batch_dim: int | None = None  # ranks hold consecutive slices of the batch along it
     allow_ops: tuple[str, ...] = ()  # patterns of ops to run beside those of torch
     precision_budget: float | None = None  # how far an end may be from its meaning, relative L2
 

@@ -172,8 +172,6 @@ def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
 def test_a_shuffled_batch_has_the_same_gradients(dumps: Path) -> None:
     found = compare(dumps / "fsdp.shuffled", dumps / "single")
     assert_agree(found)
-    insisted = compare(dumps / "fsdp.shuffled", dumps / "single", batch_shard=0)
-    assert insisted.verdict == "different"
     assert_agree(compare(dumps / "fsdp", dumps / "single", batch_shard=0))
 
 

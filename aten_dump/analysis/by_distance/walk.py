@@ -54,7 +54,10 @@ class Behind:
 
 
 class Walk:
-    """Walks the pairs of one step and rank; what it finds is in `evidence`."""
+    """Walks the pairs of one step and rank; what it finds is in `evidence`.
+
+    It has more than fifteen attributes and more than twenty methods: all that is known while pairs are walked.
+    """
 
     def __init__(
         self, ranks: tuple[RankDump, RankDump], kind: str, judge: ResultJudge, sources: Outside, *, read_data: bool

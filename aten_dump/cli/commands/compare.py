@@ -50,7 +50,7 @@ _path = click.Path(path_type=Path)
     default=None,
     help="Put the ranks of each dump together, or compare rank by rank.  [default: together where layouts differ]",
 )
-@click.option("--batch-shard", type=int, metavar="DIM", help="Ranks took consecutive slices of the batch along DIM.")
+@click.option("--batch-shard", type=int, metavar="DIM", help="Put ranks together; how they share a batch is found.")
 @click.option(
     "--precision-budget",
     type=click.FloatRange(0, min_open=True),
@@ -81,7 +81,7 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, at:
       aten-dump compare npu_dump gpu_dump --step 3:0 --format csv --output rows.csv
       aten-dump compare a b --rule 'softmax: rel_l2 <= 1e-2 and cosine > 0.999'
       aten-dump compare tensor_parallel_dump single_dump
-      aten-dump compare fsdp_dump single_dump --batch-shard 0
+      aten-dump compare fsdp_dump single_dump
       aten-dump compare ported_dump original_dump
       aten-dump compare --recompute dump
       aten-dump compare rollout_dump trainer_dump --at logprobs=logp
