@@ -111,10 +111,8 @@ def test_the_best_kind_that_both_have_is_walked(record: Callable[..., Any]) -> N
     model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
     rank = record(lambda: model(X), model)
     pairs = pair_calls(rank, rank, Mapping())
-    assert divide(pairs) == "aten"
-    assert divide([p for p in pairs if p.target.kind != "aten"]) == "api"
-    assert divide([p for p in pairs if p.target.kind == "module"]) == "module"
-    assert divide([]) == ""
+    assert {p.target.kind for p in divide([p for p in pairs if p.target.kind != "aten"])[0]} == {"api"}
+    assert divide([]) == ([], [])
     primary, others = divide(pairs)
     assert {p.target.kind for p in primary} == {"aten"} and {p.target.kind for p in others} == {"api", "module"}
     assert len(primary) + len(others) == len(pairs)

@@ -78,7 +78,7 @@ def test_equal_runs_are_the_same_and_proven(walk: Walks) -> None:
 
 def test_the_depth_is_how_many_ops_a_value_went_through(walk: Walks) -> None:
     seen = walk(lambda: X.mul(2).add(1).relu())
-    state = seen.known.state_of(seen.ranks[0]["Aten.relu.0.forward"].outputs)
+    state = seen.state(seen.ranks[0]["Aten.relu.0.forward"].outputs, seen.ranks[1]["Aten.relu.0.forward"].outputs)
     assert state is not None and (state.status, state.depth) == ("same", 3)
 
 
