@@ -117,8 +117,9 @@ def unit(found: Array, dtypes: tuple[torch.dtype, ...]) -> Array:
     if coarsest not in ROUNDING:
         return np.zeros_like(found)
     info = torch.finfo(coarsest)
-    exponents = np.frexp(found)[1]  # of what is not finite 0
-    units: Array = np.ldexp(info.eps / 2, np.maximum(exponents, np.frexp(info.tiny)[1]))
+    least = np.frexp(info.tiny)[1]
+    exponents = np.where(found == 0, least, np.frexp(found)[1])  # frexp has 0 for zero
+    units: Array = np.ldexp(info.eps / 2, np.maximum(exponents, least))
     return units
 
 

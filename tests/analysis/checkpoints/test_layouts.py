@@ -105,6 +105,23 @@ def test_a_kernel_that_was_viewed_in_the_order_of_another_framework() -> None:
         assert aten_dump.weights({"conv.weight": wrong}, {"conv.weight": kernel}).exit_code == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_was_zero_is_altered_by_next_to_nothing(dtype: torch.dtype) -> None:
+    """A bias that was never trained, one that was for a step; and one element of a weight."""
+    for size in (64, 768):
+        biases = {f"{n}.bias": torch.zeros(size, dtype=dtype) for n in range(8)}
+        trained = {name: 1e-3 * torch.randn(size).to(dtype) for name in biases}
+        found = aten_dump.weights(trained, biases)
+        assert [weight.how[0] for weight in found] == ["altered"] * 8
+        assert all(weight.target == weight.baseline for weight in found)
+    weight = matrix().to(dtype)
+    weight[3] = 0
+    other = weight.clone()
+    other[3, 4] = 1e-3
+    found = aten_dump.weights({"w": other}, {"w": weight})
+    assert [one.differing for one in found if one.target] == [1]
+
+
 def test_vectors_follow_in_any_order() -> None:
     bias = torch.randn(64)
     found = aten_dump.weights({"q.bias": bias.view(4, 2, 8).transpose(1, 2).reshape(64).half()}, {"q.bias": bias})
