@@ -44,7 +44,8 @@ with DumpMode(DumpConfig(path=folder / "trainer", data="tensor", overwrite=True)
 
 model.to(torch.bfloat16)
 with torch.no_grad(), DumpMode(DumpConfig(path=folder / "engine", data="tensor", overwrite=True), model=model) as dump:
-    with dump.scope("request-7"):  # a serving loop: each request under its id
+    scope = dump.scope("request-7")  # a serving loop: each request under its id
+    with scope:
         dump.save("rollout", log_probabilities(model(ids, engine=True), ids, temperature=0.9))  # the bug
 
 print(compare_at(folder / "engine", folder / "trainer", "request-7/rollout=logp").answer())

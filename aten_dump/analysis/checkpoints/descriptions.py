@@ -14,6 +14,7 @@ from .orders import box_text, permutation_text, ranges, ranges_text
 from .profiles import ROUNDING, Profile, View
 
 _DIGITS: Final = 6
+_UNEXPLAINED: Final = ", which no order of dimensions explains"
 _NOT_TURNED: Final = " without a transposition (forgotten?)"
 
 
@@ -40,7 +41,9 @@ def layout_texts(layout: Layout) -> Iterator[tuple[str, str]]:
         turned = len(tensor.shape) == 2 and tensor.shape == pieces[0].source.shape[::-1]
         yield "reshaped", f"reshaped from {list(pieces[0].source.stored.shape)}{_NOT_TURNED if turned else ''}"
     elif len(tensor.shape) != 2 and {layout.view} != {piece.view for piece in pieces} and len(pieces) == 1:
-        yield "reshaped", f"its {noun} are {noun_of(pieces[0].view, pieces[0].source.shape)} there"
+        source = pieces[0].source
+        odd = _UNEXPLAINED if len(source.shape) == len(tensor.shape) and not is_part(pieces[0]) else ""
+        yield "reshaped", f"its {noun} are {noun_of(pieces[0].view, source.shape)} there{odd}"
     texts = {text: kind for piece in pieces for kind, text in _piece_texts(piece)}
     yield from ((kind, text) for text, kind in texts.items())
     if len(layout.empty) and layout.count > sum(_count(piece) for piece in pieces):
@@ -56,7 +59,7 @@ def layout_texts(layout: Layout) -> Iterator[tuple[str, str]]:
 
 def is_suspicious(texts: Mapping[str, str]) -> bool:
     """Return True if what `layout_texts` yields is hardly on purpose."""
-    return texts.get("reshaped", "").endswith(_NOT_TURNED)
+    return texts.get("reshaped", "").endswith((_NOT_TURNED, _UNEXPLAINED))
 
 
 def _is_transposed(layout: Layout, piece: Piece) -> bool:

@@ -26,7 +26,7 @@ from .merges import Merge, adapter_of, folded_bias, norm_of
 from .names import Names
 from .orders import ranges_text
 from .profiles import Array, Profile, View, digest_of, is_alike, profile
-from .siblings import follow
+from .siblings import follow, permuted
 from .stored_tensors import Checkpoint, StoredTensor
 from .vector_table import VectorTable
 
@@ -285,6 +285,9 @@ class Finder:
             for other in list(self._open[1]):
                 ours, theirs = self._profiles[0][name], self._profiles[1][other]
                 if name not in self._open[0] or not ours.stored.numel == theirs.stored.numel > 1:
+                    continue
+                if len(ours.shape) == 1 and (found := permuted(ours, theirs)) is not None:
+                    self._take_layout(*found)
                     continue
                 if is_alike(ours, theirs) and abs(ours.norm - theirs.norm) <= _SAME_NORM * theirs.norm:
                     text = "altered: the same elements in another order, which is no order of rows or columns"

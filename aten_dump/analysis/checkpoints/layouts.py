@@ -24,6 +24,7 @@ _MOST_PIECES: Final = 4096
 _CHUNK: Final = 1 << 19  # elements that are compared at a time
 _ULP: Final = 2.0  # units of the last place that a computation may be off
 _LEAST_SHARE: Final = 0.05  # of a view's vectors: fewer are no layout
+_EQUAL: Final = 1e-9  # of projections of equal vectors
 _SAME_SCALE: Final = 1e-6  # relative: of factors, beside rounding
 _SPREAD: Final = 4.0  # of norms, in half units of the last place over the square root of the length
 
@@ -116,8 +117,9 @@ def unit(found: Array, dtypes: tuple[torch.dtype, ...]) -> Array:
     if coarsest not in ROUNDING:
         return np.zeros_like(found)
     info = torch.finfo(coarsest)
-    exponents = np.frexp(found)[1]  # of what is not finite 0
-    units: Array = np.ldexp(info.eps / 2, np.maximum(exponents, np.frexp(info.tiny)[1]))
+    least = np.frexp(info.tiny)[1]
+    exponents = np.where(found == 0, least, np.frexp(found)[1])  # frexp has 0 for zero
+    units: Array = np.ldexp(info.eps / 2, np.maximum(exponents, least))
     return units
 
 
@@ -165,8 +167,7 @@ class _Assignment:
             piece = self._piece(pairs, group, open_ones)
             pieces.append(piece)
             open_ones[piece.given] = False
-            keep = open_ones[pairs.given]
-            pairs = Pairs(pairs.given[keep], pairs.groups[keep], pairs.indexes[keep], pairs.signs[keep])
+            pairs = pairs.only(open_ones[pairs.given])
         known = np.zeros(len(self._vectors.norms), dtype=bool)
         for piece in pieces:
             known[piece.given] = True
@@ -186,18 +187,45 @@ class _Assignment:
 
     def _piece(self, pairs: Pairs, group: int, open_ones: Indexes) -> Piece:
         source, vectors = self._table.groups[group]
-        mine = np.flatnonzero(pairs.groups == group)
-        given, indexes, signs = pairs.given[mine], pairs.indexes[mine], pairs.signs[mine]
-        # Of several equal vectors the one is taken that goes on as most do.
-        offsets, counts = np.unique(indexes - given, return_counts=True)
-        usual = offsets[counts.argmax()]
-        order = np.lexsort((indexes, indexes - given != usual, given))
-        order = order[np.flatnonzero(np.diff(given[order], prepend=-1))]
-        given, indexes, signs = given[order], indexes[order], signs[order]
+        every = pairs.only(pairs.groups == group)
+        chosen = _in_order(_nearest(every))
+        if len(np.unique(chosen.indexes)) < len(chosen.indexes):  # vectors that are nearly the same, or repeated
+            alone = _one_to_one(every)
+            chosen = alone if len(alone.given) == len(chosen.given) else chosen
+        given, indexes, signs = chosen.given, chosen.indexes, chosen.signs
         factors = signs * self._vectors.norms[given] / vectors.norms[indexes]
         # Rounding is as often up as down: of a long vector it hardly moves the norm.
         slack = _SPREAD * (self._tensor.rounding + source.rounding) / float(np.sqrt(vectors.length))
         return Piece(source, vectors.view, given, indexes, factors, slack)
+
+
+def _in_order(pairs: Pairs) -> Pairs:
+    """Return one pair for each vector: of several equal ones that which goes on as most do."""
+    offsets, counts = np.unique(pairs.indexes - pairs.given, return_counts=True)
+    usual = offsets[counts.argmax()]
+    order = np.lexsort((pairs.indexes, pairs.indexes - pairs.given != usual, pairs.given))
+    return pairs.only(order[np.flatnonzero(np.diff(pairs.given[order], prepend=-1))])
+
+
+def _one_to_one(pairs: Pairs) -> Pairs:
+    """Return pairs of which no two have a vector in common, the nearest first."""
+    taken: tuple[set[int], set[int]] = set(), set()
+    kept = []
+    for place in np.argsort(pairs.apart, kind="stable").tolist():
+        given, index = int(pairs.given[place]), int(pairs.indexes[place])
+        if given not in taken[0] and index not in taken[1]:
+            taken[0].add(given)
+            taken[1].add(index)
+            kept.append(place)
+    found = pairs.only(np.array(kept, dtype=np.int64))
+    return found.only(np.argsort(found.given))
+
+
+def _nearest(pairs: Pairs) -> Pairs:
+    """Return the pairs that are hardly farther apart than the nearest one of the same vector."""
+    least = np.full(int(pairs.given.max()) + 1, np.inf)
+    np.minimum.at(least, pairs.given, pairs.apart)
+    return pairs.only(pairs.apart <= 2 * least[pairs.given] + _EQUAL)
 
 
 def check(layout: Layout) -> Apart:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .layouts import Layout, Piece
-from .profiles import Profile, View
+from .layouts import Apart, Layout, Piece, as_float64, check
+from .profiles import Profile, View, is_alike
 
 _ELEMENTS = View((0,), ())
 
@@ -35,3 +35,18 @@ def follow(tensor: Profile, sibling: Layout, spare: Sequence[Profile]) -> Layout
         pieces.append(Piece(likely[0], _ELEMENTS, piece.given, piece.indexes, np.ones(len(piece.given))))
     unknown = np.zeros(0, dtype=np.int64)
     return Layout(tensor, _ELEMENTS, sibling.count, pieces, sibling.empty, unknown)
+
+
+def permuted(tensor: Profile, other: Profile) -> tuple[Layout, Apart] | None:
+    """Return the layout of a vector that has the elements of another in another order, or None if it is none."""
+    if tensor.shape != other.shape or not is_alike(tensor, other):
+        return None
+    ours, theirs = (np.argsort(as_float64(one.read()), kind="stable") for one in (tensor, other))
+    order = np.empty_like(ours)
+    order[ours] = theirs
+    count = len(order)
+    piece = Piece(other, _ELEMENTS, np.arange(count), order, np.ones(count))
+    none = np.zeros(0, dtype=np.int64)
+    layout = Layout(tensor, _ELEMENTS, count, [piece], none, none)
+    apart = check(layout)
+    return None if apart.differing else (layout, apart)

@@ -44,6 +44,11 @@ class Pairs:
     groups: Indexes
     indexes: Indexes
     signs: Indexes  # -1 where one is the other turned about
+    apart: Array  # the greatest distance of their projections
+
+    def only(self, keep: Indexes) -> Pairs:
+        """Return some of the pairs."""
+        return Pairs(*(column[keep] for column in (self.given, self.groups, self.indexes, self.signs, self.apart)))
 
 
 class VectorTable:
@@ -69,22 +74,22 @@ class VectorTable:
         """Return which vectors of a view are in the table; those of norm 0 are not looked up."""
         none = np.zeros(0, dtype=np.int64)
         if vectors.length not in self._by_length:
-            return Pairs(none, none, none, none)
+            return Pairs(none, none, none, none, np.zeros(0))
         entries = self._of_length(vectors.length)
         asked = np.flatnonzero(vectors.norms > 0)
         sample = asked[:: max(1, len(asked) // _SAMPLE)]
-        parts: list[tuple[Indexes, Indexes, Indexes]] = [(none, none, none)]
+        parts: list[tuple[Indexes, ...]] = [(none, none, none, np.zeros(0))]
         for sign in (1, -1):
             directions = sign * vectors.directions
             if len(sample) == len(asked) or len(_found(entries, directions, sample, rounding)[0]):
                 parts += [
-                    (given, places, np.full(len(given), sign))
-                    for given, places in _stretches(entries, directions, asked, rounding)
+                    (given, places, np.full(len(given), sign), apart)
+                    for given, places, apart in _stretches(entries, directions, asked, rounding)
                 ]
                 known = np.unique(np.concatenate([part[0] for part in parts]))
                 asked = np.setdiff1d(asked, known, assume_unique=True)
-        given, places, signs = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Pairs(given, entries.groups[places], entries.indexes[places], signs)
+        given, places, signs, apart = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Pairs(given, entries.groups[places], entries.indexes[places], signs, apart)
 
     def _of_length(self, length: int) -> _Entries:
         if length not in self._entries:
@@ -107,13 +112,13 @@ class VectorTable:
 
 def _stretches(
     entries: _Entries, directions: Array, asked: Indexes, rounding: float
-) -> Iterator[tuple[Indexes, Indexes]]:
+) -> Iterator[tuple[Indexes, Indexes, Array]]:
     for start in range(0, len(asked), _STRETCH):
         yield _found(entries, directions, asked[start : start + _STRETCH], rounding)
 
 
-def _found(entries: _Entries, directions: Array, asked: Indexes, rounding: float) -> tuple[Indexes, Indexes]:
-    """Return which of the vectors `asked` are which entries, as pairs."""
+def _found(entries: _Entries, directions: Array, asked: Indexes, rounding: float) -> tuple[Indexes, Indexes, Array]:
+    """Return which of the vectors `asked` are which entries, as pairs, and how far their projections are apart."""
     reach = entries.cell / 2
     given, places = [], []
     cells = np.floor((directions[asked, 0] + [[-reach], [reach]]) / entries.cell)
@@ -129,4 +134,4 @@ def _found(entries: _Entries, directions: Array, asked: Indexes, rounding: float
     ones, others = np.concatenate(given), np.concatenate(places)
     apart = np.abs(directions[ones] - entries.directions[others]).max(1) if len(ones) else np.zeros(0)
     near = apart <= _DIGITS * (rounding + entries.roundings[others]) + _EXACT
-    return ones[near], others[near]
+    return ones[near], others[near], apart[near]

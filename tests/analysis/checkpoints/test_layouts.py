@@ -99,6 +99,52 @@ def test_elements_in_an_order_that_nothing_explains() -> None:
     assert "the same elements in another order" in found.answer()
 
 
+def test_a_kernel_that_was_viewed_in_the_order_of_another_framework() -> None:
+    kernel = torch.randn(48, 16, 3)
+    for wrong in (kernel.permute(2, 1, 0).reshape(48, 16, 3), kernel.permute(1, 0, 2).reshape(48, 16, 3)):
+        assert aten_dump.weights({"conv.weight": wrong}, {"conv.weight": kernel}).exit_code == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_was_zero_is_altered_by_next_to_nothing(dtype: torch.dtype) -> None:
+    """A bias that was never trained, one that was for a step; and one element of a weight."""
+    for size in (64, 768):
+        biases = {f"{n}.bias": torch.zeros(size, dtype=dtype) for n in range(8)}
+        trained = {name: 1e-3 * torch.randn(size).to(dtype) for name in biases}
+        found = aten_dump.weights(trained, biases)
+        assert [weight.how[0] for weight in found] == ["altered"] * 8
+        assert all(weight.target == weight.baseline for weight in found)
+    weight = matrix().to(dtype)
+    weight[3] = 0
+    other = weight.clone()
+    other[3, 4] = 1e-3
+    found = aten_dump.weights({"w": other}, {"w": weight})
+    assert [one.differing for one in found if one.target] == [1]
+
+
+def test_vectors_follow_in_any_order() -> None:
+    bias = torch.randn(64)
+    found = aten_dump.weights({"q.bias": bias.view(4, 2, 8).transpose(1, 2).reshape(64).half()}, {"q.bias": bias})
+    assert found.exit_code == 0
+    assert "permuted within heads of 16: halves became pairs" in found.of("q.bias").text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_are_nearly_the_same(dtype: torch.dtype) -> None:
+    """All but the same direction: a common offset is larger than what tells them apart."""
+    near = 1 + 0.05 * torch.randn(128, 64, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(128, generator=torch.Generator().manual_seed(2))
+    found = aten_dump.weights({"down": near[order].to(dtype)}, {"down": near})
+    assert found.exit_code == 0, found.answer()
+
+
+def test_rows_that_are_repeated() -> None:
+    """Keys and values of grouped heads, written out for each head."""
+    found = aten_dump.weights({"k": matrix().view(4, 16, 32).repeat_interleave(2, 0).reshape(128, 32)}, {"k": matrix()})
+    assert found.exit_code == 0
+    assert "rows are repeated" in found.of("k").text
+
+
 def test_what_holds_nothing_learned_is_no_fault() -> None:
     plain = {"layer.weight": matrix()}
     mask = torch.ones(8, 8, dtype=torch.bool).tril()
